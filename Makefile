@@ -1,0 +1,52 @@
+# make demo    the main job on a small trained model
+# make test    lint, types, layers and the test suite; what CI runs
+# make test-all  the same with every axis in full (minutes)
+# make check   lint, types and layers only
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# One thread per test worker: the workers already fill the cores.
+export OPENBLAS_NUM_THREADS ?= 1
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-all check format clean
+
+demo: $(VENV)/core
+	$(BIN)/python demo/demo.py
+
+test: check
+	$(BIN)/python -m pytest -q -n $(JOBS) --timeout 300
+
+test-all: export SARDONYX_TEST_ALL = 1
+test-all: test
+
+check: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# onnxruntime is only compared with, so the demo runs without it too.
+$(VENV)/core: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable .
+	$(PIP) install --editable '.[demo]' || echo "onnxruntime does not install here; the demo runs without the comparison"
+	touch $@
+
+$(VENV)/ready: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable '.[test,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,111 @@
+"""Every exception that Sardonyx raises.
+
+    SardonyxError                      all of ours; carries where, expected, got, hint
+    ├── Fail                           a run or a load went wrong in a way no other class names
+    │   └── OutOfBudget                a size or time limit was reached before memory was taken
+    ├── InvalidArgument                a caller's value is wrong: name, type, rank, shape
+    ├── InvalidGraph                   the model breaks ONNX's rules: cycle, dangling name, bad attribute
+    ├── InvalidProtobuf                the bytes are not a model
+    ├── NoSuchFile                     the path is not there
+    ├── NoModel                        there is nothing to load
+    ├── NotImplemented                 a valid request that this build cannot serve
+    ├── RuntimeException               a kernel stopped on bad data
+    ├── EPFail                         an execution provider failed
+    ├── EngineError                    a broken invariant of the engine
+    ├── ModelLoaded                    a second model for one session
+    ├── ModelLoadCanceled              the load was cancelled by its flag
+    ├── ModelRequiresCompilation       the model must be compiled ahead, and is not
+    ├── NotFound                       a named thing (key, adapter, library) is not there
+    └── DeviceReset                    the device was reset underneath
+
+The names are onnxruntime's, so that ``except`` clauses written for it keep their meaning.
+A message is made from the fields; code that wants to react reads the fields.
+"""
+
+from __future__ import annotations
+
+
+class SardonyxError(Exception):
+    """What went wrong, and, where known: where, what was expected, what came, and what to do."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+    ) -> None:
+        self.what, self.where, self.expected, self.got, self.hint = what, where, expected, got, hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.where is not None:
+            parts.append(f"at {self.where}")
+        if self.expected is not None:
+            parts.append(f"expected: {self.expected}")
+        if self.got is not None:
+            parts.append(f"got: {self.got}")
+        if self.hint is not None:
+            parts.append(self.hint)
+        return "; ".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {k: self.__dict__[k] for k in ("where", "expected", "got", "hint")}
+        return (_rebuild, (type(self), self.what, fields))
+
+
+def _rebuild(cls: type[SardonyxError], what: str, fields: dict[str, str]) -> SardonyxError:
+    error = cls(what)
+    error.__dict__.update(fields)
+    return error
+
+
+class Fail(SardonyxError): ...
+
+
+class OutOfBudget(Fail): ...
+
+
+class InvalidArgument(SardonyxError): ...
+
+
+class InvalidGraph(SardonyxError): ...
+
+
+class InvalidProtobuf(SardonyxError): ...
+
+
+class NoSuchFile(SardonyxError): ...
+
+
+class NoModel(SardonyxError): ...
+
+
+class NotImplemented(SardonyxError): ...  # noqa: A001  onnxruntime's name
+
+
+class RuntimeException(SardonyxError): ...
+
+
+class EPFail(SardonyxError): ...
+
+
+class EngineError(SardonyxError): ...
+
+
+class ModelLoaded(SardonyxError): ...
+
+
+class ModelLoadCanceled(SardonyxError): ...
+
+
+class ModelRequiresCompilation(SardonyxError): ...
+
+
+class NotFound(SardonyxError): ...
+
+
+class DeviceReset(SardonyxError): ...

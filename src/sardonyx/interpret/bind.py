@@ -1,0 +1,52 @@
+"""Which function runs a node: our meaning, a control-flow kernel, or onnx's reference operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.interpret import control, fallback
+from sardonyx.interpret.program import Kernel, Program, program_of
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ops import registry
+
+
+def bind(node: Node) -> tuple[Kernel, Sequence[Value], bool]:
+    """The kernel of a node in normal form, what it reads beside its inputs, and whether it takes the context."""
+    maker = control.KERNELS.get(node.op_type) if not node.domain else None
+    if maker is not None:
+        bodies = {key: compile_graph(graph) for key, graph in node.subgraphs()}
+        captured = {key: body.inputs[len(graph.inputs) :] for (key, graph), body in _pairs(node, bodies)}
+        kernel = maker(node, bodies)
+        return kernel, [v for values in captured.values() for v in values], True
+    meaning = registry.find(node.domain, node.op_type)
+    if meaning is None:
+        return fallback.kernel(node), (), False
+    attrs = dict(node.attrs)
+    unknown = attrs.keys() - meaning.attributes
+    if unknown:
+        raise InvalidGraph(
+            "unknown attribute", where=node.label, expected=sorted(meaning.attributes), got=sorted(unknown)
+        )
+    if meaning.takes_outputs:
+        attrs["outputs"] = len(node.outputs)
+    return (partial(meaning.numpy, **attrs) if attrs else meaning.numpy), (), False
+
+
+def _pairs(node: Node, bodies: dict[str, Program]) -> list[tuple[tuple[str, Graph], Program]]:
+    return [((key, graph), bodies[key]) for key, graph in node.subgraphs()]
+
+
+def compile_graph(graph: Graph) -> Program:
+    """A graph, with every subgraph below it, made ready to run."""
+    return program_of(graph, bind)
+
+
+def is_runnable(node: Node) -> bool:
+    """Whether some function means this operator."""
+    if not node.domain and node.op_type in control.KERNELS:
+        return True
+    return registry.find(node.domain, node.op_type) is not None or fallback.exists(node.domain, node.op_type)
+
+

@@ -1,0 +1,172 @@
+"""If, Loop, Scan and SequenceMap: bodies are programs made once and run as often as needed.
+
+A kernel gets the node's inputs and then, body by body, the values that each body captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph, OutOfBudget
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.program import Kernel, Program
+from sardonyx.ir.graph import Graph, Node
+from sardonyx.ir.types import TensorType
+
+ENDLESS = 2**31
+"""Trips from which a loop that nothing can end early is refused: it would run for hours."""
+
+Bodies = dict[str, Program]
+
+
+def _own(body: Program, graph: Graph) -> int:
+    """How many of a body's inputs are its own; the rest are captures."""
+    return len(graph.inputs)
+
+
+def make_if(node: Node, bodies: Bodies) -> Kernel:
+    try:
+        then, other = bodies["then_branch"], bodies["else_branch"]
+    except KeyError as e:
+        raise InvalidGraph(f"If needs {e}", where=node.label) from None
+    order = [key for key, _ in node.subgraphs()]
+    sizes = {"then_branch": len(then.inputs), "else_branch": len(other.inputs)}
+    start = {key: sum(sizes[k] for k in order[: order.index(key)]) for key in order}
+
+    def run(cond: Any, *captured: Any, context: RunContext) -> tuple[Any, ...]:
+        if cond.size != 1:
+            raise InvalidArgument("If needs one condition", got=f"shape {list(cond.shape)}")
+        key, body = ("then_branch", then) if bool(cond.reshape(())) else ("else_branch", other)
+        return tuple(body.run(captured[start[key] : start[key] + sizes[key]], context))
+
+    return run
+
+
+def make_loop(node: Node, bodies: Bodies) -> Kernel:
+    graph, body = _single(node, bodies)
+    states = len(node.inputs) - 2
+    if len(graph.inputs) != states + 2 or len(graph.outputs) < states + 1:
+        raise InvalidGraph(
+            "a Loop body takes iteration, condition and states, and gives condition and states",
+            where=node.label,
+            expected=f"{states + 2} inputs, at least {states + 1} outputs",
+            got=f"{len(graph.inputs)} and {len(graph.outputs)}",
+        )
+    scans = graph.outputs[states + 1 :]
+    ends_early = graph.outputs[0] is not graph.inputs[1] and not graph.outputs[0].is_const
+
+    def run(trips: Any, cond: Any, *rest: Any, context: RunContext) -> tuple[Any, ...]:
+        carried, captured = list(rest[:states]), rest[states:]
+        limit = None if trips is None else int(trips.reshape(()))
+        going = True if cond is None else bool(cond.reshape(()))
+        if going and not ends_early and (limit is None or limit >= ENDLESS):
+            raise OutOfBudget("a Loop whose condition never changes has no reachable end", got=f"{limit} trips")
+        collected: list[list[Any]] = [[] for _ in scans]
+        i = 0
+        while going and (limit is None or i < limit):
+            context.check()
+            out = body.run([np.array(i, np.int64), np.array(going), *carried, *captured], context)
+            going = bool(out[0].reshape(()))
+            carried = out[1 : states + 1]
+            for rows, row in zip(collected, out[states + 1 :], strict=True):
+                rows.append(row)
+            i += 1
+        return (*carried, *(_stacked(rows, value.type) for rows, value in zip(collected, scans, strict=True)))
+
+    return run
+
+
+def make_scan(node: Node, bodies: Bodies) -> Kernel:
+    graph, body = _single(node, bodies)
+    scanned = node.attrs.get("num_scan_inputs", 0)
+    states = len(node.inputs) - scanned
+    gathered = len(node.outputs) - states
+    if states < 0 or gathered < 0 or len(graph.inputs) != states + scanned or len(graph.outputs) != len(node.outputs):
+        raise InvalidGraph(
+            "a Scan body takes states and scan elements, and gives states and scan elements",
+            where=node.label,
+            expected=f"{len(node.inputs)} inputs, {len(node.outputs)} outputs",
+            got=f"{len(graph.inputs)} and {len(graph.outputs)}",
+        )
+    in_axes = node.attrs.get("scan_input_axes") or [0] * scanned
+    in_back = node.attrs.get("scan_input_directions") or [0] * scanned
+    out_axes = node.attrs.get("scan_output_axes") or [0] * gathered
+    out_back = node.attrs.get("scan_output_directions") or [0] * gathered
+
+    def run(*args: Any, context: RunContext) -> tuple[Any, ...]:
+        carried, captured = list(args[:states]), args[states + scanned :]
+        sources = []
+        for array, axis, back in zip(args[states : states + scanned], in_axes, in_back, strict=True):
+            if not -array.ndim <= axis < array.ndim:
+                raise InvalidArgument("a scan axis is out of range", expected=f"rank {array.ndim}", got=axis)
+            moved = np.moveaxis(array, axis, 0)
+            sources.append(moved[::-1] if back else moved)
+        lengths = {len(s) for s in sources}
+        if len(lengths) > 1:
+            raise InvalidArgument("scan inputs differ in length", got=sorted(lengths))
+        collected: list[list[Any]] = [[] for _ in range(gathered)]
+        for i in range(lengths.pop() if lengths else 0):
+            context.check()
+            out = body.run([*carried, *(np.asarray(s[i]) for s in sources), *captured], context)
+            carried = out[:states]
+            for rows, row in zip(collected, out[states:], strict=True):
+                rows.append(row)
+        results = []
+        for rows, value, axis, back in zip(collected, graph.outputs[states:], out_axes, out_back, strict=True):
+            stacked = _stacked(rows[::-1] if back else rows, value.type)
+            results.append(np.moveaxis(stacked, 0, axis) if axis else stacked)
+        return (*carried, *results)
+
+    return run
+
+
+def make_sequence_map(node: Node, bodies: Bodies) -> Kernel:
+    graph, body = _single(node, bodies)
+    own = len(node.inputs)
+
+    def run(*args: Any, context: RunContext) -> tuple[Any, ...]:
+        inputs, captured = args[:own], args[own:]
+        if not isinstance(inputs[0], list):
+            raise InvalidArgument("SequenceMap needs a sequence as its first input")
+        lengths = {len(x) for x in inputs if isinstance(x, list)}
+        if len(lengths) > 1:
+            raise InvalidArgument("SequenceMap's sequences differ in length", got=sorted(lengths))
+        results: list[list[Any]] = [[] for _ in graph.outputs]
+        for i in range(len(inputs[0])):
+            context.check()
+            out = body.run([*(x[i] if isinstance(x, list) else x for x in inputs), *captured], context)
+            for items, item in zip(results, out, strict=True):
+                items.append(item)
+        return tuple(results)
+
+    return run
+
+
+def _single(node: Node, bodies: Bodies) -> tuple[Graph, Program]:
+    graph = node.attrs.get("body")
+    if not isinstance(graph, Graph):
+        raise InvalidGraph(f"{node.op_type} needs a body", where=node.label)
+    return graph, bodies["body"]
+
+
+def _stacked(rows: list[Any], type_: Any) -> Any:
+    """Scan outputs along a new first axis; without a trip, as much of the shape as the body's types tell."""
+    if rows:
+        shapes = {row.shape for row in rows}
+        if len(shapes) > 1:
+            raise InvalidArgument("a scan output changes its shape between iterations", got=sorted(shapes))
+        return np.stack(rows)
+    dims = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
+    dtype = type_.dtype.numpy if isinstance(type_, TensorType) else np.dtype(np.float32)
+    return np.zeros((0, *(d if isinstance(d, int) else 0 for d in dims)), dtype)
+
+
+KERNELS: dict[str, Callable[[Node, Bodies], Kernel]] = {
+    "If": make_if,
+    "Loop": make_loop,
+    "Scan": make_scan,
+    "SequenceMap": make_sequence_map,
+}

@@ -1,0 +1,92 @@
+"""onnx's reference operators as kernels, for operators that have no meaning of ours."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import onnx
+from onnx.reference import ReferenceEvaluator, op_run
+
+from sardonyx.errors import NotImplemented
+from sardonyx.interpret.program import Kernel
+from sardonyx.ir.graph import Node
+from sardonyx.model.save import Names, node_to_proto
+from sardonyx.model.types import to_proto
+from sardonyx.ops.infer import OPSETS
+
+
+def _evaluator() -> Any:
+    """A reference evaluator of an empty graph: the door to onnx's table of operators."""
+    return ReferenceEvaluator(
+        onnx.helper.make_model(
+            onnx.helper.make_graph([], "empty", [], []),
+            opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in OPSETS.items()],
+        )
+    )
+
+
+@lru_cache(maxsize=None)
+def exists(domain: str, op_type: str) -> bool:
+    """Whether onnx has an executable meaning for an operator."""
+    if domain not in OPSETS:
+        return False
+    try:
+        _evaluator()._load_impl(onnx.NodeProto(op_type=op_type, domain=domain))
+    except op_run.RuntimeContextError:
+        return True
+    except Exception:  # onnx signals an unknown operator by several kinds of errors
+        return False
+    return True
+
+
+def kernel(node: Node) -> Kernel:
+    """The reference operator of a node, made once."""
+    if not exists(node.domain, node.op_type):
+        raise NotImplemented(
+            f"no meaning is known for operator {node.domain or 'ai.onnx'}.{node.op_type}",
+            where=node.label,
+            hint="check the operator's name and domain, and the model's opset imports",
+        )
+    evaluator = _evaluator()
+    proto = node_to_proto(node, Names(node.graph) if node.graph is not None else None)
+    try:
+        cls = evaluator._load_impl(proto)
+    except op_run.RuntimeContextError:
+        if any(v is not None and v.type is None for v in node.inputs):
+            return _late(evaluator, proto)
+        cls = evaluator._load_impl(proto, [to_proto(v.type) for v in node.inputs if v is not None])
+    return _call(cls(proto, _params(evaluator)))
+
+
+def _late(evaluator: Any, proto: onnx.NodeProto) -> Kernel:
+    """A node whose body depends on types that only a run tells."""
+    made: dict[Any, Kernel] = {}
+
+    def run(*args: Any) -> Any:
+        key = tuple((a.dtype, a.ndim) for a in args)
+        if key not in made:
+            types = [
+                onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for a in args
+            ]
+            made[key] = _call(evaluator._load_impl(proto, types)(proto, _params(evaluator)))
+        return made[key](*args)
+
+    return run
+
+
+def _params(evaluator: Any) -> dict[str, Any]:
+    return {
+        "log": lambda *_: None,
+        "opsets": evaluator.opsets,
+        "verbose": 0,
+        "new_ops": {},
+        "existing_functions": {},
+        "evaluator_cls": ReferenceEvaluator,
+    }
+
+
+def _call(operator: Any) -> Kernel:
+    if operator.need_context():
+        return lambda *args: operator.run(*args, context={})
+    return lambda *args: operator.run(*args)

@@ -1,0 +1,161 @@
+"""A graph as a flat list of steps over numbered slots.
+
+Everything that does not depend on the data is decided here once: which function runs a node, where its inputs and outputs
+lie, and after which step a value is dropped. A subgraph is a program of its own whose captures are further inputs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sardonyx.errors import Fail, InvalidArgument, OutOfBudget, RuntimeException, SardonyxError
+from sardonyx.interpret.context import RunContext
+from sardonyx.ir.graph import Graph, Node, Value
+
+Kernel = Callable[..., Any]
+"""Takes a node's input values, returns its outputs: one value, or a tuple of them."""
+
+ABSENT = 0
+"""The slot of an input that is left out; it always holds None."""
+
+
+class Step(NamedTuple):
+    kernel: Kernel
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    drops: tuple[int, ...]
+    """Slots that nobody reads after this step."""
+    takes_context: bool
+    node: Node
+
+
+class Program:
+    """Runs the nodes of a graph, or a part of them, in order."""
+
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        bind: Callable[[Node], tuple[Kernel, Sequence[Value], bool]],
+    ) -> None:
+        """``bind`` gives a node's kernel, the values it reads beside its inputs, and whether it takes the context."""
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._slots: dict[Value, int] = {}
+        self._constants: list[tuple[int, Value]] = []
+        self._width = 1
+        self._template: list[Any] | None = None
+        fed = tuple(self._slot(v) for v in inputs)
+        nodes = list(nodes)
+        bound = [(node, *bind(node)) for node in nodes]
+        read: list[tuple[int, ...]] = []
+        made: list[tuple[int, ...]] = []
+        for node, _, captured, _ in bound:
+            read.append(tuple(self._slot(v) for v in (*node.inputs, *captured)))
+            made.append(tuple(self._slot(v) for v in node.outputs))
+        self._fed, self._given = fed, tuple(self._slot(v) for v in outputs)
+        drops = _last_uses(read, made, keep={ABSENT, *self._given, *(slot for slot, _ in self._constants)})
+        self.steps = [
+            Step(kernel, read[i], made[i], drops[i], takes_context, node)
+            for i, (node, kernel, _, takes_context) in enumerate(bound)
+        ]
+
+    def _slot(self, value: Value | None) -> int:
+        if value is None:
+            return ABSENT
+        slot = self._slots.get(value)
+        if slot is None:
+            slot = self._slots[value] = self._width
+            self._width += 1
+            if value.const is not None and value not in self.inputs:
+                self._constants.append((slot, value))
+        return slot
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        """The values of ``outputs`` for the values of ``inputs``; some may share memory with each other and with ``args``."""
+        if self._template is None:
+            template: list[Any] = [None] * self._width
+            for slot, value in self._constants:
+                template[slot] = value.numpy()
+            self._template = template
+        frame = self._template.copy()
+        for slot, arg in zip(self._fed, args, strict=True):
+            frame[slot] = arg
+        self._walk(frame, context)
+        return [frame[slot] for slot in self._given]
+
+    def _walk(self, frame: list[Any], context: RunContext) -> None:
+        watched = context.deadline is not None
+        record = context.record
+        step: Step | None = None
+        try:
+            for step in self.steps:
+                if context.stop or watched:
+                    context.check()
+                args = [frame[i] for i in step.inputs]
+                start = time.perf_counter_ns() if record is not None else 0
+                result = step.kernel(*args, context=context) if step.takes_context else step.kernel(*args)
+                if type(result) is not tuple:
+                    result = (result,)
+                if record is not None:
+                    record(step.node, start, time.perf_counter_ns(), args, result)
+                for slot, value in zip(step.outputs, result, strict=False):
+                    frame[slot] = value if type(value) is np.ndarray else _plain(value)
+                for slot in step.drops:
+                    frame[slot] = None
+        except Exception as e:
+            assert step is not None
+            raise _located(e, step.node, [frame[i] for i in step.inputs]) from e
+
+
+def _plain(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, np.generic | int | float | bool) else value
+
+
+def _last_uses(read: list[tuple[int, ...]], made: list[tuple[int, ...]], keep: set[int]) -> list[tuple[int, ...]]:
+    last: dict[int, int] = {}
+    for i, slots in enumerate(made):
+        last.update(dict.fromkeys(slots, i))
+    for i, slots in enumerate(read):
+        last.update(dict.fromkeys(slots, i))
+    drops: list[list[int]] = [[] for _ in read]
+    for slot, i in last.items():
+        if slot not in keep:
+            drops[i].append(slot)
+    return [tuple(d) for d in drops]
+
+
+def _located(error: Exception, node: Node, args: list[Any]) -> Exception:
+    """The error as one of ours, saying which node it comes from and what the node was given."""
+    if isinstance(error, SardonyxError):
+        if error.where is None:
+            error.where = node.label
+        return error
+    given = ", ".join(describe(a) for a in args)
+    what = f"Non-zero status code returned while running {node.label}: {error or type(error).__name__}"
+    if isinstance(error, MemoryError):
+        return OutOfBudget(what, got=given)
+    if isinstance(error, (ValueError, IndexError, KeyError)):
+        return InvalidArgument(what, got=given) if isinstance(error, IndexError) else RuntimeException(what, got=given)
+    if isinstance(error, RecursionError):
+        return Fail(what, got=given)
+    return RuntimeException(what, got=given)
+
+
+def describe(value: Any) -> str:
+    """A value in a message: type and shape, never its contents."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, list):
+        return f"sequence of {len(value)}"
+    return "nothing" if value is None else type(value).__name__
+
+
+def program_of(graph: Graph, bind: Callable[[Node], tuple[Kernel, Sequence[Value], bool]]) -> Program:
+    """A program for a whole graph; a subgraph's captures come after its inputs."""
+    captured = [v for v in graph.captures() if not v.is_const] if graph.parent is not None else []
+    return Program(graph.nodes, [*graph.inputs, *captured], graph.outputs, bind)

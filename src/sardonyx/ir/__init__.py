@@ -1,0 +1,1 @@
+"""The graph that every stage reads and rewrites."""

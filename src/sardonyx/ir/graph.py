@@ -1,0 +1,342 @@
+"""Value, Node, Graph, Model: the program and its use-def edges.
+
+Edges are changed by a handful of methods and nowhere else: ``Node.set_input``, ``Graph.append``, ``Graph.insert``,
+``Graph.remove``, ``Graph.set_output``, ``Graph.replace_uses``. A subgraph's nodes refer to the outer graph's values
+directly, so a capture is an ordinary use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from sardonyx.dtypes import DType
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ir.types import TensorType, ValueType
+
+Attr: TypeAlias = Any
+"""int, float, str, Tensor, Graph, a ValueType, or a list of one of these."""
+
+
+class Value:
+    """One SSA value: a graph input, an initializer, or a node's output."""
+
+    __slots__ = ("const", "denotation", "doc", "index", "is_output", "name", "overridable", "producer", "type", "uses")
+
+    def __init__(self, name: str, type: ValueType | None = None, *, const: Tensor | None = None) -> None:
+        self.name, self.type, self.const = name, type, const
+        self.doc = ""
+        self.denotation: tuple[str, ...] | None = None
+        """Per-dimension denotations, where the model gives any (DATA_BATCH ...)."""
+        self.producer: Node | None = None
+        self.index = 0
+        self.uses: dict[tuple[Node, int], None] = {}
+        """(consumer, input position), in the order in which they were made."""
+        self.is_output = 0
+        """How many graph outputs, of any graph, are this value."""
+        self.overridable = False
+        """An initializer that a caller may replace, because it is listed as an input too."""
+
+    @property
+    def is_const(self) -> bool:
+        return self.const is not None and not self.overridable
+
+    @property
+    def dtype(self) -> DType | None:
+        return self.type.dtype if isinstance(self.type, TensorType) else None
+
+    @property
+    def shape(self) -> tuple[int | str | None, ...] | None:
+        return self.type.shape if isinstance(self.type, TensorType) else None
+
+    @property
+    def rank(self) -> int | None:
+        return self.type.rank if isinstance(self.type, TensorType) else None
+
+    @property
+    def consumers(self) -> list[Node]:
+        return list(dict.fromkeys(node for node, _ in self.uses))
+
+    @property
+    def is_dead(self) -> bool:
+        return not self.uses and not self.is_output
+
+    def numpy(self) -> Any:
+        """The elements of a constant."""
+        assert self.const is not None, self.name
+        return self.const.numpy()
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class Node:
+    """One operator application. ``inputs`` holds None where an optional input is left out."""
+
+    __slots__ = (
+        "_inputs", "_next", "_prev", "attrs", "doc", "domain", "graph", "name", "op_type", "origin", "outputs",
+        "overload",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        op_type: str,
+        inputs: Iterable[Value | None],
+        outputs: Iterable[Value],
+        attrs: dict[str, Attr] | None = None,
+        *,
+        domain: str = "",
+        name: str = "",
+        origin: tuple[str, ...] | None = None,
+        overload: str = "",
+    ) -> None:
+        self.op_type, self.domain, self.name, self.overload = op_type, domain, name, overload
+        self.doc = ""
+        self._inputs: list[Value | None] = list(inputs)
+        self.outputs: tuple[Value, ...] = tuple(outputs)
+        self.attrs: dict[str, Attr] = attrs or {}
+        self.origin: tuple[str, ...] = (name,) if origin is None else origin
+        """Names of the nodes of the model file that this one stands for."""
+        self.graph: Graph | None = None
+        self._prev: Node | None = None
+        self._next: Node | None = None
+        for i, out in enumerate(self.outputs):
+            assert out.producer is None, out.name
+            out.producer, out.index = self, i
+
+    @property
+    def inputs(self) -> Sequence[Value | None]:
+        return self._inputs
+
+    @property
+    def output(self) -> Value:
+        """The only output."""
+        (out,) = self.outputs
+        return out
+
+    @property
+    def label(self) -> str:
+        """How messages name the node."""
+        kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
+        return f"{kind} node {self.name!r}" if self.name else f"{kind} node -> {self.outputs[0].name!r}"
+
+    def input(self, i: int) -> Value | None:
+        """Input ``i``, None where it is absent."""
+        return self._inputs[i] if i < len(self._inputs) else None
+
+    def set_input(self, i: int, value: Value | None) -> None:
+        old = self._inputs[i]
+        if old is not None and self.graph is not None:
+            del old.uses[self, i]
+        self._inputs[i] = value
+        if value is not None and self.graph is not None:
+            value.uses[self, i] = None
+
+    def add_input(self, value: Value | None) -> None:
+        self._inputs.append(None)
+        self.set_input(len(self._inputs) - 1, value)
+
+    def subgraphs(self) -> Iterator[tuple[str, Graph]]:
+        for key, attr in self.attrs.items():
+            if isinstance(attr, Graph):
+                yield key, attr
+            elif isinstance(attr, list) and attr and isinstance(attr[0], Graph):
+                for g in attr:
+                    yield key, g
+
+    def __repr__(self) -> str:
+        ins = ", ".join("_" if v is None else repr(v) for v in self._inputs)
+        return f"{', '.join(map(repr, self.outputs))} = {self.op_type}({ins})"
+
+
+class Graph:
+    """Nodes in an order in which they can run, between inputs and outputs."""
+
+    def __init__(self, name: str = "", inputs: Iterable[Value] = (), *, doc: str = "") -> None:
+        self.name, self.doc = name, doc
+        self.inputs: list[Value] = list(inputs)
+        self.initializers: dict[str, Value] = {}
+        self.parent: Node | None = None
+        """The node that owns this subgraph; None for a main graph."""
+        self.output_names: list[str] = []
+        """What the outputs are called from outside; the values behind them may change."""
+        self._outputs: list[Value] = []
+        self._head: Node | None = None
+        self._tail: Node | None = None
+        self._count = 0
+
+    # -- reading
+
+    @property
+    def nodes(self) -> Iterator[Node]:
+        """The nodes in order. The node at hand may be removed, and nodes inserted around it, while iterating."""
+        node = self._head
+        while node is not None:
+            following = node._next
+            yield node
+            node = following if node.graph is None else node._next
+
+    def reversed_nodes(self) -> Iterator[Node]:
+        node = self._tail
+        while node is not None:
+            preceding = node._prev
+            yield node
+            node = preceding
+
+    def all_nodes(self) -> Iterator[Node]:
+        """The nodes of this graph and of every subgraph below it, outer before inner."""
+        for node in self.nodes:
+            yield node
+            for _, sub in node.subgraphs():
+                yield from sub.all_nodes()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def outputs(self) -> Sequence[Value]:
+        return self._outputs
+
+    def captures(self) -> list[Value]:
+        """Values of enclosing graphs that this subgraph reads, in order of first use."""
+        found: dict[Value, None] = {}
+        self._collect_captures(found, set())
+        return list(found)
+
+    def _collect_captures(self, found: dict[Value, None], own: set[Value]) -> None:
+        own = own | set(self.inputs) | set(self.initializers.values())
+        for node in self.nodes:
+            for v in node.inputs:
+                if v is not None and v not in own:
+                    found[v] = None
+            for _, sub in node.subgraphs():
+                sub._collect_captures(found, own)
+            own.update(node.outputs)
+        for v in self._outputs:
+            if v not in own:
+                found[v] = None
+
+    # -- changing
+
+    def append(self, node: Node) -> Node:
+        return self._link(node, self._tail, None)
+
+    def insert(self, node: Node, *, before: Node) -> Node:
+        assert before.graph is self
+        return self._link(node, before._prev, before)
+
+    def _link(self, node: Node, prev: Node | None, following: Node | None) -> Node:
+        assert node.graph is None
+        node.graph, node._prev, node._next = self, prev, following
+        if prev is None:
+            self._head = node
+        else:
+            prev._next = node
+        if following is None:
+            self._tail = node
+        else:
+            following._prev = node
+        self._count += 1
+        for i, v in enumerate(node.inputs):
+            if v is not None:
+                v.uses[node, i] = None
+        for _, sub in node.subgraphs():
+            sub.parent = node
+        return node
+
+    def remove(self, node: Node) -> None:
+        """Take out a node whose outputs nobody reads, and the subgraphs it owns with it."""
+        assert node.graph is self and all(out.is_dead for out in node.outputs), node.label
+        self._unlink(node)
+        for _, sub in node.subgraphs():
+            sub.clear()
+
+    def move(self, node: Node, *, before: Node) -> None:
+        """Put a node of this graph in front of another; the caller knows that its inputs are ready there."""
+        assert node.graph is self and before.graph is self and node is not before
+        self._unlink(node)
+        self._link(node, before._prev, before)
+
+    def _unlink(self, node: Node) -> None:
+        for i, v in enumerate(node.inputs):
+            if v is not None:
+                del v.uses[node, i]
+        if node._prev is None:
+            self._head = node._next
+        else:
+            node._prev._next = node._next
+        if node._next is None:
+            self._tail = node._prev
+        else:
+            node._next._prev = node._prev
+        node.graph = node._prev = node._next = None
+        self._count -= 1
+
+    def clear(self) -> None:
+        """Drop every node and output, so that captured values lose the uses made here."""
+        for i in reversed(range(len(self._outputs))):
+            self._outputs[i].is_output -= 1
+        self._outputs, self.output_names = [], []
+        for node in list(self.reversed_nodes()):
+            self.remove(node)
+
+    def add_output(self, value: Value, name: str | None = None) -> None:
+        value.is_output += 1
+        self._outputs.append(value)
+        self.output_names.append(value.name if name is None else name)
+
+    def set_output(self, i: int, value: Value) -> None:
+        self._outputs[i].is_output -= 1
+        value.is_output += 1
+        self._outputs[i] = value
+
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """Everything that read ``old``, here and in subgraphs, reads ``new``; graph outputs keep their names."""
+        if old is new:
+            return
+        for node, i in list(old.uses):
+            node.set_input(i, new)
+        if old.is_output:
+            for graph in self._with_subgraphs():
+                for i, out in enumerate(graph._outputs):
+                    if out is old:
+                        graph.set_output(i, new)
+
+    def _with_subgraphs(self) -> Iterator[Graph]:
+        yield self
+        for node in self.nodes:
+            for _, sub in node.subgraphs():
+                yield from sub._with_subgraphs()
+
+    def add_const(self, array: Any, name: str) -> Value:
+        """A new initializer of this graph."""
+        tensor = array if isinstance(array, Tensor) else Tensor.of(array, name)
+        value = Value(self.fresh_name(name), tensor.type, const=tensor)
+        self.initializers[value.name] = value
+        return value
+
+    def fresh_name(self, stem: str) -> str:
+        """A name for an initializer that this graph does not have yet."""
+        if stem not in self.initializers:
+            return stem
+        i = len(self.initializers)
+        while f"{stem}_{i}" in self.initializers:
+            i += 1
+        return f"{stem}_{i}"
+
+
+@dataclass
+class Model:
+    """A graph and what the file says about it."""
+
+    graph: Graph
+    opsets: dict[str, int]
+    ir_version: int = 10
+    producer_name: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    model_version: int = 0
+    doc: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    path: str | None = None

@@ -1,0 +1,87 @@
+"""Constant tensors whose bytes are fetched when somebody needs them.
+
+A weight in a mapped file costs nothing until ``numpy()`` is called; the array is then a read-only view of the
+mapping wherever the bytes are aligned and stored as they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir import shape as shapes
+from sardonyx.ir.types import TensorType
+
+
+class Tensor:
+    """A constant: its type at once, its elements on demand."""
+
+    __slots__ = ("_array", "_fetch", "dtype", "name", "origin", "shape")
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        fetch: Callable[[], np.ndarray[Any, Any]] | None,
+        *,
+        name: str = "",
+        origin: object = None,
+    ) -> None:
+        self.dtype, self.shape, self.name, self.origin = dtype, shape, name, origin
+        self._fetch = fetch
+        self._array: np.ndarray[Any, Any] | None = None
+
+    @classmethod
+    def of(cls, array: Any, name: str = "") -> Tensor:
+        """A constant that is in memory already; it is kept read-only."""
+        array = np.asarray(array)
+        dtype = dtypes.of_numpy(array.dtype)
+        if dtype is dtypes.string and array.dtype != object:
+            array = array.astype(object)
+        self = cls(dtype, array.shape, None, name=name)
+        self._array = _frozen(array.astype(dtype.numpy, copy=False))
+        return self
+
+    @property
+    def size(self) -> int:
+        return shapes.count(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.nbytes(self.size)
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.dtype, self.shape)
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._array is not None
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The elements, read-only; the same array every time."""
+        array = self._array
+        if array is None:
+            assert self._fetch is not None
+            array = self._fetch()
+            assert array.shape == self.shape and array.dtype == self.dtype.numpy, self.name
+            self._array = array = _frozen(array)
+            self._fetch = None
+        return array
+
+    def item(self) -> Any:
+        return self.numpy().item()
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name or '_'}: {self.type})"
+
+
+def _frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array

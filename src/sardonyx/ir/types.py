@@ -1,0 +1,132 @@
+"""What a value can be: tensor, sparse tensor, sequence, optional, map, opaque."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir import shape as shapes
+from sardonyx.ir.shape import Shape
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How integers stand for reals: real = (q - zero_point) * scale, per tensor, per axis or per block of an axis."""
+
+    scale: str
+    zero_point: str | None = None
+    axis: int | None = None
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class TensorType:
+    dtype: DType
+    shape: Shape | None = None
+    layout: str | None = None
+    quantization: Quantization | None = None
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes when every dimension is known; sub-byte types are counted packed."""
+        if self.shape is None or not shapes.is_static(self.shape):
+            return None
+        return self.dtype.nbytes(shapes.count([d for d in self.shape if isinstance(d, int)]))
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{'' if self.shape is None else shapes.text(self.shape)}"
+
+
+@dataclass(frozen=True)
+class SparseTensorType:
+    dtype: DType
+    shape: Shape | None = None
+
+    def __str__(self) -> str:
+        return f"sparse({self.dtype.name}{'' if self.shape is None else shapes.text(self.shape)})"
+
+
+@dataclass(frozen=True)
+class SequenceType:
+    elem: ValueType | None
+
+    def __str__(self) -> str:
+        return f"seq({self.elem})"
+
+
+@dataclass(frozen=True)
+class OptionalType:
+    elem: ValueType | None
+
+    def __str__(self) -> str:
+        return f"optional({self.elem})"
+
+
+@dataclass(frozen=True)
+class MapType:
+    key: DType
+    value: ValueType | None
+
+    def __str__(self) -> str:
+        return f"map({self.key.name}, {self.value})"
+
+
+@dataclass(frozen=True)
+class OpaqueType:
+    domain: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"opaque({self.domain}, {self.name})"
+
+
+ValueType: TypeAlias = "TensorType | SparseTensorType | SequenceType | OptionalType | MapType | OpaqueType"
+
+
+def ort_name(t: ValueType | None) -> str:
+    """The type as onnxruntime's ``NodeArg.type`` writes it: ``seq(map(int64,tensor(float)))``."""
+    if isinstance(t, TensorType):
+        return f"tensor({t.dtype.ort})"
+    if isinstance(t, SparseTensorType):
+        return f"sparse_tensor({t.dtype.ort})"
+    if isinstance(t, SequenceType):
+        return f"seq({ort_name(t.elem)})"
+    if isinstance(t, OptionalType):
+        return f"optional({ort_name(t.elem)})"
+    if isinstance(t, MapType):
+        return f"map({t.key.ort},{ort_name(t.value)})"
+    if isinstance(t, OpaqueType):
+        return f"opaque({t.domain},{t.name})"
+    return ""
+
+
+def tensor_of(t: ValueType | None) -> TensorType | None:
+    return t if isinstance(t, TensorType) else None
+
+
+def dtype_of(t: ValueType | None) -> DType | None:
+    return t.dtype if isinstance(t, (TensorType, SparseTensorType)) else None
+
+
+def is_float(t: ValueType | None) -> bool:
+    d = dtype_of(t)
+    return d is not None and d.is_float and d is not dtypes.string
+
+
+def merge(a: ValueType | None, b: ValueType | None) -> ValueType | None:
+    """The more precise of two statements about one value; the first wins a contradiction."""
+    if a is None or b is None:
+        return b if a is None else a
+    if isinstance(a, TensorType) and isinstance(b, TensorType) and a.dtype is b.dtype:
+        return TensorType(a.dtype, shapes.merge(a.shape, b.shape), a.layout or b.layout, a.quantization)
+    if isinstance(a, SequenceType) and isinstance(b, SequenceType):
+        return SequenceType(merge(a.elem, b.elem))
+    if isinstance(a, OptionalType) and isinstance(b, OptionalType):
+        return OptionalType(merge(a.elem, b.elem))
+    return a

@@ -1,0 +1,1 @@
+"""ONNX bytes to graph and back."""

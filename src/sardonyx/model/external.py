@@ -1,0 +1,82 @@
+"""External data: files beside the model, mapped, and never outside its folder.
+
+A location is a relative path without ``..``. What it names, with every link resolved, must lie in the model's folder; where
+the model file is itself a link, the folder that it resolves to counts as well (the Hugging Face cache keeps models so).
+A file with further hard links is accepted only if all of them lie beside it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+
+from sardonyx.errors import InvalidGraph, NoSuchFile
+
+
+class Folder:
+    """The folders that a model's external data may lie in, and the files mapped from there so far."""
+
+    def __init__(self, model_path: str | os.PathLike[str] | None = None, *, folder: str | None = None) -> None:
+        if folder is None:
+            folder = os.path.dirname(os.path.abspath(model_path)) if model_path is not None else os.getcwd()
+        self.base = folder
+        roots = {os.path.realpath(folder)}
+        if model_path is not None:
+            roots.add(os.path.dirname(os.path.realpath(model_path)))
+        self.roots = sorted(roots)
+        self.in_memory: dict[str, memoryview] = {}
+        """Contents that the caller gave for a location, in place of a file."""
+        self._mapped: dict[str, memoryview] = {}
+
+    def open(self, location: str, where: str) -> memoryview:
+        """The bytes of one external file, mapped read-only."""
+        found = self.in_memory.get(location) or self._mapped.get(location)
+        if found is None:
+            found = self._mapped[location] = _map(self._resolve(location, where), where)
+        return found
+
+    def _resolve(self, location: str, where: str) -> str:
+        parts = location.replace("\\", "/").split("/")
+        if not location or "\0" in location or os.path.isabs(location) or ".." in parts or ":" in parts[0]:
+            raise InvalidGraph(
+                "external data must be named by a path inside the model's folder", where=where, got=repr(location)
+            )
+        path = os.path.join(self.base, *parts)
+        real = os.path.realpath(path)
+        if not any(_inside(real, root) for root in self.roots):
+            raise InvalidGraph(
+                "external data leads out of the model's folder", where=where, expected=self.base, got=repr(location)
+            )
+        return real
+
+
+def _inside(path: str, root: str) -> bool:
+    return os.path.commonpath([path, root]) == root
+
+
+def _map(real: str, where: str) -> memoryview:
+    try:
+        fd = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise NoSuchFile("external data file is missing", where=where, got=real) from None
+    except OSError as e:
+        raise InvalidGraph(f"external data cannot be opened ({e.strerror})", where=where, got=real) from None
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise InvalidGraph("external data is not a regular file", where=where, got=real)
+        if info.st_nlink > 1 and _links_beside(Path(real), info) < info.st_nlink:
+            raise InvalidGraph(
+                "external data is a hard link to a file elsewhere", where=where, got=real, hint="copy the file instead"
+            )
+        return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ)) if info.st_size else memoryview(b"")
+    finally:
+        os.close(fd)
+
+
+def _links_beside(path: Path, info: os.stat_result) -> int:
+    """How many names of this file lie in its own folder."""
+    with os.scandir(path.parent) as entries:
+        return sum(1 for e in entries if e.is_file(follow_symlinks=False) and e.inode() == info.st_ino)

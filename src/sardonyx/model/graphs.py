@@ -1,0 +1,229 @@
+"""GraphProto to ``ir.Graph``: names become edges, and every name must mean exactly one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import onnx
+from onnx import AttributeProto
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.ir import types
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.model.tensors import Payloads
+from sardonyx.model.types import from_proto
+
+MAX_NESTING = 64
+
+Scope = dict[str, Value]
+
+
+class GraphReader:
+    """Reads the graphs of one model."""
+
+    def __init__(self, payloads: Payloads, ir_version: int) -> None:
+        self.payloads = payloads
+        self.inputs_override = ir_version >= 4
+        """Before IR version 4 every initializer had to be listed as an input, which says nothing about overriding it."""
+
+    def read(self, proto: onnx.GraphProto, outer: Scope | None = None, depth: int = 0) -> Graph:
+        if depth > MAX_NESTING:
+            raise InvalidGraph("subgraphs are nested too deeply", expected=f"at most {MAX_NESTING} levels")
+        graph = Graph(proto.name, doc=proto.doc_string)
+        scope: Scope = {}
+        self._read_inputs(proto, graph, scope, is_main=outer is None)
+        self._read_initializers(proto, graph, scope, outer)
+        known = {v.name: v.type for v in proto.value_info}
+        known.update({v.name: v.type for v in proto.output if v.type.WhichOneof("value")})
+        visible = scope if outer is None else {**outer, **scope}
+        for node in _in_order(proto, visible):
+            self._read_node(node, graph, scope, visible, known, depth)
+        for out in proto.output:
+            value = visible.get(out.name)
+            if value is None:
+                raise InvalidGraph(
+                    "a graph output is produced by nothing", where=f"graph {proto.name!r}", got=repr(out.name)
+                )
+            declared = from_proto(out.type, f"output {out.name!r}")
+            value.type = types.merge(value.type, declared)
+            graph.add_output(value)
+        return graph
+
+    def _read_inputs(self, proto: onnx.GraphProto, graph: Graph, scope: Scope, *, is_main: bool) -> None:
+        for info in proto.input:
+            if info.name in scope or not info.name:
+                raise InvalidGraph("two graph inputs have one name, or one has none", got=repr(info.name))
+            value = Value(info.name, from_proto(info.type, f"input {info.name!r}"))
+            value.doc = info.doc_string
+            dims = info.type.tensor_type.shape.dim
+            if any(d.denotation for d in dims):
+                value.denotation = tuple(d.denotation for d in dims)
+            scope[info.name] = value
+            graph.inputs.append(value)
+
+    def _read_initializers(self, proto: onnx.GraphProto, graph: Graph, scope: Scope, outer: Scope | None) -> None:
+        named: list[tuple[str, Any, Any]] = [(t.name, t, self.payloads.tensor) for t in proto.initializer]
+        named += [(s.values.name, s, self.payloads.sparse) for s in proto.sparse_initializer]
+        for name, payload, read in named:
+            tensor = read(payload, f"initializer {name!r}")
+            if not name or name in graph.initializers:
+                raise InvalidGraph("two initializers have one name, or one has none", got=repr(name))
+            value = scope.get(name)
+            if value is None:
+                value = scope[name] = Value(name)
+            else:
+                if not isinstance(value.type, types.TensorType | None) or (
+                    value.type is not None and value.type.dtype is not tensor.dtype
+                ):
+                    raise InvalidGraph(
+                        "an initializer differs in type from the input of its name",
+                        where=f"initializer {name!r}",
+                        expected=value.type,
+                        got=tensor.type,
+                    )
+                value.overridable = self.inputs_override and outer is None
+            value.const, value.type = tensor, value.type if value.overridable and value.type else tensor.type
+            graph.initializers[name] = value
+        graph.inputs = [v for v in graph.inputs if v.const is None or v.overridable]
+
+    def _read_node(
+        self, proto: onnx.NodeProto, graph: Graph, scope: Scope, visible: Scope, known: dict[str, Any], depth: int
+    ) -> None:
+        where = f"{proto.op_type} node {proto.name!r}"
+        inputs = [visible[name] if name else None for name in proto.input]
+        outputs = []
+        for name in proto.output:
+            value = Value(name)
+            if name:
+                if name in scope:
+                    raise InvalidGraph("a name is defined twice", where=where, got=repr(name))
+                if name in known:
+                    value.type = from_proto(known[name], f"value {name!r}")
+                scope[name] = visible[name] = value
+            outputs.append(value)
+        attrs: dict[str, Any] = {}
+        for a in proto.attribute:
+            if a.name in attrs:
+                raise InvalidGraph("an attribute is given twice", where=where, got=repr(a.name))
+            attrs[a.name] = self._attribute(a, where, visible, depth)
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        node = Node(
+            proto.op_type, inputs, outputs, attrs, domain=domain, name=proto.name, overload=proto.overload
+        )
+        node.doc = proto.doc_string
+        graph.append(node)
+
+    def _attribute(self, a: onnx.AttributeProto, where: str, visible: Scope, depth: int) -> Any:
+        where = f"attribute {a.name!r} of {where}"
+        kind = a.type or _guess_type(a)
+        if kind == AttributeProto.FLOAT:
+            return a.f
+        if kind == AttributeProto.INT:
+            return a.i
+        if kind == AttributeProto.STRING:
+            return a.s.decode("utf-8", "surrogateescape")
+        if kind == AttributeProto.TENSOR:
+            return self.payloads.tensor(a.t, where)
+        if kind == AttributeProto.GRAPH:
+            return self.read(a.g, visible, depth + 1)
+        if kind == AttributeProto.SPARSE_TENSOR:
+            return self.payloads.sparse(a.sparse_tensor, where)
+        if kind == AttributeProto.TYPE_PROTO:
+            return from_proto(a.tp, where)
+        if kind == AttributeProto.FLOATS:
+            return list(a.floats)
+        if kind == AttributeProto.INTS:
+            return list(a.ints)
+        if kind == AttributeProto.STRINGS:
+            return [s.decode("utf-8", "surrogateescape") for s in a.strings]
+        if kind == AttributeProto.TENSORS:
+            return [self.payloads.tensor(t, where) for t in a.tensors]
+        if kind == AttributeProto.GRAPHS:
+            return [self.read(g, visible, depth + 1) for g in a.graphs]
+        if kind == AttributeProto.SPARSE_TENSORS:
+            return [self.payloads.sparse(t, where) for t in a.sparse_tensors]
+        if kind == AttributeProto.TYPE_PROTOS:
+            return [from_proto(t, where) for t in a.type_protos]
+        raise InvalidGraph("an attribute has no known type", where=where, got=kind)
+
+
+def _guess_type(a: onnx.AttributeProto) -> int:
+    """The oldest models leave ``type`` out; the field that is filled tells it."""
+    for name, kind in (("floats", 6), ("ints", 7), ("strings", 8), ("tensors", 9), ("graphs", 10)):
+        if getattr(a, name):
+            return kind
+    for name, kind in (("f", 1), ("i", 2), ("s", 3), ("t", 4), ("g", 5)):
+        if a.HasField(name):
+            return kind
+    return 0
+
+
+def _in_order(proto: onnx.GraphProto, visible: Scope) -> Iterable[onnx.NodeProto]:
+    """The nodes in an order in which each finds its inputs made; files need not keep one."""
+    made_by: dict[str, int] = {}
+    needs: list[set[str]] = []
+    for i, node in enumerate(proto.node):
+        reads: set[str] = set(node.input)
+        for a in node.attribute:
+            for g in ([a.g] if a.HasField("g") else []) + list(a.graphs):
+                reads |= _free_names(g, 0)
+        reads.discard("")
+        needs.append(reads)
+        for name in node.output:
+            if name:
+                made_by.setdefault(name, i)
+    ready: set[str] = set(visible)
+    for i, reads in enumerate(needs):
+        if not reads <= ready:
+            return _sorted(proto, visible, made_by, needs)
+        ready.update(proto.node[i].output)
+    return proto.node
+
+
+def _sorted(
+    proto: onnx.GraphProto, visible: Scope, made_by: dict[str, int], needs: list[set[str]]
+) -> list[onnx.NodeProto]:
+    waiting: list[int] = []
+    readers: dict[int, list[int]] = {}
+    for i, reads in enumerate(needs):
+        makers = set()
+        for name in reads:
+            if name in made_by:
+                makers.add(made_by[name])
+            elif name not in visible:
+                node = proto.node[i]
+                raise InvalidGraph(
+                    "a node reads a name that nothing makes", where=f"{node.op_type} node {node.name!r}", got=repr(name)
+                )
+        for maker in makers:
+            readers.setdefault(maker, []).append(i)
+        waiting.append(len(makers))
+    order: list[int] = []
+    ready = [i for i, n in enumerate(waiting) if n == 0]
+    for i in ready:
+        order.append(i)
+        for reader in readers.get(i, ()):
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)
+    if len(order) < len(waiting):
+        stuck = proto.node[next(i for i, n in enumerate(waiting) if n)]
+        raise InvalidGraph("the graph has a cycle", where=f"{stuck.op_type} node {stuck.name!r}")
+    return [proto.node[i] for i in order]
+
+
+def _free_names(graph: onnx.GraphProto, depth: int) -> set[str]:
+    """Names that a subgraph reads and does not make."""
+    if depth > MAX_NESTING:
+        raise InvalidGraph("subgraphs are nested too deeply", expected=f"at most {MAX_NESTING} levels")
+    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    own |= {s.values.name for s in graph.sparse_initializer}
+    reads = {o.name for o in graph.output}
+    for node in graph.node:
+        own.update(node.output)
+        reads.update(node.input)
+        for a in node.attribute:
+            for g in ([a.g] if a.HasField("g") else []) + list(a.graphs):
+                reads |= _free_names(g, depth + 1)
+    return (reads - own) - {""}

@@ -1,0 +1,217 @@
+"""``ir.Model`` to ONNX: protos for the pieces, files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, helper, numpy_helper
+
+from sardonyx.errors import Fail, InvalidGraph
+from sardonyx.ir.graph import Graph, Model, Node, Value
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ir.types import MapType, OpaqueType, OptionalType, SequenceType, SparseTensorType, TensorType
+from sardonyx.model.types import to_proto as type_to_proto
+
+PROTO_LIMIT = 1_900_000_000
+"""Bytes of weights from which a model must keep them outside its protobuf, which ends at 2 GB."""
+
+_TYPES = (TensorType, SparseTensorType, SequenceType, OptionalType, MapType, OpaqueType)
+
+
+class Names:
+    """One name per value over the whole model; inputs and outputs of the main graph keep theirs."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._of: dict[Value, str] = {}
+        self._taken: set[str] = set()
+        for value in graph.inputs:
+            self._of[value] = value.name
+        self._taken.update(self._of.values())
+        for value, name in zip(graph.outputs, graph.output_names, strict=True):
+            self._of.setdefault(value, name)
+            self._taken.add(name)
+
+    def __call__(self, value: Value | None) -> str:
+        if value is None or (not value.name and value.is_dead):
+            return ""
+        name = self._of.get(value)
+        if name is None:
+            stem = name = value.name or "value"
+            i = 1
+            while name in self._taken:
+                name, i = f"{stem}_{i}", i + 1
+            self._of[value] = name
+            self._taken.add(name)
+        return name
+
+
+def model_to_proto(model: Model, *, weights: bool = True) -> onnx.ModelProto:
+    """The whole model; without ``weights``, the initializers are left to the caller."""
+    names = Names(model.graph)
+    proto = onnx.ModelProto(
+        ir_version=max(model.ir_version, 8),
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc,
+        graph=graph_to_proto(model.graph, names, weights=weights),
+    )
+    for domain, version in model.opsets.items():
+        proto.opset_import.add(domain=domain, version=version)
+    for key, text in model.metadata.items():
+        proto.metadata_props.add(key=key, value=text)
+    return proto
+
+
+def graph_to_proto(graph: Graph, names: Names, *, weights: bool = True) -> onnx.GraphProto:
+    proto = onnx.GraphProto(name=graph.name or "graph", doc_string=graph.doc)
+    proto.input.extend(value_to_proto(v, names(v)) for v in graph.inputs)
+    if weights:
+        proto.initializer.extend(tensor_to_proto(v.const, names(v)) for v in graph.initializers.values() if v.const)
+    outputs = set(graph.outputs)
+    for node in graph.nodes:
+        proto.node.append(node_to_proto(node, names))
+        proto.value_info.extend(
+            value_to_proto(v, names(v)) for v in node.outputs if v.type is not None and v not in outputs and not v.is_dead
+        )
+    own = {*graph.initializers.values(), *(v for node in graph.nodes for v in node.outputs)}
+    for v, name in zip(graph.outputs, graph.output_names, strict=True):
+        if graph.parent is not None:
+            name = names(v) if v in own else names(Value(name, v.type))
+            own.discard(v)
+        if names(v) != name:
+            proto.node.append(helper.make_node("Identity", [names(v)], [name]))
+        proto.output.append(value_to_proto(v, name))
+    return proto
+
+
+def value_to_proto(value: Value, name: str) -> onnx.ValueInfoProto:
+    return onnx.ValueInfoProto(name=name, type=type_to_proto(value.type), doc_string=value.doc)
+
+
+def tensor_to_proto(tensor: Tensor, name: str = "") -> onnx.TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()), name)
+
+
+def node_to_proto(node: Node, names: Names | None = None, *, subgraphs: bool = True) -> onnx.NodeProto:
+    """One node. Without ``names`` the values keep their own names; without ``subgraphs`` those are left out."""
+    name_of = names or (lambda v: "" if v is None else v.name)
+    proto = onnx.NodeProto(
+        op_type=node.op_type, domain=node.domain, name=node.name, overload=node.overload, doc_string=node.doc
+    )
+    proto.input.extend(name_of(v) for v in node.inputs)
+    proto.output.extend(name_of(v) for v in node.outputs)
+    for key, value in node.attrs.items():
+        if subgraphs or not isinstance(value, Graph):
+            proto.attribute.append(attribute_to_proto(key, value, node, names))
+    return proto
+
+
+def attribute_to_proto(key: str, value: Any, node: Node, names: Names | None = None) -> onnx.AttributeProto:
+    proto = onnx.AttributeProto(name=key)
+    first = value[0] if isinstance(value, list) and value else value
+    many = isinstance(value, list)
+    if isinstance(first, Tensor):
+        proto.type = AttributeProto.TENSORS if many else AttributeProto.TENSOR
+        for t in value if many else [value]:
+            (proto.tensors.add() if many else proto.t).CopyFrom(tensor_to_proto(t, t.name))
+    elif isinstance(first, Graph):
+        assert names is not None, "a subgraph is named together with the graph around it"
+        proto.type = AttributeProto.GRAPHS if many else AttributeProto.GRAPH
+        for g in value if many else [value]:
+            (proto.graphs.add() if many else proto.g).CopyFrom(graph_to_proto(g, names))
+    elif isinstance(first, _TYPES):
+        proto.type = AttributeProto.TYPE_PROTOS if many else AttributeProto.TYPE_PROTO
+        for t in value if many else [value]:
+            (proto.type_protos.add() if many else proto.tp).CopyFrom(type_to_proto(t))
+    elif many and not value:
+        proto.type = _schema_type(node, key) or AttributeProto.INTS
+    elif isinstance(first, str):
+        _fill(proto, many, "s", "strings", AttributeProto.STRING, AttributeProto.STRINGS, _encoded(value))
+    elif isinstance(first, (bool, int, np.integer)) and not (many and any(isinstance(v, float) for v in value)):
+        _fill(proto, many, "i", "ints", AttributeProto.INT, AttributeProto.INTS, value)
+    elif isinstance(first, (float, int, np.floating)):
+        _fill(proto, many, "f", "floats", AttributeProto.FLOAT, AttributeProto.FLOATS, value)
+    else:
+        raise InvalidGraph("an attribute cannot be written", where=node.label, got=f"{key}={value!r}")
+    return proto
+
+
+def _fill(proto: onnx.AttributeProto, many: bool, one: str, all_: str, kind: Any, kinds: Any, value: Any) -> None:
+    proto.type = kinds if many else kind
+    if many:
+        getattr(proto, all_).extend(value)
+    else:
+        setattr(proto, one, value)
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [v.encode("utf-8", "surrogateescape") for v in value]
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _schema_type(node: Node, key: str) -> Any:
+    """The kind of list that the operator's schema declares; an empty one does not tell."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, domain=node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    return int(schema.attributes[key].type) if key in schema.attributes else None
+
+
+def save(model: Model, path: str | os.PathLike[str]) -> None:
+    """Write the model; weights past protobuf's limit go to ``<path>.data`` beside it. A failed write leaves no file."""
+    path = os.fspath(path)
+    proto = model_to_proto(model, weights=False)
+    names = Names(model.graph)
+    weights = {names(v): v.const for v in model.graph.initializers.values() if v.const is not None}
+    outside = sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
+    try:
+        if outside:
+            _write(f"{path}.data", _external_chunks(proto, weights, os.path.basename(path) + ".data"))
+        else:
+            proto.graph.initializer.extend(tensor_to_proto(t, name) for name, t in weights.items())
+        _write(path, [proto.SerializeToString()])
+    except OSError as e:
+        raise Fail(f"the model cannot be written ({e.strerror})", where=path) from None
+
+
+def _external_chunks(proto: onnx.ModelProto, weights: dict[str, Tensor], location: str) -> Any:
+    offset = 0
+    for name, tensor in weights.items():
+        filled = tensor_to_proto(tensor, name)
+        data = filled.raw_data
+        if len(data) > 1024:
+            filled.ClearField("raw_data")
+            filled.data_location = onnx.TensorProto.EXTERNAL
+            for key, text in (("location", location), ("offset", offset), ("length", len(data))):
+                filled.external_data.add(key=key, value=str(text))
+            padding = -len(data) % 4096
+            offset += len(data) + padding
+            yield data + bytes(padding)
+        proto.graph.initializer.append(filled)
+
+
+def _write(path: str, chunks: Any) -> None:
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,173 @@
+"""TensorProto and SparseTensorProto to constants: sizes checked at once, bytes fetched when needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.errors import InvalidGraph, OutOfBudget
+from sardonyx.ir.shape import count
+from sardonyx.ir.tensor import Tensor
+from sardonyx.model import wire
+from sardonyx.model.external import Folder
+from sardonyx.model.types import dtype_of
+
+Array = np.ndarray[Any, Any]
+
+_FIXED = {wire.FLOATS: np.dtype("<f4"), wire.DOUBLES: np.dtype("<f8")}
+
+
+class Payloads:
+    """Finds the bytes of a tensor: in the skeleton, in a span of the source, or in an external file."""
+
+    def __init__(self, source: memoryview, skeleton: wire.Skeleton, folder: Folder) -> None:
+        self.source, self.skeleton, self.folder = source, skeleton, folder
+
+    def tensor(self, proto: onnx.TensorProto, where: str) -> Tensor:
+        dtype = dtype_of(proto.data_type, where)
+        shape = tuple(proto.dims)
+        if any(d < 0 for d in shape):
+            raise InvalidGraph("a tensor has a negative dimension", where=where, got=list(shape))
+        if proto.HasField("segment"):
+            raise InvalidGraph("segmented tensors are not part of ONNX's released format", where=where)
+        keys = {e.key: e.value for e in proto.external_data}
+        span = keys.get(self.skeleton.key)
+        if span is not None:
+            fetch = self._from_span(self.skeleton.spans[int(span)], dtype, shape, where)
+        elif proto.data_location == onnx.TensorProto.EXTERNAL:
+            fetch = self._from_file(keys, dtype, shape, where)
+        else:
+            return _inline(proto, dtype, shape, where)
+        return Tensor(dtype, shape, fetch, name=proto.name)
+
+    def sparse(self, proto: onnx.SparseTensorProto, where: str) -> Tensor:
+        """A sparse constant as the dense tensor it stands for, made dense when first read."""
+        values, shape = self.tensor(proto.values, where), tuple(proto.dims)
+        indices = self.tensor(proto.indices, where)
+        if any(d < 0 for d in shape):
+            raise InvalidGraph("a sparse tensor has a negative dimension", where=where, got=list(shape))
+        check_budget(values.dtype, shape, where)
+        if indices.shape not in ((values.size,), (values.size, len(shape))):
+            raise InvalidGraph("a sparse tensor's indices do not fit its values", where=where, got=indices.shape)
+        return Tensor(values.dtype, shape, partial(_densify, values, indices, shape, where), name=proto.values.name)
+
+    def _from_span(self, span: wire.Span, dtype: DType, shape: tuple[int, ...], where: str) -> Callable[[], Array]:
+        if span.field == wire.RAW:
+            _check_nbytes(span.nbytes, dtype, shape, where)
+            return partial(from_raw, self.source, span.offset, dtype, shape)
+        fixed = _FIXED.get(span.field)
+        if fixed is not None and fixed == dtype.numpy:
+            _check_nbytes(span.nbytes, dtype, shape, where)
+            return partial(from_raw, self.source, span.offset, dtype, shape)
+        check_budget(dtype, shape, where)
+        if count(shape) > 8 * span.nbytes:
+            raise InvalidGraph("a tensor holds fewer elements than its shape", where=where, got=list(shape))
+        return partial(_from_field, self.source[span.offset : span.offset + span.nbytes], span.field, dtype, shape, where)
+
+    def _from_file(self, keys: dict[str, str], dtype: DType, shape: tuple[int, ...], where: str) -> Callable[[], Array]:
+        data = self.folder.open(keys.get("location", ""), where)
+        try:
+            offset = int(keys.get("offset") or 0)
+            nbytes = int(keys.get("length") or dtype.nbytes(count(shape)))
+        except ValueError:
+            raise InvalidGraph("external data offset or length is not a number", where=where, got=keys) from None
+        if offset < 0 or nbytes < 0 or offset + nbytes > len(data):
+            raise InvalidGraph(
+                "external data ends beyond its file",
+                where=where,
+                expected=f"at most {len(data)} bytes",
+                got=f"offset {offset} + length {nbytes}",
+            )
+        _check_nbytes(nbytes, dtype, shape, where)
+        return partial(from_raw, data, offset, dtype, shape)
+
+
+def from_raw(data: memoryview, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """Elements stored as raw little-endian bytes; a view where they are whole bytes and aligned."""
+    n = count(shape)
+    if dtype.bits % 8:
+        packed = np.frombuffer(data, np.uint8, dtype.nbytes(n), offset)
+        return _unpack(packed, dtype, n).reshape(shape)
+    array = np.frombuffer(data, dtype.numpy.newbyteorder("<"), n, offset).reshape(shape)
+    if sys.byteorder == "big" or not array.flags.aligned:
+        array = array.astype(dtype.numpy)
+    return array.view(dtype.numpy)
+
+
+def _unpack(packed: Array, dtype: DType, n: int) -> Array:
+    """Sub-byte elements, least significant bits first, one numpy element each."""
+    bits = np.unpackbits(packed, bitorder="little")[: n * dtype.bits].reshape(n, dtype.bits)
+    codes = np.packbits(bits, axis=1, bitorder="little").reshape(n)
+    if dtype.kind == "int":
+        spare = 8 - dtype.bits
+        return (codes << spare).view(np.int8).__rshift__(spare).astype(dtype.numpy)
+    return codes.astype(dtype.numpy) if dtype.kind == "uint" else codes.view(dtype.numpy)
+
+
+def _inline(proto: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Tensor:
+    check_budget(dtype, shape, where)
+    try:
+        array = np.asarray(numpy_helper.to_array(proto))
+        if dtype is dtypes.string:
+            array = np.array([s.decode("utf-8", "surrogateescape") for s in proto.string_data], object)
+        tensor = Tensor.of(array.reshape(shape), proto.name)
+    except (ValueError, TypeError, OverflowError, KeyError) as e:
+        raise InvalidGraph(
+            "a tensor's data does not fit its shape and type", where=where, expected=f"{dtype}{list(shape)}", got=str(e)
+        ) from None
+    if tensor.dtype is not dtype:
+        raise InvalidGraph("a tensor's data does not fit its type", where=where, expected=dtype, got=tensor.dtype)
+    return tensor
+
+
+def _from_field(data: memoryview, number: int, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
+    proto = onnx.TensorProto(dims=shape, data_type=dtype.onnx)
+    proto.MergeFromString(wire.varint(number << 3 | 2) + wire.varint(len(data)) + bytes(data))
+    return _inline(proto, dtype, shape, where).numpy()
+
+
+def _densify(values: Tensor, indices: Tensor, shape: tuple[int, ...], where: str) -> Array:
+    at = indices.numpy()
+    bounds = np.array(shape, np.int64) if at.ndim == 2 else np.int64(count(shape))
+    if at.size and (at.min() < 0 or (at >= bounds).any()):
+        raise InvalidGraph("a sparse tensor's index is out of bounds", where=where, expected=list(shape))
+    dense = np.zeros(shape, values.dtype.numpy)
+    if at.ndim == 2:
+        dense[tuple(at.T)] = values.numpy()
+    else:
+        dense.reshape(-1)[at] = values.numpy()
+    return dense
+
+
+def _check_nbytes(nbytes: int, dtype: DType, shape: tuple[int, ...], where: str) -> None:
+    if dtype is dtypes.string:
+        raise InvalidGraph("strings cannot be stored as raw bytes", where=where)
+    if nbytes != dtype.nbytes(count(shape)):
+        raise InvalidGraph(
+            "a tensor's bytes do not fill its shape",
+            where=where,
+            expected=f"{dtype.nbytes(count(shape))} bytes for {dtype}{list(shape)}",
+            got=f"{nbytes} bytes",
+        )
+
+
+def check_budget(dtype: DType, shape: tuple[int, ...], where: str) -> None:
+    """Refuse a tensor that this machine's memory cannot hold, before anything is allocated."""
+    if count(shape) * max(1, dtype.numpy.itemsize) > _memory_nbytes():
+        raise OutOfBudget("a tensor is larger than this machine's memory", where=where, got=f"{dtype}{list(shape)}")
+
+
+def _memory_nbytes() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 1 << 40

@@ -1,0 +1,160 @@
+"""Weights of 2, 4 or 8 bits, packed in bytes, with a scale for each block.
+
+Packed constants become constants of the 2- or 4-bit type that has the same bytes, so that what remains is ai.onnx's
+blocked DequantizeLinear; packed values computed at run time are unpacked to u8 by shifts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.errors import InvalidGraph
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.tensor import Tensor
+from sardonyx.normalize.microsoft.body import MICROSOFT, cut, given, rank_of, refuse, required, swap_last, total
+from sardonyx.normalize.registry import expand
+
+UNSIGNED = {2: "u2", 4: "u4", 8: "u8"}
+
+# The sixteen values that bitsandbytes' codes stand for: 4-bit floats, and quantiles of the normal distribution.
+FP4 = (0.0, 0.005208333333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+
+
+def fields(packed: Any, bits: int) -> Any:
+    """The numbers in an array of bytes, low bits first, along the last axis."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    values = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
+    return values.reshape(*packed.shape[:-1], -1)
+
+
+def unpack(op: Builder, packed: Value, bits: int, rows: int, *, narrow: bool) -> Any:
+    """(rows, numbers) from bytes in any shape that starts with ``rows``; ``narrow``: as a constant of ``bits`` bits."""
+    if narrow:
+        tensor = packed.const
+        assert tensor is not None
+        dtype = dtypes.of_name(UNSIGNED[bits])
+        size = tensor.size * 8 // bits
+        return op.const(
+            Tensor(
+                dtype,
+                (rows, size // rows),
+                lambda: fields(tensor.numpy().reshape(rows, -1), bits).astype(dtype.numpy),
+                name=packed.name,
+            )
+        )
+    flat = op.Reshape(packed, op.const([rows, -1]))
+    if bits == 8:
+        return flat
+    shifts = op.const(np.arange(0, 8, bits, dtype=np.uint8))
+    shifted = op.BitShift(op.Unsqueeze(flat, op.const([-1])), shifts, direction="RIGHT")
+    return op.Reshape(op.BitwiseAnd(shifted, op.const(np.uint8(2**bits - 1))), op.const([rows, -1]))
+
+
+@expand("MatMulNBits", domain=MICROSOFT)
+def mat_mul_n_bits(op: Builder, node: Node) -> Any:
+    """A W', where W of N rows and K columns is given in blocks along K; zero points default to half the range."""
+    a, packed, scales, zeros, groups, bias = (node.input(i) for i in range(6))
+    n, k, block = (required(node, name) for name in ("N", "K", "block_size"))
+    bits = node.attrs.get("bits", 4)
+    if bits not in UNSIGNED or node.attrs.get("weight_prepacked", 0):
+        raise refuse(node, f"bits={bits}" if bits not in UNSIGNED else "weight_prepacked")
+    if a is None or packed is None or scales is None:
+        raise InvalidGraph("A, B and scales are required", where=node.label)
+    blocks = -(-k // block)
+    scales = op.Reshape(scales, op.const([n, blocks]))
+    real_zeros = zeros is not None and zeros.dtype is not dtypes.u8 and zeros.dtype is not None
+    narrow = packed.is_const and (zeros is None or real_zeros or zeros.is_const)
+    weight = unpack(op, packed, bits, n, narrow=narrow)
+    if zeros is None:
+        kind = dtypes.of_name(UNSIGNED[bits]) if narrow else dtypes.u8
+        points: Any = op.const(np.full((n, blocks), 2 ** (bits - 1)).astype(kind.numpy))
+    elif real_zeros:
+        points = op.Reshape(zeros, op.const([n, blocks]))
+    else:
+        points = cut(op, unpack(op, zeros, bits, n, narrow=narrow), 0, blocks, 1)
+    if groups is not None:
+        dense = by_group(op, weight, scales, points, cut(op, groups, 0, k, 0), k)
+    elif real_zeros:
+        apart = op.Reshape(op.CastLike(weight, scales), op.const([n, blocks, block]))
+        points, steps = (op.Unsqueeze(v, op.const([2])) for v in (points, scales))
+        dense = op.Reshape(op.Mul(op.Sub(apart, points), steps), op.const([n, -1]))
+    else:
+        dense = op.DequantizeLinear(weight, scales, points, axis=1, block_size=block)
+    if blocks * block != k and groups is None:
+        dense = cut(op, dense, 0, k, 1)
+    return total(op, op.MatMul(a, op.Transpose(dense, perm=[1, 0])), bias)
+
+
+def by_group(op: Builder, weight: Value, scales: Value, points: Value, groups: Value, k: int) -> Any:
+    """W where column j belongs to block ``groups[j]``."""
+    steps, offsets = (op.Gather(v, groups, axis=1) for v in (scales, op.CastLike(points, scales)))
+    return op.Mul(op.Sub(op.CastLike(cut(op, weight, 0, k, 1), scales), offsets), steps)
+
+
+@expand("MatMulBnb4", domain=MICROSOFT)
+def mat_mul_bnb4(op: Builder, node: Node) -> Any:
+    """A W' (or A W), where W's elements are looked up in a table of sixteen and scaled by their block's maximum."""
+    a, packed, scales = given(node, 0), given(node, 1), given(node, 2)
+    n, k, block = (required(node, name) for name in ("N", "K", "block_size"))
+    table = np.array(NF4 if required(node, "quant_type") else [*FP4, *(-v for v in FP4)], np.float32)
+    flat = op.Reshape(packed, op.const([-1, 1]))
+    pair = op.BitwiseAnd(
+        op.BitShift(flat, op.const(np.array([4, 0], np.uint8)), direction="RIGHT"), op.const(np.uint8(15))
+    )
+    codes = cut(op, op.Reshape(op.Cast(pair, to=dtypes.i64.onnx), op.const([-1])), 0, n * k, 0)
+    steps = op.Gather(scales, op.const(np.arange(n * k) // block))
+    values = op.Mul(op.CastLike(op.Gather(op.const(table), codes), scales), steps)
+    dense = op.Reshape(values, op.const([n, k]))
+    return op.MatMul(a, swap_last(op, dense) if node.attrs.get("transB", 1) else dense)
+
+
+@expand("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(op: Builder, node: Node) -> Any:
+    """Gather of a blockwise quantized table: what is gathered is dequantized, not the table."""
+    data, indices, scales, zeros = given(node, 0), given(node, 1), given(node, 2), node.input(3)
+    rank = rank_of(node, 0)
+    along, across = (node.attrs.get(name, d) % rank for name, d in (("gather_axis", 0), ("quantize_axis", 1)))
+    block = node.attrs.get("block_size", 128)
+    bits = node.attrs.get("bits", 4)
+    if data.dtype is None or not data.dtype.is_integer:
+        raise refuse(node, f"data of type {data.dtype}")
+    packed = data.dtype is dtypes.u8
+
+    def gathered(x: Value) -> Any:
+        return op.Gather(x, indices, axis=along)
+
+    def numbers(x: Value) -> Any:
+        return unpack_last(op, x, bits) if packed and bits < 8 else x
+
+    if zeros is None and packed:
+        zeros = op.Expand(op.const(np.uint8(2 ** (bits - 1))), op.Shape(scales))
+    elif zeros is not None and packed:
+        zeros = trimmed(op, numbers(zeros), scales)
+    if along == across:
+        return gathered(op.DequantizeLinear(numbers(data), scales, zeros, axis=across, block_size=block))
+    axis = across if across < along else across + rank_of(node, 1) - 1
+    points = None if zeros is None else gathered(zeros)
+    return op.DequantizeLinear(numbers(gathered(data)), gathered(scales), points, axis=axis, block_size=block)
+
+
+def unpack_last(op: Builder, x: Value, bits: int) -> Any:
+    """The numbers in bytes packed along the last axis."""
+    shifts = op.const(np.arange(0, 8, bits, dtype=np.uint8))
+    shifted = op.BitShift(op.Unsqueeze(x, op.const([-1])), shifts, direction="RIGHT")
+    apart = op.BitwiseAnd(shifted, op.const(np.uint8(2**bits - 1)))
+    lead = op.Shape(x, end=-1)
+    return op.Reshape(apart, op.Concat(lead, op.const([-1]), axis=0))
+
+
+def trimmed(op: Builder, x: Value, scales: Value) -> Any:
+    """Zero points without the filling of the last byte of a row."""
+    return op.Slice(x, op.const([0]), op.Shape(scales, start=-1), op.const([-1]))

@@ -1,0 +1,114 @@
+"""Gathering, ranges, padding and sampling under older names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx import dtypes
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.microsoft.body import MICROSOFT, cut, dim, given, kept, like, required, scalar, shape
+from sardonyx.normalize.registry import expand
+
+
+@expand("GatherND", domain=MICROSOFT)
+def gather_nd(op: Builder, node: Node) -> Any:
+    return op.GatherND(given(node, 0), op.Cast(given(node, 1), to=dtypes.i64.onnx))
+
+
+@expand("ExpandDims", domain=MICROSOFT)
+def expand_dims(op: Builder, node: Node) -> Any:
+    axis = op.Reshape(op.Cast(given(node, 1), to=dtypes.i64.onnx), op.const([1]))
+    return op.Unsqueeze(given(node, 0), axis)
+
+
+@expand("Range", domain=MICROSOFT)
+def range_(op: Builder, node: Node) -> Any:
+    start, limit, delta = given(node, 0), given(node, 1), node.input(2)
+    step = like(op, 1, start) if delta is None else scalar(op, delta)
+    return op.Range(scalar(op, start), scalar(op, limit), step)
+
+
+@expand("Pad", domain=MICROSOFT)
+def pad(op: Builder, node: Node) -> Any:
+    value = node.input(2)
+    flat = op.Reshape(given(node, 1), op.const([-1]))
+    return op.Pad(given(node, 0), flat, None if value is None else scalar(op, value), **kept(node, "mode"))
+
+
+@expand("GridSample", domain=MICROSOFT)
+def grid_sample(op: Builder, node: Node) -> Any:
+    mode = node.attrs.get("mode", "bilinear")
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    attrs = kept(node, "align_corners", "padding_mode")
+    return op.GridSample(given(node, 0), given(node, 1), mode=names.get(mode, mode), **attrs)
+
+
+@expand("Trilu", domain=MICROSOFT)
+def trilu(op: Builder, node: Node) -> Any:
+    return op.Trilu(given(node, 0), node.input(1), **kept(node, "upper"))
+
+
+@expand("Unique", domain=MICROSOFT)
+def unique(op: Builder, node: Node) -> tuple[Value, ...]:
+    """(values in order of appearance, where each element's value is, how often each value appears)."""
+    values, _, places, counts = op.Unique(given(node, 0), outputs=4, sorted=0)
+    return (values, places, counts)[: len(node.outputs)]
+
+
+@expand("TorchEmbedding", domain=MICROSOFT)
+def torch_embedding(op: Builder, node: Node) -> Any:
+    return op.Gather(given(node, 0), given(node, 1))
+
+
+@expand("UnfoldTensor", domain=MICROSOFT)
+def unfold_tensor(op: Builder, node: Node) -> Any:
+    """Windows of ``size`` elements along an axis, ``step`` apart, in a new last axis."""
+    x, size, step = given(node, 0), required(node, "size"), node.attrs.get("step", 1)
+    rank = x.rank
+    axis = node.attrs.get("dim", -1)
+    last = axis == -1 or (rank is not None and axis % rank == rank - 1)
+    starts = op.Range(op.const(0), scalar(op, op.Sub(dim(op, x, axis), op.const([size - 1]))), op.const(step))
+    places = op.Add(op.Unsqueeze(starts, op.const([1])), op.const(list(range(size))))
+    windows = op.Gather(x, places, axis=axis)
+    if last:
+        return windows
+    at = axis if axis >= 0 else axis + required_rank(node, rank)
+    order = [i for i in range(required_rank(node, rank) + 1) if i != at + 1]
+    return op.Transpose(windows, perm=[*order, at + 1])
+
+
+def required_rank(node: Node, rank: int | None) -> int:
+    from sardonyx.normalize.microsoft.body import rank_of
+
+    return rank_of(node, 0) if rank is None else rank
+
+
+@expand("RestorePadding", domain=MICROSOFT)
+def restore_padding(op: Builder, node: Node) -> Any:
+    """Tokens back at their places in (batch, length, hidden), zeros between them."""
+    x, offsets = given(node, 0), given(node, 1)
+    size, width = op.Reshape(op.Size(offsets), op.const([1])), dim(op, x, 1)
+    used = cut(op, op.Reshape(offsets, op.const([-1])), 0, dim(op, x, 0), 0)
+    empty = op.Expand(like(op, 0.0, x), shape(op, size, width))
+    filled = op.ScatterND(empty, op.Cast(op.Unsqueeze(used, op.const([1])), to=dtypes.i64.onnx), x)
+    return op.Reshape(filled, op.Concat(op.Shape(offsets), op.const([-1]), axis=0))
+
+
+@expand("RemovePadding", domain=MICROSOFT)
+def remove_padding(op: Builder, node: Node) -> tuple[Value, ...]:
+    """(tokens that are not padding, offsets of those and then of padding, cumulated lengths, the longest length)."""
+    x, lengths = given(node, 0), given(node, 1)
+    batch, length = dim(op, x, 0), dim(op, x, 1)
+    columns = op.Cast(op.Range(op.const(0), scalar(op, length), op.const(1)), to=dtypes.i32.onnx)
+    valid = op.Less(columns, op.Unsqueeze(lengths, op.const([1])))
+    flat = op.Reshape(op.Expand(valid, shape(op, batch, length)), op.const([-1]))
+    used, padding = (op.Squeeze(op.NonZero(v), op.const([0])) for v in (flat, op.Not(flat)))
+    tokens = op.Gather(op.Reshape(x, shape(op, -1, dim(op, x, 2))), used)
+    offsets = op.Reshape(
+        op.Cast(op.Concat(used, padding, axis=0), to=dtypes.i32.onnx), shape(op, batch, length)
+    )
+    sums = op.CumSum(lengths, op.const(0))
+    cumulated = op.Concat(op.const([0], dtypes.i32.numpy), sums, axis=0)
+    longest = op.ReduceMax(lengths, op.const([0]), keepdims=1)
+    return (tokens, offsets, cumulated, longest)[: len(node.outputs)]

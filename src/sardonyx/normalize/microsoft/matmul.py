@@ -1,0 +1,88 @@
+"""Matrix products with transposes, a factor and an activation fused in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx import dtypes
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.microsoft.activation import activate
+from sardonyx.normalize.microsoft.body import MICROSOFT, given, kept, like, permute, required, swap_last
+from sardonyx.normalize.registry import expand
+
+
+def scaled(op: Builder, x: Value, factor: float) -> Any:
+    return x if factor == 1.0 else op.Mul(x, like(op, factor, x))
+
+
+def operand(op: Builder, x: Value, *, batch: int, transpose: int) -> Value:
+    """An operand with its matrix in the last two axes; ``batch``: the first axis is the first of the matrix."""
+    r = x.rank
+    if batch and r is not None and r > 2:
+        return op.Transpose(x, perm=[*range(1, r - 1), r - 1, 0] if transpose else [*range(1, r - 1), 0, r - 1])  # type: ignore[no-any-return]
+    if batch and r is None:
+        x = permute(op, x, "i...j->...ij", None)
+    if r == 1:
+        return x
+    return swap_last(op, x) if transpose else x
+
+
+def product(op: Builder, node: Node) -> Any:
+    flags = node.attrs.get
+    a = operand(op, given(node, 0), batch=flags("transBatchA", 0), transpose=flags("transA", 0))
+    b = operand(op, given(node, 1), batch=flags("transBatchB", 0), transpose=flags("transB", 0))
+    return scaled(op, op.MatMul(a, b), flags("alpha", 1.0))
+
+
+@expand("FusedMatMul", domain=MICROSOFT)
+def fused_mat_mul(op: Builder, node: Node) -> Any:
+    """alpha * A' B', where ' may exchange the last two axes, and may take the first axis for a matrix axis."""
+    return product(op, node)
+
+
+@expand("TransposeMatMul", domain=MICROSOFT)
+def transpose_mat_mul(op: Builder, node: Node) -> Any:
+    return product(op, node)
+
+
+@expand("FusedMatMulActivation", domain=MICROSOFT)
+def fused_mat_mul_activation(op: Builder, node: Node) -> Any:
+    kind = required(node, "activation")
+    if kind in ("Softmax", "LogSoftmax", "Hardmax"):
+        return op.call("", kind, product(op, node), **{"axis": node.attrs.get("activation_axis", -1)})
+    return activate(op, node, product(op, node), kind, parameters(node))
+
+
+def parameters(node: Node) -> dict[str, float]:
+    """The activation's parameters where each has an attribute of its own."""
+    names = ("alpha", "beta", "gamma")
+    return {p: node.attrs[f"activation_{p}"] for p in names if f"activation_{p}" in node.attrs}
+
+
+@expand("FusedGemm", domain=MICROSOFT)
+def fused_gemm(op: Builder, node: Node) -> Any:
+    gemm = op.Gemm(
+        given(node, 0), given(node, 1), node.input(2), **kept(node, "alpha", "beta", "transA", "transB")
+    )
+    return activate(op, node, gemm, node.attrs.get("activation"), parameters(node))
+
+
+@expand("GemmFloat8", domain=MICROSOFT)
+def gemm_float8(op: Builder, node: Node) -> Any:
+    """activation(alpha * scaleA A' * scaleB B' + beta C) / scaleY, computed in f32, in the type ``dtype`` names."""
+    factors = [node.input(i) for i in (3, 4, 5)]
+    a, b = (op.Cast(given(node, i), to=dtypes.f32.onnx) for i in (0, 1))
+    a, b = (x if s is None else op.Mul(x, s) for x, s in zip((a, b), factors))
+    c = node.input(2)
+    beta = node.attrs.get("beta", 0.0)
+    bias = None if c is None or beta == 0.0 else op.Cast(c, to=dtypes.f32.onnx)
+    y = op.Gemm(a, b, bias, beta=beta, **kept(node, "alpha", "transA", "transB"))
+    kind = node.attrs.get("activation", "NONE")
+    if kind == "GELU":
+        y = op.Gelu(y)
+    elif kind not in ("NONE", ""):
+        y = activate(op, node, y, kind.capitalize(), {})
+    if factors[2] is not None:
+        y = op.Div(y, factors[2])
+    return op.Cast(y, to=node.attrs.get("dtype", dtypes.f32.onnx))

@@ -1,0 +1,100 @@
+"""Layer and group normalization, with the additions that come before them fused in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx import dtypes
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.microsoft.body import (
+    MICROSOFT,
+    channels_first,
+    channels_last,
+    given,
+    required,
+    total,
+    wanted,
+)
+from sardonyx.normalize.registry import expand
+
+EPSILON = 1e-12
+
+
+def inverse_rms(op: Builder, x: Value, axis: int, epsilon: float) -> Any:
+    """1 / sqrt(mean(x*x) + epsilon) over the axes from ``axis`` on, in f32, those axes kept as 1."""
+    wide = op.Cast(x, to=dtypes.f32.onnx)
+    if axis != -1:
+        x_rank = x.rank if x.rank is not None else 0
+        axes = list(range(axis, 0) if axis < 0 else range(axis, x_rank))
+    else:
+        axes = [-1]
+    mean = op.ReduceMean(op.Mul(wide, wide), op.const(axes), keepdims=1)
+    return op.Reciprocal(op.Sqrt(op.Add(mean, op.const(epsilon))))
+
+
+def simplified(op: Builder, node: Node) -> tuple[Value | None, ...]:
+    """x / rms(x) * scale; the second output is 1 / rms(x)."""
+    x = given(node, 0)
+    axis, epsilon = node.attrs.get("axis", -1), node.attrs.get("epsilon", 1e-5)
+    y = op.RMSNormalization(
+        x, given(node, 1), axis=axis, epsilon=epsilon, stash_type=node.attrs.get("stash_type")
+    )
+    inverse = inverse_rms(op, x, axis, epsilon) if wanted(node, 1) else None
+    return (y, inverse)[: len(node.outputs)]
+
+
+expand("SimplifiedLayerNormalization", domain="")(simplified)
+expand("SimplifiedLayerNormalization", domain=MICROSOFT)(simplified)
+
+
+@expand("SkipLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(op: Builder, node: Node) -> tuple[Value | None, ...]:
+    """LayerNormalization of input + skip + bias; the sum is the last output."""
+    summed = total(op, given(node, 0), given(node, 1), node.input(4))
+    normalized = op.LayerNormalization(
+        summed, given(node, 2), node.input(3), outputs=3, axis=-1, epsilon=node.attrs.get("epsilon", EPSILON)
+    )
+    return (*normalized, summed)[: len(node.outputs)]
+
+
+@expand("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_simplified_layer_normalization(op: Builder, node: Node) -> tuple[Value | None, ...]:
+    """RMSNormalization of input + skip + bias; the sum is the last output, and there is no mean."""
+    epsilon = node.attrs.get("epsilon", EPSILON)
+    summed = total(op, given(node, 0), given(node, 1), node.input(3))
+    y = op.RMSNormalization(summed, given(node, 2), axis=-1, epsilon=epsilon)
+    inverse = inverse_rms(op, summed, -1, epsilon) if wanted(node, 2) else None
+    return (y, None, inverse, summed)[: len(node.outputs)]
+
+
+def group_norm(op: Builder, node: Node, x: Value, last: bool) -> Any:
+    rank = x.rank
+    wide = op.Cast(channels_first(op, x, rank) if last else x, to=dtypes.f32.onnx)
+    gamma, beta = (op.Cast(given(node, i), to=dtypes.f32.onnx) for i in (1, 2))
+    epsilon = node.attrs.get("epsilon", 1e-5)
+    y = op.GroupNormalization(wide, gamma, beta, num_groups=required(node, "groups"), epsilon=epsilon)
+    if required(node, "activation") == 1:
+        y = op.Swish(y)
+    return op.CastLike(channels_last(op, y, rank) if last else y, x)
+
+
+@expand("GroupNorm", domain=MICROSOFT)
+def group_norm_op(op: Builder, node: Node) -> Any:
+    """GroupNormalization over channels-last data, in f32, with an optional SiLU."""
+    return group_norm(op, node, given(node, 0), bool(node.attrs.get("channels_last", 1)))
+
+
+@expand("SkipGroupNorm", domain=MICROSOFT)
+def skip_group_norm(op: Builder, node: Node) -> tuple[Value, ...]:
+    """GroupNorm of x + skip + bias; the sum is the second output."""
+    last = bool(node.attrs.get("channels_last", 1))
+    x, skip, bias = given(node, 0), given(node, 3), node.input(4)
+    if skip.rank == 2:
+        skip = op.Unsqueeze(skip, op.const([1, 2] if last else [2, 3]))
+    if bias is not None and not last:
+        bias = op.Unsqueeze(bias, op.const([1, 2]))
+    summed = total(op, x, skip, bias)
+    if summed.rank is None:
+        summed.type = x.type
+    return (group_norm(op, node, summed, last), summed)[: len(node.outputs)]

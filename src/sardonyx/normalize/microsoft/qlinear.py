@@ -1,0 +1,150 @@
+"""QLinear operators: dequantize, compute in f32, quantize.
+
+Quantizing follows onnxruntime, which divides by the scale, rounds half to even, adds the zero point and saturates;
+average pooling adds the zero point before it rounds, and that decides its many ties.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.errors import InvalidGraph
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.microsoft.body import (
+    MICROSOFT,
+    channels_first,
+    channels_last,
+    given,
+    kept,
+    like,
+    rank_of,
+    required,
+    scalar,
+)
+from sardonyx.normalize.microsoft.conv import NHWC, POOL
+from sardonyx.normalize.registry import expand
+
+
+def real(op: Builder, node: Node, i: int) -> Any:
+    """Inputs i, i+1 and i+2 are a quantized tensor, its scale and its zero point: the reals they stand for."""
+    zero = node.input(i + 2)
+    return op.DequantizeLinear(given(node, i), scalar(op, given(node, i + 1)), None if zero is None else scalar(op, zero))
+
+
+def quantized(op: Builder, node: Node, x: Value, i: int) -> Any:
+    """``x`` by the scale at input i and the zero point at i+1, in the type of the node's data."""
+    zero = node.input(i + 1)
+    return op.QuantizeLinear(x, scalar(op, given(node, i)), zero_like(op, given(node, 0)) if zero is None else scalar(op, zero))
+
+
+def zero_like(op: Builder, x: Value) -> Value:
+    return like(op, 0.0, x)
+
+
+@expand("QLinearAdd", domain=MICROSOFT)
+def q_linear_add(op: Builder, node: Node) -> Any:
+    return quantized(op, node, op.Add(real(op, node, 0), real(op, node, 3)), 6)
+
+
+@expand("QLinearMul", domain=MICROSOFT)
+def q_linear_mul(op: Builder, node: Node) -> Any:
+    return quantized(op, node, op.Mul(real(op, node, 0), real(op, node, 3)), 6)
+
+
+@expand("QLinearSigmoid", domain=MICROSOFT)
+def q_linear_sigmoid(op: Builder, node: Node) -> Any:
+    return quantized(op, node, op.Sigmoid(real(op, node, 0)), 3)
+
+
+@expand("QLinearLeakyRelu", domain=MICROSOFT)
+def q_linear_leaky_relu(op: Builder, node: Node) -> Any:
+    return quantized(op, node, op.LeakyRelu(real(op, node, 0), alpha=node.attrs.get("alpha", 0.01)), 3)
+
+
+@expand("QLinearReduceMean", domain=MICROSOFT)
+def q_linear_reduce_mean(op: Builder, node: Node) -> Any:
+    mean = op.ReduceMean(real(op, node, 0), op.const(required(node, "axes")), keepdims=required(node, "keepdims"))
+    return quantized(op, node, mean, 3)
+
+
+@expand("QLinearWhere", domain=MICROSOFT)
+def q_linear_where(op: Builder, node: Node) -> Any:
+    chosen = op.Where(given(node, 0), real(op, node, 1), real(op, node, 4))
+    return op.QuantizeLinear(chosen, scalar(op, given(node, 7)), scalar(op, given(node, 8)))
+
+
+@expand("QLinearConcat", domain=MICROSOFT)
+def q_linear_concat(op: Builder, node: Node) -> Any:
+    """Inputs are the output's scale and zero point, then tensor, scale and zero point of each part."""
+    if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
+        raise InvalidGraph("inputs must be 2 and then 3 for each part", where=node.label, got=len(node.inputs))
+    parts = [real(op, node, i) for i in range(2, len(node.inputs), 3)]
+    joined = op.Concat(*parts, axis=required(node, "axis"))
+    return op.QuantizeLinear(joined, scalar(op, given(node, 0)), scalar(op, given(node, 1)))
+
+
+@expand("QLinearSoftmax", domain=MICROSOFT)
+def q_linear_softmax(op: Builder, node: Node) -> Any:
+    """Softmax along ``axis``, or, as before opset 13, over all axes from it on.
+
+    onnxruntime multiplies by floor(1 / scale): with the usual scale of 1/256 that is dividing by the scale.
+    """
+    x = given(node, 0)
+    wide = real(op, node, 0)
+    if required(node, "opset") < 13:
+        axis = node.attrs.get("axis", 1)
+        rank = x.rank
+        if rank is not None and axis % rank == rank - 1:
+            y = op.Softmax(wide, axis=-1)
+        else:
+            y = op.Reshape(op.Softmax(op.Flatten(wide, axis=axis), axis=-1), op.Shape(x))
+    else:
+        y = op.Softmax(wide, axis=node.attrs.get("axis", -1))
+    step = op.Reciprocal(op.Floor(op.Reciprocal(scalar(op, given(node, 3)))))
+    zero = node.input(4)
+    return op.QuantizeLinear(y, step, zero_like(op, x) if zero is None else scalar(op, zero))
+
+
+def average_pool(op: Builder, node: Node, last: bool) -> Any:
+    x, rank = given(node, 0), given(node, 0).rank
+    wide = real(op, node, 0)
+    pooled = op.AveragePool(
+        channels_first(op, wide, rank) if last else wide, **kept(node, *POOL, "count_include_pad")
+    )
+    y = rounded(op, node, pooled, x)
+    return channels_last(op, y, rank) if last else y
+
+
+def rounded(op: Builder, node: Node, y: Value, x: Value) -> Any:
+    """round(y / scale + zero point), saturated."""
+    if x.dtype is None:
+        return quantized(op, node, y, 3)
+    limits = np.iinfo(x.dtype.numpy)
+    units = op.Div(y, scalar(op, given(node, 3)))
+    zero = node.input(4)
+    if zero is not None:
+        units = op.Add(units, op.Cast(scalar(op, zero), to=dtypes.f32.onnx))
+    return op.Cast(op.Clip(op.Round(units), op.const(float(limits.min)), op.const(float(limits.max))), to=x.dtype.onnx)
+
+
+@expand("QLinearAveragePool", domain=MICROSOFT)
+def q_linear_average_pool(op: Builder, node: Node) -> Any:
+    return average_pool(op, node, bool(node.attrs.get("channels_last", 0)))
+
+
+@expand("QLinearAveragePool", domain=NHWC)
+def nhwc_q_linear_average_pool(op: Builder, node: Node) -> Any:
+    return average_pool(op, node, True)
+
+
+@expand("QLinearGlobalAveragePool", domain=MICROSOFT)
+def q_linear_global_average_pool(op: Builder, node: Node) -> Any:
+    """The mean over all axes but batch and channel."""
+    last = node.attrs.get("channels_last", 0)
+    rank = rank_of(node, 0)
+    axes = list(range(1, rank - 1)) if last else list(range(2, rank))
+    return quantized(op, node, op.ReduceMean(real(op, node, 0), op.const(axes), keepdims=1), 3)

@@ -1,0 +1,45 @@
+"""Rotary position embedding, where positions may be one offset, and the number of heads may be left to the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, given, rank_of, refuse, shape
+from sardonyx.normalize.registry import expand
+
+
+def split_heads(op: Builder, x: Value, heads: int | Value, size: int | Value = -1) -> Any:
+    """(batch, length, heads * size) as (batch, heads, length, size)."""
+    return op.Transpose(op.Reshape(x, shape(op, 0, 0, heads, size)), perm=[0, 2, 1, 3])
+
+
+def join_heads(op: Builder, x: Value) -> Any:
+    """(batch, heads, length, size) as (batch, length, heads * size)."""
+    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), op.const([0, 0, -1]))
+
+
+def rotate(op: Builder, x: Value, positions: Value, cos: Value, sin: Value, interleaved: int) -> Any:
+    """x of four axes rotated; a cache narrower than half a head leaves the rest of the head as it is."""
+    width = None if cos.shape is None else cos.shape[-1]
+    partial = 2 * width if isinstance(width, int) else 0
+    return op.RotaryEmbedding(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=partial)
+
+
+@expand("RotaryEmbedding", domain=MICROSOFT)
+def rotary_embedding(op: Builder, node: Node) -> Any:
+    x, positions, cos, sin = (given(node, i) for i in range(4))
+    heads, rotary = node.attrs.get("num_heads", 0), node.attrs.get("rotary_embedding_dim", 0)
+    interleaved = node.attrs.get("interleaved", 0)
+    flat = rank_of(node, 0) == 3
+    if rotary and not heads and flat:
+        raise refuse(node, "rotary_embedding_dim without num_heads")
+    wide = x
+    if flat:
+        wide = split_heads(op, x, heads) if heads else split_heads(op, x, -1, op.Mul(dim(op, cos, 1), op.const([2])))
+    if rank_of(node, 1) == 1:
+        ids = op.Add(positions, count(op, dim(op, x, 1 if flat else 2)))
+        positions = op.Expand(op.Unsqueeze(ids, op.const([0])), shape(op, dim(op, x, 0), 1))
+    y = rotate(op, wide, positions, cos, sin, interleaved)
+    return join_heads(op, y) if flat else y

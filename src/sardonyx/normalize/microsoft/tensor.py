@@ -1,0 +1,50 @@
+"""Distances, inverses, checks, crops: what fits no other family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx import dtypes
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node
+from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, refuse, required, swap_last
+from sardonyx.normalize.registry import expand
+
+
+@expand("CDist", domain=MICROSOFT)
+def c_dist(op: Builder, node: Node) -> Any:
+    """Distances between the rows of A and the rows of B: |a|^2 - 2ab + |b|^2, not below 0."""
+    metric = node.attrs.get("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise refuse(node, f"metric={metric!r}")
+    a, b = given(node, 0), given(node, 1)
+    norms = [op.ReduceSumSquare(v, op.const([1]), keepdims=1) for v in (a, b)]
+    cross = op.Mul(op.MatMul(a, swap_last(op, b)), like(op, -2.0, a))
+    squares = op.Max(op.Add(op.Add(cross, norms[0]), op.Transpose(norms[1], perm=[1, 0])), like(op, 0.0, a))
+    return op.Sqrt(squares) if metric == "euclidean" else squares
+
+
+@expand("IsAllFinite", domain=MICROSOFT)
+def is_all_finite(op: Builder, node: Node) -> Any:
+    """True when no element of any input is NaN or infinite, or of the one kind that is asked for."""
+    nan_only, inf_only = node.attrs.get("isnan_only", 0), node.attrs.get("isinf_only", 0)
+    bad = []
+    for i in range(len(node.inputs)):
+        wide = op.Cast(given(node, i), to=dtypes.f32.onnx) if not (nan_only or inf_only) else given(node, i)
+        checks = [] if inf_only else [op.IsNaN(given(node, i))]
+        checks += [] if nan_only else [op.IsInf(wide if inf_only else given(node, i))]
+        for check in checks:
+            bad.append(op.ReduceMax(op.Cast(op.Reshape(check, op.const([-1])), to=dtypes.i32.onnx), keepdims=0))
+    worst = bad[0] if len(bad) == 1 else op.Max(*bad)
+    return op.Equal(worst, op.const(0, dtypes.i32.numpy))
+
+
+@expand("SampleOp", domain=MICROSOFT)
+def sample_op(op: Builder, node: Node) -> Any:
+    return op.Identity(given(node, 0))
+
+
+@expand("RelativePositionBias", domain=MICROSOFT)
+def relative_position_bias(op: Builder, node: Node) -> Any:
+    """T5's bias: the bucket of the distance between query and key, looked up for each head."""
+    raise refuse(node, "RelativePositionBias") if required(node, "max_distance") else refuse(node, "max_distance=0")

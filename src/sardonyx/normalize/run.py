@@ -1,0 +1,138 @@
+"""Brings a model to one form: every operator in its newest version, other vocabularies as bodies over ai.onnx."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.ir import types
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Graph, Model, Node, Value
+from sardonyx.normalize.registry import EXPANSIONS, UPGRADES, Result, Rewrite
+from sardonyx.ops.infer import infer_node
+
+ML = "ai.onnx.ml"
+_STEPS = ("pointwise", "shape", "reduce", "resize", "nn", "recurrent", "control", "ml")
+_BODIES = {"": ("experimental", "microsoft"), "com.microsoft": ("microsoft",)}
+
+
+def normalize(model: Model) -> None:
+    """Rewrite every node of ``model`` in place; unknown operators stay as they are."""
+    for family in _STEPS:
+        importlib.import_module(f"sardonyx.normalize.upgrades_{family}")
+    newest = {"": newest_version(""), ML: newest_version(ML)}
+    _Walk(model, newest).graph(model.graph)
+    left = {node.domain for node in model.graph.all_nodes()}
+    expanded = {domain for domain, _ in EXPANSIONS if domain}
+    for domain in [d for d in model.opsets if d in expanded and d not in left]:
+        del model.opsets[domain]
+    for domain, version in newest.items():
+        if domain in model.opsets or domain in left:
+            model.opsets[domain] = max(version, model.opsets.get(domain, 0))
+
+
+class _Walk:
+    """One pass over a model, outer graphs before inner ones, so that a rewrite sees the types of what it reads."""
+
+    def __init__(self, model: Model, newest: dict[str, int]) -> None:
+        self.newest = newest
+        self.written = {d: model.opsets.get(d, 1 if model.ir_version < 3 else v) for d, v in newest.items()}
+        self.final: set[Node] = set()
+
+    def graph(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            if node not in self.final:
+                if node.domain == "ai.onnx":
+                    node.domain = ""
+                stem = next((out.name for out in node.outputs if out.name), node.name)
+                self.climb(node, self.written.get(node.domain, 0), stem)
+
+    def climb(self, node: Node, version: int, prefix: str) -> None:
+        """Rewrite ``node``, written for ``version``, and whatever that gives, until nothing is left to rewrite."""
+        self._refuse_removed(node, version)
+        for to, rewrite in self._steps(node, version):
+            op = Builder(_home(node), node, prefix=prefix, origin=node.origin)
+            result = rewrite(op, node)
+            if result is not None:
+                _replace(op, node, result)
+            for made in op.made:
+                self.climb(made, to, made.name)
+            if result is not None:
+                return
+        self.final.add(node)
+        for _, sub in node.subgraphs():
+            self.graph(sub)
+        if any(out.type is None for out in node.outputs):
+            infer_node(node)
+
+    def _steps(self, node: Node, version: int) -> list[tuple[int, Rewrite]]:
+        key = node.domain, node.op_type
+        if key in UPGRADES:
+            return [step for step in UPGRADES[key] if step[0] > version]
+        if node.domain == ML or (node.domain == "" and _schema(node.op_type, self.newest[""], "") is not None):
+            return []
+        for package in _BODIES.get(node.domain, ()):
+            if key not in EXPANSIONS:
+                importlib.import_module(f"sardonyx.normalize.{package}")
+        return [(self.newest[""], EXPANSIONS[key])] if key in EXPANSIONS else []
+
+    def _refuse_removed(self, node: Node, version: int) -> None:
+        """An operator that its opset had removed already never was valid; onnxruntime refuses it too."""
+        if node.domain:
+            return
+        now, then = (_schema(node.op_type, v, "") for v in (self.newest[""], version))
+        if now and now[1] and then and then[1]:
+            raise InvalidGraph(
+                f"{node.op_type} was removed from ai.onnx in opset {then[0]}",
+                where=node.label,
+                got=f"opset {version}",
+                hint="import an older opset, or use the operator that took its place",
+            )
+
+
+def _home(node: Node) -> Graph:
+    assert node.graph is not None, node.label
+    return node.graph
+
+
+def _replace(op: Builder, node: Node, result: Result) -> None:
+    """Let ``result`` stand for the node's outputs, under their names, and take the node out."""
+    news = result if isinstance(result, tuple) else (result,)
+    graph, renamed = op.graph, set[Value]()
+    for i, old in enumerate(node.outputs):
+        new = news[i] if i < len(news) else None
+        if new is None:
+            if not old.is_dead:
+                raise InvalidGraph(f"output {i} of {node.op_type} is read, but has no meaning", where=node.label)
+            continue
+        own = new.producer is not None and new.producer in op.made and new not in renamed and not new.is_output
+        if not own and old.is_output:
+            new, own = op.Identity(new), True
+        if own:
+            renamed.add(new)
+            new.type = types.merge(old.type, new.type)
+            new.doc, new.denotation = old.doc, old.denotation
+        graph.replace_uses(old, new)
+        if own:
+            new.name = old.name
+    graph.remove(node)
+
+
+def newest_version(domain: str) -> int:
+    """The newest opset of ai.onnx or ai.onnx.ml that onnx knows."""
+    from onnx import defs
+
+    return defs.onnx_opset_version() if domain == "" else defs.onnx_ml_opset_version()
+
+
+@cache
+def _schema(op_type: str, version: int, domain: str) -> tuple[int, bool] | None:
+    """(since, deprecated) of the operator at an opset; None where it does not exist."""
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(op_type, version, domain)
+    except defs.SchemaError:
+        return None
+    return schema.since_version, schema.deprecated

@@ -1,0 +1,83 @@
+"""Elementwise operators: broadcasting by rule instead of by attribute, bounds as inputs."""
+
+from __future__ import annotations
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import like, put_input, rank_of, required, required_attr
+from sardonyx.normalize.registry import Result, upgrade
+
+
+@upgrade(
+    "Abs", "Add", "BatchNormalization", "Ceil", "Clip", "Div", "Dropout", "Elu", "Exp", "Floor", "HardSigmoid",
+    "InstanceNormalization", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mul", "Neg", "PRelu", "Reciprocal", "Relu",
+    "Selu", "Sigmoid", "Sqrt", "Sub", "Sum", "Tanh", to=6,
+)  # fmt: skip
+def drop_consumed_inputs(op: Builder, node: Node) -> Result:
+    node.attrs.pop("consumed_inputs", None)
+    return None
+
+
+@upgrade("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", to=7)
+def numpy_broadcast(op: Builder, node: Node) -> Result:
+    """``axis`` said where in A the dimensions of B begin; ones behind B say the same."""
+    axis, broadcast = node.attrs.pop("axis", None), node.attrs.pop("broadcast", 0)
+    if broadcast and axis is not None:
+        a, b = required(node, 0), required(node, 1)
+        node.set_input(1, _with_trailing_ones(op, a, b, axis))
+    return None
+
+
+def _with_trailing_ones(op: Builder, a: Value, b: Value, axis: int) -> Value:
+    if a.rank is not None and b.rank is not None:
+        start = axis + a.rank if axis < 0 else axis
+        missing = a.rank - start - b.rank
+        if missing < 0:
+            raise InvalidGraph(f"axis {axis} leaves no room for {b!r} in {a!r}", expected=f"at most {a.rank - b.rank}")
+        return op.Unsqueeze(b, axes=[b.rank + i for i in range(missing)]) if missing else b
+    rank = rank_of(op, a)
+    start = op.Add(rank, [axis]) if axis < 0 else op.const([axis])
+    missing = op.Sub(op.Sub(rank, start), rank_of(op, b))
+    return op.Reshape(b, op.Concat(op.Shape(b), op.Expand([1], missing), axis=0))  # type: ignore[no-any-return]
+
+
+@upgrade("PRelu", to=7)
+def slope_per_channel(op: Builder, node: Node) -> Result:
+    """A vector of slopes belonged to axis 1; now it lines up with the last axis."""
+    x, slope = required(node, 0), required(node, 1)
+    if slope.rank == 1 and slope.shape != (1,) and x.rank != 2:
+        if x.rank is None:
+            ones = op.Expand([1], op.Sub(rank_of(op, x), [2]))
+            node.set_input(1, op.Reshape(slope, op.Concat([-1], ones, axis=0)))
+        elif x.rank > 2:
+            node.set_input(1, op.Unsqueeze(slope, axes=list(range(1, x.rank - 1))))
+    return None
+
+
+@upgrade("Cast", to=6)
+def cast_to_number(op: Builder, node: Node) -> Result:
+    to = required_attr(node, "to")
+    if isinstance(to, str):
+        from onnx import TensorProto
+
+        if to.upper() not in TensorProto.DataType.keys():
+            raise InvalidGraph(f"no element type is called {to!r}", where=node.label)
+        node.attrs["to"] = TensorProto.DataType.Value(to.upper())
+    return None
+
+
+@upgrade("Selu", to=6)
+def selu_coefficients(op: Builder, node: Node) -> Result:
+    """The defaults were rounded to four digits."""
+    node.attrs.setdefault("alpha", 1.6732)
+    node.attrs.setdefault("gamma", 1.0507)
+    return None
+
+
+@upgrade("Clip", to=11)
+def bounds_as_inputs(op: Builder, node: Node) -> Result:
+    for i, name in enumerate(("min", "max"), 1):
+        if name in node.attrs:
+            put_input(node, i, like(op, node.attrs.pop(name), required(node, 0)))
+    return None

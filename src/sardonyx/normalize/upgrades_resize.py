@@ -1,0 +1,57 @@
+"""Upsample and the first Resize, as onnxruntime runs them, in terms of today's Resize."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node, Value
+from sardonyx.normalize.edits import constant, put_input, required, required_attr
+from sardonyx.normalize.registry import Result, upgrade
+
+
+@upgrade("Upsample", to=7)
+def upsample_scales(op: Builder, node: Node) -> Result:
+    """Two scales of an image become one per axis."""
+    if "scales" not in node.attrs:
+        scales = [node.attrs.pop(name, 1.0) for name in ("height_scale", "width_scale")]
+        node.attrs["scales"] = [1.0, 1.0, *scales]
+    node.attrs["mode"] = _mode(node)
+    return None
+
+
+@upgrade("Upsample", to=9)
+def upsample_scales_input(op: Builder, node: Node) -> Result:
+    put_input(node, 1, op.const(np.array(required_attr(node, "scales"), np.float32)))
+    del node.attrs["scales"]
+    return None
+
+
+@upgrade("Upsample", to=10)
+def upsample_to_resize(op: Builder, node: Node) -> Result:
+    return op.Resize(required(node, 0), required(node, 1), mode=_mode(node))  # type: ignore[no-any-return]
+
+
+@upgrade("Resize", to=11)
+def resize_asymmetric(op: Builder, node: Node) -> Result:
+    """Output i read at i / scale; the nearest element was the one below where an axis grows, above where it shrinks."""
+    x, scales = required(node, 0), required(node, 1)
+    if _mode(node) != "nearest":
+        return _resize(op, x, scales, mode="linear")
+    known = constant(scales)
+    if known is not None and bool(np.all(known >= 1)):
+        return _resize(op, x, scales, mode="nearest", nearest_mode="floor")
+    if known is not None and bool(np.all(known <= 1)):
+        return _resize(op, x, scales, mode="nearest", nearest_mode="ceil")
+    grown = _resize(op, x, op.Max(scales, 1.0), mode="nearest", nearest_mode="floor")
+    return _resize(op, grown, op.Min(scales, 1.0), mode="nearest", nearest_mode="ceil")
+
+
+def _mode(node: Node) -> str:
+    mode = node.attrs.get("mode", "nearest")
+    return "linear" if mode == "bilinear" else str(mode)
+
+
+def _resize(op: Builder, x: Value, scales: Value, **attrs: str) -> Value:
+    asymmetric = {"coordinate_transformation_mode": "asymmetric"}
+    return op.Resize(x, None, scales, **asymmetric, **attrs)  # type: ignore[no-any-return]

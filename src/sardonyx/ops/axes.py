@@ -1,0 +1,45 @@
+"""Axes and sizes as ONNX writes them, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+
+Array = np.ndarray[Any, Any]
+
+
+def normal_axis(axis: int, rank: int, what: str) -> int:
+    """``axis`` counted from the front."""
+    if not -rank <= axis < rank:
+        raise InvalidArgument(f"{what}: axis out of range", expected=f"[{-rank}, {rank - 1}]", got=int(axis))
+    return int(axis) + rank if axis < 0 else int(axis)
+
+
+def normal_axes(axes: Iterable[int], rank: int, what: str) -> tuple[int, ...]:
+    """``axes`` counted from the front, without repeats."""
+    result = tuple([normal_axis(a, rank, what) for a in axes])
+    if len(set(result)) != len(result):
+        raise InvalidArgument(f"{what}: an axis is given twice", got=list(result))
+    return result
+
+
+def ints(x: Array) -> list[int]:
+    """The elements of a small integer tensor."""
+    values: list[int] = x.reshape(-1).tolist()
+    return values
+
+
+def scalar(x: Array, what: str) -> Any:
+    """The only element of a tensor."""
+    if x.size != 1:
+        raise InvalidArgument(f"{what} must be a scalar", got=f"shape {list(x.shape)}")
+    return x.reshape(-1)[0].item()
+
+
+def widened(x: Array) -> Array:
+    """Floats narrower than 32 bits as float32, the type that sums and softmaxes accumulate in; others as they are."""
+    return x if x.dtype.kind in "biufcO" and x.dtype != np.float16 else x.astype(np.float32)

@@ -1,0 +1,126 @@
+"""Operators that spread windows back onto an image: ConvTranspose, Col2Im."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.ops.conv import check_bias
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.precision import Array, compute_type, narrow, per_channel, require, widen
+from sardonyx.ops.registry import op
+from sardonyx.ops.window import Ints, Window, per_axis, same_pads, split_pads
+
+
+def _canvas(window: Window, lead: tuple[int, ...], dtype: np.dtype[np.generic], image: Ints) -> Array:
+    """Zeros that hold the image, its padding, and everything the windows reach."""
+    reach = [
+        max(b + n, (o - 1) * s + d * (k - 1) + 1)
+        for b, n, o, s, d, k in zip(
+            window.begin, image, window.output, window.strides, window.dilations, window.kernel, strict=True
+        )
+    ]
+    check_elements(math.prod(lead) * math.prod(reach), dtype, "padded output")
+    return np.zeros((*lead, *reach), dtype)
+
+
+def _crop(canvas: Array, window: Window, image: Ints) -> Array:
+    return canvas[(..., *(slice(b, b + n) for b, n in zip(window.begin, image, strict=True)))]
+
+
+@op("ConvTranspose")
+def conv_transpose(
+    x: Array,
+    w: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    output_padding: Ints | None = None,
+    output_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Every input pixel adds a scaled copy of the kernel to the output; one matrix product per kernel tap."""
+    what = "ConvTranspose"
+    require(x.ndim >= 3 and w.ndim == x.ndim, f"{what}: input and weights differ in rank", expected=x.shape, got=w.shape)
+    require(
+        x.shape[1] == w.shape[0], f"{what}: input channels differ from the weights'", expected=w.shape[0], got=x.shape[1]
+    )
+    require(group >= 1 and x.shape[1] % group == 0, f"{what}: channels are no multiple of group", got=group)
+    require(not kernel_shape or tuple(kernel_shape) == w.shape[2:], f"{what}: kernel_shape differs", got=kernel_shape)
+    rank, size, kernel = x.ndim - 2, x.shape[2:], w.shape[2:]
+    step = per_axis(what, "strides", strides, rank, 1, 1)
+    dilation = per_axis(what, "dilations", dilations, rank, 1, 1)
+    extra = per_axis(what, "output_padding", output_padding, rank, 0, 0)
+    full = [
+        (n - 1) * s + e + d * (k - 1) + 1 for n, s, e, d, k in zip(size, step, extra, dilation, kernel, strict=True)
+    ]
+    if output_shape or auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = per_axis(what, "output_shape", list(output_shape or [])[-rank:], rank, 0, 0)
+        image = wanted if output_shape else tuple(n * s for n, s in zip(size, step, strict=True))
+        begin = tuple(same_pads(max(0, f - o), auto_pad)[0] for f, o in zip(full, image, strict=True))
+        end = begin
+    elif auto_pad in ("NOTSET", "VALID", ""):
+        begin, end = split_pads(what, None if auto_pad == "VALID" else pads, rank)
+        image = tuple(f - p - q for f, p, q in zip(full, begin, end, strict=True))
+    else:
+        raise errors.InvalidArgument(f"{what}: unknown auto_pad", got=auto_pad)
+    require(all(o > 0 for o in image), f"{what}: the padding leaves no output", got=image)
+    window = Window(image, kernel, step, dilation, begin, end, size)
+    each = w.shape[1]
+    source = widen(x).reshape(x.shape[0], group, x.shape[1] // group, -1)
+    weights = np.moveaxis(widen(w).reshape(group, x.shape[1] // group, each, *kernel), 1, 2)
+    canvas = _canvas(window, (x.shape[0], group, each), compute_type(x), image)
+    for position in np.ndindex(kernel):
+        spread = np.matmul(weights[(..., *position)], source)
+        window.tap(canvas, position)[...] += spread.reshape(x.shape[0], group, each, *size)
+    y = _crop(canvas, window, image).reshape(x.shape[0], group * each, *image)
+    if b is not None:
+        check_bias(what, b, group * each)
+        y = y + per_channel(widen(b), x.ndim)
+    return narrow(y, x.dtype)
+
+
+@op("Col2Im")
+def col2im(
+    x: Array,
+    image_shape: Array,
+    block_shape: Array,
+    *,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Columns of blocks summed back into the image they came from."""
+    what = "Col2Im"
+    image, block = tuple(int(v) for v in image_shape), tuple(int(v) for v in block_shape)
+    rank, taps = len(image), math.prod(block)
+    require(x.ndim == 3, f"{what}: the input must be (batch, channels times block, blocks)", got=x.shape)
+    require(len(block) == rank, f"{what}: image_shape and block_shape differ in length", expected=rank, got=block)
+    require(all(v > 0 for v in image + block), f"{what}: sizes must be positive", got=image + block)
+    require(x.shape[1] % taps == 0, f"{what}: channels are no multiple of the block", expected=taps, got=x.shape[1])
+    begin, end = split_pads(what, pads, rank)
+    step = per_axis(what, "strides", strides, rank, 1, 1)
+    dilation = per_axis(what, "dilations", dilations, rank, 1, 1)
+    blocks = tuple(
+        (n + p + q - d * (k - 1) - 1) // s + 1
+        for n, p, q, d, k, s in zip(image, begin, end, dilation, block, step, strict=True)
+    )
+    require(
+        all(v > 0 for v in blocks) and math.prod(blocks) == x.shape[2],
+        f"{what}: the number of blocks does not fit the image",
+        expected=blocks,
+        got=x.shape[2],
+    )
+    window = Window(image, block, step, dilation, begin, end, blocks)
+    wide = x if x.dtype.kind in "biufc" and x.dtype != np.float16 else widen(x)
+    columns = wide.reshape(x.shape[0], x.shape[1] // taps, *block, *blocks)
+    canvas = _canvas(window, columns.shape[:2], wide.dtype, image)
+    for position in np.ndindex(block):
+        window.tap(canvas, position)[...] += columns[(slice(None), slice(None), *position)]
+    return narrow(_crop(canvas, window, image), x.dtype)

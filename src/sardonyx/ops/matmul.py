@@ -1,0 +1,123 @@
+"""Matrix products: MatMul, Gemm, Einsum, their integer and quantized forms, and Det."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.precision import Array, exact_type, narrow, require, requantize, widen, wrap_int32
+from sardonyx.ops.registry import op
+
+
+def _is_float(x: Array) -> bool:
+    return x.dtype.kind not in "iu"
+
+
+def product(what: str, a: Array, b: Array) -> Array:
+    """numpy's matmul after checks of both shapes."""
+    require(a.ndim > 0 and b.ndim > 0, f"{what}: operands need at least one axis", got=(a.shape, b.shape))
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    require(
+        a.shape[-1] == inner, f"{what}: inner sizes differ", expected=f"{a.shape} x ({a.shape[-1]}, ...)", got=b.shape
+    )
+    try:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise errors.InvalidArgument(f"{what}: batch axes do not broadcast", got=(a.shape, b.shape)) from None
+    rows, columns = a.shape[-2:-1] or (1,), b.shape[-1:] if b.ndim > 1 else (1,)
+    check_elements(int(np.prod(batch + rows + columns, dtype=object)), a.dtype, f"output of {what}")
+    return np.asarray(np.matmul(a, b))
+
+
+@op("MatMul")
+def matmul(a: Array, b: Array) -> Array:
+    if _is_float(a):
+        return narrow(product("MatMul", widen(a), widen(b)), a.dtype)
+    return product("MatMul", a, b)
+
+
+@op("Gemm")
+def gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803
+    transB: int = 0,  # noqa: N803
+) -> Array:
+    """alpha A B + beta C, with A and B transposed on demand."""
+    require(a.ndim == 2 and b.ndim == 2, "Gemm: A and B must be matrices", got=(a.shape, b.shape))
+    dtype = a.dtype
+    if _is_float(a):
+        a, b = widen(a), widen(b)
+    elif alpha != 1 or (c is not None and beta != 1):
+        a, b = a.astype(np.float64), b.astype(np.float64)
+    y = product("Gemm", a.T if transA else a, b.T if transB else b)
+    if alpha != 1:
+        y *= y.dtype.type(alpha)
+    if c is not None and beta != 0:
+        fits = c.ndim <= 2 and all(n in (1, m) for n, m in zip(c.shape[::-1], y.shape[::-1], strict=False))
+        require(fits, "Gemm: C does not broadcast to the product", expected=y.shape, got=c.shape)
+        y += c.astype(y.dtype, copy=False) if beta == 1 else c.astype(y.dtype) * y.dtype.type(beta)
+    return narrow(y, dtype)
+
+
+def _along(v: Array, axis: int, x: Array) -> Array:
+    """A scale or zero point of one value, one per row (axis -2) or column (-1), or already of full rank."""
+    if v.ndim != 1 or v.size == 1:
+        return v.reshape(()) if v.size == 1 else v
+    size = x.shape[axis] if x.ndim > 1 else 1
+    require(v.size == size, "a vector of scales or zero points must match its axis", expected=size, got=v.size)
+    return v[:, None] if axis == -2 else v
+
+
+def _accumulate(what: str, a: Array, b: Array, a_zero: Array | None, b_zero: Array | None) -> Array:
+    """Exact products of 8-bit integers less their zero points, as whole floats."""
+    dtype = exact_type(a.shape[-1] if a.ndim else 1) if not _is_float(a) else np.dtype(np.float32)
+    left, right = a.astype(dtype), b.astype(dtype)
+    if a_zero is not None:
+        left = left - _along(a_zero, -2, a).astype(dtype)
+    if b_zero is not None:
+        right = right - _along(b_zero, -1, b).astype(dtype)
+    return product(what, left, right)
+
+
+@op("MatMulInteger")
+def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
+    return wrap_int32(_accumulate("MatMulInteger", a, b, a_zero_point, b_zero_point))
+
+
+@op("QLinearMatMul")
+def qlinear_matmul(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+) -> Array:
+    acc = _accumulate("QLinearMatMul", a, b, a_zero_point, b_zero_point)
+    left, right = _along(widen(a_scale), -2, a), _along(widen(b_scale), -1, b)
+    return requantize(acc, np.asarray(left * right / _along(widen(y_scale), -2, a)), _along(y_zero_point, -2, a))
+
+
+@op("Einsum")
+def einsum(*inputs: Array, equation: str) -> Array:
+    terms = [widen(x) if _is_float(x) else x for x in inputs]
+    try:
+        y = np.einsum(equation.replace(" ", ""), *terms, optimize=len(terms) > 1)
+    except ValueError as error:
+        shapes = [x.shape for x in inputs]
+        raise errors.InvalidArgument(f"Einsum {equation!r}: {error}", got=shapes) from None
+    return narrow(y, inputs[0].dtype)
+
+
+@op("Det")
+def det(x: Array) -> Array:
+    require(x.ndim >= 2 and x.shape[-1] == x.shape[-2], "Det: the last two axes must be square", got=x.shape)
+    return narrow(np.linalg.det(widen(x)), x.dtype)

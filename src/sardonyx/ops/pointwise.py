@@ -1,0 +1,245 @@
+"""Pointwise operators: arithmetic, comparison, logic, bits, rounding and elementary functions.
+
+Each is a scalar program (see ``ir.scalar``), written once. ``pointwise`` registers its numpy meaning, with ONNX's
+broadcasting, and keeps the program for the providers that compile it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.ir.scalar import Emitter, Expr, Program, run_numpy, trace
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.registry import op
+
+Array = np.ndarray[Any, Any]
+F = TypeVar("F", bound=Callable[..., Expr])
+
+_PROGRAMS: dict[tuple[str, str], Callable[..., Expr]] = {}
+_LARGE = 1 << 30
+
+
+def pointwise(name: str, *, domain: str = "") -> Callable[[F], F]:
+    """Declare an operator by its scalar program ``fn(e, *scalars, **attributes)``; absent optional inputs are None."""
+
+    def register(fn: F) -> F:
+        def meaning(*inputs: Array | None, **attributes: Any) -> Array:
+            present = tuple([x is not None for x in inputs])
+            arrays = tuple([x for x in inputs if x is not None])
+            if len(arrays) > 1:
+                _check_broadcast(name, arrays)
+            return run_numpy(trace(fn, present, **attributes), *arrays)
+
+        _, *parameters = inspect.signature(fn).parameters.values()
+        meaning.__name__, meaning.__doc__ = fn.__name__, fn.__doc__
+        meaning.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        op(name, domain=domain)(meaning)
+        _PROGRAMS[domain, name] = fn
+        return fn
+
+    return register
+
+
+def program_of(name: str, arity: int | Sequence[bool], *, domain: str = "", **attributes: Any) -> Program | None:
+    """The scalar program of an operator for so many inputs (or: for these inputs present); None if it has none."""
+    fn = _PROGRAMS.get((domain, name))
+    present = (True,) * arity if isinstance(arity, int) else tuple(arity)
+    return None if fn is None else trace(fn, present, **attributes)
+
+
+def _check_broadcast(name: str, arrays: tuple[Array, ...]) -> None:
+    shape = arrays[0].shape
+    if all(a.shape == shape for a in arrays):
+        return
+    try:
+        result = np.broadcast(*arrays) if len(arrays) <= 32 else reduce(np.broadcast, arrays)
+    except ValueError:
+        raise InvalidArgument(
+            f"{name}: the inputs do not broadcast together", got=", ".join(str(list(a.shape)) for a in arrays)
+        ) from None
+    if result.size > _LARGE:
+        check_elements(result.size, arrays[0].dtype, f"the result of {name}")
+
+
+# Arithmetic
+
+
+@pointwise("Add")
+def add(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a + b
+
+
+@pointwise("Sub")
+def sub(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a - b
+
+
+@pointwise("Mul")
+def mul(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a * b
+
+
+@pointwise("Div")
+def div(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a / b
+
+
+@pointwise("Mod")
+def mod(e: Emitter, a: Expr, b: Expr, *, fmod: int = 0) -> Expr:
+    return e.fmod(a, b) if fmod else e.mod(a, b)
+
+
+@pointwise("Pow")
+def pow_(e: Emitter, x: Expr, exponent: Expr) -> Expr:
+    return e.pow(x, exponent)
+
+
+@pointwise("Neg")
+def neg(e: Emitter, x: Expr) -> Expr:
+    return -x
+
+
+@pointwise("Abs")
+def abs_(e: Emitter, x: Expr) -> Expr:
+    return e.abs(x)
+
+
+@pointwise("Sign")
+def sign(e: Emitter, x: Expr) -> Expr:
+    return e.sign(x)
+
+
+@pointwise("Reciprocal")
+def reciprocal(e: Emitter, x: Expr) -> Expr:
+    return 1 / x
+
+
+# Variadic
+
+
+@pointwise("Sum")
+def sum_(e: Emitter, *xs: Expr) -> Expr:
+    return reduce(lambda a, b: a + b, xs)
+
+
+@pointwise("Mean")
+def mean(e: Emitter, *xs: Expr) -> Expr:
+    return sum_(e, *xs) / len(xs)
+
+
+@pointwise("Min")
+def min_(e: Emitter, *xs: Expr) -> Expr:
+    return reduce(e.minimum, xs)
+
+
+@pointwise("Max")
+def max_(e: Emitter, *xs: Expr) -> Expr:
+    return reduce(e.maximum, xs)
+
+
+# Selection
+
+
+@pointwise("Clip")
+def clip(e: Emitter, x: Expr, low: Expr | None = None, high: Expr | None = None) -> Expr:
+    x = x if low is None else e.maximum(x, low)
+    return x if high is None else e.minimum(x, high)
+
+
+@pointwise("Where")
+def where(e: Emitter, condition: Expr, x: Expr, y: Expr) -> Expr:
+    return e.where(condition, x, y)
+
+
+# Comparison
+
+
+@pointwise("Equal")
+def equal(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return e.eq(a, b)
+
+
+@pointwise("Greater")
+def greater(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a > b
+
+
+@pointwise("GreaterOrEqual")
+def greater_or_equal(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a >= b
+
+
+@pointwise("Less")
+def less(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a < b
+
+
+@pointwise("LessOrEqual")
+def less_or_equal(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a <= b
+
+
+@pointwise("IsNaN")
+def is_nan(e: Emitter, x: Expr) -> Expr:
+    return e.isnan(x)
+
+
+@pointwise("IsInf")
+def is_inf(e: Emitter, x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
+    if detect_negative and detect_positive:
+        return e.isinf(x)
+    infinity = math.inf if detect_positive else -math.inf
+    return e.eq(x, infinity) if detect_positive or detect_negative else e.ne(x, x) & e.eq(x, x)
+
+
+# Logic and bits
+
+
+@pointwise("And")
+@pointwise("BitwiseAnd")
+def and_(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a & b
+
+
+@pointwise("Or")
+@pointwise("BitwiseOr")
+def or_(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a | b
+
+
+@pointwise("Xor")
+@pointwise("BitwiseXor")
+def xor(e: Emitter, a: Expr, b: Expr) -> Expr:
+    return a ^ b
+
+
+@pointwise("Not")
+@pointwise("BitwiseNot")
+def not_(e: Emitter, x: Expr) -> Expr:
+    return ~x
+
+
+@pointwise("BitShift")
+def bit_shift(e: Emitter, x: Expr, y: Expr, *, direction: str) -> Expr:
+    return e.shl(x, y) if direction == "LEFT" else e.shr(x, y)
+
+
+# Elementary functions
+
+_FUNCTIONS = {
+    "Exp": Emitter.exp, "Log": Emitter.log, "Sqrt": Emitter.sqrt, "Erf": Emitter.erf,
+    "Sin": Emitter.sin, "Cos": Emitter.cos, "Tan": Emitter.tan,
+    "Asin": Emitter.asin, "Acos": Emitter.acos, "Atan": Emitter.atan,
+    "Sinh": Emitter.sinh, "Cosh": Emitter.cosh, "Tanh": Emitter.tanh,
+    "Asinh": Emitter.asinh, "Acosh": Emitter.acosh, "Atanh": Emitter.atanh,
+    "Floor": Emitter.floor, "Ceil": Emitter.ceil, "Round": Emitter.round,
+}  # fmt: skip
+for _name, _function in _FUNCTIONS.items():
+    pointwise(_name)(_function)

@@ -1,0 +1,233 @@
+"""Pooling over sliding windows, axis by axis where the reduction allows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+
+import numpy as np
+
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.precision import Array, integer_range, narrow, require, widen
+from sardonyx.ops.registry import op
+from sardonyx.ops.window import Ints, Window, make_window, per_axis, split_pads
+
+
+def _window(
+    what: str,
+    x: Array,
+    kernel_shape: Ints,
+    strides: Ints | None,
+    dilations: Ints | None,
+    pads: Ints | None,
+    auto_pad: str,
+    ceil_mode: int,
+) -> Window:
+    require(x.ndim >= 3, f"{what}: the input needs a batch, a channel and spatial axes", got=x.shape)
+    window = make_window(what, x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+    check_elements(x.shape[0] * x.shape[1] * window.positions, x.dtype, f"output of {what}")
+    return window
+
+
+def _fold(padded: Array, window: Window, combine: Callable[..., Array]) -> Array:
+    """Reduce every window with an associative function, one spatial axis after the other."""
+    for axis in range(window.rank):
+        lead = (slice(None),) * (2 + axis)
+        y = padded[(*lead, window.tap_slice(axis, 0))]
+        if window.kernel[axis] > 1:
+            y = y.copy()
+            for tap in range(1, window.kernel[axis]):
+                combine(y, padded[(*lead, window.tap_slice(axis, tap))], out=y)
+        padded = y
+    return padded
+
+
+def _spatial(x: Array) -> tuple[int, ...]:
+    return tuple(range(2, x.ndim))
+
+
+@op("AveragePool")
+def average_pool(
+    x: Array,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Means; padding counts on demand, what ceil_mode adds beyond the padding never does."""
+    window = _window("AveragePool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    total = _fold(window.pad(widen(x)), window, np.add)
+    counts = []
+    for axis in range(window.rank):
+        starts = np.arange(window.output[axis]) * window.strides[axis]
+        reads = starts[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
+        first, last = window.begin[axis], window.begin[axis] + window.size[axis]
+        low, high = (0, last + window.end[axis]) if count_include_pad else (first, last)
+        counts.append(((reads >= low) & (reads < high)).sum(axis=1))
+    count = reduce(np.multiply.outer, counts)
+    return narrow(total / count.astype(total.dtype), x.dtype)
+
+
+@op("LpPool")
+def lp_pool(
+    x: Array,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints | None = None,
+    p: int = 2,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    window = _window("LpPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    powers = np.abs(widen(x)) ** p
+    return narrow(_fold(window.pad(powers), window, np.add) ** (1 / p), x.dtype)
+
+
+@op("MaxPool")
+def max_pool(
+    x: Array,
+    *,
+    kernel_shape: Ints,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    storage_order: int = 0,
+    strides: Ints | None = None,
+    outputs: int = 1,
+) -> Array | tuple[Array, Array]:
+    window = _window("MaxPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
+    wide = x if x.dtype.kind in "iu" else widen(x)
+    padded = window.pad(wide, integer_range(x.dtype)[0] if x.dtype.kind in "iu" else -np.inf)
+    if outputs < 2:
+        return narrow(_fold(padded, window, np.maximum), x.dtype)
+    y, where = _maximum_and_place(padded, window, storage_order)
+    planes = np.arange(x.shape[0] * x.shape[1], dtype=np.int64) * math.prod(window.size)
+    return narrow(y, x.dtype), where + planes.reshape(x.shape[:2] + (1,) * window.rank)
+
+
+def _maximum_and_place(padded: Array, window: Window, storage_order: int) -> tuple[Array, Array]:
+    """Maxima, and where in its plane each first occurs: row-major, or column-major for storage order 1."""
+    order = "F" if storage_order else "C"
+    plane = np.arange(math.prod(window.size), dtype=np.int64).reshape((1, 1, *window.size), order=order)  # type: ignore[call-overload]
+    places = window.pad(plane, -1)
+    y = where = None
+    for position in np.ndindex(window.kernel):
+        value, place = window.tap(padded, position), window.tap(places, position)
+        if y is None or where is None:
+            y, where = value.copy(), np.broadcast_to(place, value.shape).copy()
+            continue
+        better = ((value > y) | (where < 0) | ((value != value) & (y == y))) & (place >= 0)
+        np.copyto(y, value, where=better)
+        np.copyto(where, place, where=better)
+    assert y is not None and where is not None
+    return y, where
+
+
+@op("GlobalAveragePool")
+def global_average_pool(x: Array) -> Array:
+    return narrow(widen(x).mean(axis=_spatial(x), keepdims=True), x.dtype)
+
+
+@op("GlobalMaxPool")
+def global_max_pool(x: Array) -> Array:
+    return narrow(widen(x).max(axis=_spatial(x), keepdims=True), x.dtype)
+
+
+@op("GlobalLpPool")
+def global_lp_pool(x: Array, *, p: int = 2) -> Array:
+    return narrow((np.abs(widen(x)) ** p).sum(axis=_spatial(x), keepdims=True) ** (1 / p), x.dtype)
+
+
+@op("MaxUnpool")
+def max_unpool(
+    x: Array,
+    indices: Array,
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Ints,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Values at the places that MaxPool took them from, zeros elsewhere."""
+    what, rank = "MaxUnpool", x.ndim - 2
+    require(rank >= 1, f"{what}: the input needs a batch, a channel and spatial axes", got=x.shape)
+    require(indices.shape == x.shape, f"{what}: indices and values differ in shape", expected=x.shape, got=indices.shape)
+    kernel = per_axis(what, "kernel_shape", kernel_shape, rank, 1, 1)
+    step = per_axis(what, "strides", strides, rank, 1, 1)
+    begin, end = split_pads(what, pads, rank)
+    spatial = (
+        (n - 1) * s - b - e + k for n, s, b, e, k in zip(x.shape[2:], step, begin, end, kernel, strict=True)
+    )
+    shape = x.shape[:2] + tuple(spatial)
+    final = shape if output_shape is None else tuple(int(v) for v in output_shape)
+    require(all(n >= 0 for n in shape), f"{what}: the padding leaves no output", got=shape)
+    require(
+        len(final) == len(shape) and all(f >= n for f, n in zip(final, shape, strict=True)),
+        f"{what}: output_shape is smaller than what the pooling covers",
+        expected=shape,
+        got=final,
+    )
+    count = math.prod(shape)
+    check_elements(max(count, math.prod(final)), x.dtype, f"output of {what}")
+    if indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        require(
+            low >= 0 and high < count,
+            f"{what}: an index lies outside the output",
+            expected=f"0 to {count - 1}",
+            got=low if low < 0 else high,
+        )
+    flat = np.zeros(count, x.dtype)
+    flat[indices.reshape(-1)] = x.reshape(-1)
+    if final == shape:
+        return flat.reshape(shape)
+    y = np.zeros(final, x.dtype)
+    y[tuple(slice(0, n) for n in shape)] = flat.reshape(shape)
+    return y
+
+
+@op("MaxRoiPool")
+def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: float = 1.0) -> Array:
+    """The maximum of each cell of a grid laid over each region of interest; empty cells are 0."""
+    what = "MaxRoiPool"
+    require(x.ndim == 4, f"{what}: the input must be (batch, channels, height, width)", got=x.shape)
+    require(rois.ndim == 2 and rois.shape[1] == 5, f"{what}: rois must have five columns", got=rois.shape)
+    require(bool(np.isfinite(widen(rois)).all()), f"{what}: rois must be finite")
+    grid = per_axis(what, "pooled_shape", pooled_shape, 2, 1, 1)
+    batches = widen(rois)[:, 0].astype(np.int64)
+    if batches.size:
+        worst = int(batches.max() if batches.min() >= 0 else batches.min())
+        limit = f"0 to {x.shape[0] - 1}"
+        require(0 <= worst < x.shape[0], f"{what}: a batch index is out of range", expected=limit, got=worst)
+    check_elements(len(rois) * x.shape[1] * math.prod(grid), x.dtype, f"output of {what}")
+    scaled = widen(rois)[:, 1:].astype(np.float64) * spatial_scale
+    corners = np.where(scaled < 0, np.ceil(scaled - 0.5), np.floor(scaled + 0.5)).astype(np.int64)
+    wide = widen(x)
+    y = np.zeros((len(rois), x.shape[1], *grid), wide.dtype)
+    for i, (x1, y1, x2, y2) in enumerate(corners.tolist()):
+        rows = _roi_cells(y1, y2, grid[0], x.shape[2])
+        columns = _roi_cells(x1, x2, grid[1], x.shape[3])
+        for r, (top, bottom) in enumerate(rows):
+            if bottom <= top:
+                continue
+            strip = wide[batches[i], :, top:bottom].max(axis=1)
+            for c, (left, right) in enumerate(columns):
+                if right > left:
+                    y[i, :, r, c] = strip[:, left:right].max(axis=1)
+    return narrow(y, x.dtype)
+
+
+def _roi_cells(start: int, stop: int, cells: int, size: int) -> list[tuple[int, int]]:
+    """The ranges of pixels, clipped to the image, of the cells along one side of a region."""
+    extent = np.float32(max(stop - start + 1, 1)) / np.float32(cells)
+    low = np.floor(np.arange(cells, dtype=np.float32) * extent).astype(np.int64) + start
+    high = np.ceil(np.arange(1, cells + 1, dtype=np.float32) * extent).astype(np.int64) + start
+    return list(zip(np.clip(low, 0, size).tolist(), np.clip(high, 0, size).tolist(), strict=True))

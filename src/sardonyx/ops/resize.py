@@ -1,0 +1,185 @@
+"""Resize: every mode is a short weighted sum along one axis after the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.precision import Array, narrow, require, saturate
+from sardonyx.ops.registry import op
+from sardonyx.ops.window import Ints
+
+_F32 = np.float32
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One resized axis. Coordinates are float32 as in other engines, so that ties fall the same way."""
+
+    index: int
+    size: int
+    output: int
+    scale: np.float32
+    roi: tuple[float, float] = (0.0, 1.0)
+
+    def coordinates(self, mode: str) -> Array:
+        """Where each output position lies on the input axis."""
+        x, size = np.arange(self.output, dtype=_F32), _F32(self.size)
+        width = self.scale * size
+        if mode == "half_pixel" or (mode == "pytorch_half_pixel" and width != 1):
+            return (x + _F32(0.5)) / self.scale - _F32(0.5)
+        if mode == "pytorch_half_pixel":
+            return np.full_like(x, -0.5)
+        if mode == "asymmetric":
+            return x / self.scale
+        if mode == "half_pixel_symmetric":
+            offset = size / 2 * (1 - _F32(self.output) / width)
+            return offset + (x + _F32(0.5)) / self.scale - _F32(0.5)
+        if mode == "align_corners":
+            return x * (size - 1) / (width - 1) if width != 1 else np.zeros_like(x)
+        if mode == "tf_crop_and_resize":
+            start, stop = _F32(self.roi[0]), _F32(self.roi[1])
+            span = (stop - start) * (size - 1)
+            steps = x * span / (width - 1) if width != 1 else np.full_like(x, span / 2)
+            return start * (size - 1) + steps
+        raise errors.InvalidArgument("Resize: unknown coordinate_transformation_mode", got=mode)
+
+
+def _nearest(x: Array, rule: str) -> Array:
+    if rule == "round_prefer_floor":
+        return np.ceil(x - _F32(0.5))
+    if rule == "round_prefer_ceil":
+        return np.floor(x + _F32(0.5))
+    if rule in ("floor", "ceil"):
+        return np.floor(x) if rule == "floor" else np.ceil(x)
+    raise errors.InvalidArgument("Resize: unknown nearest_mode", got=rule)
+
+
+def _linear_kernel(x: Array, _: float) -> Array:
+    return np.clip(1 - np.abs(x), 0, 1)
+
+
+def cubic_kernel(x: Array, a: float) -> Array:
+    """Keys' cubic convolution kernel."""
+    x = np.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+def _taps(axis: _Axis, x: Array, mode: str, antialias: bool, a: float, exclude_outside: bool) -> tuple[Array, Array]:
+    """Input indices and weights, each (taps, output), of the sums along an axis."""
+    shrink = min(float(axis.scale), 1.0) if antialias else 1.0
+    kernel, radius = (_linear_kernel, 1) if mode == "linear" else (cubic_kernel, 2)
+    start = math.floor(-radius / shrink) + 1
+    taps = 2 - 2 * start
+    check_elements(taps * axis.output, np.dtype(np.float64), "weights of a Resize")
+    floor = np.floor(x)
+    offsets = np.arange(start, start + taps, dtype=np.float64)[:, None]
+    weights = kernel((offsets - (x - floor)) * shrink, a)
+    if antialias:
+        weights = weights / weights.sum(axis=0)
+    indices = floor.astype(np.int64) + offsets.astype(np.int64)
+    if exclude_outside:
+        weights = np.where((indices >= 0) & (indices < axis.size), weights, 0.0)
+        total = weights.sum(axis=0)
+        weights = weights / np.where(total == 0, 1.0, total)
+    return np.clip(indices, 0, axis.size - 1), weights
+
+
+def _axes(x: Array, scales: Array | None, sizes: Array | None, axes: Ints | None, roi: Array | None, policy: str) -> list[_Axis]:
+    """The axes that change, with their output sizes and scales."""
+    require(axes is None or all(-x.ndim <= a < x.ndim for a in axes), "Resize: axes are out of range", got=axes)
+    chosen = list(range(x.ndim)) if axes is None else [a % x.ndim for a in axes]
+    by_size = sizes is not None and sizes.size > 0
+    given = sizes if by_size else scales
+    if given is None or given.size == 0:
+        raise errors.InvalidArgument("Resize: either scales or sizes must be given")
+    require(given.shape == (len(chosen),), "Resize: one scale or size per axis", expected=len(chosen), got=given.shape)
+    regions = [(0.0, 1.0)] * len(chosen)
+    if roi is not None and roi.size:
+        require(roi.size == 2 * len(chosen), "Resize: roi needs two values per axis", expected=2 * len(chosen), got=roi.size)
+        regions = [(float(roi[i]), float(roi[i + len(chosen)])) for i in range(len(chosen))]
+    low = 0 if by_size else np.finfo(_F32).tiny
+    require(bool((given >= low).all() and np.isfinite(given).all()), "Resize: scales and sizes must be positive", got=given)
+    lengths = [x.shape[a] for a in chosen]
+    if by_size:
+        ratios = [_F32(int(s) / n) if n else _F32(1) for s, n in zip(given, lengths, strict=True)]
+        outputs = [int(s) for s in given]
+        if policy != "stretch":
+            require(policy in ("not_larger", "not_smaller"), "Resize: unknown keep_aspect_ratio_policy", got=policy)
+            exact = [int(s) / n for s, n in zip(given, lengths, strict=True) if n]
+            ratio = min(exact) if policy == "not_larger" else max(exact)
+            outputs = [int(ratio * n + 0.5) for n in lengths]
+            ratios = [_F32(ratio)] * len(chosen)
+    else:
+        ratios = [_F32(s) for s in given]
+        outputs = [int(np.floor(_F32(n) * s)) for n, s in zip(lengths, ratios, strict=True)]
+    return [_Axis(*v) for v in zip(chosen, lengths, outputs, ratios, regions, strict=True)]
+
+
+@op("Resize")
+def resize(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    antialias: int = 0,
+    axes: Ints | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+    nearest_mode: str = "round_prefer_floor",
+) -> Array:
+    require(mode in ("nearest", "linear", "cubic"), "Resize: unknown mode", got=mode)
+    require(not (antialias and mode == "nearest"), "Resize: antialias needs mode linear or cubic")
+    cropping = coordinate_transformation_mode == "tf_crop_and_resize"
+    plan = _axes(x, scales, sizes, axes, roi if cropping else None, keep_aspect_ratio_policy)
+    shape = list(x.shape)
+    for axis in plan:
+        shape[axis.index] = axis.output
+    check_elements(math.prod(shape), x.dtype, "output of a Resize")
+    if math.prod(shape) == 0 or x.size == 0:
+        require(math.prod(shape) == 0, "Resize: an empty input cannot grow", expected=x.shape, got=shape)
+        return np.zeros(shape, x.dtype)
+    y = x if mode == "nearest" else x.astype(np.float64 if x.dtype.itemsize > 4 or x.dtype.kind in "iu" else _F32)
+    outside: list[tuple[int, Array]] = []
+    for axis in sorted((a for a in plan), key=lambda a: a.output / a.size):
+        if axis.output == axis.size and abs(axis.scale - 1) < 1e-6 and axis.roi == (0.0, 1.0):
+            continue
+        at = axis.coordinates(coordinate_transformation_mode)
+        if cropping:
+            outside.append((axis.index, (at < 0) | (at > axis.size - 1)))
+        if mode == "nearest":
+            indices = np.clip(_nearest(at, nearest_mode), 0, axis.size - 1).astype(np.int64)
+            y = np.take(y, indices, axis=axis.index)
+        else:
+            at = np.clip(at, -4 * axis.size - 4, 4 * axis.size + 4)
+            y = _weighted(y, axis.index, *_taps(axis, at, mode, bool(antialias), cubic_coeff_a, bool(exclude_outside)))
+    for index, mask in outside:
+        if mask.any():
+            y = y.copy() if y is x else y
+            y[(slice(None),) * index + (mask,)] = extrapolation_value
+    if y.dtype == x.dtype:
+        return y
+    return saturate(y, x.dtype) if x.dtype.kind in "iu" else narrow(y, x.dtype)
+
+
+def _weighted(x: Array, axis: int, indices: Array, weights: Array) -> Array:
+    """The sum over taps of weight times gathered slice."""
+    across = (-1,) + (1,) * (x.ndim - axis - 1)
+    total = None
+    for index, weight in zip(indices, weights, strict=True):
+        part = np.take(x, index, axis=axis)
+        part *= weight.reshape(across).astype(x.dtype)
+        total = part if total is None else np.add(total, part, out=total)
+    assert total is not None
+    return total

@@ -1,0 +1,136 @@
+"""Sliding windows over spatial axes: their geometry, and views of a tensor through them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.precision import Array, require
+
+Ints = Sequence[int]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Kernel, stride, dilation and padding of every spatial axis, and the output size they give."""
+
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    output: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        return len(self.size)
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+    @property
+    def positions(self) -> int:
+        return math.prod(self.output)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """One tap, and no padding is ever read."""
+        return self.taps == 1 and not any(self.begin) and not any(self.end)
+
+    def pad(self, x: Array, value: Any = 0) -> Array:
+        """``x`` with ``value`` around it, just enough for every window to lie inside."""
+        after = [
+            max(0, (o - 1) * s + d * (k - 1) + 1 - b - n)
+            for o, s, d, k, b, n in zip(
+                self.output, self.strides, self.dilations, self.kernel, self.begin, self.size, strict=True
+            )
+        ]
+        if not any(self.begin) and not any(after):
+            return x
+        shape = tuple(b + n + a for b, n, a in zip(self.begin, self.size, after, strict=True))
+        check_elements(math.prod(x.shape[:2] + shape), x.dtype, "padded input")
+        padded = np.full(x.shape[:2] + shape, value, x.dtype)
+        padded[(..., *(slice(b, b + n) for b, n in zip(self.begin, self.size, strict=True)))] = x
+        return padded
+
+    def tap_slice(self, axis: int, tap: int) -> slice:
+        """What one tap of one spatial axis reads of the padded axis, over all output positions."""
+        start, stride = tap * self.dilations[axis], self.strides[axis]
+        return slice(start, start + (self.output[axis] - 1) * stride + 1, stride)
+
+    def tap(self, padded: Array, position: Ints) -> Array:
+        """The view that one kernel position has of the padded tensor: (..., *output)."""
+        return padded[(..., *(self.tap_slice(a, t) for a, t in enumerate(position)))]
+
+    def view(self, padded: Array) -> Array:
+        """All windows at once, without copying: (N, C, *kernel, *output)."""
+        spatial = padded.strides[2:]
+        steps = tuple(s * d for s, d in zip(spatial, self.dilations, strict=True))
+        strides = tuple(s * t for s, t in zip(spatial, self.strides, strict=True))
+        return np.lib.stride_tricks.as_strided(
+            padded, padded.shape[:2] + self.kernel + self.output, padded.strides[:2] + steps + strides, writeable=False
+        )
+
+
+def per_axis(what: str, name: str, values: Ints | None, rank: int, default: int, least: int) -> tuple[int, ...]:
+    """An attribute with one integer for each spatial axis."""
+    if not values:
+        return (default,) * rank
+    require(len(values) == rank, f"{what}: {name} needs one value per spatial axis", expected=rank, got=list(values))
+    require(all(v >= least for v in values), f"{what}: {name} out of range", expected=f">= {least}", got=list(values))
+    return tuple(int(v) for v in values)
+
+
+def split_pads(what: str, pads: Ints | None, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """ONNX's pads (all begins, then all ends) as two tuples."""
+    both = per_axis(what, "pads", pads, 2 * rank, 0, 0)
+    return both[:rank], both[rank:]
+
+
+def same_pads(total: int, auto_pad: str) -> tuple[int, int]:
+    """A total padding split in halves; the odd one goes to the end for SAME_UPPER."""
+    small, large = total // 2, total - total // 2
+    return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+
+
+def make_window(
+    what: str,
+    size: Ints,
+    kernel: Ints,
+    strides: Ints | None,
+    dilations: Ints | None,
+    pads: Ints | None,
+    auto_pad: str,
+    ceil_mode: bool = False,
+) -> Window:
+    """The window of a convolution or pooling over an input of this spatial size."""
+    rank = len(size)
+    kernel = per_axis(what, "kernel_shape", kernel, rank, 1, 1)
+    step = per_axis(what, "strides", strides, rank, 1, 1)
+    dilation = per_axis(what, "dilations", dilations, rank, 1, 1)
+    extent = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        output = tuple(-(-n // s) for n, s in zip(size, step, strict=True))
+        totals = [max(0, (o - 1) * s + e - n) for o, s, e, n in zip(output, step, extent, size, strict=True)]
+        halves = [same_pads(t, auto_pad) for t in totals]
+        begin, end = tuple(b for b, _ in halves), tuple(e for _, e in halves)
+        return Window(tuple(size), kernel, step, dilation, begin, end, output)
+    if auto_pad not in ("NOTSET", "VALID", ""):
+        raise errors.InvalidArgument(f"{what}: unknown auto_pad", got=auto_pad)
+    begin, end = split_pads(what, None if auto_pad == "VALID" else pads, rank)
+    sizes = []
+    for n, b, e, x, s in zip(size, begin, end, extent, step, strict=True):
+        room = n + b + e - x
+        require(room >= 0, f"{what}: the window is larger than the padded input", expected=f"<= {n + b + e}", got=x)
+        count = (-(-room // s) if ceil_mode else room // s) + 1
+        # A window that starts in the end padding would see no input at all.
+        sizes.append(count - 1 if ceil_mode and (count - 1) * s >= n + b else count)
+    return Window(tuple(size), kernel, step, dilation, begin, end, tuple(sizes))

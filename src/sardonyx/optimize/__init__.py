@@ -1,0 +1,1 @@
+"""Named rewrites of the graph, in levels."""

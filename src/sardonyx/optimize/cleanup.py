@@ -1,0 +1,82 @@
+"""Dead code, equal constants and equal computations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ops import registry
+from sardonyx.optimize.manager import Log, optimization
+
+SHARED_NBYTES = 1024
+"""Constants up to this size are compared by content; larger ones would have to be read for it."""
+
+
+@optimization("RemoveDeadCode")
+def remove_dead_code(graph: Graph, log: Log) -> None:
+    """Nodes whose results nobody reads, and constants that no node is left to read."""
+    for node in list(graph.reversed_nodes()):
+        if all(out.is_dead for out in node.outputs):
+            log.did(node, "removed: nobody reads its results")
+            graph.remove(node)
+        else:
+            for _, sub in node.subgraphs():
+                remove_dead_code(sub, log)
+    graph.initializers = {
+        name: v for name, v in graph.initializers.items() if v.overridable or not v.is_dead
+    }
+
+
+@optimization("ShareConstants")
+def share_constants(graph: Graph, log: Log) -> None:
+    """One value for equal small constants."""
+    first: dict[Hashable, Value] = {}
+    for name, value in list(graph.initializers.items()):
+        if not value.is_const or value.const is None or value.const.nbytes > SHARED_NBYTES:
+            continue
+        kept = first.setdefault(_content(value.const), value)
+        if kept is not value:
+            graph.replace_uses(value, kept)
+            if value.is_dead:
+                del graph.initializers[name]
+
+
+@optimization("ShareDuplicates")
+def share_duplicates(graph: Graph, log: Log) -> None:
+    """One node for nodes that compute the same from the same."""
+    first: dict[Hashable, Node] = {}
+    for node in graph.nodes:
+        if any(True for _ in node.subgraphs()):
+            for _, sub in node.subgraphs():
+                share_duplicates(sub, log)
+            continue
+        meaning = registry.find(node.domain, node.op_type)
+        if meaning is None or not meaning.pure:
+            continue
+        key = (node.domain, node.op_type, tuple(node.inputs), len(node.outputs), _attributes(node))
+        kept = first.setdefault(key, node)
+        if kept is not node:
+            for old, new in zip(node.outputs, kept.outputs, strict=True):
+                graph.replace_uses(old, new)
+            log.did(node, f"computed once, by {kept.label}")
+            graph.remove(node)
+
+
+def _attributes(node: Node) -> Hashable:
+    return tuple(sorted((key, _frozen(value)) for key, value in node.attrs.items()))
+
+
+def _frozen(value: Any) -> Hashable:
+    if isinstance(value, Tensor):
+        return _content(value) if value.nbytes <= SHARED_NBYTES else (id(value),)
+    if isinstance(value, list):
+        return ("list", *(_frozen(v) for v in value))
+    return (type(value).__name__, repr(value))
+
+
+def _content(tensor: Tensor) -> Hashable:
+    array = tensor.numpy()
+    data = tuple(array.reshape(-1).tolist()) if tensor.dtype.kind == "string" else array.tobytes()
+    return (tensor.dtype.name, tensor.shape, data)

@@ -1,0 +1,39 @@
+"""Types and shapes: inference over the graph, and dimensions that the user fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sardonyx.ir.graph import Graph, Value
+from sardonyx.ir.types import TensorType
+from sardonyx.ops.infer import infer_graph
+from sardonyx.optimize.manager import Log, optimization
+
+
+@optimization("InferShapes")
+def infer_shapes(graph: Graph, log: Log) -> None:
+    """Refine what is known of every value."""
+    infer_graph(graph)
+
+
+def fix_dimensions(graph: Graph, by_name: Mapping[str, int], by_denotation: Mapping[str, int]) -> None:
+    """Give free dimensions the sizes the user chose, wherever they occur."""
+    for value in graph.inputs:
+        if value.denotation and isinstance(value.type, TensorType) and value.type.shape is not None:
+            dims = zip(value.type.shape, value.denotation, strict=True)
+            value.type = replace(value.type, shape=tuple(by_denotation.get(d, dim) for dim, d in dims))
+    if by_name:
+        _substitute(graph, by_name)
+
+
+def _substitute(graph: Graph, sizes: Mapping[str, int]) -> None:
+    values: list[Value] = [*graph.inputs]
+    for node in graph.nodes:
+        values += node.outputs
+        for _, sub in node.subgraphs():
+            _substitute(sub, sizes)
+    for value in values:
+        t = value.type
+        if isinstance(t, TensorType) and t.shape is not None and any(isinstance(d, str) for d in t.shape):
+            value.type = replace(t, shape=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in t.shape))

@@ -1,0 +1,1 @@
+"""Who runs what, and why."""

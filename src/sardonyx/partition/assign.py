@@ -1,0 +1,64 @@
+"""Gives every node an owner with a reason, and cuts the graph into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.partition.provider import Part, Provider
+
+
+@dataclass(frozen=True)
+class Owner:
+    provider: Provider
+    reason: str
+
+
+def assign(graph: Graph, providers: Sequence[Provider]) -> dict[Node, Owner]:
+    """The first provider that claims a node owns it. The last provider must claim every node or say why the model cannot run."""
+    claims = [(p, p.claims(graph)) for p in providers]
+    owners: dict[Node, Owner] = {}
+    for node in graph.nodes:
+        refused: list[str] = []
+        for provider, claimed in claims:
+            why_not = claimed[node]
+            if why_not is None:
+                owners[node] = Owner(provider, "; ".join(refused) or "first in the provider order to claim it")
+                break
+            refused.append(f"{provider.name}: {why_not}")
+    return owners
+
+
+def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:
+    """Runs of neighbouring nodes of one owner, in order, with what crosses their borders."""
+    groups: list[tuple[Provider, list[Node]]] = []
+    for node in graph.nodes:
+        provider = owners[node].provider
+        if not groups or groups[-1][0] is not provider:
+            groups.append((provider, []))
+        groups[-1][1].append(node)
+    return [(provider, _part(graph, nodes)) for provider, nodes in groups]
+
+
+def _part(graph: Graph, nodes: list[Node]) -> Part:
+    inside = set(nodes)
+    made = {out for node in nodes for out in node.outputs}
+    inputs: dict[Value, None] = {}
+    outputs: list[Value] = []
+    for node in nodes:
+        captured = [v for _, sub in node.subgraphs() for v in sub.captures()]
+        for v in (*node.inputs, *captured):
+            if v is not None and v not in made and not v.is_const:
+                inputs[v] = None
+        for out in node.outputs:
+            if out.is_output or any(_outermost(user, graph) not in inside for user in out.consumers):
+                outputs.append(out)
+    return Part(tuple(nodes), tuple(inputs), tuple(outputs))
+
+
+def _outermost(node: Node, graph: Graph) -> Node:
+    """The node of ``graph`` in which a reader, possibly deep in subgraphs, lies."""
+    while node.graph is not None and node.graph is not graph and node.graph.parent is not None:
+        node = node.graph.parent
+    return node

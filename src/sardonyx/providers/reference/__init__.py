@@ -1,0 +1,26 @@
+"""The reference provider: every operator, by numpy. The net under the fast providers, and the oracle of the tests."""
+
+from __future__ import annotations
+
+from sardonyx.interpret.bind import bind, is_runnable
+from sardonyx.interpret.program import Program
+from sardonyx.ir.graph import Graph
+from sardonyx.partition.provider import Claims, Executable, Part
+
+
+class ReferenceProvider:
+    name = "reference"
+
+    def probe(self) -> str | None:
+        return None
+
+    def claims(self, graph: Graph) -> Claims:
+        known: Claims = {}
+        for node in graph.nodes:
+            inner = [n for _, sub in node.subgraphs() for n in sub.all_nodes()]
+            missing = next((n for n in (node, *inner) if not is_runnable(n)), None)
+            known[node] = None if missing is None else f"{missing.domain or 'ai.onnx'}.{missing.op_type} has no meaning"
+        return known
+
+    def compile(self, part: Part) -> Executable:
+        return Program(part.nodes, part.inputs, part.outputs, bind)

@@ -1,0 +1,1 @@
+"""The public, onnxruntime-shaped API."""

@@ -1,0 +1,205 @@
+"""A model made ready to run: load, normalize, optimize, partition, compile, once; then run from any thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, ModelLoadCanceled, NotImplemented
+from sardonyx.ir.graph import Model, Node, Value
+from sardonyx.ir.shape import fits
+from sardonyx.ir.tensor import Tensor
+from sardonyx.model.load import load
+from sardonyx.model.save import save
+from sardonyx.normalize.run import normalize
+from sardonyx.optimize.pipelines import optimize
+from sardonyx.optimize.shapes import fix_dimensions
+from sardonyx.partition.assign import Owner, assign, cut
+from sardonyx.partition.provider import Executable, Part, Provider, RunContext
+from sardonyx.providers.reference import ReferenceProvider
+from sardonyx.session.explain import Explanation
+
+
+@dataclass
+class BuildOptions:
+    """Everything that shapes an engine, in plain values."""
+
+    providers: Sequence[Provider] = ()
+    """In the user's order; the reference provider stands behind them in any case."""
+    level: str = "all"
+    disabled_passes: frozenset[str] = frozenset()
+    free_dims: dict[str, int] = field(default_factory=dict)
+    free_dims_by_denotation: dict[str, int] = field(default_factory=dict)
+    initializers: dict[str, Any] = field(default_factory=dict)
+    external_files: dict[str, bytes] = field(default_factory=dict)
+    external_folder: str | None = None
+    save_path: str | None = None
+    cancelled: Callable[[], bool] = lambda: False
+
+
+class Engine:
+    """Immutable once built; any number of threads may run it."""
+
+    def __init__(
+        self,
+        model: Model,
+        inputs: list[Value],
+        outputs: list[Value],
+        parts: list[tuple[Part, Executable]],
+        explanation: Explanation,
+        phases: dict[str, float],
+    ) -> None:
+        self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
+        self.overridable = [v for v in model.graph.inputs if v.overridable]
+        self._explanation = explanation
+        self._parts = parts
+        self._given = tuple(model.graph.outputs)
+        self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
+        self._names = tuple(v.name for v in model.graph.inputs)
+        self._whole = self._is_whole()
+
+    def _is_whole(self) -> bool:
+        """Whether one part takes exactly the graph's inputs and gives exactly its outputs."""
+        graph = self.model.graph
+        if len(self._parts) != 1:
+            return False
+        part = self._parts[0][0]
+        return part.inputs == tuple(graph.inputs) and part.outputs == tuple(graph.outputs)
+
+    def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
+        """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
+        args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self._names)]
+        results = self._parts[0][1].run(args, context) if self._whole else self._run_parts(args, context)
+        picked = [results[self._positions[name]] for name in wanted]
+        return own(picked, args)
+
+    def _default(self, i: int) -> Any:
+        value = self.model.graph.inputs[i]
+        return None if value.const is None else value.numpy()
+
+    def _run_parts(self, args: list[Any], context: RunContext) -> list[Any]:
+        env: dict[Value, Any] = dict(zip(self.model.graph.inputs, args, strict=True))
+        for part, executable in self._parts:
+            env.update(zip(part.outputs, executable.run([env[v] for v in part.inputs], context), strict=True))
+        return [v.numpy() if v not in env and v.const is not None else env[v] for v in self._given]
+
+    def explain(self) -> Explanation:
+        return self._explanation
+
+    def save(self, path: str) -> None:
+        """Write the optimized model, at the lowest opset in which it can be said."""
+        from sardonyx.normalize.run import lowest_opset
+
+        save(replace(self.model, opsets={**self.model.opsets, "": lowest_opset(self.model)}), path)
+
+
+def own(results: list[Any], args: Sequence[Any]) -> list[Any]:
+    """The results, copied where they share memory with an argument, a constant or an earlier result."""
+    seen: set[int] = set()
+    for arg in args:
+        _note(arg, seen)
+    return [_owned(value, seen) for value in results]
+
+
+def _note(value: Any, seen: set[int]) -> None:
+    if type(value) is np.ndarray:
+        seen.add(id(_root(value)))
+    elif isinstance(value, list):
+        for item in value:
+            _note(item, seen)
+
+
+def _root(array: np.ndarray[Any, Any]) -> Any:
+    """The object that owns an array's memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    return base
+
+
+def _owned(value: Any, seen: set[int]) -> Any:
+    if type(value) is np.ndarray:
+        root = _root(value)
+        if (
+            type(root) is not np.ndarray
+            or id(root) in seen
+            or not root.flags.writeable
+            or not value.flags.writeable
+            or not value.flags.c_contiguous
+        ):
+            return value.copy(order="C")
+        seen.add(id(root))
+        return value
+    if isinstance(value, list):
+        return [_owned(item, seen) for item in value]
+    if isinstance(value, dict):
+        return dict(value)
+    return value
+
+
+def build(source: Any, options: BuildOptions) -> Engine:
+    """Load a model and make it ready."""
+    phases: dict[str, float] = {}
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        if options.cancelled():
+            raise ModelLoadCanceled("loading was cancelled", where=f"before {name}")
+        start = time.perf_counter()
+        yield
+        phases[name] = time.perf_counter() - start
+
+    with phase("load"):
+        model = load(source, folder=options.external_folder, in_memory=options.external_files)
+        _replace_initializers(model, options.initializers)
+        graph = model.graph
+        inputs = [v for v in graph.inputs if not v.overridable]
+        outputs = [Value(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
+    with phase("normalize"):
+        normalize(model)
+        fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
+    with phase("optimize"):
+        report = optimize(graph, options.level, options.disabled_passes)
+    with phase("partition"):
+        owners = assign(graph, [*options.providers, ReferenceProvider()])
+        _refuse_orphans(model, owners)
+        pieces = cut(graph, owners)
+    with phase("compile"):
+        parts = [(part, provider.compile(part)) for provider, part in pieces]
+    outputs = [Value(o.name, o.type or v.type) for o, v in zip(outputs, graph.outputs, strict=True)]
+    engine = Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases)
+    if options.save_path is not None:
+        engine.save(options.save_path)
+    return engine
+
+
+def _replace_initializers(model: Model, given: dict[str, Any]) -> None:
+    for name, array in given.items():
+        value = model.graph.initializers.get(name)
+        if value is None or value.const is None:
+            raise InvalidArgument("the model has no such initializer", got=repr(name))
+        tensor = Tensor.of(array, name)
+        if tensor.dtype is not value.const.dtype or not fits(tensor.shape, value.const.shape):
+            raise InvalidArgument(
+                "a replaced initializer must keep its type and shape",
+                where=f"initializer {name!r}",
+                expected=value.const.type,
+                got=tensor.type,
+            )
+        value.const = tensor
+
+
+def _refuse_orphans(model: Model, owners: dict[Node, Owner]) -> None:
+    for node in model.graph.nodes:
+        if node not in owners:
+            raise NotImplemented(
+                f"{node.domain or 'ai.onnx'}.{node.op_type} is not a registered function or operator",
+                where=node.label,
+                got=f"opset imports {model.opsets}",
+                hint="check the operator's name and domain, and the model's opset imports",
+            )

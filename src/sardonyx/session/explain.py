@@ -1,0 +1,72 @@
+"""Where every node runs, and why; what the optimizer did to the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from sardonyx.ir.graph import Graph, Node
+from sardonyx.optimize.report import Report
+from sardonyx.partition.assign import Owner
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One node and its owner."""
+
+    node: str
+    op_type: str
+    provider: str
+    reason: str
+    origin: tuple[str, ...]
+    """Names of the nodes of the model file that it stands for."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What became of a model. ``str()`` is a report for people; the fields are for programs."""
+
+    placements: tuple[Placement, ...]
+    report: Report
+    phases: dict[str, float]
+    """Seconds of each phase of loading."""
+
+    @classmethod
+    def of(cls, graph: Graph, owners: dict[Node, Owner], report: Report, phases: dict[str, float]) -> Explanation:
+        rows: list[Placement] = []
+        for node in graph.nodes:
+            owner = owners[node]
+            rows.append(_row(node, owner.provider.name, owner.reason))
+            for _, sub in node.subgraphs():
+                rows += [_row(n, owner.provider.name, f"in a body of {node.label}") for n in sub.all_nodes()]
+        return cls(tuple(rows), report, phases)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Provider to operator to number of nodes."""
+        counts: dict[str, Counter[str]] = {}
+        for p in self.placements:
+            counts.setdefault(p.provider, Counter())[p.op_type] += 1
+        return {provider: dict(ops) for provider, ops in counts.items()}
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.placements)} nodes"]
+        for provider, ops in self.counts().items():
+            listed = ", ".join(f"{op} {n}" for op, n in sorted(ops.items(), key=lambda kv: (-kv[1], kv[0])))
+            lines.append(f"  {provider}: {sum(ops.values())} ({listed})")
+        lines.append("placement")
+        wide = max((len(p.node) for p in self.placements), default=0)
+        lines += [
+            f"  {p.node:<{min(wide, 48)}}  {p.op_type:<22} {p.provider:<10} {p.reason}" for p in self.placements
+        ]
+        if self.report.rewrites:
+            lines.append("rewrites")
+            lines += [f"  {r}" for r in self.report.rewrites]
+        if self.report.declined:
+            lines.append("declined")
+            lines += [f"  {d}" for d in self.report.declined]
+        lines.append("seconds: " + ", ".join(f"{name} {s:.4f}" for name, s in self.phases.items()))
+        return "\n".join(lines)
+
+
+def _row(node: Node, provider: str, reason: str) -> Placement:
+    return Placement(node.name or node.outputs[0].name, node.op_type, provider, reason, node.origin)

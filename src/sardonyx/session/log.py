@@ -1,0 +1,64 @@
+"""onnxruntime's five severities on Python's logger ``sardonyx``, and its callback."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+from sardonyx.session.misuse import Misuse
+
+LogCallback = Callable[[int, str, str, str, str], None]
+
+VERBOSE, INFO, WARNING, ERROR, FATAL = range(5)
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+logger = logging.getLogger("sardonyx")
+
+_severity = WARNING
+_callback: LogCallback | None = None
+_said: set[str] = set()
+
+
+def emit(severity: int, message: str, *, logid: str = "", threshold: int = -1) -> None:
+    """Say something; ``threshold`` is the session's or run's own level, -1 for the default one."""
+    level = _LEVELS[severity]
+    wanted = severity >= (_severity if threshold < 0 else threshold)
+    if not wanted and not (logger.level and logger.isEnabledFor(level)):
+        return
+    if _callback is None:
+        logger.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None, extra={"logid": logid}))
+        return
+    try:
+        _callback(severity, "sardonyx", logid, "", message)
+    except Exception as error:  # a logger must not break what it reports on
+        print(f"the logging callback raised {error!r}", file=sys.stderr)
+
+
+def emit_once(severity: int, message: str, *, logid: str = "", threshold: int = -1) -> None:
+    """The same, but one message at most once in a process."""
+    if message not in _said:
+        _said.add(message)
+        emit(severity, message, logid=logid, threshold=threshold)
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """0 verbose, 1 info, 2 warning (the default), 3 error, 4 fatal."""
+    global _severity
+    if not VERBOSE <= severity <= FATAL:
+        raise Misuse("Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal", got=severity)
+    _severity = severity
+
+
+def set_default_logger_verbosity(level: int) -> None:
+    """Kept for compatibility: verbose messages have one level here."""
+    int(level)
+
+
+def set_default_logger_callback(callback: LogCallback | None, severity: int = WARNING) -> None:
+    """Send every message to ``callback(severity, category, logid, code_location, message)``; None restores the logger."""
+    global _callback
+    if callback is not None and not callable(callback):
+        raise Misuse("the logging callback must be callable or None", got=type(callback).__name__)
+    set_default_logger_severity(severity)
+    _callback = callback

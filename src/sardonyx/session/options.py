@@ -1,0 +1,278 @@
+"""SessionOptions and RunOptions: every setting of onnxruntime's, checked when it is made."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import difflib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from sardonyx.errors import Fail, InvalidArgument, NotImplemented
+from sardonyx.session.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
+)
+from sardonyx.session.misuse import Misuse
+
+if TYPE_CHECKING:
+    from sardonyx.session.adapters import LoraAdapter
+    from sardonyx.session.devices import OrtEpDevice
+
+T = TypeVar("T")
+MAX_KEY = 1024
+MAX_VALUE = 8192
+
+
+class Option(Generic[T]):
+    """One typed attribute with a default."""
+
+    def __init__(self, default: T, doc: str) -> None:
+        self.default, self.kind, self.__doc__ = default, type(default), doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, holder: None, owner: type) -> Option[T]: ...
+    @overload
+    def __get__(self, holder: object, owner: type) -> T: ...
+    def __get__(self, holder: Any, owner: type) -> Option[T] | T:
+        return self if holder is None else holder.__dict__.get(self.name, self.default)
+
+    def __set__(self, holder: Any, value: Any) -> None:
+        holder.__dict__[self.name] = self._checked(value)
+
+    def _checked(self, value: Any) -> Any:
+        if self.kind is bool and (isinstance(value, int) or hasattr(value, "dtype")):
+            return bool(value)
+        if self.kind is int and not isinstance(value, float) and hasattr(value, "__index__"):
+            return value.__index__()
+        if self.kind is str and isinstance(value, (str, os.PathLike)):
+            return os.fspath(value)
+        if isinstance(value, self.kind):
+            return value
+        raise TypeError(f"{self.name} must be {self.kind.__name__}, not {type(value).__name__} ({value!r})")
+
+
+class Options:
+    """Settings that refuse attributes nobody knows, with string entries besides."""
+
+    def __init__(self) -> None:
+        self._config: dict[str, str] = {}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("_") and not isinstance(getattr(type(self), name, None), Option):
+            known = [n for n in dir(type(self)) if isinstance(getattr(type(self), n), Option)]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f". Did you mean: '{near[0]}'?" if near else ""
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")
+        object.__setattr__(self, name, value)
+
+    def _add(self, key: str, value: str) -> None:
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"a configuration entry is two strings, not {key!r} and {value!r}")
+        if not 0 < len(key) <= MAX_KEY:
+            raise Misuse(f"Config key is empty or longer than maximum length {MAX_KEY}")
+        if len(value) > MAX_VALUE:
+            raise Misuse(f"Config value is longer than maximum length: {MAX_VALUE}")
+        self._config[key] = value
+
+    def _entry(self, key: str) -> str:
+        if key not in self._config:
+            raise Misuse(f"{type(self).__name__} does not have configuration with key: {key}")
+        return self._config[key]
+
+    def __copy__(self) -> Options:
+        twin = type(self)()
+        for name, value in self.__dict__.items():
+            twin.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
+        return twin
+
+
+Delegate = Callable[
+    [Sequence["OrtEpDevice"], Mapping[str, str], Mapping[str, str], int], Sequence["OrtEpDevice"]
+]
+
+
+class SessionOptions(Options):
+    """How a session is made."""
+
+    enable_cpu_mem_arena = Option(True, "Keep an arena for CPU memory between runs.")
+    enable_mem_pattern = Option(True, "Plan memory once for shapes seen before.")
+    enable_mem_reuse = Option(True, "Let intermediate values share memory.")
+    enable_profiling = Option(False, "Record a trace; end_profiling() writes it.")
+    profile_file_prefix = Option("onnxruntime_profile_", "How the trace's file name begins.")
+    optimized_model_filepath = Option("", "Write the optimized model there.")
+    logid = Option("", "A name for the session in log messages.")
+    log_severity_level = Option(-1, "0 verbose to 4 fatal; -1 for the default logger's.")
+    log_verbosity_level = Option(0, "Kept for compatibility: verbose messages have one level here.")
+    use_per_session_threads = Option(True, "False to use the threads of set_global_thread_pool_sizes().")
+    intra_op_num_threads = Option(0, "Threads inside an operator; 0 lets the engine decide.")
+    inter_op_num_threads = Option(0, "Threads across operators; 0 lets the engine decide.")
+    execution_mode = Option(ExecutionMode.ORT_SEQUENTIAL, "Sequential or parallel.")
+    execution_order = Option(ExecutionOrder.DEFAULT, "In which order nodes run.")
+    graph_optimization_level = Option(GraphOptimizationLevel.ORT_ENABLE_ALL, "How far the graph is rewritten.")
+    use_deterministic_compute = Option(False, "Ask for results that do not vary; they do not here.")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dims_by_name: dict[str, int] = {}
+        self._dims_by_denotation: dict[str, int] = {}
+        self._initializers: dict[str, Any] = {}
+        self._external_initializers: dict[str, Any] = {}
+        self._external_files: dict[str, bytes] = {}
+        self._providers: list[tuple[str, dict[str, str]]] = []
+        self._policy: OrtExecutionProviderDevicePolicy | Delegate | None = None
+        self._cancelled = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {k: v for k, v in self.__dict__.items() if k != "_policy" or not callable(v)}
+        return (_rebuilt, (type(self), state))
+
+    # -- string entries
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Set a configuration key; see ``sardonyx.session.config_keys``. Any key is kept; creation reviews them."""
+        self._add(key, value)
+
+    def get_session_config_entry(self, key: str) -> str:
+        return self._entry(key)
+
+    # -- dimensions and weights
+
+    def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
+        """Fix a symbolic dimension."""
+        self._dims_by_name[name] = int(value)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
+        """Fix every input dimension with this denotation (``DATA_BATCH`` ...)."""
+        self._dims_by_denotation[denotation] = int(value)
+
+    def add_initializer(self, name: str, ortvalue: Any) -> None:
+        """Use this OrtValue in place of the model's initializer."""
+        if name in self._initializers:
+            raise Misuse(f"An OrtValue for this name has already been added: {name}")
+        self._initializers[name] = _tensor_of(ortvalue)
+
+    def add_external_initializers(self, names: Sequence[str], ortvalues: Sequence[Any]) -> None:
+        """Give the contents of initializers that the model keeps in external files."""
+        if len(names) != len(ortvalues):
+            raise Misuse("names and OrtValues must be equally many", expected=len(names), got=len(ortvalues))
+        self._external_initializers.update(zip(names, map(_tensor_of, ortvalues), strict=True))
+
+    def add_external_initializers_from_files_in_memory(
+        self, file_names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """Give the contents of external files by the locations that the model names."""
+        if not len(file_names) == len(buffers) == len(lengths):
+            raise Misuse(
+                "file names, buffers and lengths must be equally many",
+                got=f"{len(file_names)}, {len(buffers)}, {len(lengths)}",
+            )
+        for name, buffer, length in zip(file_names, buffers, lengths, strict=True):
+            view = memoryview(buffer).cast("B")
+            if length > len(view):
+                raise Misuse(f"the buffer for {name!r} is shorter than its length", expected=length, got=len(view))
+            self._external_files[name] = bytes(view[:length])
+
+    # -- providers
+
+    def add_provider(self, name: str, options: Mapping[str, str]) -> None:
+        """Use this execution provider, after those added before."""
+        from sardonyx.session import environment
+
+        if name not in environment.ALL_PROVIDERS:
+            raise Misuse(f"Unknown Provider Type: {name}")
+        if name not in environment.get_available_providers():
+            raise InvalidArgument(
+                f"Failed to add provider of type '{name}' to SessionOptions", hint=environment.why_absent(name)
+            )
+        self._providers.append((name, {str(k): str(v) for k, v in options.items()}))
+
+    def add_provider_for_devices(self, ep_devices: Sequence[OrtEpDevice], options: Mapping[str, str]) -> None:
+        """Use the provider that owns these devices."""
+        if not ep_devices:
+            raise InvalidArgument("Must provide one or more OrtEpDevice instances.")
+        if len({d.ep_name for d in ep_devices}) > 1:
+            raise InvalidArgument("All OrtEpDevice instances must be of one provider.")
+        self.add_provider(ep_devices[0].ep_name, options)
+
+    def has_providers(self) -> bool:
+        return bool(self._providers) or self._policy is not None
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        if not isinstance(policy, OrtExecutionProviderDevicePolicy):
+            raise TypeError(f"an OrtExecutionProviderDevicePolicy is needed, not {policy!r}")
+        self._policy = policy
+
+    def set_provider_selection_policy_delegate(self, delegate: Delegate) -> None:
+        """``delegate(devices, model_metadata, runtime_metadata, max_selections)`` returns the devices to use."""
+        self._policy = delegate
+
+    # -- the rest
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Native custom operators cannot be called from here; the library is only looked for."""
+        try:
+            ctypes.CDLL(os.fspath(path))
+        except OSError as error:
+            raise Fail(f"Failed to load library {path} with error: {error}") from None
+        raise NotImplemented(
+            "libraries of native custom operators are written for onnxruntime's C API, which Sardonyx does not have",
+            where=os.fspath(path),
+        )
+
+    def set_load_cancellation_flag(self, flag: bool) -> None:
+        """True makes creations under way with these options stop."""
+        self._cancelled = bool(flag)
+
+    def set_ep_context_data_read_func(self, read_func: Callable[..., None], max_data_size: int) -> None:
+        raise NotImplemented("no provider of this build keeps EPContext data")
+
+    def clear_ep_context_data_read_func(self) -> None:
+        """There is never one to clear."""
+
+
+class RunOptions(Options):
+    """How one run goes."""
+
+    log_severity_level = Option(-1, "0 verbose to 4 fatal; -1 for the session's.")
+    log_verbosity_level = Option(0, "Kept for compatibility: verbose messages have one level here.")
+    logid = Option("", "A name for the run in log messages.")
+    only_execute_path_to_fetches = Option(False, "Run only what the wanted outputs need; so it always is here.")
+    terminate = Option(False, "True stops every run under way with these options, and refuses new ones.")
+    training_mode = Option(False, "Run operators that differ in training as in training.")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._adapters: list[LoraAdapter] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuilt, (type(self), self.__dict__.copy()))
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        self._add(key, value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        return self._entry(key)
+
+    def add_active_adapter(self, adapter: LoraAdapter) -> None:
+        """Feed this adapter's parameters to the run."""
+        self._adapters.append(adapter)
+
+
+def _rebuilt(cls: type[Options], state: dict[str, Any]) -> Options:
+    options = cls()
+    options.__dict__.update(state)
+    return options
+
+
+def _tensor_of(ortvalue: Any) -> Any:
+    native = getattr(ortvalue, "_ortvalue", ortvalue)
+    if not hasattr(native, "is_tensor"):
+        raise Misuse("The provided Python object must be an OrtValue", got=type(ortvalue).__name__)
+    return native.value

@@ -1,0 +1,35 @@
+"""Every Python block of the documents runs, in order, one namespace per document."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_python_blocks_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "demo", tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    text = document.read_text(encoding="utf-8")
+    namespace: dict[str, object] = {"__name__": document.stem}
+    for block in BLOCK.finditer(text):
+        line = text.count("\n", 0, block.start(1))
+        exec(compile("\n" * line + block[1], str(document), "exec"), namespace)
+
+
+def test_readme_shows_code_that_runs() -> None:
+    assert BLOCK.search((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("document", [*ROOT.glob("*.md"), *DOCUMENTS[1:]], ids=lambda p: p.name)
+def test_links_point_at_files(document: Path) -> None:
+    for target in LINK.findall(document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
