@@ -1,9 +1,12 @@
-"""Every Python block of the documents runs, in order, one namespace per document."""
+"""Every Python block of the documents runs, in order, one namespace per document; so does the demo."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+ENVIRONMENT = {**os.environ, "PYTHONIOENCODING": "utf-8"}
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
 
 
@@ -33,3 +37,12 @@ def test_readme_shows_code_that_runs() -> None:
 def test_links_point_at_files(document: Path) -> None:
     for target in LINK.findall(document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_demo_reads_digits() -> None:
+    program = [sys.executable, ROOT / "demo" / "demo.py"]
+    done = subprocess.run(program, capture_output=True, encoding="utf-8", check=False, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    accuracy = re.search(r"^accuracy: (\d+) of (\d+)", done.stdout, re.MULTILINE)
+    assert accuracy and int(accuracy[1]) / int(accuracy[2]) > 0.98, done.stdout
+    assert "NOT those of" not in done.stdout

@@ -109,11 +109,15 @@ class Expr:
 
 def apply(op: str, *operands: Operand) -> Expr:
     """The operation ``op``, typed by the rules above."""
-    args = tuple(x if isinstance(x, Expr) else Expr("const", (), None, x) for x in operands)
+    args = tuple(x if isinstance(x, Expr) else _constant(x) for x in operands)
     if op in _PREDICATES:
         return Expr(op, args, dtypes.bool_)
     typed = args[1:] if op == "where" else args
     return Expr(op, args, next((a.type for a in typed if a.type is not None), None))
+
+
+def _constant(value: float) -> Expr:
+    return Expr("int" if isinstance(value, int) else "real", (), None, value)
 
 
 def _unary(op: str) -> Callable[[Emitter, Operand], Expr]:
@@ -154,7 +158,10 @@ class Emitter:
 
 
 _PREDICATES = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf"))
-_SELECTORS = frozenset(("arg", "const", "copy", "where", "and", "or", "xor", "not"))
+_LEAVES = frozenset(("arg", "int", "real"))
+_SELECTORS = _LEAVES | frozenset(("copy", "where", "and", "or", "xor", "not"))
+_QUIET = _SELECTORS | _PREDICATES | {"minimum", "maximum", "abs", "neg", "shl", "shr"}
+"""Operations that raise no floating-point flag, so that numpy has nothing to warn about."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ class Program:
 
     def __str__(self) -> str:
         def line(i: int, s: Step) -> str:
-            words = [s.op, *(f"%{a}" for a in s.args)] if s.op != "const" else [s.op, repr(s.value)]
+            words = [s.op, *(f"%{a}" for a in s.args)] if s.op not in _LEAVES else [s.op, repr(s.value)]
             return f"%{i} = {' '.join(words)}"
 
         return "\n".join(line(i, s) for i, s in enumerate(self.steps))
@@ -190,7 +197,7 @@ class Program:
         return _NumpyCode(self)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)
 def trace(fn: Callable[..., Expr], present: tuple[bool, ...], **attributes: Any) -> Program:
     """The program that ``fn(emitter, *scalars, **attributes)`` writes; arguments not ``present`` are None to it."""
     steps: list[Step] = []
@@ -201,13 +208,10 @@ def trace(fn: Callable[..., Expr], present: tuple[bool, ...], **attributes: Any)
         """Value numbering; depth first, so a step follows what it uses."""
         number = seen.get(id(expr))
         if number is None:
-            value = (type(expr.value), expr.value) if expr.op == "const" else expr.value
-            key = Step(expr.op, tuple(emit(a) for a in expr.args), expr.type, value)
-            number = numbers.get(key, -1)
-            if number < 0:
-                number = numbers[key] = len(steps)
-                steps.append(Step(key.op, key.args, key.type, expr.value))
-            seen[id(expr)] = number
+            step = Step(expr.op, tuple(emit(a) for a in expr.args), expr.type, expr.value)
+            number = seen[id(expr)] = numbers.setdefault(step, len(steps))
+            if number == len(steps):
+                steps.append(step)
         return number
 
     arguments = [Expr("arg", (), i, i) for i in range(sum(present))]
@@ -268,44 +272,41 @@ _BLOCK = 1 << 14
 
 
 class _NumpyCode:
-    """A program as a list of numpy calls over a list of registers."""
+    """A program as a list of numpy calls over a list of registers: the arguments, the constants, one for each call."""
 
     def __init__(self, program: Program) -> None:
-        self.type = program.type
+        self.like = program.type if isinstance(program.type, int) else None
+        self.fixed = None if isinstance(program.type, int) else _numpy_type(program.type)
         self.widens = any(s.op not in _SELECTORS for s in program.steps)
-        register: dict[int, int] = {}
-        constants: list[Any] = []
-        order = [i for kind in (True, False) for i, s in enumerate(program.steps) if (s.op in ("arg", "const")) == kind]
-        self.calls: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
-        for i in order:
-            register[i] = len(register)
-            step = program.steps[i]
-            if step.op == "const":
-                constants.append(step.value)
-            elif step.op == "cast":
-                self.calls.append(_numpy_cast(step, register))
-            elif step.op != "arg":
-                self.calls.append((_NUMPY[step.op], tuple(register[a] for a in step.args)))
-        self.constants = tuple(constants)
+        self.is_quiet = all(s.op in _QUIET for s in program.steps)
+        leaves = [i for i, s in enumerate(program.steps) if s.op in _LEAVES]
+        rest = [i for i, s in enumerate(program.steps) if s.op not in _LEAVES]
+        register = {step: i for i, step in enumerate(leaves + rest)}
+        self.constants = [program.steps[i].value for i in leaves[program.arity :]]
+        self.calls = [_numpy_call(program.steps[i], register) for i in rest]
 
     def __call__(self, arrays: tuple[Array, ...]) -> Array:
-        result_type = self.type
-        want = arrays[result_type].dtype if isinstance(result_type, int) else _numpy_type(result_type)
+        if self.is_quiet:
+            return self.run(arrays)
         with np.errstate(all="ignore"):
-            first = arrays[0]
-            if len(self.calls) > 1 and first.size > 2 * _BLOCK and _is_blockable(arrays):
-                out = np.empty(first.shape, want)
-                flat = [a.reshape(-1) if a.size > 1 else a.reshape(()) for a in arrays]
-                into = out.reshape(-1)
-                for i in range(0, first.size, _BLOCK):
-                    into[i : i + _BLOCK] = self.evaluate([a[i : i + _BLOCK] if a.ndim else a for a in flat])
-                return out
-            value = self.evaluate(list(arrays))
-            if type(value) is not np.ndarray:
-                value = np.asarray(value, want)
-            return value if value.dtype == want else value.astype(want)
+            return self.run(arrays)
 
-    def evaluate(self, registers: list[Any]) -> Any:
+    def run(self, arrays: tuple[Array, ...]) -> Array:
+        want = self.fixed if self.like is None else arrays[self.like].dtype
+        first = arrays[0]
+        if first.size > 2 * _BLOCK and len(self.calls) > 1 and _is_blockable(arrays):
+            out = np.empty(first.shape, want)
+            flat = [a.reshape(-1) if a.size > 1 else a.reshape(()) for a in arrays]
+            into = out.reshape(-1)
+            for i in range(0, first.size, _BLOCK):
+                into[i : i + _BLOCK] = self.evaluate([a[i : i + _BLOCK] if a.ndim else a for a in flat])
+            return out
+        value = self.evaluate(list(arrays))
+        if type(value) is not np.ndarray:
+            value = np.asarray(value, want)
+        return value if value.dtype == want else value.astype(want)
+
+    def evaluate(self, registers: list[Any]) -> Array:
         if self.widens:
             for i, a in enumerate(registers):
                 if a.dtype not in _WIDE:
@@ -313,7 +314,8 @@ class _NumpyCode:
         registers += self.constants
         for fn, args in self.calls:
             registers.append(fn(*[registers[i] for i in args]))
-        return registers[-1]
+        result: Array = registers[-1]
+        return result
 
 
 _WIDE = frozenset(map(np.dtype, ("?", "b", "h", "i", "q", "B", "H", "I", "Q", "f", "d", "F", "D", "O")))
@@ -331,12 +333,15 @@ def _numpy_type(type: Type) -> np.dtype[Any]:
     return type.numpy
 
 
-def _numpy_cast(step: Step, register: dict[int, int]) -> tuple[Callable[..., Any], tuple[int, ...]]:
+def _numpy_call(step: Step, register: dict[int, int]) -> tuple[Callable[..., Any], list[int]]:
+    args = [register[a] for a in step.args]
+    if step.op != "cast":
+        return _NUMPY[step.op], args
     if isinstance(step.type, int):
-        return (lambda x, like: x.astype(like.dtype)), (register[step.args[0]], register[step.type])
+        return (lambda x, like: x.astype(like.dtype)), [*args, register[step.type]]
     dtype = _numpy_type(step.type)
     compute = dtype if dtype in _WIDE else np.dtype(np.float32)
-    return (lambda x: x.astype(dtype).astype(compute, copy=False)), (register[step.args[0]],)
+    return (lambda x: x.astype(dtype).astype(compute, copy=False)), args
 
 
 def run_numpy(program: Program, *arrays: Array) -> Array:

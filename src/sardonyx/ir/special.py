@@ -36,14 +36,17 @@ _FAR_F64 = (
 def erf(x: Array) -> Array:
     """The error function, in the type of ``x`` (float32 or float64; anything else in float64)."""
     if x.dtype == np.float32:
-        near, far, end = _NEAR_F32, _FAR_F32, 4.0
-    else:
-        near, far, end = _NEAR_F64, _FAR_F64, 6.0
+        return _erf(x, _NEAR_F32, _FAR_F32, 4.0)
+    return _erf(x, _NEAR_F64, _FAR_F64, 6.0)
+
+
+def _erf(x: Array, near: tuple[float, ...], far: tuple[float, ...], end: float) -> Array:
     size = np.minimum(np.abs(x), end)
     square = size * size
     inner = x + x * _horner(near, np.minimum(square, 1.0))
     outer = 1.0 - np.exp(_horner(far, size - 2.0) - square)
-    return np.where(size < 1.0, inner, np.copysign(outer, x))
+    value: Array = np.where(size < 1.0, inner, np.copysign(outer, x))
+    return value
 
 
 def _horner(coefficients: tuple[float, ...], x: Array) -> Array:

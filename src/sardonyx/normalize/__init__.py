@@ -1,1 +1,5 @@
 """Brings every node to one form, so that what comes after sees one version of each operator."""
+
+from sardonyx.normalize.run import lowest_opset, normalize
+
+__all__ = ["lowest_opset", "normalize"]

@@ -9,6 +9,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.ir import types
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Model, Node, Value
+from sardonyx.normalize.gradient import expand_gradients
 from sardonyx.normalize.registry import EXPANSIONS, UPGRADES, Result, Rewrite
 from sardonyx.ops.infer import infer_node
 
@@ -23,6 +24,7 @@ def normalize(model: Model) -> None:
         importlib.import_module(f"sardonyx.normalize.upgrades_{family}")
     newest = {"": newest_version(""), ML: newest_version(ML)}
     _Walk(model, newest).graph(model.graph)
+    expand_gradients(model.graph)
     left = {node.domain for node in model.graph.all_nodes()}
     expanded = {domain for domain, _ in EXPANSIONS if domain}
     for domain in [d for d in model.opsets if d in expanded and d not in left]:
@@ -136,3 +138,45 @@ def _schema(op_type: str, version: int, domain: str) -> tuple[int, bool] | None:
     except defs.SchemaError:
         return None
     return schema.since_version, schema.deprecated
+
+
+def lowest_opset(model: Model, domain: str = "", *, at_least: int = 1) -> int:
+    """The lowest opset of ``domain``, from ``at_least`` on, at which every node of a normalized model holds as it is.
+
+    The newest one where no single opset holds all of them.
+    """
+    newest = newest_version(domain)
+    valid = set(range(min(at_least, newest), newest + 1))
+    for node in model.graph.all_nodes():
+        if node.domain == domain:
+            valid -= {v for v in valid if not _holds_at(node, v)}
+    return min(valid, default=newest)
+
+
+def _holds_at(node: Node, version: int) -> bool:
+    """Whether a node in normal form is legal at an opset, and means the same there."""
+    from onnx import defs
+
+    if any(to > version for to, _ in UPGRADES.get((node.domain, node.op_type), ())):
+        return False
+    try:
+        schema = defs.get_schema(node.op_type, version, node.domain)
+    except defs.SchemaError:
+        return False
+    if schema.deprecated or not schema.min_input <= len(node.inputs) <= schema.max_input:
+        return False
+    if len(node.outputs) > schema.max_output or not node.attrs.keys() <= schema.attributes.keys():
+        return False
+    formal_types = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+    return all(
+        _fits(value, formals[min(i, len(formals) - 1)].type_str, formal_types)
+        for values, formals in ((node.inputs, schema.inputs), (node.outputs, schema.outputs))
+        for i, value in enumerate(values)
+        if value is not None
+    )
+
+
+def _fits(value: Value, formal: str, constraints: dict[str, set[str]]) -> bool:
+    return value.type is None or types.ort_name(value.type).replace(" ", "") in {
+        t.replace(" ", "") for t in constraints.get(formal, {formal})
+    }

@@ -42,7 +42,7 @@ def scan_batches(op: Builder, node: Node) -> Result:
         outputs=[Value(f"{op.prefix}/batch_{i}") for i in range(len(node.outputs))],
         body=batch, num_scan_inputs=len(batch.inputs),
     )  # fmt: skip
-    op.made.extend(inner.made)
+    op.made[:0] = inner.made
     return results  # type: ignore[no-any-return]
 
 

@@ -1,15 +1,16 @@
-"""Axes and sizes as ONNX writes them, checked."""
+"""Small helpers of the meanings: axes and sizes as ONNX writes them, checked; accumulation type; string tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sardonyx.errors import InvalidArgument
 
-Array = np.ndarray[Any, Any]
+Array = npt.NDArray[Any]
 
 
 def normal_axis(axis: int, rank: int, what: str) -> int:
@@ -40,6 +41,14 @@ def scalar(x: Array, what: str) -> Any:
     return x.reshape(-1)[0].item()
 
 
-def widened(x: Array) -> Array:
+def widen_floats(x: Array) -> Array:
     """Floats narrower than 32 bits as float32, the type that sums and softmaxes accumulate in; others as they are."""
     return x if x.dtype.kind in "biufcO" and x.dtype != np.float16 else x.astype(np.float32)
+
+
+def strings(words: Iterable[str], shape: Sequence[int]) -> Array:
+    """A string tensor."""
+    flat = list(words)
+    out = np.empty(len(flat), object)
+    out[:] = flat
+    return out.reshape(shape)

@@ -7,16 +7,15 @@ onnxruntime does: eight significant digits, ``NaN``, ``INF``, ``-INF``; the long
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.errors import InvalidArgument
+from sardonyx.ops.axes import Array, strings
+from sardonyx.ops.precision import largest_float
 from sardonyx.ops.registry import op
-
-Array = np.ndarray[Any, Any]
 
 _SATURATING = frozenset(("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
 _REAL = re.compile(r"\s*[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|inf(?:inity)?|nan)", re.IGNORECASE)
@@ -61,11 +60,11 @@ def convert(x: Array, target: DType, *, saturate: bool = True, round_mode: str =
             return _to_e8m0(x.astype(np.float32), saturate, round_mode).view(target.numpy)
         if source.is_float and source.numpy.itemsize < 4:
             x = x.astype(np.float32)
+        elif source.is_integer and target.is_float and target.bits < 32:
+            x = x.astype(np.float32 if source.bits < 32 else np.float64)
         if target.name in _SATURATING and saturate:
-            import ml_dtypes
-
-            limits = ml_dtypes.finfo(target.numpy)
-            x = np.clip(x.astype(np.float64 if x.dtype == np.float64 else np.float32), limits.min, limits.max)
+            top = largest_float(target.numpy)
+            x = np.clip(x.astype(np.float64 if x.dtype == np.float64 else np.float32), -top, top)
         elif target.is_integer and target.bits < 32 and x.dtype.kind == "f":
             x = x.astype(np.int32)
         if target.is_integer and target.bits < 8:
@@ -107,13 +106,13 @@ def _to_text(x: Array, source: DType) -> Array:
         words = [str(int(v)) for v in x.reshape(-1).tolist()]
     else:
         words = [_real_text(v) for v in x.astype(np.float64).reshape(-1).tolist()]
-    return _objects(words, x.shape)
+    return strings(words, x.shape)
 
 
 def _real_text(value: float) -> str:
     if value != value:
         return "NaN"
-    text = "%.8g" % value
+    text = f"{value:.8g}"
     return text.upper() if text.endswith("inf") else text
 
 
@@ -134,8 +133,3 @@ def _from_text(x: Array, target: DType) -> Array:
             raise InvalidArgument(f"Cast: a string is out of the range of {wide}", got=v)
     return np.array(values, wide).reshape(x.shape)
 
-
-def _objects(words: list[str], shape: tuple[int, ...]) -> Array:
-    out = np.empty(len(words), object)
-    out[:] = words
-    return out.reshape(shape)

@@ -15,7 +15,7 @@ MICROSOFT = "com.microsoft"
 
 
 @op("Inverse", domain=MICROSOFT)
-def inverse(x: Array) -> Array:
+def inverse(x: Array) -> Any:
     """The inverse of each matrix in the last two axes."""
     wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
     try:
@@ -24,15 +24,15 @@ def inverse(x: Array) -> Array:
         raise InvalidArgument(f"Inverse: {error}") from error
 
 
-def _rotl(x: Array, bits: int) -> Array:
+def _rotl(x: Array, bits: int) -> Any:
     return (x << np.uint32(bits)) | (x >> np.uint32(32 - bits))
 
 
-def _mixed(k: Array) -> Array:
+def _mixed(k: Array) -> Any:
     return _rotl(k * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
 
 
-def _murmur3(rows: Array, seed: int) -> Array:
+def _murmur3(rows: Array, seed: int) -> Any:
     """MurmurHash3_x86_32 of each row of bytes; all rows have the same length."""
     count, length = rows.shape
     h = np.full(count, seed, np.uint32)
@@ -52,7 +52,7 @@ def _murmur3(rows: Array, seed: int) -> Array:
 
 
 @op("MurmurHash3", domain=MICROSOFT)
-def murmur_hash3(x: Array, *, positive: int = 1, seed: int = 0) -> Array:
+def murmur_hash3(x: Array, *, positive: int = 1, seed: int = 0) -> Any:
     """A 32-bit hash of each element's bytes, of a string's UTF-8 bytes."""
     if x.dtype == object:
         hashes = [_murmur3(np.frombuffer(str(s).encode(), np.uint8)[None], seed)[0] for s in x.ravel()]
@@ -61,3 +61,56 @@ def murmur_hash3(x: Array, *, positive: int = 1, seed: int = 0) -> Array:
         rows = np.ascontiguousarray(x).reshape(-1, 1).view(np.uint8)
         flat = _murmur3(rows.reshape(x.size, x.dtype.itemsize), seed)
     return flat.reshape(x.shape).view(np.uint32 if positive else np.int32)
+
+
+@op("CropAndResize", domain=MICROSOFT)
+def crop_and_resize(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    crop_size: Array,
+    *,
+    mode: str = "bilinear",
+    extrapolation_value: float = 0.0,
+) -> Array:
+    """Boxes (y1, x1, y2, x2, in units of the image) of images, each resized to one size, corners on corners."""
+    if np.any((batch_indices < 0) | (batch_indices >= x.shape[0])):
+        raise InvalidArgument("CropAndResize: batch index out of range", expected=f"[0, {x.shape[0] - 1}]")
+    ys, xs = (
+        _samples(rois[:, i], rois[:, i + 2], size, int(count))
+        for i, size, count in zip((0, 1), x.shape[2:], crop_size, strict=True)
+    )
+    inside = ((ys >= 0) & (ys <= x.shape[2] - 1))[:, :, None] & ((xs >= 0) & (xs <= x.shape[3] - 1))[:, None, :]
+    images = x[batch_indices]
+    if mode == "nearest":
+        crops = _taken(images, _half_up(ys), _half_up(xs))
+    else:
+        top, left = np.floor(ys), np.floor(xs)
+        down, right = (ys - top)[:, None, :, None], (xs - left)[:, None, None, :]
+        upper, lower = (
+            _taken(images, rows, left) * (1 - right) + _taken(images, rows, np.ceil(xs)) * right
+            for rows in (top, np.ceil(ys))
+        )
+        crops = upper * (1 - down) + lower * down
+    return np.where(inside[:, None], crops, extrapolation_value).astype(x.dtype)
+
+
+def _samples(start: Array, end: Array, size: int, count: int) -> Array:
+    """Where the ``count`` samples of each box lie on an axis of ``size`` pixels."""
+    span = size - 1
+    if count == 1:
+        return (0.5 * (start + end) * span)[:, None]
+    step = (end - start) * span / (count - 1)
+    return start[:, None] * span + np.arange(count, dtype=start.dtype) * step[:, None]
+
+
+def _half_up(x: Array) -> Array:
+    return np.floor(x + 0.5)
+
+
+def _taken(images: Array, rows: Array, columns: Array) -> Array:
+    """images[r, :, rows[r], columns[r]] for each box r, coordinates kept inside the image."""
+    ys = np.clip(rows, 0, images.shape[2] - 1).astype(np.int64)
+    xs = np.clip(columns, 0, images.shape[3] - 1).astype(np.int64)
+    boxes = np.arange(images.shape[0])[:, None, None]
+    return np.moveaxis(images[boxes, :, ys[:, :, None], xs[:, None, :]], -1, 1)

@@ -72,7 +72,7 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> 
     check_elements(count, dtype, "the result of Range")
     narrow = dtypes.of_numpy(dtype).is_float and dtype.itemsize < 4
     compute = dtypes.of_onnx(stash_type).numpy if narrow else dtype
-    steps = np.arange(count).astype(compute) * compute.type(step) + compute.type(low)
+    steps: Array = np.arange(count).astype(compute) * compute.type(step) + compute.type(low)
     return steps.astype(dtype, copy=False)
 
 

@@ -48,8 +48,7 @@ def gather_elements(x: Array, indices: Array, *, axis: int = 0) -> Array:
 
 def _prefix(x: Array, indices: Array, axis: int, name: str) -> Array:
     """The part of ``x`` that indices of this shape can reach."""
-    fits = x.ndim == indices.ndim and all(i <= d for a, (i, d) in enumerate(zip(indices.shape, x.shape)) if a != axis)
-    if not fits:
+    if x.ndim != indices.ndim or any(indices.shape[a] > x.shape[a] for a in range(x.ndim) if a != axis):
         raise InvalidArgument(f"{name}: indices reach past the data", got=f"{list(indices.shape)} in {list(x.shape)}")
     return x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(indices.shape))]
 
@@ -66,7 +65,8 @@ def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     rank = indices.ndim - 1
     lead = [np.arange(n).reshape([n if a == i else 1 for i in range(rank)]) for a, n in enumerate(batch)]
     try:
-        return np.asarray(x[(*lead, *(indices[..., i] for i in range(depth)))])
+        where = (*lead, *(indices[..., i] for i in range(depth)))
+        return np.asarray(x[where])
     except IndexError:
         for i in range(depth):
             _checked("GatherND", indices[..., i], x.shape[batch_dims + i], batch_dims + i)
@@ -93,7 +93,7 @@ def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int = 0,
         raise InvalidArgument(
             "ScatterElements: updates and indices differ in shape", expected=indices.shape, got=updates.shape
         )
-    out = x.copy()
+    out: Array = x.copy()
     part = _prefix(out, indices, axis, "ScatterElements")
     where: list[Array] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     where[axis] = _checked("ScatterElements", indices, x.shape[axis], axis)
@@ -110,7 +110,7 @@ def scatter_nd(x: Array, indices: Array, updates: Array, *, reduction: str = "no
             got=f"updates {list(updates.shape)} at {list(indices.shape)} into {list(x.shape)}",
         )
     where = tuple(_checked("ScatterND", indices[..., i], x.shape[i], i) for i in range(depth))
-    out = x.copy()
+    out: Array = x.copy()
     _write(out, where, updates, reduction, "ScatterND")
     return out
 
@@ -123,7 +123,9 @@ def one_hot(indices: Array, depth: Array, values: Array, *, axis: int = -1) -> A
     if size < 1 or values.shape != (2,):
         raise InvalidArgument("OneHot needs a depth of at least 1 and two values", got=f"{size}, {list(values.shape)}")
     check_elements(size * math.prod(indices.shape), values.dtype, "the result of OneHot")
-    whole = indices if indices.dtype.kind in "iu" else indices.astype(np.int64)
-    at = np.expand_dims(np.where(whole < 0, whole + whole.dtype.type(min(size, np.iinfo(whole.dtype).max)), whole), axis)
+    whole = np.minimum(indices, np.iinfo(np.int64).max) if indices.dtype == np.uint64 else indices
+    whole = whole.astype(np.int64)
+    at = np.expand_dims(np.where(whole < 0, whole + size, whole), axis)
     positions = np.arange(size).reshape([-1 if a == axis else 1 for a in range(indices.ndim + 1)])
-    return np.where(at == positions, values[1], values[0]).astype(values.dtype, copy=False)
+    hot: Array = np.where(at == positions, values[1], values[0])
+    return hot.astype(values.dtype, copy=False)

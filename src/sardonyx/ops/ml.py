@@ -1,1 +1,238 @@
-"""Operator family: ml."""
+"""ai.onnx.ml: features, labels and maps. Linear models and tree ensembles have files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ops import ml_linear, ml_tree
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.ml_scores import ML, class_labels, rows
+from sardonyx.ops.registry import op
+
+__all__ = ["ml_linear", "ml_tree"]
+
+Array = np.ndarray[Any, Any]
+F32 = np.float32
+
+
+@op("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(x: Array, y: Array) -> Array:
+    """The columns ``y`` of the last axis; a vector counts as one row."""
+    if x.ndim == 0:
+        raise InvalidArgument("ArrayFeatureExtractor takes no scalar")
+    wanted = y.reshape(-1).astype(np.int64)
+    if not wanted.size or wanted.min() < 0 or wanted.max() >= x.shape[-1]:
+        raise InvalidArgument("a feature index is out of range", expected=f"[0, {x.shape[-1]})", got=wanted[:8].tolist())
+    return np.take(x.reshape(1, -1) if x.ndim == 1 else x, wanted, axis=-1)
+
+
+@op("Binarizer", domain=ML)
+def binarizer(x: Array, *, threshold: float = 0.0) -> Array:
+    return (x > x.dtype.type(threshold)).astype(x.dtype)
+
+
+@op("Scaler", domain=ML)
+def scaler(x: Array, *, offset: Any = (), scale: Any = ()) -> Array:
+    shift, factor = _per_feature(offset, x, "offset"), _per_feature(scale, x, "scale")
+    return (x.astype(F32) - shift) * factor
+
+
+@op("Imputer", domain=ML)
+def imputer(
+    x: Array,
+    *,
+    imputed_value_floats: Any = (),
+    imputed_value_int64s: Any = (),
+    replaced_value_float: float = 0.0,
+    replaced_value_int64: int = 0,
+) -> Array:
+    """One value, or NaN, of the data is replaced by a value for its column."""
+    if x.dtype.kind == "f":
+        wanted, missing = imputed_value_floats, replaced_value_float
+    else:
+        wanted, missing = imputed_value_int64s, replaced_value_int64
+    hit = np.isnan(x) if missing != missing else x == np.asarray(missing).astype(x.dtype)
+    return np.where(hit, _per_feature(wanted, x, "imputed_value").astype(x.dtype), x)
+
+
+@op("Normalizer", domain=ML)
+def normalizer(x: Array, *, norm: str = "MAX") -> Array:
+    """Each row over its largest element, its sum of magnitudes or its length; a row of zeros stays."""
+    table = rows(x).astype(F32)
+    if norm == "MAX":
+        size = table.max(axis=1, keepdims=True, initial=-np.inf)
+    elif norm == "L1":
+        size = np.abs(table).sum(axis=1, keepdims=True)
+    elif norm == "L2":
+        size = np.sqrt((table * table).sum(axis=1, keepdims=True))
+    else:
+        raise InvalidGraph(f"norm {norm!r} is not known", expected="MAX, L1 or L2")
+    return np.divide(table, size, out=table.copy(), where=size != 0).reshape(x.shape)
+
+
+@op("FeatureVectorizer", domain=ML)
+def feature_vectorizer(*xs: Array, inputdimensions: Any = ()) -> Array:
+    """The inputs side by side, each cut or filled with zeros to its declared width."""
+    widths = list(inputdimensions) or [rows(x).shape[1] for x in xs]
+    if len(widths) != len(xs) or min(widths) < 0:
+        raise InvalidGraph("inputdimensions does not fit the inputs", expected=len(xs), got=widths)
+    check_elements(_batch(xs[0]) * sum(widths), np.dtype(F32), "the output of FeatureVectorizer")
+    out = np.zeros((_batch(xs[0]), sum(widths)), F32)
+    start = 0
+    for x, width in zip(xs, widths, strict=True):
+        if _batch(x) != len(out):
+            raise InvalidArgument("the inputs have different numbers of rows", expected=len(out), got=_batch(x))
+        table = x.reshape(len(out), -1)[:, :width]
+        out[:, start : start + table.shape[1]] = table
+        start += width
+    return out
+
+
+@op("OneHotEncoder", domain=ML)
+def one_hot_encoder(x: Array, *, cats_int64s: Any = (), cats_strings: Any = (), zeros: int = 1) -> Array:
+    cats = np.array(list(cats_strings), dtype=object) if x.dtype == object else np.array(cats_int64s, np.int64)
+    codes = x if x.dtype == object else x.astype(np.int64)
+    hot = codes[..., None] == cats
+    if not zeros and not bool(hot.any(axis=-1).all()):
+        raise InvalidArgument("a value is not among the categories, and zeros=0 forbids that")
+    return hot.astype(F32)
+
+
+@op("CategoryMapper", domain=ML)
+def category_mapper(
+    x: Array,
+    *,
+    cats_int64s: Any = (),
+    cats_strings: Any = (),
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+) -> Array:
+    if len(cats_int64s) != len(cats_strings):
+        raise InvalidGraph("CategoryMapper's lists differ in length", got=(len(cats_int64s), len(cats_strings)))
+    ints, strings = np.array(cats_int64s, np.int64), np.array(list(cats_strings), dtype=object)
+    if x.dtype == object:
+        return _mapped(x, strings, ints, np.int64(default_int64))
+    return _mapped(x, ints, strings, default_string)
+
+
+@op("LabelEncoder", domain=ML)
+def label_encoder(
+    x: Array,
+    *,
+    default_float: float = -0.0,
+    default_int64: int = -1,
+    default_string: str = "_Unused",
+    default_tensor: Tensor | None = None,
+    keys_floats: Any = None,
+    keys_int64s: Any = None,
+    keys_strings: Any = None,
+    keys_tensor: Tensor | None = None,
+    values_floats: Any = None,
+    values_int64s: Any = None,
+    values_strings: Any = None,
+    values_tensor: Tensor | None = None,
+) -> Array:
+    """Each element through a table; what is not in it becomes the default of the values' type."""
+    keys = _column(keys_tensor, keys_floats, keys_int64s, keys_strings, "keys")
+    values = _column(values_tensor, values_floats, values_int64s, values_strings, "values")
+    if len(keys) != len(values):
+        raise InvalidGraph("LabelEncoder's keys and values differ in number", got=(len(keys), len(values)))
+    if default_tensor is not None:
+        default = default_tensor.numpy().reshape(-1)[0]
+    else:
+        default = {"f": default_float, "i": default_int64, "O": default_string}[values.dtype.kind]
+    return _mapped(x, keys, values, default)
+
+
+def _column(tensor: Tensor | None, floats: Any, ints: Any, strings: Any, name: str) -> Array:
+    if tensor is not None:
+        return tensor.numpy().reshape(-1)
+    if strings is not None:
+        return np.array(list(strings), dtype=object)
+    if floats is not None:
+        return np.array(floats, F32)
+    if ints is not None:
+        return np.array(ints, np.int64)
+    raise InvalidGraph(f"LabelEncoder has no {name}")
+
+
+def _mapped(x: Array, keys: Array, values: Array, default: Any) -> Array:
+    """``values`` at the first key equal to each element (NaN equals NaN), else ``default``."""
+    out = np.full(x.shape, default, values.dtype)
+    if not len(keys):
+        return out
+    if x.dtype == object:
+        table = dict(zip(reversed(keys.tolist()), reversed(range(len(keys))), strict=True))
+        at = np.fromiter((table.get(s, -1) for s in x.flat), np.int64, x.size).reshape(x.shape)
+        hit = at >= 0
+    else:
+        order, first = np.unique(keys, return_index=True)
+        at = np.minimum(np.searchsorted(order, x), len(order) - 1)
+        hit = (order[at] == x) | ((order[at] != order[at]) & (x != x))
+        at = first[at]
+    out[hit] = values[at[hit]]
+    return out
+
+
+@op("DictVectorizer", domain=ML)
+def dict_vectorizer(x: Mapping[Any, Any], *, int64_vocabulary: Any = (), string_vocabulary: Any = ()) -> Array:
+    """The map's values in the order of the vocabulary, zero or empty where it has none."""
+    values = [x.get(key) for key in (string_vocabulary or int64_vocabulary)]
+    sample = next(iter(x.values()), 0.0)
+    if isinstance(sample, str):
+        return np.array(["" if v is None else v for v in values], dtype=object).reshape(1, -1)
+    dtype = np.asarray(sample).dtype
+    if isinstance(sample, float):
+        dtype = np.dtype(F32)
+    return np.array([0 if v is None else v for v in values], dtype).reshape(1, -1)
+
+
+@op("CastMap", domain=ML)
+def cast_map(
+    x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
+) -> Array:
+    """A map as a row: its values by rising key, or each at the position its key names."""
+    casts = {"TO_FLOAT": (F32, float), "TO_INT64": (np.int64, int), "TO_STRING": (object, str)}
+    if cast_to not in casts or map_form not in ("DENSE", "SPARSE"):
+        raise InvalidGraph("CastMap does not know this form", got=(cast_to, map_form))
+    dtype, cast = casts[cast_to]
+    entries = sorted(x.items())
+    if map_form == "DENSE":
+        return np.array([cast(v) for _, v in entries], dtype).reshape(1, -1)
+    if entries and (entries[0][0] < 0 or entries[-1][0] >= max_map):
+        raise InvalidArgument("a key does not fit max_map", expected=f"[0, {max_map})", got=[k for k, _ in entries][:8])
+    check_elements(max_map, np.dtype(np.float64), "the output of CastMap")
+    out = np.full((1, max_map), cast(0) if cast is not str else "", dtype)
+    for key, v in entries:
+        out[0, key] = cast(v)
+    return out
+
+
+@op("ZipMap", domain=ML)
+def zip_map(
+    x: Array, *, classlabels_int64s: Any = None, classlabels_strings: Any = None
+) -> list[dict[Any, float]]:
+    """A map from label to score for every row."""
+    labels = class_labels(classlabels_strings, classlabels_int64s)
+    if labels is None:
+        raise InvalidGraph("ZipMap has no class labels")
+    keys = labels.tolist()
+    return [dict(zip(keys, row, strict=True)) for row in rows(x, len(keys)).tolist()]
+
+
+def _per_feature(values: Any, x: Array, name: str) -> Array:
+    """One value for all columns, or one for each."""
+    array = np.array(values)
+    columns = x.shape[-1] if x.ndim else 1
+    if array.ndim != 1 or len(array) not in (1, columns):
+        raise InvalidGraph(f"attribute {name!r} has the wrong length", expected=f"1 or {columns}", got=array.size)
+    return array.astype(F32) if array.dtype.kind == "f" else array
+
+
+def _batch(x: Array) -> int:
+    return x.shape[0] if x.ndim > 1 else 1

@@ -60,10 +60,11 @@ def flatten(x: Array, *, axis: int = 1) -> Array:
 @op("Transpose")
 def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
     if perm is None:
-        return x.T
-    if sorted(perm) != list(range(x.ndim)):
+        perm = range(x.ndim)[::-1]
+    elif sorted(perm) != list(range(x.ndim)):
         raise InvalidArgument("Transpose: perm is not a permutation of the axes", got=f"{list(perm)}, rank {x.ndim}")
-    return x.transpose(perm)
+    y: Array = x.transpose(perm)
+    return y
 
 
 @op("Squeeze")
@@ -140,7 +141,8 @@ def cut(x: Array, axis: int, lengths: Sequence[int]) -> list[Array]:
     lead = (slice(None),) * axis
     parts, start = [], 0
     for n in lengths:
-        parts.append(x[(*lead, slice(start, start + n))])
+        where = (*lead, slice(start, start + n))
+        parts.append(x[where])
         start += n
     return parts
 
@@ -155,7 +157,7 @@ def slice_(x: Array, starts: Array, ends: Array, axes: Array | None = None, step
     if 0 in stride:
         raise InvalidArgument("Slice: a step is 0", got=stride)
     index = [slice(None)] * x.ndim
-    for a, s, e, step in zip(normal_axes(along, x.ndim, "Slice"), first, last, stride):
+    for a, s, e, step in zip(normal_axes(along, x.ndim, "Slice"), first, last, stride, strict=True):
         index[a] = slice(s, e, step)
     return x[tuple(index)]
 
@@ -170,20 +172,19 @@ def pad(
     if len(amounts) != 2 * len(along):
         raise InvalidArgument("Pad: pads must have two numbers per axis", expected=2 * len(along), got=len(amounts))
     before, after = [0] * x.ndim, [0] * x.ndim
-    for a, b, e in zip(along, amounts, amounts[len(along) :]):
+    for a, b, e in zip(along, amounts[: len(along)], amounts[len(along) :], strict=True):
         before[a], after[a] = b, e
-    x = x[tuple(slice(max(-b, 0), max(d - max(-e, 0), 0)) for b, e, d in zip(before, after, x.shape))]
+    x = x[tuple(slice(max(-b, 0), max(d - max(-e, 0), 0)) for b, e, d in zip(before, after, x.shape, strict=True))]
     before, after = [max(b, 0) for b in before], [max(e, 0) for e in after]
-    shape = [d + b + e for d, b, e in zip(x.shape, before, after)]
+    shape = [d + b + e for d, b, e in zip(x.shape, before, after, strict=True)]
     check_elements(math.prod(shape), x.dtype, "the result of Pad")
     if mode == "constant":
-        fill = (constant.reshape(-1)[0] if constant is not None and constant.size else None) or _zero(x)
-        out = np.full(shape, fill, x.dtype)
-        out[tuple(slice(b, b + d) for b, d in zip(before, x.shape))] = x
+        out = np.full(shape, _zero(x) if constant is None else constant.reshape(-1)[0], x.dtype)
+        out[tuple(slice(b, b + d) for b, d in zip(before, x.shape, strict=True))] = x
         return out
     if mode not in _PAD_INDEX:
         raise InvalidArgument("Pad: no such mode", expected="constant, edge, reflect or wrap", got=mode)
-    for a, (b, e) in enumerate(zip(before, after)):
+    for a, (b, e) in enumerate(zip(before, after, strict=True)):
         if b or e:
             if x.shape[a] == 0:
                 raise InvalidArgument(f"Pad: mode {mode} has nothing to repeat", got=f"shape {list(x.shape)}, axis {a}")
@@ -211,14 +212,20 @@ def _zero(x: Array) -> object:
 @op("CenterCropPad")
 def center_crop_pad(x: Array, shape: Array, *, axes: Sequence[int] | None = None) -> Array:
     along = tuple(range(x.ndim)) if axes is None else normal_axes(axes, x.ndim, "CenterCropPad")
-    wanted = dict(zip(along, ints(shape)))
+    if shape.size != len(along) or (shape.size and shape.min() < 0):
+        raise InvalidArgument("CenterCropPad: one size of at least 0 per axis", got=f"{ints(shape)} for {list(along)}")
+    wanted = dict(zip(along, ints(shape), strict=True))
     sizes = [wanted.get(a, d) for a, d in enumerate(x.shape)]
     check_elements(math.prod(sizes), x.dtype, "the result of CenterCropPad")
-    source = tuple(slice(max(d - s, 0) // 2, max(d - s, 0) // 2 + min(d, s)) for d, s in zip(x.shape, sizes))
-    target = tuple(slice(max(s - d, 0) // 2, max(s - d, 0) // 2 + min(d, s)) for d, s in zip(x.shape, sizes))
     out = np.full(sizes, _zero(x), x.dtype)
-    out[target] = x[source]
+    out[_middle(sizes, x.shape)] = x[_middle(x.shape, sizes)]
     return out
+
+
+def _middle(sizes: Sequence[int], others: Sequence[int]) -> tuple[slice, ...]:
+    """The part of a tensor of ``sizes`` that lines up with the middle of one of ``others``."""
+    starts = [max(n - m, 0) // 2 for n, m in zip(sizes, others, strict=True)]
+    return tuple(slice(s, s + min(n, m)) for s, n, m in zip(starts, sizes, others, strict=True))
 
 
 @op("DepthToSpace")
@@ -228,7 +235,7 @@ def depth_to_space(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     if c % (b * b):
         raise InvalidArgument("DepthToSpace: channels do not divide by blocksize squared", got=f"{c} by {b * b}")
     if mode == "DCR":
-        y = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
+        y: Array = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
     else:
         y = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
     return y.reshape(n, c // (b * b), h * b, w * b)
@@ -240,7 +247,7 @@ def space_to_depth(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     b = blocksize
     if h % b or w % b:
         raise InvalidArgument("SpaceToDepth: height and width must divide by blocksize", got=f"{h} x {w} by {b}")
-    y = x.reshape(n, c, h // b, b, w // b, b)
+    y: Array = x.reshape(n, c, h // b, b, w // b, b)
     y = y.transpose(0, 3, 5, 1, 2, 4) if mode == "DCR" else y.transpose(0, 1, 3, 5, 2, 4)
     return y.reshape(n, c * b * b, h // b, w // b)
 
@@ -306,6 +313,6 @@ def tensor_scatter(
         positions = positions % room
     elif positions.size and not 0 <= positions.min() <= positions.max() < room:
         raise InvalidArgument(f"TensorScatter: a position is outside [0, {room})", got=starts.tolist())
-    out = past.copy()
+    out: Array = past.copy()
     np.moveaxis(out, axis, 1)[np.arange(past.shape[0])[:, None], positions] = np.moveaxis(update, axis, 1)
     return out

@@ -23,21 +23,35 @@ Array = np.ndarray[Any, Any]
 F = TypeVar("F", bound=Callable[..., Expr])
 
 _PROGRAMS: dict[tuple[str, str], Callable[..., Expr]] = {}
-_LARGE = 1 << 30
+_LARGE = 1 << 28
 
 
 def pointwise(name: str, *, domain: str = "") -> Callable[[F], F]:
     """Declare an operator by its scalar program ``fn(e, *scalars, **attributes)``; absent optional inputs are None."""
 
     def register(fn: F) -> F:
-        def meaning(*inputs: Array | None, **attributes: Any) -> Array:
-            present = tuple([x is not None for x in inputs])
-            arrays = tuple([x for x in inputs if x is not None])
-            if len(arrays) > 1:
-                _check_broadcast(name, arrays)
-            return run_numpy(trace(fn, present, **attributes), *arrays)
-
         _, *parameters = inspect.signature(fn).parameters.values()
+        has_optional = any(p.default is None for p in parameters)
+        programs: dict[Any, Program] = {}
+
+        def meaning(*inputs: Any, **attributes: Any) -> Array:
+            if has_optional:
+                present = tuple([x is not None for x in inputs])
+                inputs = tuple([x for x in inputs if x is not None])
+            else:
+                present = (True,) * len(inputs)
+            key = (present, *attributes.items())
+            program = programs.get(key)
+            if program is None:
+                program = programs[key] = trace(fn, present, **attributes)
+            if len(inputs) > 1 and math.prod([x.size for x in inputs]) > _LARGE:
+                _check_broadcast(name, inputs)
+            try:
+                return run_numpy(program, *inputs)
+            except ValueError:
+                _check_broadcast(name, inputs)
+                raise
+
         meaning.__name__, meaning.__doc__ = fn.__name__, fn.__doc__
         meaning.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         op(name, domain=domain)(meaning)
@@ -55,17 +69,13 @@ def program_of(name: str, arity: int | Sequence[bool], *, domain: str = "", **at
 
 
 def _check_broadcast(name: str, arrays: tuple[Array, ...]) -> None:
-    shape = arrays[0].shape
-    if all(a.shape == shape for a in arrays):
-        return
     try:
-        result = np.broadcast(*arrays) if len(arrays) <= 32 else reduce(np.broadcast, arrays)
+        count = math.prod(np.broadcast_shapes(*(a.shape for a in arrays)))
     except ValueError:
         raise InvalidArgument(
             f"{name}: the inputs do not broadcast together", got=", ".join(str(list(a.shape)) for a in arrays)
         ) from None
-    if result.size > _LARGE:
-        check_elements(result.size, arrays[0].dtype, f"the result of {name}")
+    check_elements(count, arrays[0].dtype, f"the result of {name}")
 
 
 # Arithmetic

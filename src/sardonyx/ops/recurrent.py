@@ -1,1 +1,268 @@
-"""Operator family: recurrent."""
+"""Recurrent layers: one matrix product projects all inputs, then a loop walks over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx import errors
+from sardonyx.ops.limits import check_elements
+from sardonyx.ops.precision import Array, narrow, require, widen
+from sardonyx.ops.registry import op
+
+Activation = Callable[[Array], Array]
+State = tuple[Array, ...]
+Step = Callable[[Array, State], State]
+
+
+def _sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))  # type: ignore[no-any-return]
+
+
+_ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], tuple[float, ...]]] = {
+    "relu": (lambda x, a, b: np.maximum(x, 0), ()),
+    "tanh": (lambda x, a, b: np.tanh(x), ()),
+    "sigmoid": (lambda x, a, b: _sigmoid(x), ()),
+    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), ()),
+    "softplus": (lambda x, a, b: np.logaddexp(x, 0), ()),
+    "affine": (lambda x, a, b: a * x + b, (1.0, 0.0)),
+    "leakyrelu": (lambda x, a, b: np.where(x >= 0, x, a * x), (0.01,)),
+    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), (1.0,)),
+    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
+    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), (0.2, 0.5)),
+    "elu": (lambda x, a, b: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))), (1.0,)),
+}
+"""Each function of (x, alpha, beta), with the defaults of those it uses."""
+
+
+def _activations(
+    what: str, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None, count: int
+) -> list[Activation]:
+    """Functions from their names; alphas and betas go, in order, to those that use them."""
+    require(len(names) == count, f"{what}: wrong number of activations", expected=count, got=list(names))
+    alpha, beta = iter(alphas or ()), iter(betas or ())
+    found: list[Activation] = []
+    for name in names:
+        entry = _ACTIVATIONS.get(name.lower())
+        if entry is None:
+            raise errors.InvalidArgument(f"{what}: unknown activation", expected=sorted(_ACTIVATIONS), got=name)
+        fn, defaults = entry
+        a = float(next(alpha, defaults[0])) if defaults else 0.0
+        b = float(next(beta, defaults[1])) if len(defaults) > 1 else 0.0
+        found.append(lambda x, fn=fn, a=a, b=b: fn(x, a, b))  # type: ignore[misc]
+    return found
+
+
+def _clipper(clip: float | None) -> Activation:
+    return (lambda x: x) if not clip else (lambda x: np.clip(x, -clip, clip))
+
+
+class _Layer:
+    """Inputs of a recurrent operator, checked, widened and brought to layout 0."""
+
+    def __init__(
+        self,
+        what: str,
+        gates: int,
+        x: Array,
+        w: Array,
+        r: Array,
+        b: Array | None,
+        lens: Array | None,
+        states: Sequence[Array | None],
+        direction: str,
+        layout: int,
+        hidden_size: int | None,
+    ) -> None:
+        require(direction in ("forward", "reverse", "bidirectional"), f"{what}: unknown direction", got=direction)
+        require(x.ndim == 3, f"{what}: X must have three axes", got=x.shape)
+        self.dtype, self.layout = x.dtype, layout
+        self.x = np.swapaxes(widen(x), 0, 1) if layout else widen(x)
+        steps, batch, width = self.x.shape
+        self.hidden = hidden = r.shape[-1]
+        self.reverse = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+        ways = len(self.reverse)
+        shapes: list[tuple[str, Array | None, tuple[int, ...]]] = [
+            ("W", w, (ways, gates * hidden, width)),
+            ("R", r, (ways, gates * hidden, hidden)),
+            ("B", b, (ways, 2 * gates * hidden)),
+            ("sequence_lens", lens, (batch,)),
+        ]
+        start = (batch, ways, hidden) if layout else (ways, batch, hidden)
+        shapes += [("an initial state", s, start) for s in states]
+        for name, value, shape in shapes:
+            fits = value is None or value.shape == shape
+            require(fits, f"{what}: {name} has the wrong shape", expected=shape, got=None if value is None else value.shape)
+        require(hidden_size in (None, hidden), f"{what}: hidden_size differs from R", expected=hidden, got=hidden_size)
+        if lens is not None and lens.size:
+            worst = int(lens.max() if lens.min() >= 0 else lens.min())
+            require(0 <= worst <= steps, f"{what}: a sequence length is out of range", expected=f"0 to {steps}", got=worst)
+        check_elements(steps * ways * batch * gates * hidden, self.x.dtype, f"gates of {what}")
+        self.w, self.r, self.lens = widen(w), widen(r), lens
+        self.b = np.zeros((ways, 2 * gates * hidden), self.x.dtype) if b is None else widen(b)
+        zeros = np.zeros((ways, batch, hidden), self.x.dtype)
+        self.states = [
+            zeros if s is None else np.swapaxes(widen(s), 0, 1) if layout else widen(s) for s in states
+        ]
+
+    def run(self, bias: Callable[[int], Array], step: Callable[[int], Step]) -> tuple[Array, ...]:
+        """Y and the last state of every kind, over all directions; ``bias`` and ``step`` are those of one direction."""
+        steps, batch, _ = self.x.shape
+        ys, finals = [], []
+        for way, backwards in enumerate(self.reverse):
+            order = self._order(backwards)
+            x = self.x if order is None else np.take_along_axis(self.x, order, axis=0)
+            projected = x.reshape(steps * batch, -1) @ self.w[way].T + bias(way)
+            projected = projected.reshape(steps, batch, -1)
+            advance = step(way)
+            state = tuple(s[way] for s in self.states)
+            y = np.zeros((steps, batch, self.hidden), x.dtype)
+            for t in range(steps):
+                after = advance(projected[t], state)
+                if self.lens is None:
+                    state, y[t] = after, after[0]
+                else:
+                    live = (t < self.lens)[:, None]
+                    state = tuple(np.where(live, a, s) for a, s in zip(after, state, strict=True))
+                    y[t] = np.where(live, after[0], 0)
+            ys.append(y if order is None else np.take_along_axis(y, order, axis=0))
+            finals.append(state)
+        all_y = np.stack(ys, axis=1)
+        lasts = [np.stack(s) for s in zip(*finals, strict=True)]
+        if self.layout:
+            all_y, lasts = all_y.transpose(2, 0, 1, 3), [np.swapaxes(s, 0, 1) for s in lasts]
+        return tuple(narrow(v, self.dtype) for v in (all_y, *lasts))
+
+    def _order(self, backwards: bool) -> Array | None:
+        """For a reverse direction, the input step each step reads: its sequence from the end, padding as it is."""
+        if not backwards:
+            return None
+        steps, batch, _ = self.x.shape
+        t = np.arange(steps)[:, None]
+        lens = np.full(batch, steps) if self.lens is None else self.lens.astype(np.int64)
+        return np.where(t < lens, lens - 1 - t, t)[:, :, None]
+
+
+@op("RNN")
+def rnn(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] = ("Tanh", "Tanh"),
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+) -> tuple[Array, ...]:
+    layer = _Layer("RNN", 1, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
+    ways = len(layer.reverse)
+    functions = _activations("RNN", activations[:ways], activation_alpha, activation_beta, ways)
+    limit = _clipper(clip)
+
+    def step(way: int) -> Step:
+        f, recurrent = functions[way], layer.r[way].T
+        return lambda gates, state: (f(limit(gates + state[0] @ recurrent)),)
+
+    return layer.run(lambda way: sum(np.split(layer.b[way], 2)), step)
+
+
+@op("GRU")
+def gru(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    layout: int = 0,
+    linear_before_reset: int = 0,
+) -> tuple[Array, ...]:
+    layer = _Layer("GRU", 3, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
+    hidden, ways = layer.hidden, len(layer.reverse)
+    names = activations or ("Sigmoid", "Tanh") * ways
+    functions = _activations("GRU", names, activation_alpha, activation_beta, 2 * ways)
+    limit = _clipper(clip)
+
+    def bias(way: int) -> Array:
+        inputs, recurrent = np.split(layer.b[way], 2)
+        if linear_before_reset:
+            recurrent = np.where(np.arange(3 * hidden) < 2 * hidden, recurrent, 0)
+        return np.asarray(inputs + recurrent)
+
+    def step(way: int) -> Step:
+        f, g = functions[2 * way : 2 * way + 2]
+        gate_weights, hidden_weights = layer.r[way, : 2 * hidden].T, layer.r[way, 2 * hidden :].T
+        hidden_bias = layer.b[way, 5 * hidden :]
+
+        def advance(gates: Array, state: State) -> State:
+            (h,) = state
+            z, reset = np.split(f(limit(gates[:, : 2 * hidden] + h @ gate_weights)), 2, axis=1)
+            through = reset * (h @ hidden_weights + hidden_bias) if linear_before_reset else (reset * h) @ hidden_weights
+            new = g(limit(gates[:, 2 * hidden :] + through))
+            return ((1 - z) * new + z * h,)
+
+        return advance
+
+    return layer.run(bias, step)
+
+
+@op("LSTM")
+def lstm(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    sequence_lens: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    p: Array | None = None,
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    hidden_size: int | None = None,
+    input_forget: int = 0,
+    layout: int = 0,
+) -> tuple[Array, ...]:
+    states = [initial_h, initial_c]
+    layer = _Layer("LSTM", 4, x, w, r, b, sequence_lens, states, direction, layout, hidden_size)
+    hidden, ways = layer.hidden, len(layer.reverse)
+    names = activations or ("Sigmoid", "Tanh", "Tanh") * ways
+    functions = _activations("LSTM", names, activation_alpha, activation_beta, 3 * ways)
+    limit = _clipper(clip)
+    fits = p is None or p.shape == (ways, 3 * hidden)
+    require(fits, "LSTM: P has the wrong shape", expected=(ways, 3 * hidden), got=None if p is None else p.shape)
+
+    def step(way: int) -> Step:
+        f, g, h_of = functions[3 * way : 3 * way + 3]
+        recurrent = layer.r[way].T
+        peep: Any = (0, 0, 0) if p is None else np.split(widen(p)[way], 3)
+
+        def advance(gates: Array, state: State) -> State:
+            h, c = state
+            i, o, forget, cell = np.split(gates + h @ recurrent, 4, axis=1)
+            i = f(limit(i + peep[0] * c))
+            forget = 1 - i if input_forget else f(limit(forget + peep[2] * c))
+            c = forget * c + i * g(limit(cell))
+            return f(limit(o + peep[1] * c)) * h_of(c), c
+
+        return advance
+
+    return layer.run(lambda way: sum(np.split(layer.b[way], 2)), step)

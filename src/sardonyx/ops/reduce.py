@@ -6,13 +6,14 @@ least value of its type, a minimum the greatest; NaN wins both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.axes import Array, ints, normal_axes, normal_axis, scalar, widened
+from sardonyx.ops.axes import Array, ints, normal_axes, normal_axis, scalar, widen_floats
 from sardonyx.ops.registry import op
 
 Axes: TypeAlias = "tuple[int, ...]"
@@ -31,7 +32,7 @@ def reduction(name: str) -> Callable[[Reduction], Reduction]:
             else:
                 along = () if noop_with_empty_axes else tuple(range(x.ndim))
             with np.errstate(all="ignore"):
-                return np.asarray(fn(widened(x), along, bool(keepdims))).astype(x.dtype, copy=False)
+                return np.asarray(fn(widen_floats(x), along, bool(keepdims))).astype(x.dtype, copy=False)
 
         op(name)(meaning)
         return fn
@@ -41,32 +42,32 @@ def reduction(name: str) -> Callable[[Reduction], Reduction]:
 
 @reduction("ReduceSum")
 def reduce_sum(x: Array, axes: Axes, keepdims: bool) -> Any:
-    return np.add.reduce(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return x.sum(axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
 @reduction("ReduceProd")
 def reduce_prod(x: Array, axes: Axes, keepdims: bool) -> Any:
-    return np.multiply.reduce(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+    return x.prod(axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
 @reduction("ReduceMean")
 def reduce_mean(x: Array, axes: Axes, keepdims: bool) -> Any:
-    count = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
+    count = math.prod([x.shape[a] for a in axes])
     if x.dtype.kind == "f":
         return reduce_sum(x, axes, keepdims) / x.dtype.type(count)
     wide = np.uint64 if x.dtype.kind == "u" else np.int64
-    total = np.add.reduce(x, axis=axes, keepdims=keepdims, dtype=wide)
+    total = x.sum(axis=axes, keepdims=keepdims, dtype=wide)
     return np.sign(total) * (np.abs(total) // wide(max(count, 1)))
 
 
 @reduction("ReduceMax")
 def reduce_max(x: Array, axes: Axes, keepdims: bool) -> Any:
-    return np.maximum.reduce(x, axis=axes, keepdims=keepdims, initial=_extreme(x.dtype, lowest=True))
+    return x.max(axis=axes, keepdims=keepdims, initial=_extreme(x.dtype, lowest=True))
 
 
 @reduction("ReduceMin")
 def reduce_min(x: Array, axes: Axes, keepdims: bool) -> Any:
-    return np.minimum.reduce(x, axis=axes, keepdims=keepdims, initial=_extreme(x.dtype, lowest=False))
+    return x.min(axis=axes, keepdims=keepdims, initial=_extreme(x.dtype, lowest=False))
 
 
 @reduction("ReduceL1")
@@ -113,7 +114,7 @@ def _arg(name: str, find: Callable[..., Any]) -> None:
         axis = normal_axis(axis, x.ndim, name)
         if x.shape[axis] == 0:
             raise InvalidArgument(f"{name}: the axis is empty", got=f"shape {list(x.shape)}, axis {axis}")
-        x = widened(x)
+        x = widen_floats(x)
         if select_last_index:
             found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=bool(keepdims))
         else:
@@ -130,7 +131,7 @@ _arg("ArgMin", np.argmin)
 def _cumulative(name: str, accumulate: Callable[..., Array], unit: int) -> None:
     def meaning(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
         along = normal_axis(scalar(axis, f"{name}: axis"), x.ndim, name)
-        wide = widened(np.flip(x, along) if reverse else x)
+        wide = widen_floats(np.flip(x, along) if reverse else x)
         with np.errstate(all="ignore"):
             if exclusive:
                 out = np.full_like(wide, unit)
@@ -157,18 +158,22 @@ def softmax_parts(x: Array, axis: int) -> tuple[Array, Array]:
 
 @op("Softmax")
 def softmax(x: Array, *, axis: int = -1) -> Array:
+    """In a narrow type every step of ONNX's function body rounds: the exponentials, their sum, the quotient."""
     axis = normal_axis(axis, x.ndim, "Softmax")
     with np.errstate(all="ignore"):
-        _, exps = softmax_parts(widened(x), axis)
-        exps /= exps.sum(axis=axis, keepdims=True)
-        return exps.astype(x.dtype, copy=False)
+        wide = widen_floats(x)
+        _, exps = softmax_parts(wide, axis)
+        if wide.dtype != x.dtype:
+            exps = exps.astype(x.dtype).astype(wide.dtype)
+        total = exps.sum(axis=axis, keepdims=True)
+        return (exps / total.astype(x.dtype).astype(wide.dtype)).astype(x.dtype, copy=False)
 
 
 @op("LogSoftmax")
 def log_softmax(x: Array, *, axis: int = -1) -> Array:
     axis = normal_axis(axis, x.ndim, "LogSoftmax")
     with np.errstate(all="ignore"):
-        shifted, exps = softmax_parts(widened(x), axis)
+        shifted, exps = softmax_parts(widen_floats(x), axis)
         shifted -= np.log(exps.sum(axis=axis, keepdims=True))
         return shifted.astype(x.dtype, copy=False)
 
@@ -179,5 +184,5 @@ def hardmax(x: Array, *, axis: int = -1) -> Array:
     axis = normal_axis(axis, x.ndim, "Hardmax")
     out = np.zeros(x.shape, x.dtype)
     if x.size:
-        np.put_along_axis(out, np.expand_dims(np.argmax(widened(x), axis), axis), x.dtype.type(1), axis)
+        np.put_along_axis(out, np.expand_dims(np.argmax(widen_floats(x), axis), axis), x.dtype.type(1), axis)
     return out

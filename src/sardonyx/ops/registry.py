@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAMILIES = (
-    "pointwise", "activation", "cast", "reduce", "topk", "movement", "create", "index", "matmul", "conv", "pool", "norm", "resize", "recurrent", "attention",
-    "quantize", "signal", "random", "sequence", "text", "vision", "loss", "training", "ml", "contrib",
+    "pointwise", "activation", "cast", "reduce", "topk", "movement", "create", "index", "matmul", "conv",
+    "conv_transpose", "pool", "norm", "resize", "sample", "recurrent", "attention", "quantize", "signal", "random",
+    "sequence", "text", "tfidf", "vision", "loss", "training", "ml", "contrib",
 )  # fmt: skip
 
 

@@ -1,1 +1,74 @@
-"""Operator family: text."""
+"""Operators on strings: concatenate, split, normalize, match."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.ops.axes import Array, strings
+from sardonyx.ops.registry import op
+
+
+@op("StringConcat")
+def string_concat(a: Array, b: Array) -> Array:
+    try:
+        a, b = np.broadcast_arrays(a, b)
+    except ValueError:
+        raise InvalidArgument(
+            "StringConcat: the inputs do not broadcast together", got=f"{list(a.shape)}, {list(b.shape)}"
+        ) from None
+    return strings((s + t for s, t in zip(a.reshape(-1).tolist(), b.reshape(-1).tolist(), strict=True)), a.shape)
+
+
+@op("StringSplit")
+def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
+    """Substrings along a new last axis, padded with empty ones, and how many there are of each."""
+    limit = -1 if maxsplit is None else maxsplit
+    parts: list[list[str]] = [s.split(delimiter or None, limit) for s in x.reshape(-1).tolist()]
+    width = max(map(len, parts), default=0)
+    padded = (word for p in parts for word in (*p, *[""] * (width - len(p))))
+    return strings(padded, (*x.shape, width)), np.array([len(p) for p in parts], np.int64).reshape(x.shape)
+
+
+_CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+
+
+@op("StringNormalizer")
+def string_normalizer(
+    x: Array,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str | None = None,
+    stopwords: Sequence[str] | None = None,
+) -> Array:
+    """Elements that are stop words are dropped, the others change case by Unicode's rules, whatever the locale."""
+    if not (x.ndim == 1 or (x.ndim == 2 and x.shape[0] == 1)) or case_change_action not in _CASES:
+        raise InvalidArgument(
+            "StringNormalizer needs shape [C] or [1, C] and a case action NONE, LOWER or UPPER",
+            got=f"{list(x.shape)}, {case_change_action}",
+        )
+    change = _CASES[case_change_action]
+    fold = str if is_case_sensitive else str.lower
+    stops = {fold(w) for w in stopwords or ()}
+    kept = [change(s) for s in x.reshape(-1).tolist() if fold(s) not in stops] or [""]
+    return strings(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as e:
+        raise InvalidArgument(f"RegexFullMatch: the pattern is not valid: {e}", got=pattern) from None
+
+
+@op("RegexFullMatch")
+def regex_full_match(x: Array, *, pattern: str | None = None) -> Array:
+    """Whether the pattern matches a whole string."""
+    full = _compiled(pattern or "").fullmatch
+    return np.array([full(s) is not None for s in x.reshape(-1).tolist()], bool).reshape(x.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.ops.axes import Array, normal_axis, scalar, widened
+from sardonyx.ops.axes import Array, normal_axis, scalar, widen_floats
 from sardonyx.ops.registry import op
 
 
@@ -23,7 +23,7 @@ def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int =
 
 def _order_keys(x: Array, *, descending: bool) -> Array:
     """Signed or unsigned integers that sort as ``x`` does: bits of reals, flipped below zero."""
-    x = widened(x)
+    x = widen_floats(x)
     if x.dtype.kind == "b":
         x = x.astype(np.int8)
     elif x.dtype.kind == "f":
@@ -50,7 +50,7 @@ def _first(keys: Array, count: int) -> Array:
 @op("Unique")
 def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array, Array, Array, Array]:
     """Distinct elements, or distinct slices along an axis; where each first occurs; which is which; how many."""
-    wide = widened(x)
+    wide = widen_floats(x)
     if axis is None:
         _, first, inverse, counts = np.unique(wide.reshape(-1), True, True, True)
     else:

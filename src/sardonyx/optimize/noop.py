@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from sardonyx import dtypes
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.shape import is_static
 from sardonyx.optimize.manager import Log, optimization
@@ -45,8 +46,11 @@ def _dropout(node: Node) -> Value | None:
 
 
 def _cast(node: Node) -> Value | None:
+    """A cast of a half-precision value to its own type stays: it says where a chain computed in f32 must round."""
     x = node.inputs[0]
-    return x if x is not None and x.dtype is not None and x.dtype.onnx == node.attrs.get("to") else None
+    if x is None or x.dtype is None or x.dtype in (dtypes.f16, dtypes.bf16):
+        return None
+    return x if x.dtype.onnx == node.attrs.get("to") else None
 
 
 def _same_shape(node: Node) -> Value | None:

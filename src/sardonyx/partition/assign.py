@@ -30,6 +30,18 @@ def assign(graph: Graph, providers: Sequence[Provider]) -> dict[Node, Owner]:
     return owners
 
 
+def prepare(graph: Graph, owners: dict[Node, Owner]) -> None:
+    """Let every provider rewrite its nodes, and record what it adds as its own."""
+    by_provider: dict[int, tuple[Provider, list[Node]]] = {}
+    for node, owner in owners.items():
+        by_provider.setdefault(id(owner.provider), (owner.provider, []))[1].append(node)
+    for provider, nodes in by_provider.values():
+        provider.prepare(graph, nodes)
+        for node in graph.nodes:
+            if node not in owners:
+                owners[node] = Owner(provider, f"written by {provider.name} for {', '.join(node.origin)}")
+
+
 def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:
     """Runs of neighbouring nodes of one owner, in order, with what crosses their borders."""
     groups: list[tuple[Provider, list[Node]]] = []

@@ -42,5 +42,8 @@ class Provider(Protocol):
     def claims(self, graph: Graph) -> Claims:
         """Which nodes of a graph this provider can run."""
 
+    def prepare(self, graph: Graph, owned: list[Node]) -> None:
+        """Rewrite the nodes that this provider owns to the form it runs best; nodes it adds are its own."""
+
     def compile(self, part: Part) -> Executable:
         """Make a part ready to run."""

@@ -237,9 +237,19 @@ class OrtEpDevice:
 
 
 def cpu_hardware() -> OrtHardwareDevice:
-    arm = platform.machine().lower() in ("aarch64", "arm64", "armv7l")
-    vendor = OrtDeviceVendorId.ARM if arm else OrtDeviceVendorId.INTEL
-    return OrtHardwareDevice(OrtHardwareDeviceType.CPU, vendor.name.title(), int(vendor), 0)
+    vendor = _cpu_vendor()
+    return OrtHardwareDevice(OrtHardwareDeviceType.CPU, vendor.name, int(vendor), 0)
+
+
+def _cpu_vendor() -> OrtDeviceVendorId:
+    if platform.machine().lower() in ("aarch64", "arm64", "armv7l"):
+        return OrtDeviceVendorId.ARM
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            amd = "AuthenticAMD" in file.read(4096)
+    except OSError:
+        amd = "AMD" in platform.processor()
+    return OrtDeviceVendorId.AMD if amd else OrtDeviceVendorId.INTEL
 
 
 def cpu_memory() -> OrtMemoryInfo:

@@ -16,10 +16,10 @@ from sardonyx.ir.shape import fits
 from sardonyx.ir.tensor import Tensor
 from sardonyx.model.load import load
 from sardonyx.model.save import save
-from sardonyx.normalize.run import normalize
+from sardonyx.normalize.run import lowest_opset, normalize
 from sardonyx.optimize.pipelines import optimize
 from sardonyx.optimize.shapes import fix_dimensions
-from sardonyx.partition.assign import Owner, assign, cut
+from sardonyx.partition.assign import Owner, assign, cut, prepare
 from sardonyx.partition.provider import Executable, Part, Provider, RunContext
 from sardonyx.providers.reference import ReferenceProvider
 from sardonyx.session.explain import Explanation
@@ -91,12 +91,6 @@ class Engine:
     def explain(self) -> Explanation:
         return self._explanation
 
-    def save(self, path: str) -> None:
-        """Write the optimized model, at the lowest opset in which it can be said."""
-        from sardonyx.normalize.run import lowest_opset
-
-        save(replace(self.model, opsets={**self.model.opsets, "": lowest_opset(self.model)}), path)
-
 
 def own(results: list[Any], args: Sequence[Any]) -> list[Any]:
     """The results, copied where they share memory with an argument, a constant or an earlier result."""
@@ -157,7 +151,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
     with phase("load"):
         model = load(source, folder=options.external_folder, in_memory=options.external_files)
         _replace_initializers(model, options.initializers)
-        graph = model.graph
+        graph, written = model.graph, dict(model.opsets)
         inputs = [v for v in graph.inputs if not v.overridable]
         outputs = [Value(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
     with phase("normalize"):
@@ -165,17 +159,26 @@ def build(source: Any, options: BuildOptions) -> Engine:
         fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
     with phase("optimize"):
         report = optimize(graph, options.level, options.disabled_passes)
+        if options.save_path is not None:
+            _save(model, written, options.save_path)
     with phase("partition"):
         owners = assign(graph, [*options.providers, ReferenceProvider()])
         _refuse_orphans(model, owners)
+        prepare(graph, owners)
         pieces = cut(graph, owners)
     with phase("compile"):
         parts = [(part, provider.compile(part)) for provider, part in pieces]
     outputs = [Value(o.name, o.type or v.type) for o, v in zip(outputs, graph.outputs, strict=True)]
-    engine = Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases)
-    if options.save_path is not None:
-        engine.save(options.save_path)
-    return engine
+    return Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases)
+
+
+def _save(model: Model, written: dict[str, int], path: str) -> None:
+    """Write the model as optimized, at the lowest opsets, from those it was written for on, that can say it."""
+    opsets = {
+        d: lowest_opset(model, d, at_least=written.get(d, 1)) if d in ("", "ai.onnx.ml") else v
+        for d, v in model.opsets.items()
+    }
+    save(replace(model, opsets=opsets), path)
 
 
 def _replace_initializers(model: Model, given: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from sardonyx.session.enums import (
 from sardonyx.session.misuse import Misuse
 
 if TYPE_CHECKING:
+    from sardonyx.partition.provider import RunContext
     from sardonyx.session.adapters import LoraAdapter
     from sardonyx.session.devices import OrtEpDevice
 
@@ -237,6 +238,16 @@ class SessionOptions(Options):
         """There is never one to clear."""
 
 
+class _Terminate(Option[bool]):
+    """A flag that reaches the runs under way when it is raised."""
+
+    def __set__(self, holder: Any, value: Any) -> None:
+        super().__set__(holder, value)
+        if holder.terminate:
+            for context in tuple(holder._under_way):
+                context.stop = True
+
+
 class RunOptions(Options):
     """How one run goes."""
 
@@ -244,15 +255,20 @@ class RunOptions(Options):
     log_verbosity_level = Option(0, "Kept for compatibility: verbose messages have one level here.")
     logid = Option("", "A name for the run in log messages.")
     only_execute_path_to_fetches = Option(False, "Run only what the wanted outputs need; so it always is here.")
-    terminate = Option(False, "True stops every run under way with these options, and refuses new ones.")
-    training_mode = Option(False, "Run operators that differ in training as in training.")
+    terminate = _Terminate(False, "True stops every run under way with these options, and refuses new ones.")
 
     def __init__(self) -> None:
         super().__init__()
         self._adapters: list[LoraAdapter] = []
+        self._under_way: set[RunContext] = set()
+
+    def __copy__(self) -> Options:
+        twin = super().__copy__()
+        twin.__dict__["_under_way"] = set()
+        return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuilt, (type(self), self.__dict__.copy()))
+        return (_rebuilt, (type(self), {**self.__dict__, "_under_way": set()}))
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         self._add(key, value)

@@ -1,4 +1,4 @@
-"""onnxruntime's own operators (com.microsoft) as bodies over ai.onnx, one module per family; importing registers them."""
+"""com.microsoft, the operators of onnxruntime's own, as bodies over ai.onnx: importing registers them."""
 
 from sardonyx.normalize.microsoft import (  # noqa: F401
     activation,

@@ -30,12 +30,13 @@ def activate(op: Builder, node: Node, x: Value, kind: str | None, params: dict[s
     """``kind`` applied to ``x``, with those of the parameters that it takes."""
     if not kind:
         return x
+    typed = given(node, 0)
     if kind == "Clip":
-        return op.Clip(x, like(op, params["alpha"], x), like(op, params["beta"], x))
+        return op.Clip(x, like(op, params["alpha"], typed), like(op, params["beta"], typed))
     if kind == "Silu":
         return op.Swish(x)
     if kind == "ScaledTanh":
-        alpha, beta = (like(op, params.get(p, 1.0), x) for p in ("alpha", "beta"))
+        alpha, beta = (like(op, params.get(p, 1.0), typed) for p in ("alpha", "beta"))
         return op.Mul(alpha, op.Tanh(op.Mul(beta, x)))
     if kind not in PARAMETERS:
         raise InvalidGraph(f"unknown activation {kind!r}", where=node.label, expected=", ".join(PARAMETERS))

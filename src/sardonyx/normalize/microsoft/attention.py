@@ -12,6 +12,7 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.body import (
+    END,
     MICROSOFT,
     count,
     cut,
@@ -30,8 +31,10 @@ from sardonyx.normalize.microsoft.rotary import join_heads, split_heads
 from sardonyx.normalize.registry import expand
 
 
-def padding_bias(op: Builder, node: Node, mask: Value | None, x: Value, keys: Value, past: Value | int) -> Any:
-    """The bias (batch, 1, queries or 1, keys) that a mask of any of the accepted shapes stands for.
+def padding_bias(
+    op: Builder, node: Node, mask: Value | None, x: Value, typed: Value, keys: Value, past: Value | int
+) -> Any:
+    """The bias (batch, 1, queries or 1, keys), in the type of ``typed``, that a mask for the rows of ``x`` stands for.
 
     One axis: the ends of the valid keys, one per row, and after them, where given, their starts. Two axes: 1 for a
     valid key. Three: the same for each query. Four: the same for each query of the longest sequence.
@@ -57,7 +60,7 @@ def padding_bias(op: Builder, node: Node, mask: Value | None, x: Value, keys: Va
         valid = op.Greater(mask, op.const(0, dtypes.i32.numpy))
     valid = op.Unsqueeze(valid, op.const({1: [1, 2], 2: [1, 2], 3: [1]}[rank])) if rank < 4 else valid
     value = node.attrs.get("mask_filter_value", -10000.0)
-    return op.Where(valid, like(op, 0.0, x), like(op, value, x))
+    return op.Where(valid, like(op, 0.0, typed), like(op, value, typed))
 
 
 def scale_of(node: Node) -> float | None:
@@ -74,7 +77,7 @@ def attend(
     outputs: int,
     flat: bool = True,
 ) -> tuple[Value, ...]:
-    """The first ``outputs`` of: output, present key, present value, probabilities."""
+    """The first ``outputs`` of: output, present key, present value, scores with their bias."""
     heads = required(node, "num_heads") if flat else None
     return several(
         op,
@@ -87,7 +90,7 @@ def attend(
         kv_num_heads=heads,
         scale=scale_of(node),
         is_causal=node.attrs.get("unidirectional", 0),
-        qk_matmul_output_mode=3 if outputs == 4 else None,
+        qk_matmul_output_mode=2 if outputs == 4 else None,
     )
 
 
@@ -123,7 +126,7 @@ def project_and_attend(
     past = (None, None) if stacked is None else (pick(op, stacked, 0), pick(op, stacked, 1))
     keys, old = key_count(op, x, 1, past[0])
     extra = None if bias_at is None else node.input(bias_at)
-    masked = padding_bias(op, node, node.input(mask_at), x, keys, old)
+    masked = padding_bias(op, node, node.input(mask_at), x, node.input(2) or x, keys, old)
     bias = extra if masked is None else total(op, masked, extra)
     if not wanted(node, 1):
         return attend(op, node, qkv, bias, past, outputs=1)
@@ -137,13 +140,13 @@ def add_bias(op: Builder, bias: Value | None, query: Value, xs: list[Value]) -> 
         return xs
     width = dim(op, query, -1)
     twice = op.Mul(width, op.const([2]))
-    shares = [cut(op, bias, 0, width, 0), cut(op, bias, width, twice, 0), cut(op, bias, twice, 2**62, 0)]
-    return [op.Add(x, share) for x, share in zip(xs, shares)]
+    shares = [cut(op, bias, 0, width, 0), cut(op, bias, width, twice, 0), cut(op, bias, twice, END, 0)]
+    return [op.Add(x, share) for x, share in zip(xs, shares, strict=False)]
 
 
 @expand("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(op: Builder, node: Node) -> tuple[Value, ...]:
-    """Attention after the projections; packed forms are unpacked, and a key of four axes has its heads split already."""
+    """Attention after the projections. Packed forms are unpacked; a key of four axes has its heads split already."""
     if node.input(8) is not None or node.input(9) is not None:
         raise refuse(node, "a shared key and value buffer")
     query, key, value = given(node, 0), node.input(1), node.input(2)
@@ -174,7 +177,7 @@ def attend_heads(
     else:
         query, (key, value) = split_heads(op, biased[0], required(node, "num_heads")), qkv[1:]
     keys, old = key_count(op, key, 1 if flat else 2, past[0])
-    masked = padding_bias(op, node, mask, qkv[0], keys, old)
+    masked = padding_bias(op, node, mask, qkv[0], given(node, 0), keys, old)
     total_bias = extra if masked is None else total(op, masked, extra)
     y, *rest = attend(op, node, (query, key, value), total_bias, past, outputs=len(node.outputs), flat=flat)
     return y if flat else join_heads(op, y), *rest
@@ -182,12 +185,27 @@ def attend_heads(
 
 @expand("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
 def decoder_masked_multi_head_attention(op: Builder, node: Node) -> tuple[Value, ...]:
-    """MultiHeadAttention for one query a row."""
-    if node.attrs.get("past_present_share_buffer", 0) or node.input(9) is not None:
-        raise refuse(node, "a shared key and value buffer")
+    """MultiHeadAttention for one query a row, over a cache that is appended to or, when shared, written into."""
+    if node.input(9) is not None:
+        raise refuse(node, "cache_indirection")
     query, key, value = given(node, 0), node.input(1), node.input(2)
     if key is None or value is None:
         qkv = list(op.Split(query, outputs=3, axis=-1, num_outputs=3))
     else:
         qkv = [query, key, value]
-    return attend_heads(op, node, qkv, node.input(10), node.input(3), node.input(4), (node.input(5), node.input(6)))
+    bias, mask, extra = node.input(10), node.input(3), node.input(4)
+    past = (node.input(5), node.input(6))
+    if not node.attrs.get("past_present_share_buffer", 0) or qkv[1].rank == 4:
+        return attend_heads(op, node, qkv, bias, mask, extra, past)
+    heads = required(node, "num_heads")
+    query, key, value = (split_heads(op, x, heads) for x in add_bias(op, bias, qkv[0], qkv))
+    at = op.Reshape(op.Cast(given(node, 7), to=dtypes.i64.onnx), op.const([1]))
+    rows = op.Expand(at, dim(op, query, 0))
+    present = [op.TensorScatter(p, new, rows, axis=2) for p, new in zip(past, (key, value), strict=True)]
+    end = op.Add(at, op.const([1]))
+    used_key, used_value = (cut(op, p, 0, end, 2) for p in present)
+    masked = padding_bias(op, node, mask, qkv[0], given(node, 0), end, at)
+    total_bias = extra if masked is None else total(op, masked, extra)
+    outputs = 4 if wanted(node, 3) else 1
+    y, *rest = attend(op, node, (query, used_key, used_value), total_bias, (None, None), outputs=outputs, flat=False)
+    return (join_heads(op, y), *present, *rest[2:])[: len(node.outputs)]

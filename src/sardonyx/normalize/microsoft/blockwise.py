@@ -15,7 +15,17 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
-from sardonyx.normalize.microsoft.body import MICROSOFT, cut, given, rank_of, refuse, required, swap_last, total
+from sardonyx.normalize.microsoft.body import (
+    MICROSOFT,
+    cut,
+    dim,
+    given,
+    like,
+    rank_of,
+    refuse,
+    required,
+    total,
+)
 from sardonyx.normalize.registry import expand
 
 UNSIGNED = {2: "u2", 4: "u4", 8: "u8"}
@@ -114,23 +124,29 @@ def mat_mul_bnb4(op: Builder, node: Node) -> Any:
     steps = op.Gather(scales, op.const(np.arange(n * k) // block))
     values = op.Mul(op.CastLike(op.Gather(op.const(table), codes), scales), steps)
     dense = op.Reshape(values, op.const([n, k]))
-    return op.MatMul(a, swap_last(op, dense) if node.attrs.get("transB", 1) else dense)
+    return op.MatMul(a, op.Transpose(dense, perm=[1, 0]) if node.attrs.get("transB", 1) else dense)
 
 
 @expand("GatherBlockQuantized", domain=MICROSOFT)
 def gather_block_quantized(op: Builder, node: Node) -> Any:
-    """Gather of a blockwise quantized table: what is gathered is dequantized, not the table."""
+    """Gather of a blockwise quantized table: what is gathered is dequantized, not the table.
+
+    An index out of range is no error; it gathers zeros.
+    """
     data, indices, scales, zeros = given(node, 0), given(node, 1), given(node, 2), node.input(3)
-    rank = rank_of(node, 0)
+    rank, index_rank = rank_of(node, 0), rank_of(node, 1)
     along, across = (node.attrs.get(name, d) % rank for name, d in (("gather_axis", 0), ("quantize_axis", 1)))
     block = node.attrs.get("block_size", 128)
     bits = node.attrs.get("bits", 4)
     if data.dtype is None or not data.dtype.is_integer:
         raise refuse(node, f"data of type {data.dtype}")
     packed = data.dtype is dtypes.u8
+    size = op.CastLike(dim(op, data, along), indices)
+    inside = op.And(op.Less(indices, size), op.GreaterOrEqual(indices, op.Neg(size)))
+    safe = op.Where(inside, indices, op.CastLike(op.const(0), indices))
 
     def gathered(x: Value) -> Any:
-        return op.Gather(x, indices, axis=along)
+        return op.Gather(x, safe, axis=along)
 
     def numbers(x: Value) -> Any:
         return unpack_last(op, x, bits) if packed and bits < 8 else x
@@ -140,10 +156,13 @@ def gather_block_quantized(op: Builder, node: Node) -> Any:
     elif zeros is not None and packed:
         zeros = trimmed(op, numbers(zeros), scales)
     if along == across:
-        return gathered(op.DequantizeLinear(numbers(data), scales, zeros, axis=across, block_size=block))
-    axis = across if across < along else across + rank_of(node, 1) - 1
-    points = None if zeros is None else gathered(zeros)
-    return op.DequantizeLinear(numbers(gathered(data)), gathered(scales), points, axis=axis, block_size=block)
+        y = gathered(op.DequantizeLinear(numbers(data), scales, zeros, axis=across, block_size=block))
+    else:
+        axis = across if across < along else across + index_rank - 1
+        points = None if zeros is None else gathered(zeros)
+        y = op.DequantizeLinear(numbers(gathered(data)), gathered(scales), points, axis=axis, block_size=block)
+    after = list(range(index_rank, index_rank + rank - 1 - along))
+    return op.Where(op.Unsqueeze(inside, op.const(after)) if after else inside, y, like(op, 0.0, scales))
 
 
 def unpack_last(op: Builder, x: Value, bits: int) -> Any:

@@ -11,6 +11,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 
 MICROSOFT = "com.microsoft"
+END = 2**62
+"""A slice bound past the end of any axis."""
 
 
 def given(node: Node, i: int) -> Value:

@@ -23,10 +23,8 @@ def parameters(node: Node) -> dict[str, float]:
     params = node.attrs.get("activation_params", [])
     expected = COUNTS.get(node.attrs.get("activation", ""), 0)
     if len(params) < expected:
-        raise InvalidGraph(
-            "activation_params has too few values", where=node.label, expected=expected, got=len(params)
-        )
-    return dict(zip(("alpha", "beta"), params))
+        raise InvalidGraph("activation_params has too few values", where=node.label, expected=expected, got=len(params))
+    return dict(zip(("alpha", "beta"), params, strict=False))
 
 
 def fused(op: Builder, node: Node, x: Value, residual: Value | None) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, given, total
+from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, given
 from sardonyx.normalize.microsoft.norm import EPSILON
 from sardonyx.normalize.registry import expand
 
@@ -16,7 +16,9 @@ def mask_index(op: Builder, ids: Value, mask: Value | None) -> Any:
     """How many ones each row of the mask has; zeros without a mask."""
     if mask is None:
         return op.Expand(op.const(0, dtypes.i32.numpy), dim(op, ids, 0))
-    return op.ReduceSum(op.Cast(op.Equal(mask, op.CastLike(op.const(1), mask)), to=dtypes.i32.onnx), op.const([1]), keepdims=0)
+    return op.ReduceSum(
+        op.Cast(op.Equal(mask, op.CastLike(op.const(1), mask)), to=dtypes.i32.onnx), op.const([1]), keepdims=0
+    )
 
 
 def embed(

@@ -14,7 +14,19 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.attention import scale_of
-from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, given, like, refuse, required, several, shape, wanted
+from sardonyx.normalize.microsoft.body import (
+    MICROSOFT,
+    count,
+    cut,
+    dim,
+    given,
+    like,
+    refuse,
+    required,
+    several,
+    shape,
+    wanted,
+)
 from sardonyx.normalize.microsoft.rotary import join_heads, rotate, split_heads
 from sardonyx.normalize.registry import expand
 
@@ -85,8 +97,12 @@ def group_query_attention(op: Builder, node: Node) -> tuple[Value | None, ...]:
     key = append(op, node.input(3), key, starts, length)
     value = append(op, node.input(4), value, starts, length)
     seen = visible(op, node, positions, ends, dim(op, key, 2))
-    y, *rest = attend(op, node, query, key, value, seen, node.input(10), batch)
-    return (join_heads(op, y), key, value, *rest[2:])[: len(node.outputs)]
+    y, *scores = attend(op, node, query, key, value, seen, node.input(10), batch)
+    if not scores:
+        return (join_heads(op, y), key, value)[: len(node.outputs)]
+    qk = cut(op, scores[-1], 0, dim(op, key, 2), 3)
+    unmasked = op.Where(seen, qk, like(op, 0.0, given(node, 0)))
+    return join_heads(op, y), key, value, cut(op, unmasked, 0, length, 3)
 
 
 def attend(
@@ -99,12 +115,11 @@ def attend(
     sink = node.input(11)
     mask = seen
     if bias is not None or sink is not None or node.attrs.get("smooth_softmax", -1) == 1:
-        zero = like(op, 0.0, query)
-        lowest = like(op, -np.inf, query)
+        zero, lowest = like(op, 0.0, given(node, 0)), like(op, -np.inf, given(node, 0))
         mask = op.Where(seen, zero if bias is None else widened(op, bias, dim(op, key, 2)), lowest)
     if sink is not None or node.attrs.get("smooth_softmax", -1) == 1:
         n = required(node, "num_heads")
-        share = like(op, 0.0, query) if sink is None else op.Reshape(sink, op.const([1, n, 1, 1]))
+        share = like(op, 0.0, given(node, 0)) if sink is None else op.Reshape(sink, op.const([1, n, 1, 1]))
         rows = shape(op, batch, n, dim(op, query, 2))
         mask = op.Concat(
             op.Expand(mask, shape(op, rows, dim(op, key, 2))), op.Expand(share, shape(op, rows, 1)), axis=3

@@ -7,7 +7,7 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, cut, dim, given, kept, like, required, scalar, shape
+from sardonyx.normalize.microsoft.body import MICROSOFT, cut, dim, given, kept, like, rank_of, required, scalar, shape
 from sardonyx.normalize.registry import expand
 
 
@@ -65,23 +65,15 @@ def torch_embedding(op: Builder, node: Node) -> Any:
 def unfold_tensor(op: Builder, node: Node) -> Any:
     """Windows of ``size`` elements along an axis, ``step`` apart, in a new last axis."""
     x, size, step = given(node, 0), required(node, "size"), node.attrs.get("step", 1)
-    rank = x.rank
     axis = node.attrs.get("dim", -1)
-    last = axis == -1 or (rank is not None and axis % rank == rank - 1)
     starts = op.Range(op.const(0), scalar(op, op.Sub(dim(op, x, axis), op.const([size - 1]))), op.const(step))
     places = op.Add(op.Unsqueeze(starts, op.const([1])), op.const(list(range(size))))
     windows = op.Gather(x, places, axis=axis)
-    if last:
+    if axis == -1:
         return windows
-    at = axis if axis >= 0 else axis + required_rank(node, rank)
-    order = [i for i in range(required_rank(node, rank) + 1) if i != at + 1]
-    return op.Transpose(windows, perm=[*order, at + 1])
-
-
-def required_rank(node: Node, rank: int | None) -> int:
-    from sardonyx.normalize.microsoft.body import rank_of
-
-    return rank_of(node, 0) if rank is None else rank
+    rank = rank_of(node, 0)
+    new = axis % rank + 1
+    return op.Transpose(windows, perm=[*(i for i in range(rank + 1) if i != new), new])
 
 
 @expand("RestorePadding", domain=MICROSOFT)
@@ -105,9 +97,7 @@ def remove_padding(op: Builder, node: Node) -> tuple[Value, ...]:
     flat = op.Reshape(op.Expand(valid, shape(op, batch, length)), op.const([-1]))
     used, padding = (op.Squeeze(op.NonZero(v), op.const([0])) for v in (flat, op.Not(flat)))
     tokens = op.Gather(op.Reshape(x, shape(op, -1, dim(op, x, 2))), used)
-    offsets = op.Reshape(
-        op.Cast(op.Concat(used, padding, axis=0), to=dtypes.i32.onnx), shape(op, batch, length)
-    )
+    offsets = op.Reshape(op.Cast(op.Concat(used, padding, axis=0), to=dtypes.i32.onnx), shape(op, batch, length))
     sums = op.CumSum(lengths, op.const(0))
     cumulated = op.Concat(op.const([0], dtypes.i32.numpy), sums, axis=0)
     longest = op.ReduceMax(lengths, op.const([0]), keepdims=1)

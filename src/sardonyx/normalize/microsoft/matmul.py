@@ -12,27 +12,24 @@ from sardonyx.normalize.microsoft.body import MICROSOFT, given, kept, like, perm
 from sardonyx.normalize.registry import expand
 
 
-def scaled(op: Builder, x: Value, factor: float) -> Any:
-    return x if factor == 1.0 else op.Mul(x, like(op, factor, x))
-
-
 def operand(op: Builder, x: Value, *, batch: int, transpose: int) -> Value:
-    """An operand with its matrix in the last two axes; ``batch``: the first axis is the first of the matrix."""
+    """An operand with its matrix in the last two axes; ``batch``: its first axis is the first of the matrix."""
     r = x.rank
-    if batch and r is not None and r > 2:
-        return op.Transpose(x, perm=[*range(1, r - 1), r - 1, 0] if transpose else [*range(1, r - 1), 0, r - 1])  # type: ignore[no-any-return]
-    if batch and r is None:
-        x = permute(op, x, "i...j->...ij", None)
-    if r == 1:
+    if r == 1 or not (batch or transpose):
         return x
-    return swap_last(op, x) if transpose else x
+    if not batch or r == 2:
+        return swap_last(op, x) if transpose else x
+    if transpose:
+        return permute(op, x, "i...j->...ji", None if r is None else [*range(1, r), 0])
+    return permute(op, x, "i...j->...ij", None if r is None else [*range(1, r - 1), 0, r - 1])
 
 
 def product(op: Builder, node: Node) -> Any:
     flags = node.attrs.get
     a = operand(op, given(node, 0), batch=flags("transBatchA", 0), transpose=flags("transA", 0))
     b = operand(op, given(node, 1), batch=flags("transBatchB", 0), transpose=flags("transB", 0))
-    return scaled(op, op.MatMul(a, b), flags("alpha", 1.0))
+    y, alpha = op.MatMul(a, b), flags("alpha", 1.0)
+    return y if alpha == 1.0 else op.Mul(y, like(op, alpha, given(node, 0)))
 
 
 @expand("FusedMatMul", domain=MICROSOFT)
@@ -50,7 +47,7 @@ def transpose_mat_mul(op: Builder, node: Node) -> Any:
 def fused_mat_mul_activation(op: Builder, node: Node) -> Any:
     kind = required(node, "activation")
     if kind in ("Softmax", "LogSoftmax", "Hardmax"):
-        return op.call("", kind, product(op, node), **{"axis": node.attrs.get("activation_axis", -1)})
+        return op.call("", kind, product(op, node), axis=node.attrs.get("activation_axis", -1))
     return activate(op, node, product(op, node), kind, parameters(node))
 
 
@@ -62,9 +59,7 @@ def parameters(node: Node) -> dict[str, float]:
 
 @expand("FusedGemm", domain=MICROSOFT)
 def fused_gemm(op: Builder, node: Node) -> Any:
-    gemm = op.Gemm(
-        given(node, 0), given(node, 1), node.input(2), **kept(node, "alpha", "beta", "transA", "transB")
-    )
+    gemm = op.Gemm(given(node, 0), given(node, 1), node.input(2), **kept(node, "alpha", "beta", "transA", "transB"))
     return activate(op, node, gemm, node.attrs.get("activation"), parameters(node))
 
 
@@ -73,7 +68,7 @@ def gemm_float8(op: Builder, node: Node) -> Any:
     """activation(alpha * scaleA A' * scaleB B' + beta C) / scaleY, computed in f32, in the type ``dtype`` names."""
     factors = [node.input(i) for i in (3, 4, 5)]
     a, b = (op.Cast(given(node, i), to=dtypes.f32.onnx) for i in (0, 1))
-    a, b = (x if s is None else op.Mul(x, s) for x, s in zip((a, b), factors))
+    a, b = (x if s is None else op.Mul(x, s) for x, s in zip((a, b), factors[:2], strict=True))
     c = node.input(2)
     beta = node.attrs.get("beta", 0.0)
     bias = None if c is None or beta == 0.0 else op.Cast(c, to=dtypes.f32.onnx)

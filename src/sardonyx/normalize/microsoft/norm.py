@@ -12,7 +12,9 @@ from sardonyx.normalize.microsoft.body import (
     channels_first,
     channels_last,
     given,
+    rank_of,
     required,
+    several,
     total,
     wanted,
 )
@@ -21,14 +23,9 @@ from sardonyx.normalize.registry import expand
 EPSILON = 1e-12
 
 
-def inverse_rms(op: Builder, x: Value, axis: int, epsilon: float) -> Any:
-    """1 / sqrt(mean(x*x) + epsilon) over the axes from ``axis`` on, in f32, those axes kept as 1."""
+def inverse_rms(op: Builder, x: Value, axes: list[int], epsilon: float) -> Any:
+    """1 / sqrt(mean(x*x) + epsilon) over some axes, which stay as 1, in f32."""
     wide = op.Cast(x, to=dtypes.f32.onnx)
-    if axis != -1:
-        x_rank = x.rank if x.rank is not None else 0
-        axes = list(range(axis, 0) if axis < 0 else range(axis, x_rank))
-    else:
-        axes = [-1]
     mean = op.ReduceMean(op.Mul(wide, wide), op.const(axes), keepdims=1)
     return op.Reciprocal(op.Sqrt(op.Add(mean, op.const(epsilon))))
 
@@ -37,11 +34,11 @@ def simplified(op: Builder, node: Node) -> tuple[Value | None, ...]:
     """x / rms(x) * scale; the second output is 1 / rms(x)."""
     x = given(node, 0)
     axis, epsilon = node.attrs.get("axis", -1), node.attrs.get("epsilon", 1e-5)
-    y = op.RMSNormalization(
-        x, given(node, 1), axis=axis, epsilon=epsilon, stash_type=node.attrs.get("stash_type")
-    )
-    inverse = inverse_rms(op, x, axis, epsilon) if wanted(node, 1) else None
-    return (y, inverse)[: len(node.outputs)]
+    y = op.RMSNormalization(x, given(node, 1), axis=axis, epsilon=epsilon, stash_type=node.attrs.get("stash_type"))
+    if not wanted(node, 1):
+        return (y,)
+    axes = list(range(axis, 0)) if axis < 0 else list(range(axis, rank_of(node, 0)))
+    return y, inverse_rms(op, x, axes, epsilon)
 
 
 expand("SimplifiedLayerNormalization", domain="")(simplified)
@@ -52,10 +49,19 @@ expand("SimplifiedLayerNormalization", domain=MICROSOFT)(simplified)
 def skip_layer_normalization(op: Builder, node: Node) -> tuple[Value | None, ...]:
     """LayerNormalization of input + skip + bias; the sum is the last output."""
     summed = total(op, given(node, 0), given(node, 1), node.input(4))
-    normalized = op.LayerNormalization(
-        summed, given(node, 2), node.input(3), outputs=3, axis=-1, epsilon=node.attrs.get("epsilon", EPSILON)
+    statistics = wanted(node, 1) or wanted(node, 2)
+    y, *rest = several(
+        op,
+        "LayerNormalization",
+        summed,
+        given(node, 2),
+        node.input(3),
+        outputs=3 if statistics else 1,
+        axis=-1,
+        epsilon=node.attrs.get("epsilon", EPSILON),
     )
-    return (*normalized, summed)[: len(node.outputs)]
+    mean, inverse = rest if statistics else (None, None)
+    return (y, mean, inverse, summed)[: len(node.outputs)]
 
 
 @expand("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
@@ -64,12 +70,11 @@ def skip_simplified_layer_normalization(op: Builder, node: Node) -> tuple[Value 
     epsilon = node.attrs.get("epsilon", EPSILON)
     summed = total(op, given(node, 0), given(node, 1), node.input(3))
     y = op.RMSNormalization(summed, given(node, 2), axis=-1, epsilon=epsilon)
-    inverse = inverse_rms(op, summed, -1, epsilon) if wanted(node, 2) else None
+    inverse = inverse_rms(op, summed, [-1], epsilon) if wanted(node, 2) else None
     return (y, None, inverse, summed)[: len(node.outputs)]
 
 
-def group_norm(op: Builder, node: Node, x: Value, last: bool) -> Any:
-    rank = x.rank
+def group_norm(op: Builder, node: Node, x: Value, *, rank: int | None, last: bool) -> Any:
     wide = op.Cast(channels_first(op, x, rank) if last else x, to=dtypes.f32.onnx)
     gamma, beta = (op.Cast(given(node, i), to=dtypes.f32.onnx) for i in (1, 2))
     epsilon = node.attrs.get("epsilon", 1e-5)
@@ -82,7 +87,8 @@ def group_norm(op: Builder, node: Node, x: Value, last: bool) -> Any:
 @expand("GroupNorm", domain=MICROSOFT)
 def group_norm_op(op: Builder, node: Node) -> Any:
     """GroupNormalization over channels-last data, in f32, with an optional SiLU."""
-    return group_norm(op, node, given(node, 0), bool(node.attrs.get("channels_last", 1)))
+    x = given(node, 0)
+    return group_norm(op, node, x, rank=x.rank, last=bool(node.attrs.get("channels_last", 1)))
 
 
 @expand("SkipGroupNorm", domain=MICROSOFT)
@@ -95,6 +101,4 @@ def skip_group_norm(op: Builder, node: Node) -> tuple[Value, ...]:
     if bias is not None and not last:
         bias = op.Unsqueeze(bias, op.const([1, 2]))
     summed = total(op, x, skip, bias)
-    if summed.rank is None:
-        summed.type = x.type
-    return (group_norm(op, node, summed, last), summed)[: len(node.outputs)]
+    return (group_norm(op, node, summed, rank=x.rank, last=last), summed)[: len(node.outputs)]

@@ -32,17 +32,17 @@ from sardonyx.normalize.registry import expand
 def real(op: Builder, node: Node, i: int) -> Any:
     """Inputs i, i+1 and i+2 are a quantized tensor, its scale and its zero point: the reals they stand for."""
     zero = node.input(i + 2)
-    return op.DequantizeLinear(given(node, i), scalar(op, given(node, i + 1)), None if zero is None else scalar(op, zero))
+    return op.DequantizeLinear(
+        given(node, i), scalar(op, given(node, i + 1)), None if zero is None else scalar(op, zero)
+    )
 
 
 def quantized(op: Builder, node: Node, x: Value, i: int) -> Any:
     """``x`` by the scale at input i and the zero point at i+1, in the type of the node's data."""
     zero = node.input(i + 1)
-    return op.QuantizeLinear(x, scalar(op, given(node, i)), zero_like(op, given(node, 0)) if zero is None else scalar(op, zero))
-
-
-def zero_like(op: Builder, x: Value) -> Value:
-    return like(op, 0.0, x)
+    return op.QuantizeLinear(
+        x, scalar(op, given(node, i)), like(op, 0.0, given(node, 0)) if zero is None else scalar(op, zero)
+    )
 
 
 @expand("QLinearAdd", domain=MICROSOFT)
@@ -106,15 +106,13 @@ def q_linear_softmax(op: Builder, node: Node) -> Any:
         y = op.Softmax(wide, axis=node.attrs.get("axis", -1))
     step = op.Reciprocal(op.Floor(op.Reciprocal(scalar(op, given(node, 3)))))
     zero = node.input(4)
-    return op.QuantizeLinear(y, step, zero_like(op, x) if zero is None else scalar(op, zero))
+    return op.QuantizeLinear(y, step, like(op, 0.0, x) if zero is None else scalar(op, zero))
 
 
 def average_pool(op: Builder, node: Node, last: bool) -> Any:
     x, rank = given(node, 0), given(node, 0).rank
     wide = real(op, node, 0)
-    pooled = op.AveragePool(
-        channels_first(op, wide, rank) if last else wide, **kept(node, *POOL, "count_include_pad")
-    )
+    pooled = op.AveragePool(channels_first(op, wide, rank) if last else wide, **kept(node, *POOL, "count_include_pad"))
     y = rounded(op, node, pooled, x)
     return channels_last(op, y, rank) if last else y
 

@@ -58,4 +58,4 @@ def q_attention(op: Builder, node: Node) -> tuple[Value, ...]:
     acc = integer_product(op, x, weight, node.input(6), node.input(7))
     factor = op.Cast(op.Mul(x_scale, w_scale), to=dtypes.f32.onnx)
     projected = op.Add(op.CastLike(op.Mul(acc, factor), bias), bias)
-    return project_and_attend(op, node, projected, projected, 5, 8, None)
+    return project_and_attend(op, node, x, projected, 5, 8, None)

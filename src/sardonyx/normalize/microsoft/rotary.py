@@ -6,7 +6,7 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
-from sardonyx.normalize.microsoft.body import MICROSOFT, count, dim, given, rank_of, refuse, shape
+from sardonyx.normalize.microsoft.body import END, MICROSOFT, count, cut, dim, given, rank_of, refuse, shape
 from sardonyx.normalize.registry import expand
 
 
@@ -23,8 +23,11 @@ def join_heads(op: Builder, x: Value) -> Any:
 def rotate(op: Builder, x: Value, positions: Value, cos: Value, sin: Value, interleaved: int) -> Any:
     """x of four axes rotated; a cache narrower than half a head leaves the rest of the head as it is."""
     width = None if cos.shape is None else cos.shape[-1]
-    partial = 2 * width if isinstance(width, int) else 0
-    return op.RotaryEmbedding(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=partial)
+    if isinstance(width, int):
+        return op.RotaryEmbedding(x, cos, sin, positions, interleaved=interleaved, rotary_embedding_dim=2 * width)
+    turning = op.Mul(dim(op, cos, -1), op.const([2]))
+    turned = op.RotaryEmbedding(cut(op, x, 0, turning, 3), cos, sin, positions, interleaved=interleaved)
+    return op.Concat(turned, cut(op, x, turning, END, 3), axis=3)
 
 
 @expand("RotaryEmbedding", domain=MICROSOFT)

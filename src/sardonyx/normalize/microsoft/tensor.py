@@ -7,7 +7,7 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, refuse, required, swap_last
+from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, refuse
 from sardonyx.normalize.registry import expand
 
 
@@ -19,7 +19,7 @@ def c_dist(op: Builder, node: Node) -> Any:
         raise refuse(node, f"metric={metric!r}")
     a, b = given(node, 0), given(node, 1)
     norms = [op.ReduceSumSquare(v, op.const([1]), keepdims=1) for v in (a, b)]
-    cross = op.Mul(op.MatMul(a, swap_last(op, b)), like(op, -2.0, a))
+    cross = op.Mul(op.MatMul(a, op.Transpose(b, perm=[1, 0])), like(op, -2.0, a))
     squares = op.Max(op.Add(op.Add(cross, norms[0]), op.Transpose(norms[1], perm=[1, 0])), like(op, 0.0, a))
     return op.Sqrt(squares) if metric == "euclidean" else squares
 
@@ -30,11 +30,9 @@ def is_all_finite(op: Builder, node: Node) -> Any:
     nan_only, inf_only = node.attrs.get("isnan_only", 0), node.attrs.get("isinf_only", 0)
     bad = []
     for i in range(len(node.inputs)):
-        wide = op.Cast(given(node, i), to=dtypes.f32.onnx) if not (nan_only or inf_only) else given(node, i)
-        checks = [] if inf_only else [op.IsNaN(given(node, i))]
-        checks += [] if nan_only else [op.IsInf(wide if inf_only else given(node, i))]
-        for check in checks:
-            bad.append(op.ReduceMax(op.Cast(op.Reshape(check, op.const([-1])), to=dtypes.i32.onnx), keepdims=0))
+        x = op.Reshape(given(node, i), op.const([-1]))
+        found = op.IsNaN(x) if nan_only else op.IsInf(x) if inf_only else op.Or(op.IsNaN(x), op.IsInf(x))
+        bad.append(op.ReduceMax(op.Cast(found, to=dtypes.i32.onnx), keepdims=0))
     worst = bad[0] if len(bad) == 1 else op.Max(*bad)
     return op.Equal(worst, op.const(0, dtypes.i32.numpy))
 
@@ -42,9 +40,3 @@ def is_all_finite(op: Builder, node: Node) -> Any:
 @expand("SampleOp", domain=MICROSOFT)
 def sample_op(op: Builder, node: Node) -> Any:
     return op.Identity(given(node, 0))
-
-
-@expand("RelativePositionBias", domain=MICROSOFT)
-def relative_position_bias(op: Builder, node: Node) -> Any:
-    """T5's bias: the bucket of the distance between query and key, looked up for each head."""
-    raise refuse(node, "RelativePositionBias") if required(node, "max_distance") else refuse(node, "max_distance=0")

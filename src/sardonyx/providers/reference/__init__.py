@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sardonyx.interpret.bind import bind, is_runnable
 from sardonyx.interpret.program import Program
-from sardonyx.ir.graph import Graph
+from sardonyx.ir.graph import Graph, Node
 from sardonyx.partition.provider import Claims, Executable, Part
+from sardonyx.providers.reference.widen import widen
 
 
 class ReferenceProvider:
@@ -21,6 +22,9 @@ class ReferenceProvider:
             missing = next((n for n in (node, *inner) if not is_runnable(n)), None)
             known[node] = None if missing is None else f"{missing.domain or 'ai.onnx'}.{missing.op_type} has no meaning"
         return known
+
+    def prepare(self, graph: Graph, owned: list[Node]) -> None:
+        widen(graph, owned)
 
     def compile(self, part: Part) -> Executable:
         return Program(part.nodes, part.inputs, part.outputs, bind)

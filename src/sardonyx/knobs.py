@@ -1,0 +1,41 @@
+"""Every environment variable that Sardonyx reads.
+
+    ORT_LOAD_CONFIG_FROM_MODEL            bool  off  take session options from the model's ``ort_config`` metadata
+    ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS    list       providers that ``sardonyx.backend`` does not use
+
+Variables are read when they are asked for, so that a program may set them at any time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Knob(Generic[T]):
+    """A variable's name, its value when unset, and how its text is read."""
+
+    name: str
+    default: T
+    parse: Callable[[str], T]
+
+    def get(self) -> T:
+        text = os.environ.get(self.name)
+        return self.default if text is None else self.parse(text)
+
+
+def _switch(text: str) -> bool:
+    return text == "1"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+LOAD_CONFIG_FROM_MODEL = Knob("ORT_LOAD_CONFIG_FROM_MODEL", False, _switch)
+BACKEND_EXCLUDE_PROVIDERS: Knob[tuple[str, ...]] = Knob("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", (), _words)

@@ -1,0 +1,196 @@
+"""What belongs to the process: providers, devices, allocators, seeds, thread pools; no telemetry."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+from sardonyx.errors import Fail, NotImplemented
+from sardonyx.session.devices import OrtArenaCfg, OrtEpDevice, OrtHardwareDevice, OrtMemoryInfo, cpu_hardware
+from sardonyx.session.enums import OrtCompiledModelCompatibility, OrtDeviceEpIncompatibilityReason
+from sardonyx.session.misuse import Misuse
+
+API_VERSION = "1.31.1"
+"""The onnxruntime whose Python API this is."""
+
+CPU = "CPUExecutionProvider"
+
+ALL_PROVIDERS: dict[str, str] = {
+    "NvTensorRTRTXExecutionProvider": "TensorRT for RTX",
+    "TensorrtExecutionProvider": "TensorRT",
+    "CUDAExecutionProvider": "CUDA",
+    "MIGraphXExecutionProvider": "MIGraphX",
+    "OpenVINOExecutionProvider": "OpenVINO",
+    "DnnlExecutionProvider": "oneDNN",
+    "VitisAIExecutionProvider": "Vitis AI",
+    "QNNExecutionProvider": "QNN",
+    "NnapiExecutionProvider": "NNAPI",
+    "VSINPUExecutionProvider": "VSINPU",
+    "JsExecutionProvider": "JavaScript",
+    "CoreMLExecutionProvider": "Core ML",
+    "ACLExecutionProvider": "the Arm Compute Library",
+    "DmlExecutionProvider": "DirectML",
+    "RknpuExecutionProvider": "RKNPU",
+    "WebNNExecutionProvider": "WebNN",
+    "WebGpuExecutionProvider": "WebGPU",
+    "XnnpackExecutionProvider": "XNNPACK",
+    "CANNExecutionProvider": "CANN",
+    "AzureExecutionProvider": "Azure endpoints",
+    CPU: "the CPU",
+}
+"""Every name that onnxruntime knows, in its order of preference, and what each stands for."""
+
+_thread_pool: tuple[int, int] | None = None
+_allocators: dict[tuple[str, int], OrtArenaCfg | None] = {}
+
+
+def get_all_providers() -> list[str]:
+    """Every execution provider's name, the most preferred first."""
+    return list(ALL_PROVIDERS)
+
+
+def get_available_providers() -> list[str]:
+    """Those that can run something here."""
+    return [CPU]
+
+
+def why_absent(name: str) -> str:
+    """Why a known provider is not available, as a sentence."""
+    return f"Sardonyx has no provider for {ALL_PROVIDERS[name]} in this installation; nodes run on the CPU instead"
+
+
+def get_device() -> str:
+    return "CPU"
+
+
+def get_version_string() -> str:
+    """The version of onnxruntime whose API this is."""
+    return API_VERSION
+
+
+def get_build_info() -> str:
+    from sardonyx import __version__
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"Sardonyx Build Info: version={__version__}, python={python}, numpy={np.__version__}, {platform.machine()}"
+
+
+def has_collective_ops() -> bool:
+    return False
+
+
+def enable_telemetry_events() -> None:
+    """There is no telemetry."""
+
+
+def disable_telemetry_events() -> None:
+    """There is no telemetry."""
+
+
+def set_seed(seed: int) -> None:
+    """Restart the random stream of the operators that have no seed of their own."""
+    from sardonyx.ops import random
+
+    random.set_seed(seed)
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
+    """Share threads between sessions; from then on they must set ``use_per_session_threads = False``."""
+    global _thread_pool
+    _thread_pool = (int(intra_op_num_threads), int(inter_op_num_threads))
+
+
+def check_thread_pool(per_session: bool) -> None:
+    """Refuse a session whose choice of threads contradicts the process's."""
+    if per_session and _thread_pool is not None:
+        raise Misuse("use_per_session_threads must be false when using a global thread pool")
+    if not per_session and _thread_pool is None:
+        raise Misuse(
+            "use_per_session_threads is false, but there is no global thread pool",
+            hint="call set_global_thread_pool_sizes() first",
+        )
+
+
+def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
+    """Name an arena that sessions may share. Memory comes from numpy here, so the settings are only kept."""
+    if not isinstance(memory_info, OrtMemoryInfo):
+        raise TypeError(f"an OrtMemoryInfo is needed, not {memory_info!r}")
+    _allocators[memory_info.name, memory_info.device_id] = arena_cfg
+
+
+def create_and_register_allocator_v2(
+    provider_type: str, memory_info: OrtMemoryInfo, options: Mapping[str, str], arena_cfg: OrtArenaCfg | None = None
+) -> None:
+    if provider_type != CPU:
+        raise Misuse(f"there is no allocator of {provider_type} here")
+    create_and_register_allocator(memory_info, arena_cfg)
+
+
+def get_hardware_devices() -> list[OrtHardwareDevice]:
+    return [cpu_hardware()]
+
+
+def get_ep_devices() -> list[OrtEpDevice]:
+    """Each available provider with its hardware."""
+    from sardonyx import __version__
+
+    return [OrtEpDevice(CPU, "Sardonyx", device, {"version": __version__}) for device in get_hardware_devices()]
+
+
+def register_execution_provider_library(registration_name: str, library_path: str) -> None:
+    """Native provider libraries cannot be used; providers are Python entry points here."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(library_path)
+    except OSError as error:
+        raise Fail(f"Failed to load library {library_path} with error: {error}") from None
+    raise NotImplemented(
+        "provider libraries are written for onnxruntime's C API, which Sardonyx does not have", where=library_path
+    )
+
+
+def unregister_execution_provider_library(registration_name: str) -> None:
+    raise Fail(f"Execution provider library: {registration_name} was not registered.")
+
+
+def get_model_compatibility_for_ep_devices(
+    ep_devices: Sequence[OrtEpDevice], compatibility_info: str
+) -> OrtCompiledModelCompatibility:
+    """The CPU compiles nothing ahead, so the question does not arise."""
+    if not ep_devices:
+        raise Misuse("no devices were given")
+    return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
+
+
+def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | None:
+    """What a model compiled ahead says about the provider it was compiled for; None when it was not."""
+    import onnx
+
+    return _compatibility(onnx.load(model_path, load_external_data=False), ep_type)
+
+
+def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str) -> str | None:
+    import onnx
+
+    return _compatibility(onnx.load_from_string(bytes(model_data)), ep_type)
+
+
+def _compatibility(proto: Any, ep_type: str) -> str | None:
+    found = {p.key: p.value for p in proto.metadata_props}
+    return found.get(f"ep_compatibility_info.{ep_type}")
+
+
+def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHardwareDevice) -> dict[str, Any]:
+    """Why a provider cannot use a device; an empty mask when it can."""
+    if ep_name not in ALL_PROVIDERS:
+        raise Misuse(f"Unknown Provider Type: {ep_name}")
+    if ep_name == CPU:
+        return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
+    reason = OrtDeviceEpIncompatibilityReason.MISSING_DEPENDENCY
+    return {"reasons_bitmask": int(reason), "notes": why_absent(ep_name), "error_code": 0}

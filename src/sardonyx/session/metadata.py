@@ -1,0 +1,73 @@
+"""What a session tells about its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sardonyx.ir.graph import Model, Value
+from sardonyx.ir.types import OptionalType, SparseTensorType, TensorType, ort_name
+
+UNVERSIONED = (1 << 63) - 1
+"""What onnxruntime gives for a model that states no version."""
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output: its name, its type as onnxruntime writes it, and its dimensions (number, name or None)."""
+
+    name: str
+    type: str
+    shape: list[int | str | None] = field(hash=False)
+
+    @classmethod
+    def of(cls, value: Value) -> NodeArg:
+        t = value.type
+        inner = t.elem if isinstance(t, OptionalType) else t
+        shape = inner.shape if isinstance(inner, (TensorType, SparseTensorType)) else None
+        return cls(value.name, ort_name(t), list(shape or ()))
+
+    def __str__(self) -> str:
+        return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What the model file says about itself."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str] = field(hash=False)
+
+    @classmethod
+    def of(cls, model: Model) -> ModelMetadata:
+        return cls(
+            producer_name=model.producer_name,
+            graph_name=model.graph.name,
+            domain=model.domain,
+            description=model.doc,
+            graph_description=model.graph.doc,
+            version=model.model_version or UNVERSIONED,
+            custom_metadata_map=dict(model.metadata),
+        )
+
+
+@dataclass(frozen=True)
+class OrtEpAssignedNode:
+    name: str
+    domain: str
+    op_type: str
+
+
+@dataclass(frozen=True)
+class OrtEpAssignedSubgraph:
+    """Nodes that one execution provider runs."""
+
+    ep_name: str
+    _nodes: tuple[OrtEpAssignedNode, ...]
+
+    def get_nodes(self) -> list[OrtEpAssignedNode]:
+        return list(self._nodes)

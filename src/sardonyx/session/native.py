@@ -1,0 +1,376 @@
+"""The session proper: an engine, its feeds' checks, and runs (``capi``'s InferenceSession)."""
+
+from __future__ import annotations
+
+import json
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import Fail, InvalidArgument, NotImplemented, SardonyxError
+from sardonyx.ir.sparse import SparseTensor as Coordinates
+from sardonyx.partition.provider import RunContext
+from sardonyx.session import config_keys, environment, feeds, log
+from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
+from sardonyx.session.engine import BuildOptions, Engine, build
+from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
+from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedNode, OrtEpAssignedSubgraph
+from sardonyx.session.misuse import MissingInputs, Misuse
+from sardonyx.session.options import RunOptions, SessionOptions
+from sardonyx.session.saving import write_optimized
+from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
+from sardonyx.session.trace import Trace
+from sardonyx.session.values import NativeValue, NativeValueVector
+from sardonyx.session.workers import submit
+
+LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
+ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
+
+
+class NativeSession:
+    """Made in two steps, as onnxruntime makes it: the source and options, then the providers."""
+
+    def __init__(
+        self, session_options: SessionOptions, source: Any, is_path: bool, read_config: bool = False, *, strict: bool = False
+    ) -> None:
+        if not isinstance(session_options, SessionOptions):
+            raise TypeError(f"sess_options must be SessionOptions, not {type(session_options).__name__}")
+        self._asked = session_options
+        self.session_options = session_options.__copy__()
+        self._source, self._read_config, self._strict = source, read_config, strict
+        self._from = "model_loading_uri" if is_path else "model_loading_array"
+        self._trace: Trace | None = None
+
+    def initialize_session(
+        self,
+        providers: Sequence[str],
+        provider_options: Sequence[Mapping[str, str]],
+        disabled_optimizers: set[str] | frozenset[str] = frozenset(),
+    ) -> None:
+        """Load the model and make it ready on these providers."""
+        options = self.session_options
+        for name in providers:
+            if name not in environment.ALL_PROVIDERS:
+                raise Misuse(f"Unknown Provider Type: {name}", expected=", ".join(environment.get_available_providers()))
+        environment.check_thread_pool(options.use_per_session_threads)
+        config_keys.review(options._config, config_keys.SESSION_KEYS, strict=self._strict, stacklevel=5)
+        if self._read_config:
+            self._take_config_from_model()
+        if options.enable_profiling:
+            self._trace = Trace(options.profile_file_prefix)
+            self._close_trace = weakref.finalize(self, self._trace.close)
+        asked = dict(zip(providers, provider_options, strict=True)) or dict(options._providers)
+        self._choose(asked)
+        self._engine = self._built(disabled_optimizers)
+        self._describe()
+
+    # -- making
+
+    def _choose(self, asked: dict[str, Mapping[str, str]]) -> None:
+        """Keep the available providers among those asked for, with the CPU behind them."""
+        forbidden = self.session_options._config.get("session.disable_cpu_ep_fallback") == "1"
+        if forbidden and environment.CPU in asked:
+            raise InvalidArgument(
+                "Conflicting session configuration: explicitly added the CPU EP to the session, "
+                "but also disabled fallback to the CPU EP via session configuration options."
+            )
+        kept = {name: dict(opts) for name, opts in asked.items() if name in environment.get_available_providers()}
+        if forbidden and not set(kept) - {environment.CPU}:
+            raise Fail(
+                "This session contains graph nodes that are assigned to the default CPU EP, "
+                "but fallback to CPU EP has been explicitly disabled by the user."
+            )
+        kept.setdefault(environment.CPU, {})
+        self._providers = list(kept)
+
+    def _built(self, disabled: set[str] | frozenset[str]) -> Engine:
+        options, config = self.session_options, self.session_options._config
+        for key in ("session.load_model_format", "session.save_model_format"):
+            if config.get(key) == "ORT":
+                raise NotImplemented("models in ORT format are neither read nor written", where=key, hint="use ONNX")
+        named = config.get("optimization.disable_specified_optimizers", "").replace(";", ",").split(",")
+        start = time.perf_counter_ns()
+        engine = build(
+            self._source,
+            BuildOptions(
+                level=LEVELS.get(int(options.graph_optimization_level), "all"),
+                disabled_passes=frozenset(disabled) | {n.strip() for n in named if n.strip()},
+                free_dims=options._dims_by_name,
+                free_dims_by_denotation=options._dims_by_denotation,
+                initializers={**options._external_initializers, **options._initializers},
+                external_files=options._external_files,
+                external_folder=config.get("session.model_external_initializers_file_folder_path"),
+                cancelled=lambda: self._asked._cancelled,
+            ),
+        )
+        if options.optimized_model_filepath:
+            write_optimized(engine, options.optimized_model_filepath, config)
+        if self._trace is not None:
+            loaded = start + int(engine.phases.get("load", 0) * 1e9)
+            self._trace.add("Session", self._from, start, loaded)
+            self._trace.add("Session", "session_initialization", loaded, time.perf_counter_ns())
+        for name, seconds in engine.phases.items():
+            self._log(log.VERBOSE, f"{name}: {seconds * 1e3:.1f} ms")
+        self._log(log.INFO, "Session successfully initialized.")
+        return engine
+
+    def _describe(self) -> None:
+        engine = self._engine
+        self.inputs_meta = [NodeArg.of(v) for v in engine.inputs]
+        self.outputs_meta = [NodeArg.of(v) for v in engine.outputs]
+        self.overridable_initializers = [NodeArg.of(v) for v in engine.overridable]
+        self.model_meta = ModelMetadata.of(engine.model)
+        self._checks = {v.name: feeds.check_for(v) for v in (*engine.inputs, *engine.overridable)}
+        self._required = frozenset(m.name for m in self.inputs_meta if not m.type.startswith("optional"))
+        self._output_names = tuple(m.name for m in self.outputs_meta)
+        self._is_output = frozenset(self._output_names)
+        if self._trace is not None:
+            self._node_indices = {node: i for i, node in enumerate(engine.model.graph.all_nodes())}
+
+    def _take_config_from_model(self) -> None:
+        """Apply the session options that a model carries in its metadata under ``ort_config``."""
+        from sardonyx.model.load import load
+
+        text = load(self._source, infer=False).metadata.get("ort_config")
+        if text is None:
+            return
+        try:
+            settings = json.loads(text).get("session_options", {})
+        except (ValueError, AttributeError) as error:
+            raise Misuse("Json stored in the `ort_config` key cannot be parsed.", got=str(error)) from None
+        options = self.session_options
+        for name, value in settings.items():
+            if name == "graph_optimization_level":
+                options.graph_optimization_level = GraphOptimizationLevel(value)
+            elif name == "execution_mode":
+                options.execution_mode = ExecutionMode(value)
+            elif name in ("intra_op_num_threads", "inter_op_num_threads", "enable_profiling"):
+                setattr(options, name, value)
+            else:
+                self._log(log.WARNING, f"the model's ort_config sets {name!r}, which is not supported")
+
+    def _log(self, severity: int, message: str) -> None:
+        options = self.session_options
+        log.emit(severity, message, logid=options.logid, threshold=options.log_severity_level)
+
+    # -- asking
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @property
+    def input_meminfos(self) -> list[OrtMemoryInfo]:
+        return [cpu_memory() for _ in self.inputs_meta]
+
+    @property
+    def output_meminfos(self) -> list[OrtMemoryInfo]:
+        return [cpu_memory() for _ in self.outputs_meta]
+
+    @property
+    def input_epdevices(self) -> list[OrtEpDevice]:
+        return [environment.get_ep_devices()[0] for _ in self.inputs_meta]
+
+    def get_providers(self) -> list[str]:
+        return list(self._providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The CPU provider has no options of its own."""
+        return {name: {} for name in self._providers}
+
+    def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
+        if self.session_options._config.get(ASSIGNMENT_KEY) != "1":
+            raise Fail(
+                f"Session configuration entry '{ASSIGNMENT_KEY}' must be set to \"1\" "
+                "to retrieve EP graph assignment information."
+            )
+        nodes = (OrtEpAssignedNode(n.name, n.domain, n.op_type) for n in self._engine.model.graph.nodes)
+        return [OrtEpAssignedSubgraph(environment.CPU, (node,)) for node in nodes]
+
+    @property
+    def get_profiling_start_time_ns(self) -> int:
+        return 0 if self._trace is None else self._trace.start_ns
+
+    def end_profiling(self) -> str:
+        """Write the trace; its path, or nothing when none was being recorded."""
+        if self._trace is None:
+            return ""
+        self._close_trace.detach()
+        return self._trace.close()
+
+    def get_tuning_results(self) -> list[dict[str, Any]]:
+        """The CPU provider tunes nothing."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Mapping[str, Any]], error_on_invalid: bool = False) -> None:
+        for result in results:
+            message = f"Cannot find execution provider {result['ep']}: no provider here has tuning results"
+            if error_on_invalid:
+                raise Misuse(f"Failed to load TuningResults. {message}")
+            self._log(log.WARNING, message)
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        if not options:
+            raise Misuse("No options were provided")
+        for key in options:
+            log.emit_once(log.INFO, f"the dynamic provider option {key!r} has no effect in Sardonyx")
+
+    def release_captured_graph(self, graph_annotation_id: int) -> None:
+        """No graph is ever captured on the CPU."""
+
+    def is_webgpu_graph_capture_enabled(self) -> bool:
+        return False
+
+    def webgpu_context_id(self) -> int:
+        return -1
+
+    def create_ortvalue_from_shape_and_type(self, shape: Sequence[int], spec: Any, device: NativeDevice) -> NativeValue:
+        return NativeValue.ortvalue_from_shape_and_type(shape, spec, device)
+
+    create_ortvalue_from_shape_and_onnx_type = create_ortvalue_from_shape_and_type
+
+    # -- running
+
+    def prepare(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """The feed as the engine takes it."""
+        self.require(feed)
+        checks = self._checks
+        prepared = {}
+        for name, value in feed.items():
+            check = checks.get(name)
+            if check is None:
+                raise self._unknown(name)
+            prepared[name] = check(value)
+        return prepared
+
+    def require(self, feed: Mapping[str, Any]) -> None:
+        """Refuse a feed that lacks an input."""
+        if not self._required <= feed.keys():
+            missing = [m.name for m in self.inputs_meta if m.name in self._required and m.name not in feed]
+            raise MissingInputs(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
+
+    def _unknown(self, name: object) -> Exception:
+        if not isinstance(name, str):
+            return TypeError(f"a feed maps names to values; {name!r} is not a name")
+        return InvalidArgument(f"Invalid input name: {name}", expected=", ".join(self._checks) or "no inputs")
+
+    def wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
+        """The names to compute: all outputs when none are given."""
+        if not output_names:
+            return self._output_names
+        if isinstance(output_names, str):
+            raise TypeError(f"output_names is a list of names, not the name {output_names!r}")
+        for name in output_names:
+            if name not in self._is_output:
+                raise InvalidArgument(f"Invalid output name:{name}", expected=", ".join(self._output_names))
+        return output_names
+
+    def run(
+        self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: RunOptions | None = None
+    ) -> list[Any]:
+        """The outputs as Python values."""
+        wanted = self.wanted(output_names)
+        if run_options is None and self._trace is None:
+            results = self._engine.run(self.prepare(feed), wanted, RunContext())
+        else:
+            results = self.compute(wanted, feed, run_options)
+        return [shown(value) for value in results]
+
+    def compute(
+        self,
+        wanted: Sequence[str],
+        feed: Mapping[str, Any],
+        run_options: RunOptions | None,
+        context: RunContext | None = None,
+    ) -> list[Any]:
+        """The outputs as the engine gives them, under the run's options."""
+        context = context or RunContext()
+        if run_options is None:
+            return self._traced(wanted, self.prepare(feed), context)
+        if not isinstance(run_options, RunOptions):
+            raise TypeError(f"run_options must be RunOptions, not {type(run_options).__name__}")
+        if run_options._adapters:
+            feed = {**feed, **{n: a for lora in run_options._adapters for n, a in lora._parameters.items()}}
+        config_keys.review(run_options._config, config_keys.RUN_KEYS, strict=self._strict, stacklevel=5)
+        run_options._under_way.add(context)
+        try:
+            context.stop = context.stop or run_options.terminate
+            context.check()
+            return self._traced(wanted, self.prepare(feed), context)
+        finally:
+            run_options._under_way.discard(context)
+
+    def _traced(self, wanted: Sequence[str], prepared: dict[str, Any], context: RunContext) -> list[Any]:
+        trace = self._trace
+        if trace is None:
+            return self._engine.run(prepared, wanted, context)
+        indices = self._node_indices
+
+        def record(node: Any, start_ns: int, end_ns: int, inputs: Any, outputs: Any) -> None:
+            trace.node(indices.get(node, -1), node, start_ns, end_ns, inputs, outputs)
+
+        context.record = record
+        start = time.perf_counter_ns()
+        results = self._engine.run(prepared, wanted, context)
+        end = time.perf_counter_ns()
+        trace.add("Session", "SequentialExecutor::Execute", start, end)
+        trace.add("Session", "model_run", start, end)
+        return results
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run on another thread, then ``callback(results, user_data, error)``; the error is empty on success."""
+
+        def job() -> None:
+            try:
+                results, error = self.run(output_names, feed, run_options), ""
+            except Exception as e:
+                results, error = [], e.what if isinstance(e, SardonyxError) else str(e)
+            callback(results, user_data, error)
+
+        submit(job)
+
+    def run_with_ort_values(
+        self, feed: Mapping[str, NativeValue], output_names: Sequence[str] | None, run_options: RunOptions | None = None
+    ) -> NativeValueVector:
+        results = self.compute(self.wanted(output_names), feed, run_options)
+        return NativeValueVector([NativeValue(v) for v in results])
+
+    def run_with_iobinding(self, binding: Any, run_options: RunOptions | None = None) -> None:
+        binding.run(self, run_options)
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feed_values: NativeValueVector,
+        fetch_names: Sequence[str],
+        fetches: NativeValueVector,
+        fetch_devices: Sequence[NativeDevice],
+    ) -> None:
+        """Fill ``fetches`` with the outputs, into the values that are there already where there are any."""
+        feed = dict(zip(feed_names, feed_values, strict=True))
+        results = [NativeValue(v) for v in self.compute(self.wanted(fetch_names), feed, run_options)]
+        for i, target in enumerate(fetches):
+            if target.has_value() and target.is_tensor() and target.shape() == results[i].shape():
+                target.update_inplace(results[i])
+                results[i] = target
+        fetches.replace(results)
+
+
+def shown(value: Any) -> Any:
+    """An engine's value as callers see it: an array views a buffer of its own, as onnxruntime's do."""
+    if type(value) is np.ndarray:
+        return value.view()
+    if isinstance(value, Coordinates):
+        return SparseTensor(NativeSparseTensor.of(value))
+    return value

@@ -1,0 +1,27 @@
+"""Threads for runs that nobody waits for. A forked child makes its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+_pool: ThreadPoolExecutor | None = None
+
+
+def submit(job: Callable[[], T]) -> Future[T]:
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(max_workers=min(32, 4 * (os.cpu_count() or 1)), thread_name_prefix="sardonyx-run")
+    return _pool.submit(job)
+
+
+def _forget() -> None:
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
