@@ -6,6 +6,7 @@ python benchmarks/run_overhead.py [--rounds N] [--json FILE]
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import platform
@@ -26,16 +27,18 @@ def identity() -> bytes:
     return model.SerializeToString()
 
 
+def unoptimized(engine: Any, model: bytes) -> Any:
+    """A session that runs the Identity rather than removing it."""
+    options = engine.SessionOptions()
+    options.graph_optimization_level = engine.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return engine.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def sessions(model: bytes) -> dict[str, Any]:
-    import sardonyx
-
-    found = {f"sardonyx {sardonyx.__version__}": sardonyx.InferenceSession(model)}
-    if importlib.util.find_spec("onnxruntime"):
-        import onnxruntime
-
-        peer = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        found[f"onnxruntime {onnxruntime.__version__}"] = peer
-    return found
+    """By name and version: ours, and onnxruntime's where it is installed."""
+    names = [name for name in ("sardonyx", "onnxruntime") if importlib.util.find_spec(name)]
+    engines = [importlib.import_module(name) for name in names]
+    return {f"{e.__name__} {e.__version__}": unoptimized(e, model) for e in engines}
 
 
 def measure(engines: dict[str, Any], rounds: int, runs: int = 100) -> dict[str, list[float]]:

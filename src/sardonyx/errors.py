@@ -4,7 +4,9 @@
     ├── Fail                           a run or a load went wrong in a way no other class names
     │   └── OutOfBudget                a size or time limit was reached before memory was taken
     ├── InvalidArgument                a caller's value is wrong: name, type, rank, shape
-    ├── InvalidGraph                   the model breaks ONNX's rules: cycle, dangling name, bad attribute
+    ├── InvalidGraph                   the model breaks ONNX's rules: unknown operator, bad attribute, wrong arity
+    │   ├── BrokenGraph                a name, type, order or stored tensor is wrong; also a Fail
+    │   └── DanglingName               a node reads a name that nothing makes; also an InvalidArgument
     ├── InvalidProtobuf                the bytes are not a model
     ├── NoSuchFile                     the path is not there
     ├── NoModel                        there is nothing to load
@@ -18,7 +20,8 @@
     ├── NotFound                       a named thing (key, adapter, library) is not there
     └── DeviceReset                    the device was reset underneath
 
-The names are onnxruntime's, so that ``except`` clauses written for it keep their meaning.
+The names are onnxruntime's, so that ``except`` clauses written for it keep their meaning. Where it calls a broken model
+``Fail`` or ``InvalidArgument``, the exception here is that and an ``InvalidGraph`` as well.
 A message is made from the fields; code that wants to react reads the fields.
 """
 
@@ -73,6 +76,12 @@ class InvalidArgument(SardonyxError): ...
 
 
 class InvalidGraph(SardonyxError): ...
+
+
+class BrokenGraph(InvalidGraph, Fail): ...
+
+
+class DanglingName(InvalidGraph, InvalidArgument): ...
 
 
 class InvalidProtobuf(SardonyxError): ...

@@ -1,7 +1,9 @@
 """Every environment variable that Sardonyx reads.
 
-    ORT_LOAD_CONFIG_FROM_MODEL            bool  off  take session options from the model's ``ort_config`` metadata
-    ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS    list       providers that ``sardonyx.backend`` does not use
+    SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
+    ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata
+    ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS  list       providers that ``sardonyx.backend`` does not use
+    SARDONYX_MAX_VALUE_NBYTES           int         bytes that one computed value may take, in place of the default bound
 
 Variables are read when they are asked for, so that a program may set them at any time.
 """
@@ -37,5 +39,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+VERIFY = Knob("SARDONYX_VERIFY", False, _switch)
 LOAD_CONFIG_FROM_MODEL = Knob("ORT_LOAD_CONFIG_FROM_MODEL", False, _switch)
 BACKEND_EXCLUDE_PROVIDERS: Knob[tuple[str, ...]] = Knob("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", (), _words)
+MAX_VALUE_NBYTES: Knob[int | None] = Knob("SARDONYX_MAX_VALUE_NBYTES", None, int)

@@ -47,7 +47,9 @@ def test_narrow_floats_are_computed_in_f32_and_rounded_once(name):
     got = run(lambda e, x: (x * x + 1) / 3 - x, x)
     wide = x.astype(np.float32)
     assert got.dtype == dtype
-    np.testing.assert_array_equal(got.astype(np.float32), ((wide * wide + 1) / 3 - wide).astype(dtype).astype(np.float32))
+    np.testing.assert_array_equal(
+        got.astype(np.float32), ((wide * wide + 1) / 3 - wide).astype(dtype).astype(np.float32)
+    )
 
 
 def test_selection_widens_nothing():

@@ -18,6 +18,13 @@ from sardonyx.normalize.run import normalize
 
 MICROSOFT = "com.microsoft"
 rng = np.random.default_rng(7)
+_START = rng.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def fresh_numbers() -> None:
+    """A test's data do not depend on which tests ran before it, in modules that import this."""
+    rng.bit_generator.state = _START
 
 
 def normal(*shape: int, dtype: Any = np.float32) -> np.ndarray:

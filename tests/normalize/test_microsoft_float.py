@@ -5,8 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from normalize.contrib import agree, gives, integers, model, normal, ours, rng, scales
 
+from normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales  # noqa: F401
 from sardonyx import errors
 
 I32 = np.int32
@@ -43,7 +43,7 @@ def test_fusions_that_only_gpus_have():
     left, right = np.split(x + b, 2, -1)
     gives("BiasSplitGelu", (x, b), [left * gelu(right)])
     w = normal(4, 5)
-    gives("GemmFastGelu", (x, w, normal(5) * 0), [gelu_tanh(x @ w)])
+    gives("GemmFastGelu", (x, w, normal(5) * 0), [gelu_tanh(x @ w).astype(np.float32)])
     gives("BiasDropout", (x, b, s), [x + b + s, np.ones(x.shape, bool)])
     y = np.exp(normal(2, 3, 4, 5))
     mask = normal(2, 1, 1, 5)
@@ -192,3 +192,25 @@ def test_quantized_embedding(dtype):
     mask = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], I32)
     steps, zeros = [scales() for _ in range(5)], [integers(dtype) for _ in range(5)]
     agree("QEmbedLayerNormalization", ids, segment_ids, *tables, mask, *steps, *zeros, outputs=2, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "attributes"),
+    [
+        ("SkipSimplifiedLayerNormalization", [(2, 3, 8), (2, 3, 8), (8,)], {"epsilon": 1e-5}),
+        ("SkipLayerNormalization", [(2, 3, 8), (2, 3, 8), (8,), (8,), (8,)], {}),
+        ("BiasGelu", [(3, 8), (8,)], {}),
+        ("QuickGelu", [(3, 8)], {}),
+        ("FusedMatMul", [(3, 8), (8, 4)], {"alpha": 0.5}),
+        ("MultiHeadAttention", [(2, 5, 16), (2, 5, 16), (2, 5, 16), (48,)], {"num_heads": 2, "unidirectional": 1}),
+        ("GroupNorm", [(2, 4, 4, 6), (6,), (6,)], {"groups": 3, "activation": 1}),
+    ],
+)
+def test_bodies_hold_in_bf16(name, shapes, attributes):
+    narrow = tuple(normal(*s, dtype=ml_dtypes.bfloat16) for s in shapes)
+    wide = tuple(x.astype(np.float32) for x in narrow)
+    (got,), (want,) = (
+        ours(model(name, xs, attributes), {f"i{k}": x for k, x in enumerate(xs)}) for xs in (narrow, wide)
+    )
+    assert got.dtype == ml_dtypes.bfloat16
+    np.testing.assert_allclose(got.astype(np.float32), want, rtol=0, atol=2e-2 * np.abs(want).max())

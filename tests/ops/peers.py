@@ -68,7 +68,12 @@ def same(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
     """Equal types and shapes; floats close relative to the largest value, everything else exactly equal."""
     assert len(got) == len(expected)
     for g, e in zip(got, expected, strict=True):
-        assert isinstance(g, np.ndarray) and g.dtype == e.dtype and g.shape == e.shape, (g.dtype, e.dtype, g.shape, e.shape)
+        assert isinstance(g, np.ndarray) and g.dtype == e.dtype and g.shape == e.shape, (
+            g.dtype,
+            e.dtype,
+            g.shape,
+            e.shape,
+        )
         kind = dtypes.of_numpy(e.dtype).kind
         if kind not in ("float", "complex"):
             np.testing.assert_array_equal(g, e)
@@ -82,7 +87,9 @@ def agree(name: str, *inputs: Any, peer: Any = onnxruntime, tolerance: float = 1
     same(meaning(name, *inputs, **attributes), peer(name, *inputs, **attributes), tolerance)
 
 
-def rounds_once(name: str, dtype: Any, *inputs: Any, outputs: int = 1, tolerance: float = 0.0, **attributes: Any) -> None:
+def rounds_once(
+    name: str, dtype: Any, *inputs: Any, outputs: int = 1, tolerance: float = 0.0, **attributes: Any
+) -> None:
     """A narrow float's result is the float32 result of the same values, rounded to it."""
     narrow = [x.astype(dtype) if x is not None and x.dtype == np.float32 else x for x in inputs]
     wide = [x.astype(np.float32) if x is not None and x.dtype == dtype else x for x in narrow]

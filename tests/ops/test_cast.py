@@ -1,8 +1,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from ops.peers import agree, meaning, reference, same
 
+from ops.peers import agree, meaning, reference, same
 from sardonyx import dtypes, errors
 
 PLAIN = [t for t in dtypes.every() if t.kind not in ("complex", "string") and t.bits >= 8 and t.name != "f8e8m0"]

@@ -1,8 +1,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 
+from ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
 from sardonyx import errors
 
 CONVS = [
@@ -152,4 +152,7 @@ def test_absurd_padding_is_refused_before_memory_is_taken():
 
 
 def test_an_empty_batch():
-    same(meaning("Conv", normal(0, 3, 8, 8), normal(4, 3, 3, 3)), onnxruntime("Conv", normal(0, 3, 8, 8), normal(4, 3, 3, 3)))
+    same(
+        meaning("Conv", normal(0, 3, 8, 8), normal(4, 3, 3, 3)),
+        onnxruntime("Conv", normal(0, 3, 8, 8), normal(4, 3, 3, 3)),
+    )

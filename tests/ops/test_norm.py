@@ -1,8 +1,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from ops.peers import agree, meaning, normal, reference, rounds_once, same
 
+from ops.peers import agree, meaning, normal, reference, rounds_once, same
 from sardonyx import errors
 
 NARROW = [np.float16, ml_dtypes.bfloat16]

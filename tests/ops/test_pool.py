@@ -1,8 +1,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from ops.peers import agree, meaning, normal, rounds_once, same
 
+from ops.peers import agree, meaning, normal, rounds_once, same
 from sardonyx import errors
 
 POOLS = [
@@ -14,6 +14,7 @@ POOLS = [
     ((1, 3, 9, 10), {"kernel_shape": [3, 4], "strides": [2, 3], "auto_pad": "SAME_UPPER"}),
     ((1, 3, 9, 10), {"kernel_shape": [2, 4], "strides": [2, 3], "auto_pad": "SAME_LOWER"}),
     ((1, 3, 9, 10), {"kernel_shape": [2, 4], "auto_pad": "VALID"}),
+    ((1, 2, 9, 9), {"kernel_shape": [3, 3], "dilations": [2, 3], "pads": [2, 2, 1, 2], "strides": [2, 1]}),
     ((1, 2, 5, 6, 7), {"kernel_shape": [2, 3, 2], "strides": [2, 1, 3], "pads": [1, 1, 0, 0, 1, 1]}),
 ]
 
@@ -38,7 +39,9 @@ def test_max_pool_indices(shape, attributes, storage_order):
 def test_max_pool_of_bytes_ties_and_minus_infinity():
     x = np.random.default_rng(0).integers(-3, 3, (2, 3, 8, 8)).astype(np.int8)
     agree("MaxPool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-    y, where = meaning("MaxPool", np.full((1, 1, 3, 3), -np.inf, np.float32), kernel_shape=[2, 2], pads=[1, 1, 1, 1], outputs=2)
+    y, where = meaning(
+        "MaxPool", np.full((1, 1, 3, 3), -np.inf, np.float32), kernel_shape=[2, 2], pads=[1, 1, 1, 1], outputs=2
+    )
     assert np.isneginf(y).all() and where.min() >= 0 and where.max() < 9
 
 
@@ -96,7 +99,9 @@ def test_max_roi_pool_checks_its_batch_index():
         meaning("MaxRoiPool", normal(2, 3, 5, 5), np.array([[2, 0, 0, 1, 1]], np.float32), pooled_shape=[1, 1])
 
 
-@pytest.mark.parametrize("attributes", [{"kernel_shape": [9, 9]}, {"kernel_shape": [2]}, {"kernel_shape": [2, 2], "strides": [0, 1]}])
+@pytest.mark.parametrize(
+    "attributes", [{"kernel_shape": [9, 9]}, {"kernel_shape": [2]}, {"kernel_shape": [2, 2], "strides": [0, 1]}]
+)
 def test_windows_that_do_not_fit(attributes):
     with pytest.raises(errors.InvalidArgument):
         meaning("MaxPool", normal(1, 1, 4, 4), **attributes)

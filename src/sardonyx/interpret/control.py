@@ -13,18 +13,13 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph, OutOfBudget
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Kernel, Program
-from sardonyx.ir.graph import Graph, Node
+from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
 
 ENDLESS = 2**31
 """Trips from which a loop that nothing can end early is refused: it would run for hours."""
 
 Bodies = dict[str, Program]
-
-
-def _own(body: Program, graph: Graph) -> int:
-    """How many of a body's inputs are its own; the rest are captures."""
-    return len(graph.inputs)
 
 
 def make_if(node: Node, bodies: Bodies) -> Kernel:
@@ -56,7 +51,8 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
             got=f"{len(graph.inputs)} and {len(graph.outputs)}",
         )
     scans = graph.outputs[states + 1 :]
-    ends_early = graph.outputs[0] is not graph.inputs[1] and not graph.outputs[0].is_const
+    going_on = _behind_identities(graph.outputs[0])
+    ends_early = going_on is not graph.inputs[1] and not going_on.is_const
 
     def run(trips: Any, cond: Any, *rest: Any, context: RunContext) -> tuple[Any, ...]:
         carried, captured = list(rest[:states]), rest[states:]
@@ -143,6 +139,14 @@ def make_sequence_map(node: Node, bodies: Bodies) -> Kernel:
         return tuple(results)
 
     return run
+
+
+def _behind_identities(value: Value) -> Value:
+    while value.producer is not None and value.producer.op_type == "Identity":
+        source = value.producer.inputs[0]
+        assert source is not None
+        value = source
+    return value
 
 
 def _single(node: Node, bodies: Bodies) -> tuple[Graph, Program]:

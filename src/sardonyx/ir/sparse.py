@@ -60,6 +60,6 @@ class SparseTensor:
 
 
 def _frozen(array: Array) -> Array:
-    view = array.view()
+    view: Array = array.view()
     view.flags.writeable = False
     return view

@@ -1,7 +1,7 @@
 """External data: files beside the model, mapped, and never outside its folder.
 
-A location is a relative path without ``..``. What it names, with every link resolved, must lie in the model's folder; where
-the model file is itself a link, the folder that it resolves to counts as well (the Hugging Face cache keeps models so).
+A location is a relative path without ``..``. What it names, with every link resolved, must lie in the model's folder;
+where the model file is itself a link, the folder that it resolves to counts as well, as in the Hugging Face cache.
 A file with further hard links is accepted only if all of them lie beside it.
 """
 
@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 
-from sardonyx.errors import InvalidGraph, NoSuchFile
+from sardonyx.errors import BrokenGraph
 
 
 class Folder:
@@ -32,7 +32,7 @@ class Folder:
 
     def open(self, location: str, where: str) -> memoryview:
         """The bytes of one external file, mapped read-only."""
-        found = self.in_memory.get(location) or self._mapped.get(location)
+        found = self.in_memory.get(location, self._mapped.get(location))
         if found is None:
             found = self._mapped[location] = _map(self._resolve(location, where), where)
         return found
@@ -40,13 +40,13 @@ class Folder:
     def _resolve(self, location: str, where: str) -> str:
         parts = location.replace("\\", "/").split("/")
         if not location or "\0" in location or os.path.isabs(location) or ".." in parts or ":" in parts[0]:
-            raise InvalidGraph(
+            raise BrokenGraph(
                 "external data must be named by a path inside the model's folder", where=where, got=repr(location)
             )
         path = os.path.join(self.base, *parts)
         real = os.path.realpath(path)
         if not any(_inside(real, root) for root in self.roots):
-            raise InvalidGraph(
+            raise BrokenGraph(
                 "external data leads out of the model's folder", where=where, expected=self.base, got=repr(location)
             )
         return real
@@ -60,15 +60,15 @@ def _map(real: str, where: str) -> memoryview:
     try:
         fd = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except FileNotFoundError:
-        raise NoSuchFile("external data file is missing", where=where, got=real) from None
+        raise BrokenGraph("external data file is missing", where=where, got=real) from None
     except OSError as e:
-        raise InvalidGraph(f"external data cannot be opened ({e.strerror})", where=where, got=real) from None
+        raise BrokenGraph(f"external data cannot be opened ({e.strerror})", where=where, got=real) from None
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise InvalidGraph("external data is not a regular file", where=where, got=real)
+            raise BrokenGraph("external data is not a regular file", where=where, got=real)
         if info.st_nlink > 1 and _links_beside(Path(real), info) < info.st_nlink:
-            raise InvalidGraph(
+            raise BrokenGraph(
                 "external data is a hard link to a file elsewhere", where=where, got=real, hint="copy the file instead"
             )
         return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ)) if info.st_size else memoryview(b"")

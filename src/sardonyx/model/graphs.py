@@ -8,41 +8,59 @@ from typing import Any
 import onnx
 from onnx import AttributeProto
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import BrokenGraph, DanglingName, InvalidGraph
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.model.check import check_node
+from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
-from sardonyx.model.types import from_proto
+from sardonyx.model.types import from_proto, text
 
 MAX_NESTING = 64
 
-Scope = dict[str, Value]
+
+class Scope:
+    """The names that one graph defines, and those of the graphs around it."""
+
+    __slots__ = ("outer", "own")
+
+    def __init__(self, outer: Scope | None) -> None:
+        self.own: dict[str, Value] = {}
+        self.outer = outer
+
+    def find(self, name: str) -> Value | None:
+        scope: Scope | None = self
+        while scope is not None:
+            value = scope.own.get(name)
+            if value is not None:
+                return value
+            scope = scope.outer
+        return None
 
 
 class GraphReader:
     """Reads the graphs of one model."""
 
-    def __init__(self, payloads: Payloads, ir_version: int) -> None:
-        self.payloads = payloads
+    def __init__(self, payloads: Payloads, ir_version: int, opsets: dict[str, int]) -> None:
+        self.payloads, self.opsets = payloads, opsets
         self.inputs_override = ir_version >= 4
-        """Before IR version 4 every initializer had to be listed as an input, which says nothing about overriding it."""
+        """Before IR version 4 every initializer had to be listed as an input: that says nothing about overriding it."""
 
     def read(self, proto: onnx.GraphProto, outer: Scope | None = None, depth: int = 0) -> Graph:
         if depth > MAX_NESTING:
             raise InvalidGraph("subgraphs are nested too deeply", expected=f"at most {MAX_NESTING} levels")
-        graph = Graph(proto.name, doc=proto.doc_string)
-        scope: Scope = {}
-        self._read_inputs(proto, graph, scope, is_main=outer is None)
-        self._read_initializers(proto, graph, scope, outer)
+        graph = Graph(text(proto.name, "graph"), doc=text(proto.doc_string, "graph"))
+        scope = Scope(outer)
+        self._read_inputs(proto, graph, scope)
+        self._read_initializers(proto, graph, scope)
         known = {v.name: v.type for v in proto.value_info}
         known.update({v.name: v.type for v in proto.output if v.type.WhichOneof("value")})
-        visible = scope if outer is None else {**outer, **scope}
-        for node in _in_order(proto, visible):
-            self._read_node(node, graph, scope, visible, known, depth)
+        for node in _in_order(proto, scope):
+            self._read_node(node, graph, scope, known, depth)
         for out in proto.output:
-            value = visible.get(out.name)
+            value = scope.find(out.name)
             if value is None:
-                raise InvalidGraph(
+                raise BrokenGraph(
                     "a graph output is produced by nothing", where=f"graph {proto.name!r}", got=repr(out.name)
                 )
             declared = from_proto(out.type, f"output {out.name!r}")
@@ -50,73 +68,78 @@ class GraphReader:
             graph.add_output(value)
         return graph
 
-    def _read_inputs(self, proto: onnx.GraphProto, graph: Graph, scope: Scope, *, is_main: bool) -> None:
+    def _read_inputs(self, proto: onnx.GraphProto, graph: Graph, scope: Scope) -> None:
         for info in proto.input:
-            if info.name in scope or not info.name:
-                raise InvalidGraph("two graph inputs have one name, or one has none", got=repr(info.name))
-            value = Value(info.name, from_proto(info.type, f"input {info.name!r}"))
-            value.doc = info.doc_string
+            name = text(info.name, "graph input")
+            if name in scope.own or not name:
+                raise BrokenGraph("two graph inputs have one name, or one has none", got=repr(name))
+            value = Value(name, from_proto(info.type, f"input {name!r}"))
+            if value.type is None and scope.outer is None:
+                raise BrokenGraph("a model input states no type", where=f"input {name!r}")
+            value.doc = text(info.doc_string, f"input {name!r}")
             dims = info.type.tensor_type.shape.dim
             if any(d.denotation for d in dims):
-                value.denotation = tuple(d.denotation for d in dims)
-            scope[info.name] = value
+                value.denotation = tuple(text(d.denotation, f"input {name!r}") for d in dims)
+            scope.own[name] = value
             graph.inputs.append(value)
 
-    def _read_initializers(self, proto: onnx.GraphProto, graph: Graph, scope: Scope, outer: Scope | None) -> None:
+    def _read_initializers(self, proto: onnx.GraphProto, graph: Graph, scope: Scope) -> None:
+        """Constants by name. Of two under one name the later counts, as in onnxruntime."""
         named: list[tuple[str, Any, Any]] = [(t.name, t, self.payloads.tensor) for t in proto.initializer]
         named += [(s.values.name, s, self.payloads.sparse) for s in proto.sparse_initializer]
         for name, payload, read in named:
+            if not text(name, "initializer"):
+                raise BrokenGraph("an initializer has no name", where=f"graph {proto.name!r}")
             tensor = read(payload, f"initializer {name!r}")
-            if not name or name in graph.initializers:
-                raise InvalidGraph("two initializers have one name, or one has none", got=repr(name))
-            value = scope.get(name)
+            value = scope.own.get(name)
             if value is None:
-                value = scope[name] = Value(name)
-            else:
+                value = scope.own[name] = Value(name)
+            elif name not in graph.initializers:
                 if not isinstance(value.type, types.TensorType | None) or (
                     value.type is not None and value.type.dtype is not tensor.dtype
                 ):
-                    raise InvalidGraph(
+                    raise BrokenGraph(
                         "an initializer differs in type from the input of its name",
                         where=f"initializer {name!r}",
                         expected=value.type,
                         got=tensor.type,
                     )
-                value.overridable = self.inputs_override and outer is None
+                value.overridable = self.inputs_override and scope.outer is None
             value.const, value.type = tensor, value.type if value.overridable and value.type else tensor.type
             graph.initializers[name] = value
         graph.inputs = [v for v in graph.inputs if v.const is None or v.overridable]
 
-    def _read_node(
-        self, proto: onnx.NodeProto, graph: Graph, scope: Scope, visible: Scope, known: dict[str, Any], depth: int
-    ) -> None:
-        where = f"{proto.op_type} node {proto.name!r}"
-        inputs = [visible[name] if name else None for name in proto.input]
+    def _read_node(self, proto: onnx.NodeProto, graph: Graph, scope: Scope, known: dict[str, Any], depth: int) -> None:
+        where = label(proto)
+        for name in (proto.op_type, proto.domain, proto.name, proto.overload):
+            text(name, where)
+        check_node(proto, where, self.opsets)
+        inputs = [scope.find(name) if name else None for name in proto.input]
         outputs = []
         for name in proto.output:
-            value = Value(name)
+            value = Value(text(name, where))
             if name:
-                if name in scope:
-                    raise InvalidGraph("a name is defined twice", where=where, got=repr(name))
+                if name in scope.own:
+                    raise BrokenGraph("a name is defined twice", where=where, got=repr(name))
                 if name in known:
                     value.type = from_proto(known[name], f"value {name!r}")
-                scope[name] = visible[name] = value
+                scope.own[name] = value
             outputs.append(value)
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
-            if a.name in attrs:
+            if text(a.name, where) in attrs:
                 raise InvalidGraph("an attribute is given twice", where=where, got=repr(a.name))
-            attrs[a.name] = self._attribute(a, where, visible, depth)
+            attrs[a.name] = self._attribute(a, where, scope, depth)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        node = Node(
-            proto.op_type, inputs, outputs, attrs, domain=domain, name=proto.name, overload=proto.overload
-        )
-        node.doc = proto.doc_string
+        node = Node(proto.op_type, inputs, outputs, attrs, domain=domain, name=proto.name, overload=proto.overload)
+        node.doc = text(proto.doc_string, where)
         graph.append(node)
 
-    def _attribute(self, a: onnx.AttributeProto, where: str, visible: Scope, depth: int) -> Any:
+    def _attribute(self, a: onnx.AttributeProto, where: str, scope: Scope, depth: int) -> Any:
         where = f"attribute {a.name!r} of {where}"
         kind = a.type or _guess_type(a)
+        if a.ref_attr_name:
+            raise InvalidGraph("an attribute refers to one of a function, outside of any", where=where)
         if kind == AttributeProto.FLOAT:
             return a.f
         if kind == AttributeProto.INT:
@@ -126,7 +149,7 @@ class GraphReader:
         if kind == AttributeProto.TENSOR:
             return self.payloads.tensor(a.t, where)
         if kind == AttributeProto.GRAPH:
-            return self.read(a.g, visible, depth + 1)
+            return self.read(a.g, scope, depth + 1)
         if kind == AttributeProto.SPARSE_TENSOR:
             return self.payloads.sparse(a.sparse_tensor, where)
         if kind == AttributeProto.TYPE_PROTO:
@@ -140,7 +163,7 @@ class GraphReader:
         if kind == AttributeProto.TENSORS:
             return [self.payloads.tensor(t, where) for t in a.tensors]
         if kind == AttributeProto.GRAPHS:
-            return [self.read(g, visible, depth + 1) for g in a.graphs]
+            return [self.read(g, scope, depth + 1) for g in a.graphs]
         if kind == AttributeProto.SPARSE_TENSORS:
             return [self.payloads.sparse(t, where) for t in a.sparse_tensors]
         if kind == AttributeProto.TYPE_PROTOS:
@@ -159,57 +182,52 @@ def _guess_type(a: onnx.AttributeProto) -> int:
     return 0
 
 
-def _in_order(proto: onnx.GraphProto, visible: Scope) -> Iterable[onnx.NodeProto]:
+def _in_order(proto: onnx.GraphProto, scope: Scope) -> Iterable[onnx.NodeProto]:
     """The nodes in an order in which each finds its inputs made; files need not keep one."""
     made_by: dict[str, int] = {}
     needs: list[set[str]] = []
     for i, node in enumerate(proto.node):
         reads: set[str] = set(node.input)
-        for a in node.attribute:
-            for g in ([a.g] if a.HasField("g") else []) + list(a.graphs):
-                reads |= _free_names(g, 0)
+        for g in subgraphs(node):
+            reads |= _free_names(g, 0)
         reads.discard("")
         needs.append(reads)
         for name in node.output:
             if name:
                 made_by.setdefault(name, i)
-    ready: set[str] = set(visible)
+    sorted_already = True
     for i, reads in enumerate(needs):
-        if not reads <= ready:
-            return _sorted(proto, visible, made_by, needs)
-        ready.update(proto.node[i].output)
-    return proto.node
+        for name in reads:
+            maker = made_by.get(name)
+            if maker is None:
+                if scope.find(name) is None:
+                    raise DanglingName(
+                        "a node reads a name that is no graph input, no initializer and no node's output",
+                        where=label(proto.node[i]),
+                        got=repr(name),
+                    )
+            elif maker >= i:
+                sorted_already = False
+    return proto.node if sorted_already else _sorted(proto, made_by, needs)
 
 
-def _sorted(
-    proto: onnx.GraphProto, visible: Scope, made_by: dict[str, int], needs: list[set[str]]
-) -> list[onnx.NodeProto]:
+def _sorted(proto: onnx.GraphProto, made_by: dict[str, int], needs: list[set[str]]) -> list[onnx.NodeProto]:
     waiting: list[int] = []
     readers: dict[int, list[int]] = {}
     for i, reads in enumerate(needs):
-        makers = set()
-        for name in reads:
-            if name in made_by:
-                makers.add(made_by[name])
-            elif name not in visible:
-                node = proto.node[i]
-                raise InvalidGraph(
-                    "a node reads a name that nothing makes", where=f"{node.op_type} node {node.name!r}", got=repr(name)
-                )
+        makers = {made_by[name] for name in reads if name in made_by}
         for maker in makers:
             readers.setdefault(maker, []).append(i)
         waiting.append(len(makers))
-    order: list[int] = []
-    ready = [i for i, n in enumerate(waiting) if n == 0]
-    for i in ready:
-        order.append(i)
+    order = [i for i, n in enumerate(waiting) if n == 0]
+    for i in order:
         for reader in readers.get(i, ()):
             waiting[reader] -= 1
             if waiting[reader] == 0:
-                ready.append(reader)
+                order.append(reader)
     if len(order) < len(waiting):
-        stuck = proto.node[next(i for i, n in enumerate(waiting) if n)]
-        raise InvalidGraph("the graph has a cycle", where=f"{stuck.op_type} node {stuck.name!r}")
+        stuck = next(i for i, n in enumerate(waiting) if n)
+        raise BrokenGraph("the graph has a cycle", where=label(proto.node[stuck]))
     return [proto.node[i] for i in order]
 
 
@@ -223,7 +241,6 @@ def _free_names(graph: onnx.GraphProto, depth: int) -> set[str]:
     for node in graph.node:
         own.update(node.output)
         reads.update(node.input)
-        for a in node.attribute:
-            for g in ([a.g] if a.HasField("g") else []) + list(a.graphs):
-                reads |= _free_names(g, depth + 1)
+        for g in subgraphs(node):
+            reads |= _free_names(g, depth + 1)
     return (reads - own) - {""}

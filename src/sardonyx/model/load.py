@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from typing import Any
 
 import onnx
-from onnx import shape_inference
 
-from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NoModel, NoSuchFile, NotImplemented
+from sardonyx.errors import BrokenGraph, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from sardonyx.ir.graph import Model
 from sardonyx.model import functions, wire
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
+from sardonyx.model.inference import inferred, newest_opsets
 from sardonyx.model.tensors import Payloads
+from sardonyx.model.types import text
 
 
 def load(
@@ -26,27 +28,25 @@ def load(
     files by location. With ``infer``, types and shapes are those that onnx's inference adds to what the file states.
     """
     data, path = _bytes_of(source)
-    if not len(data):
-        raise NoModel("the model is empty", where=path)
     skeleton = wire.split(data)
     proto = _parse(skeleton.data)
     opsets = _opsets(proto)
     proto = functions.inline(proto)
     if infer:
-        proto = _inferred(proto)
+        proto = inferred(proto, opsets)
     home = Folder(path, folder=folder)
     home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
-    reader = GraphReader(Payloads(data, skeleton, home), proto.ir_version)
+    reader = GraphReader(Payloads(data, skeleton, home), proto.ir_version, opsets)
     return Model(
         graph=reader.read(proto.graph),
         opsets=opsets,
         ir_version=proto.ir_version,
-        producer_name=proto.producer_name,
-        producer_version=proto.producer_version,
-        domain=proto.domain,
+        producer_name=text(proto.producer_name, "producer name"),
+        producer_version=text(proto.producer_version, "producer version"),
+        domain=text(proto.domain, "model domain"),
         model_version=proto.model_version,
-        doc=proto.doc_string,
-        metadata={p.key: p.value for p in proto.metadata_props},
+        doc=text(proto.doc_string, "model description"),
+        metadata={text(p.key, "metadata"): text(p.value, "metadata") for p in proto.metadata_props},
         path=path,
     )
 
@@ -54,40 +54,56 @@ def load(
 def _bytes_of(source: Any) -> tuple[memoryview, str | None]:
     """The serialized model, mapped when it is a file, and its path."""
     if isinstance(source, (bytes, bytearray, memoryview, mmap.mmap)):
-        return memoryview(source).cast("B"), None
+        return _flat(source), None
     if isinstance(source, (str, os.PathLike)):
-        path = os.fspath(source)
-        try:
-            with open(path, "rb") as file:
-                if os.fstat(file.fileno()).st_size == 0:
-                    return memoryview(b""), str(path)
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), str(path)
-        except FileNotFoundError:
-            raise NoSuchFile(f"Load model from {path} failed. File doesn't exist", where=str(path)) from None
-        except (OSError, ValueError) as e:
-            raise NoSuchFile(f"Load model from {path} failed: {e}", where=str(path)) from None
+        path = os.fsdecode(source)
+        return _mapped(path), path
     if isinstance(source, onnx.ModelProto):
-        return memoryview(source.SerializeToString()), None
+        try:
+            return memoryview(source.SerializeToString()), None
+        except Exception as e:
+            raise InvalidArgument(
+                "the ModelProto cannot be serialized",
+                got=str(e),
+                hint="save a model of 2 GB or more to a file with external data, and give its path",
+            ) from None
     if hasattr(source, "read"):
         content = source.read()
-        if not isinstance(content, bytes):
+        if not isinstance(content, (bytes, bytearray, memoryview)):
             raise InvalidArgument("the model file must be opened in binary mode", got=type(content).__name__)
         name = getattr(source, "name", None)
-        return memoryview(content), name if isinstance(name, str) and os.path.exists(name) else None
-    raise InvalidArgument(
-        "a model is a path, bytes, a binary file or an onnx.ModelProto", got=type(source).__name__
-    )
+        return _flat(content), name if isinstance(name, str) and os.path.exists(name) else None
+    raise InvalidArgument("a model is a path, bytes, a binary file or an onnx.ModelProto", got=type(source).__name__)
+
+
+def _flat(buffer: Any) -> memoryview:
+    view = memoryview(buffer)
+    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+
+
+def _mapped(path: str) -> memoryview:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise InvalidProtobuf(f"Load model from {path} failed: it is not a file", where=path)
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise NoSuchFile(f"Load model from {path} failed. File doesn't exist", where=path) from None
+    except (OSError, ValueError) as e:
+        raise NoSuchFile(f"Load model from {path} failed: {e}", where=path) from None
 
 
 def _parse(data: bytes) -> onnx.ModelProto:
     try:
-        proto = onnx.ModelProto.FromString(data)
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except Exception as e:
-        raise InvalidProtobuf("the bytes are not an ONNX model", got=str(e)) from None
+        raise InvalidProtobuf("Protobuf parsing failed: the bytes are not an ONNX model", got=str(e)) from None
     if not proto.HasField("graph"):
-        raise InvalidProtobuf("the model has no graph", hint="is this an ONNX file?")
+        raise InvalidArgument("No graph was found in the protobuf", hint="is this an ONNX model?")
     if proto.ir_version > onnx.IR_VERSION:
-        raise NotImplemented(
+        raise BrokenGraph(
             "the model's IR version is newer than this build of onnx knows",
             expected=f"at most {onnx.IR_VERSION}",
             got=proto.ir_version,
@@ -97,33 +113,22 @@ def _parse(data: bytes) -> onnx.ModelProto:
 
 
 def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
-    """Imported versions by domain; a model without imports is of opset 1, as the first models were."""
+    """Imported versions by domain. Models of IR versions 1 and 2 import nothing and are of opset 1."""
+    if not proto.opset_import:
+        if proto.ir_version >= 3:
+            raise BrokenGraph("the model imports no opset", expected="at least one entry in opset_import")
+        proto.opset_import.add(domain="", version=1)
+    newest = newest_opsets()
     opsets: dict[str, int] = {}
     for entry in proto.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if opsets.get(domain, entry.version) != entry.version:
+        domain = "" if entry.domain == "ai.onnx" else text(entry.domain, "opset import")
+        if opsets.setdefault(domain, entry.version) != entry.version:
             raise InvalidGraph("one domain is imported in two versions", got=repr(domain))
-        opsets[domain] = entry.version
-    if not proto.opset_import:
-        opsets[""] = 1
-        proto.opset_import.add(domain="", version=1)
-    newest = {s: onnx.defs.onnx_opset_version() for s in ("",)}
-    for domain, version in opsets.items():
-        if version < 1 or version > newest.get(domain, version):
-            raise InvalidGraph(
+        if not 1 <= entry.version <= newest.get(domain, entry.version):
+            raise BrokenGraph(
                 "the model imports an opset that this build of onnx does not know",
                 where=f"domain {domain or 'ai.onnx'!r}",
                 expected=f"1 to {newest.get(domain, 'any')}",
-                got=version,
+                got=entry.version,
             )
     return opsets
-
-
-def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The skeleton with the types and shapes that onnx can work out."""
-    try:
-        return shape_inference.infer_shapes(proto, check_type=True, data_prop=True)
-    except shape_inference.InferenceError as e:
-        raise InvalidGraph(f"This is an invalid model. Type Error: {e}") from None
-    except Exception as e:
-        raise InvalidGraph(f"types cannot be inferred: {e}") from None

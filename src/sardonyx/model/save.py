@@ -77,7 +77,9 @@ def graph_to_proto(graph: Graph, names: Names, *, weights: bool = True) -> onnx.
     for node in graph.nodes:
         proto.node.append(node_to_proto(node, names))
         proto.value_info.extend(
-            value_to_proto(v, names(v)) for v in node.outputs if v.type is not None and v not in outputs and not v.is_dead
+            value_to_proto(v, names(v))
+            for v in node.outputs
+            if v.type is not None and v not in outputs and not v.is_dead
         )
     own = {*graph.initializers.values(), *(v for node in graph.nodes for v in node.outputs)}
     for v, name in zip(graph.outputs, graph.output_names, strict=True):
@@ -162,7 +164,7 @@ def _schema_type(node: Node, key: str) -> Any:
         schema = onnx.defs.get_schema(node.op_type, domain=node.domain)
     except onnx.defs.SchemaError:
         return None
-    return int(schema.attributes[key].type) if key in schema.attributes else None
+    return int(schema.attributes[key].type) if key in schema.attributes else None  # type: ignore[call-overload]
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:

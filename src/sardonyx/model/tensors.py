@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,12 @@ from onnx import numpy_helper
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
-from sardonyx.errors import InvalidGraph, OutOfBudget
+from sardonyx.errors import BrokenGraph, OutOfBudget
 from sardonyx.ir.shape import count
 from sardonyx.ir.tensor import Tensor
 from sardonyx.model import wire
 from sardonyx.model.external import Folder
-from sardonyx.model.types import dtype_of
+from sardonyx.model.types import MAX_RANK, dtype_of, text
 
 Array = np.ndarray[Any, Any]
 
@@ -34,12 +34,10 @@ class Payloads:
 
     def tensor(self, proto: onnx.TensorProto, where: str) -> Tensor:
         dtype = dtype_of(proto.data_type, where)
-        shape = tuple(proto.dims)
-        if any(d < 0 for d in shape):
-            raise InvalidGraph("a tensor has a negative dimension", where=where, got=list(shape))
+        shape = _shape(proto.dims, dtype, where)
         if proto.HasField("segment"):
-            raise InvalidGraph("segmented tensors are not part of ONNX's released format", where=where)
-        keys = {e.key: e.value for e in proto.external_data}
+            raise BrokenGraph("segmented tensors are not part of ONNX's released format", where=where)
+        keys = {text(e.key, where): text(e.value, where) for e in proto.external_data}
         span = keys.get(self.skeleton.key)
         if span is not None:
             fetch = self._from_span(self.skeleton.spans[int(span)], dtype, shape, where)
@@ -51,13 +49,17 @@ class Payloads:
 
     def sparse(self, proto: onnx.SparseTensorProto, where: str) -> Tensor:
         """A sparse constant as the dense tensor it stands for, made dense when first read."""
-        values, shape = self.tensor(proto.values, where), tuple(proto.dims)
-        indices = self.tensor(proto.indices, where)
-        if any(d < 0 for d in shape):
-            raise InvalidGraph("a sparse tensor has a negative dimension", where=where, got=list(shape))
+        values, indices = self.tensor(proto.values, where), self.tensor(proto.indices, where)
+        shape = _shape(proto.dims, values.dtype, where)
         check_budget(values.dtype, shape, where)
+        if len(values.shape) != 1 or indices.dtype is not dtypes.i64:
+            raise BrokenGraph(
+                "a sparse tensor has a vector of values and i64 indices",
+                where=where,
+                got=f"values {values.type}, indices {indices.type}",
+            )
         if indices.shape not in ((values.size,), (values.size, len(shape))):
-            raise InvalidGraph("a sparse tensor's indices do not fit its values", where=where, got=indices.shape)
+            raise BrokenGraph("a sparse tensor's indices do not fit its values", where=where, got=indices.shape)
         return Tensor(values.dtype, shape, partial(_densify, values, indices, shape, where), name=proto.values.name)
 
     def _from_span(self, span: wire.Span, dtype: DType, shape: tuple[int, ...], where: str) -> Callable[[], Array]:
@@ -70,18 +72,17 @@ class Payloads:
             return partial(from_raw, self.source, span.offset, dtype, shape)
         check_budget(dtype, shape, where)
         if count(shape) > 8 * span.nbytes:
-            raise InvalidGraph("a tensor holds fewer elements than its shape", where=where, got=list(shape))
-        return partial(_from_field, self.source[span.offset : span.offset + span.nbytes], span.field, dtype, shape, where)
+            raise BrokenGraph("a tensor holds fewer elements than its shape", where=where, got=list(shape))
+        return partial(
+            _from_field, self.source[span.offset : span.offset + span.nbytes], span.field, dtype, shape, where
+        )
 
     def _from_file(self, keys: dict[str, str], dtype: DType, shape: tuple[int, ...], where: str) -> Callable[[], Array]:
         data = self.folder.open(keys.get("location", ""), where)
-        try:
-            offset = int(keys.get("offset") or 0)
-            nbytes = int(keys.get("length") or dtype.nbytes(count(shape)))
-        except ValueError:
-            raise InvalidGraph("external data offset or length is not a number", where=where, got=keys) from None
-        if offset < 0 or nbytes < 0 or offset + nbytes > len(data):
-            raise InvalidGraph(
+        offset = _natural(keys.get("offset") or "0", where)
+        nbytes = _natural(keys.get("length") or str(dtype.nbytes(count(shape))), where)
+        if offset + nbytes > len(data):
+            raise BrokenGraph(
                 "external data ends beyond its file",
                 where=where,
                 expected=f"at most {len(data)} bytes",
@@ -89,6 +90,24 @@ class Payloads:
             )
         _check_nbytes(nbytes, dtype, shape, where)
         return partial(from_raw, data, offset, dtype, shape)
+
+
+def _shape(dims: Sequence[int], dtype: DType, where: str) -> tuple[int, ...]:
+    """Dimensions that an array can have: numpy counts bytes in 63 bits, whatever a dimension of 0 says."""
+    shape = tuple(dims)
+    if any(d < 0 for d in shape):
+        raise BrokenGraph("a tensor has a negative dimension", where=where, got=list(shape[:MAX_RANK]))
+    if len(shape) > MAX_RANK:
+        raise BrokenGraph("a tensor has too many dimensions", where=where, expected=MAX_RANK, got=len(shape))
+    if count([d for d in shape if d]) * dtype.numpy.itemsize >= 1 << 63:
+        raise BrokenGraph("a tensor's size overflows 63 bits", where=where, got=f"{dtype}{list(shape)}")
+    return shape
+
+
+def _natural(digits: str, where: str) -> int:
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 20:
+        raise BrokenGraph("external data offset or length is not a natural number", where=where, got=repr(digits[:40]))
+    return int(digits)
 
 
 def from_raw(data: memoryview, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -121,17 +140,20 @@ def _inline(proto: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where
             array = np.array([s.decode("utf-8", "surrogateescape") for s in proto.string_data], object)
         tensor = Tensor.of(array.reshape(shape), proto.name)
     except (ValueError, TypeError, OverflowError, KeyError) as e:
-        raise InvalidGraph(
+        raise BrokenGraph(
             "a tensor's data does not fit its shape and type", where=where, expected=f"{dtype}{list(shape)}", got=str(e)
         ) from None
     if tensor.dtype is not dtype:
-        raise InvalidGraph("a tensor's data does not fit its type", where=where, expected=dtype, got=tensor.dtype)
+        raise BrokenGraph("a tensor's data does not fit its type", where=where, expected=dtype, got=tensor.dtype)
     return tensor
 
 
 def _from_field(data: memoryview, number: int, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
     proto = onnx.TensorProto(dims=shape, data_type=dtype.onnx)
-    proto.MergeFromString(wire.varint(number << 3 | 2) + wire.varint(len(data)) + bytes(data))
+    try:
+        proto.MergeFromString(wire.varint(number << 3 | 2) + wire.varint(len(data)) + bytes(data))
+    except Exception as e:
+        raise BrokenGraph("a tensor's data cannot be decoded", where=where, got=str(e)) from None
     return _inline(proto, dtype, shape, where).numpy()
 
 
@@ -139,7 +161,7 @@ def _densify(values: Tensor, indices: Tensor, shape: tuple[int, ...], where: str
     at = indices.numpy()
     bounds = np.array(shape, np.int64) if at.ndim == 2 else np.int64(count(shape))
     if at.size and (at.min() < 0 or (at >= bounds).any()):
-        raise InvalidGraph("a sparse tensor's index is out of bounds", where=where, expected=list(shape))
+        raise BrokenGraph("a sparse tensor's index is out of bounds", where=where, expected=list(shape))
     dense = np.zeros(shape, values.dtype.numpy)
     if at.ndim == 2:
         dense[tuple(at.T)] = values.numpy()
@@ -150,9 +172,9 @@ def _densify(values: Tensor, indices: Tensor, shape: tuple[int, ...], where: str
 
 def _check_nbytes(nbytes: int, dtype: DType, shape: tuple[int, ...], where: str) -> None:
     if dtype is dtypes.string:
-        raise InvalidGraph("strings cannot be stored as raw bytes", where=where)
+        raise BrokenGraph("strings cannot be stored as raw bytes", where=where)
     if nbytes != dtype.nbytes(count(shape)):
-        raise InvalidGraph(
+        raise BrokenGraph(
             "a tensor's bytes do not fill its shape",
             where=where,
             expected=f"{dtype.nbytes(count(shape))} bytes for {dtype}{list(shape)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from sardonyx import dtypes
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import BrokenGraph, InvalidProtobuf
 from sardonyx.ir.shape import Dim, Shape
 from sardonyx.ir.types import (
     MapType,
@@ -16,6 +16,9 @@ from sardonyx.ir.types import (
     TensorType,
     ValueType,
 )
+
+MAX_RANK = 64
+"""numpy's bound on dimensions."""
 
 
 def from_proto(proto: onnx.TypeProto, where: str = "") -> ValueType | None:
@@ -34,7 +37,7 @@ def from_proto(proto: onnx.TypeProto, where: str = "") -> ValueType | None:
     if kind == "map_type":
         return MapType(dtype_of(proto.map_type.key_type, where), from_proto(proto.map_type.value_type, where))
     if kind == "opaque_type":
-        return OpaqueType(proto.opaque_type.domain, proto.opaque_type.name)
+        return OpaqueType(text(proto.opaque_type.domain, where), text(proto.opaque_type.name, where))
     return None
 
 
@@ -42,19 +45,30 @@ def dtype_of(code: int, where: str) -> dtypes.DType:
     try:
         return dtypes.of_onnx(code)
     except KeyError:
-        raise InvalidGraph("unknown element type", where=where or None, got=code) from None
+        raise BrokenGraph("unknown element type", where=where or None, got=code) from None
+
+
+def text(value: str | bytes, where: str) -> str:
+    """A string of the file; protobuf hands out bytes for one that is not UTF-8."""
+    if isinstance(value, bytes):
+        raise InvalidProtobuf("a name or text is not UTF-8", where=where, got=repr(value[:80]))
+    return value
 
 
 def shape_from(proto: onnx.TensorShapeProto, where: str = "") -> Shape:
-    return tuple(_dim(d) for d in proto.dim)
+    if len(proto.dim) > MAX_RANK:
+        raise BrokenGraph(
+            "a tensor has too many dimensions", where=where or None, expected=MAX_RANK, got=len(proto.dim)
+        )
+    return tuple(_dim(d, where) for d in proto.dim)
 
 
-def _dim(d: onnx.TensorShapeProto.Dimension) -> Dim:
+def _dim(d: onnx.TensorShapeProto.Dimension, where: str) -> Dim:
     """A negative dimension is an old exporter's way to say that it is not known."""
     kind = d.WhichOneof("value")
     if kind == "dim_value":
         return d.dim_value if d.dim_value >= 0 else None
-    return (d.dim_param or None) if kind == "dim_param" else None
+    return (text(d.dim_param, where) or None) if kind == "dim_param" else None
 
 
 def to_proto(t: ValueType | None) -> onnx.TypeProto:

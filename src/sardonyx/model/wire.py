@@ -16,6 +16,10 @@ from sardonyx.errors import InvalidProtobuf
 LIMIT = 1024
 MAX_DEPTH = 100
 """protobuf's own bound on nested messages."""
+MAX_FIELDS = 500_000
+"""Fields that are looked at, in about half a second; what follows is left to protobuf as it is."""
+FEW_FIELDS = 256
+"""Fields after which a tensor or attribute without a large payload so far is one long list of small elements."""
 
 _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _SPARSE, _FUNCTION, _TRAINING, _MODEL = range(8)
 
@@ -63,6 +67,7 @@ def split(source: memoryview) -> Skeleton:
 class _Scan:
     def __init__(self, source: memoryview, skeleton: Skeleton) -> None:
         self.source, self.skeleton = source, skeleton
+        self.fields_left = MAX_FIELDS
 
     def message(self, kind: int, start: int, end: int, chunks: list[bytes | memoryview], depth: int) -> int:
         """Append what is kept of source[start:end] to ``chunks``; its length."""
@@ -72,7 +77,10 @@ class _Scan:
             return self._tensor(start, end, chunks)
         source, children = self.source, _CHILDREN[kind]
         kept, total, pos = start, 0, start
-        while pos < end:
+        few = FEW_FIELDS if kind == _ATTRIBUTE else MAX_FIELDS
+        while pos < end and few and self.fields_left > 0:
+            few -= 1
+            self.fields_left -= 1
             tag_at = pos
             number, wire, pos, stop = self._field(pos, end)
             if wire == 2 and stop - pos > LIMIT and number in children:
@@ -90,8 +98,9 @@ class _Scan:
 
     def _tensor(self, start: int, end: int, chunks: list[bytes | memoryview]) -> int:
         found: list[tuple[int, int, Span]] = []
-        payloads, pos = 0, start
-        while pos < end:
+        payloads, fields, pos = 0, 0, start
+        while pos < end and payloads < 2 and fields < FEW_FIELDS:
+            fields += 1
             tag_at = pos
             number, wire, pos, stop = self._field(pos, end)
             if number in _PAYLOADS:
@@ -99,7 +108,8 @@ class _Scan:
                 if wire == 2 and stop - pos > LIMIT:
                     found.append((tag_at, stop, Span(pos, stop - pos, number)))
             pos = stop
-        if len(found) != 1 or payloads != 1:
+        self.fields_left -= fields
+        if pos < end or len(found) != 1 or payloads != 1:
             chunks.append(self.source[start:end])
             return end - start
         cut, resume, span = found[0]

@@ -46,17 +46,17 @@ def required_attr(node: Node, name: str) -> Any:
     return node.attrs[name]
 
 
-def like(op: Builder, number: float, x: Value) -> Value:
+def like(op: Builder, number: float, x: Value) -> Any:
     """A scalar of the element type of ``x``."""
     if x.dtype is None:
-        return op.CastLike(number, x)  # type: ignore[no-any-return]
+        return op.CastLike(number, x)
     with np.errstate(over="ignore"):
         return op.const(np.asarray(number).astype(x.dtype.numpy))
 
 
-def rank_of(op: Builder, x: Value) -> Value:
+def rank_of(op: Builder, x: Value) -> Any:
     """The rank of ``x`` as an i64 vector of one element."""
-    return op.Shape(op.Shape(x))  # type: ignore[no-any-return]
+    return op.Shape(op.Shape(x))
 
 
 def put_input(node: Node, i: int, value: Value | None) -> None:

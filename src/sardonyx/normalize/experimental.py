@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,13 @@ from sardonyx.normalize.registry import Result, expand
 def affine(op: Builder, node: Node) -> Result:
     """alpha * x + beta."""
     x = required(node, 0)
-    return op.Add(op.Mul(x, _number(op, node, "alpha", 1.0, x)), _number(op, node, "beta", 0.0, x))  # type: ignore[no-any-return]
+    return op.Add(op.Mul(x, _number(op, node, "alpha", 1.0, x)), _number(op, node, "beta", 0.0, x))
 
 
 @expand("Scale", domain="")
 def scale(op: Builder, node: Node) -> Result:
     x = required(node, 0)
-    return op.Mul(x, _number(op, node, "scale", 1.0, x))  # type: ignore[no-any-return]
+    return op.Mul(x, _number(op, node, "scale", 1.0, x))
 
 
 @expand("ScaledTanh", domain="")
@@ -30,7 +31,7 @@ def scaled_tanh(op: Builder, node: Node) -> Result:
     """alpha * tanh(beta * x)."""
     x = required(node, 0)
     inner = op.Tanh(op.Mul(x, _number(op, node, "beta", 1.0, x)))
-    return op.Mul(inner, _number(op, node, "alpha", 1.0, x))  # type: ignore[no-any-return]
+    return op.Mul(inner, _number(op, node, "alpha", 1.0, x))
 
 
 @expand("ParametricSoftplus", domain="")
@@ -38,7 +39,7 @@ def parametric_softplus(op: Builder, node: Node) -> Result:
     """alpha * log(1 + exp(beta * x))."""
     x = required(node, 0)
     inner = op.Softplus(op.Mul(x, _number(op, node, "beta", 1.0, x)))
-    return op.Mul(inner, _number(op, node, "alpha", 1.0, x))  # type: ignore[no-any-return]
+    return op.Mul(inner, _number(op, node, "alpha", 1.0, x))
 
 
 @expand("ImageScaler", domain="")
@@ -47,7 +48,7 @@ def image_scaler(op: Builder, node: Node) -> Result:
     x = required(node, 0)
     bias = op.const(np.array(node.attrs.get("bias", [0.0]), np.float32).reshape(-1, 1, 1))
     scaled = op.Mul(x, _number(op, node, "scale", 1.0, x))
-    return op.Add(scaled, op.CastLike(bias, x))  # type: ignore[no-any-return]
+    return op.Add(scaled, op.CastLike(bias, x))
 
 
 @expand("Crop", domain="")
@@ -58,21 +59,21 @@ def crop(op: Builder, node: Node) -> Result:
         raise InvalidGraph("Crop takes four borders and two sizes", where=node.label, got=(border, size))
     left, top, right, bottom = border
     if size is not None:
-        return op.Slice(x, [top, left], [top + size[0], left + size[1]], [2, 3])  # type: ignore[no-any-return]
+        return op.Slice(x, [top, left], [top + size[0], left + size[1]], [2, 3])
     ends = op.Sub(op.Shape(x, start=2, end=4), [bottom, right])
-    return op.Slice(x, [top, left], ends, [2, 3])  # type: ignore[no-any-return]
+    return op.Slice(x, [top, left], ends, [2, 3])
 
 
 @expand("DynamicSlice", domain="")
 def dynamic_slice(op: Builder, node: Node) -> Result:
-    return op.Slice(*node.inputs)  # type: ignore[no-any-return]
+    return op.Slice(*node.inputs)
 
 
 @expand("GivenTensorFill", domain="")
 def given_tensor_fill(op: Builder, node: Node) -> Result:
     """The values of an attribute, in a shape from an attribute or from the input's shape and ``extra_shape``."""
     values = op.const(np.array(required_attr(node, "values"), np.float32))
-    return op.Reshape(values, _shape(op, node), allowzero=1)  # type: ignore[no-any-return]
+    return op.Reshape(values, _shape(op, node), allowzero=1)
 
 
 @expand("ConstantFill", domain="")
@@ -81,10 +82,10 @@ def constant_fill(op: Builder, node: Node) -> Result:
 
     dtype = helper.tensor_dtype_to_np_dtype(node.attrs.get("dtype", 1))
     value = np.array([node.attrs.get("value", 0.0)]).astype(dtype)
-    return op.ConstantOfShape(_shape(op, node), value=value)  # type: ignore[no-any-return]
+    return op.ConstantOfShape(_shape(op, node), value=value)
 
 
-def _shape(op: Builder, node: Node) -> Value:
+def _shape(op: Builder, node: Node) -> Any:
     x, extra = node.input(0), node.attrs.get("extra_shape", [])
     if x is None:
         return op.const(np.array([*node.attrs.get("shape", []), *extra], np.int64))
@@ -94,17 +95,17 @@ def _shape(op: Builder, node: Node) -> Value:
 
 @expand("GRUUnit", domain="")
 def gru_unit(op: Builder, node: Node) -> Result:
-    """One step of a GRU whose gates are given as (batch, 3 * hidden): reset, update, candidate.
+    """The last part of a GRU's step: gates (1, batch, 3 * hidden) are reset, update and candidate before activation.
 
-    Sequences shorter than the step keep their hidden state, or get zero with ``drop_states``.
+    The reset gate has been applied to the candidate outside. Sequences shorter than the step keep their hidden state,
+    or get zero with ``drop_states``.
     """
     hidden, gates, lengths, step = (required(node, i) for i in range(4))
-    reset, update, candidate = op.Split(gates, num_outputs=3, axis=-1, outputs=3)
-    z = op.Sigmoid(update)
-    fresh = op.Tanh(op.Add(candidate, op.Mul(op.Sigmoid(reset), hidden)))
-    stepped = op.Add(op.Mul(z, hidden), op.Mul(op.Sub(like(op, 1.0, hidden), z), fresh))
+    _, update, candidate = op.Split(gates, num_outputs=3, axis=-1, outputs=3)
+    kept = op.Sigmoid(update)
+    stepped = op.Add(op.Mul(kept, hidden), op.Mul(op.Sub(like(op, 1.0, hidden), kept), op.Tanh(candidate)))
     live = op.Less(op.Cast(step, to=7), op.Reshape(op.Cast(lengths, to=7), [-1, 1]))
-    return op.Where(live, stepped, like(op, 0.0, hidden) if node.attrs.get("drop_states") else hidden)  # type: ignore[no-any-return]
+    return op.Where(live, stepped, like(op, 0.0, hidden) if node.attrs.get("drop_states") else hidden)
 
 
 @expand("ATen", domain="")
@@ -116,5 +117,5 @@ def aten(op: Builder, node: Node) -> Result:
     )
 
 
-def _number(op: Builder, node: Node, name: str, default: float, x: Value) -> Value:
+def _number(op: Builder, node: Node, name: str, default: float, x: Value) -> Any:
     return like(op, node.attrs.get(name, default), x)

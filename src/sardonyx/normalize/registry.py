@@ -12,12 +12,13 @@ after having edited the node in place, or found it right as it was. Whatever it 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sardonyx.ir.builder import Builder
-from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.graph import Node
 
-Result: TypeAlias = "Value | tuple[Value | None, ...] | None"
+Result: TypeAlias = Any
+"""A Value, a tuple of Values and Nones, or None: a Builder's results have no static type."""
 Rewrite: TypeAlias = Callable[[Builder, Node], Result]
 
 UPGRADES: dict[tuple[str, str], list[tuple[int, Rewrite]]] = {}

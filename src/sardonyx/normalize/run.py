@@ -10,10 +10,12 @@ from sardonyx.ir import types
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.normalize.gradient import expand_gradients
+from sardonyx.normalize.opsets import ML, lowest_opset, newest_version
 from sardonyx.normalize.registry import EXPANSIONS, UPGRADES, Result, Rewrite
 from sardonyx.ops.infer import infer_node
 
-ML = "ai.onnx.ml"
+__all__ = ["lowest_opset", "normalize"]
+
 _STEPS = ("pointwise", "shape", "reduce", "resize", "nn", "recurrent", "control", "ml")
 _BODIES = {"": ("experimental", "microsoft"), "com.microsoft": ("microsoft",)}
 
@@ -121,13 +123,6 @@ def _replace(op: Builder, node: Node, result: Result) -> None:
     graph.remove(node)
 
 
-def newest_version(domain: str) -> int:
-    """The newest opset of ai.onnx or ai.onnx.ml that onnx knows."""
-    from onnx import defs
-
-    return defs.onnx_opset_version() if domain == "" else defs.onnx_ml_opset_version()
-
-
 @cache
 def _schema(op_type: str, version: int, domain: str) -> tuple[int, bool] | None:
     """(since, deprecated) of the operator at an opset; None where it does not exist."""
@@ -138,45 +133,3 @@ def _schema(op_type: str, version: int, domain: str) -> tuple[int, bool] | None:
     except defs.SchemaError:
         return None
     return schema.since_version, schema.deprecated
-
-
-def lowest_opset(model: Model, domain: str = "", *, at_least: int = 1) -> int:
-    """The lowest opset of ``domain``, from ``at_least`` on, at which every node of a normalized model holds as it is.
-
-    The newest one where no single opset holds all of them.
-    """
-    newest = newest_version(domain)
-    valid = set(range(min(at_least, newest), newest + 1))
-    for node in model.graph.all_nodes():
-        if node.domain == domain:
-            valid -= {v for v in valid if not _holds_at(node, v)}
-    return min(valid, default=newest)
-
-
-def _holds_at(node: Node, version: int) -> bool:
-    """Whether a node in normal form is legal at an opset, and means the same there."""
-    from onnx import defs
-
-    if any(to > version for to, _ in UPGRADES.get((node.domain, node.op_type), ())):
-        return False
-    try:
-        schema = defs.get_schema(node.op_type, version, node.domain)
-    except defs.SchemaError:
-        return False
-    if schema.deprecated or not schema.min_input <= len(node.inputs) <= schema.max_input:
-        return False
-    if len(node.outputs) > schema.max_output or not node.attrs.keys() <= schema.attributes.keys():
-        return False
-    formal_types = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
-    return all(
-        _fits(value, formals[min(i, len(formals) - 1)].type_str, formal_types)
-        for values, formals in ((node.inputs, schema.inputs), (node.outputs, schema.outputs))
-        for i, value in enumerate(values)
-        if value is not None
-    )
-
-
-def _fits(value: Value, formal: str, constraints: dict[str, set[str]]) -> bool:
-    return value.type is None or types.ort_name(value.type).replace(" ", "") in {
-        t.replace(" ", "") for t in constraints.get(formal, {formal})
-    }

@@ -43,7 +43,7 @@ def scan_batches(op: Builder, node: Node) -> Result:
         body=batch, num_scan_inputs=len(batch.inputs),
     )  # fmt: skip
     op.made[:0] = inner.made
-    return results  # type: ignore[no-any-return]
+    return results
 
 
 def _one_of(batched: Value, name: str) -> Value:

@@ -15,7 +15,9 @@ def label_encoder_classes(op: Builder, node: Node) -> Result:
     """One list of strings served both ways: a string to its position, a position to its string."""
     classes, dtype = required_attr(node, "classes_strings"), required(node, 0).dtype
     if dtype is None:
-        raise InvalidGraph("the type of LabelEncoder's input is not known", where=node.label, expected="string or int64")
+        raise InvalidGraph(
+            "the type of LabelEncoder's input is not known", where=node.label, expected="string or int64"
+        )
     strings, numbers = ("keys", "values") if dtype is dtypes.string else ("values", "keys")
     del node.attrs["classes_strings"]
     node.attrs |= {f"{strings}_strings": classes, f"{numbers}_int64s": list(range(len(classes)))}

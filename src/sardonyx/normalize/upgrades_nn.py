@@ -55,16 +55,16 @@ def batch_norm_training(op: Builder, node: Node) -> Result:
     return y, mean, var, saved_mean, _inverse_std(op, node, saved_var)
 
 
-def _normalized(op: Builder, node: Node, x: Value, scale: Value, bias: Value, mean: Value, var: Value) -> Value:
-    return op.Add(op.Mul(op.Mul(op.Sub(x, mean), _inverse_std(op, node, var)), scale), bias)  # type: ignore[no-any-return]
+def _normalized(op: Builder, node: Node, x: Value, scale: Value, bias: Value, mean: Value, var: Value) -> Any:
+    return op.Add(op.Mul(op.Mul(op.Sub(x, mean), _inverse_std(op, node, var)), scale), bias)
 
 
-def _inverse_std(op: Builder, node: Node, var: Value) -> Value:
-    return op.Reciprocal(op.Sqrt(op.Add(var, like(op, node.attrs.get("epsilon", 1e-5), var))))  # type: ignore[no-any-return]
+def _inverse_std(op: Builder, node: Node, var: Value) -> Any:
+    return op.Reciprocal(op.Sqrt(op.Add(var, like(op, node.attrs.get("epsilon", 1e-5), var))))
 
 
 def _trained(op: Builder, node: Node, y: Value, mean: Value, var: Value) -> tuple[Value, ...]:
-    """Running statistics move towards those of the batch by 1 - momentum; the saved variance is an inverse deviation."""
+    """Running statistics move to the batch's by 1 - momentum; the saved variance is an inverse deviation."""
     keep = node.attrs.get("momentum", 0.9)
     running = [
         op.Add(op.Mul(old, like(op, keep, old)), op.Mul(new, like(op, 1 - keep, new)))
@@ -103,8 +103,8 @@ def _without_mask(op: Builder, node: Node) -> tuple[Any, ...] | None:
     return None if any(not out.is_dead for out in node.outputs[1:]) else (op.Identity(required(node, 0)),)
 
 
-def _falses(op: Builder, x: Value) -> Value:
-    return op.ConstantOfShape(op.Shape(x), value=np.array([False]))  # type: ignore[no-any-return]
+def _falses(op: Builder, x: Value) -> Any:
+    return op.ConstantOfShape(op.Shape(x), value=np.array([False]))
 
 
 @upgrade("GlobalLpPool", to=2)
@@ -128,16 +128,16 @@ def lp_pool_exponent(op: Builder, node: Node) -> Result:
     return _root(op, mean, like(op, math.prod(node.attrs.get("kernel_shape", [1])), x), p)
 
 
-def _power(op: Builder, x: Value, p: float) -> Value:
-    return op.Pow(op.Abs(x), like(op, p, x))  # type: ignore[no-any-return]
+def _power(op: Builder, x: Value, p: float) -> Any:
+    return op.Pow(op.Abs(x), like(op, p, x))
 
 
-def _root(op: Builder, mean: Value, count: Value, p: float) -> Value:
-    return op.Pow(op.Mul(mean, count), like(op, 1 / p, mean))  # type: ignore[no-any-return]
+def _root(op: Builder, mean: Value, count: Value, p: float) -> Any:
+    return op.Pow(op.Mul(mean, count), like(op, 1 / p, mean))
 
 
-def _positions(op: Builder, x: Value) -> Value:
-    return op.CastLike(op.ReduceProd(op.Shape(x, start=2), keepdims=0), x)  # type: ignore[no-any-return]
+def _positions(op: Builder, x: Value) -> Any:
+    return op.CastLike(op.ReduceProd(op.Shape(x, start=2), keepdims=0), x)
 
 
 @upgrade("GroupNormalization", to=21)
@@ -178,4 +178,4 @@ def mean_variance_axes(op: Builder, node: Node) -> Result:
         node.attrs["axes"] = axes
         return None
     x = required(node, 0)
-    return op.Sub(x, op.ReduceMean(x, axes=axes, keepdims=1))  # type: ignore[no-any-return]
+    return op.Sub(x, op.ReduceMean(x, axes=axes, keepdims=1))

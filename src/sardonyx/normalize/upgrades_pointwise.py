@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
@@ -29,29 +31,28 @@ def numpy_broadcast(op: Builder, node: Node) -> Result:
     return None
 
 
-def _with_trailing_ones(op: Builder, a: Value, b: Value, axis: int) -> Value:
+def _with_trailing_ones(op: Builder, a: Value, b: Value, axis: int) -> Any:
     if a.rank is not None and b.rank is not None:
-        start = axis + a.rank if axis < 0 else axis
-        missing = a.rank - start - b.rank
-        if missing < 0:
+        behind = (0 if axis < 0 else a.rank) - axis - b.rank
+        if behind < 0:
             raise InvalidGraph(f"axis {axis} leaves no room for {b!r} in {a!r}", expected=f"at most {a.rank - b.rank}")
-        return op.Unsqueeze(b, axes=[b.rank + i for i in range(missing)]) if missing else b
-    rank = rank_of(op, a)
-    start = op.Add(rank, [axis]) if axis < 0 else op.const([axis])
-    missing = op.Sub(op.Sub(rank, start), rank_of(op, b))
-    return op.Reshape(b, op.Concat(op.Shape(b), op.Expand([1], missing), axis=0))  # type: ignore[no-any-return]
+        return op.Unsqueeze(b, axes=[b.rank + i for i in range(behind)]) if behind else b
+    after = op.const([-axis]) if axis < 0 else op.Sub(rank_of(op, a), [axis])
+    ones = op.Expand([1], op.Sub(after, rank_of(op, b)))
+    return op.Reshape(b, op.Concat(op.Shape(b), ones, axis=0))
 
 
 @upgrade("PRelu", to=7)
 def slope_per_channel(op: Builder, node: Node) -> Result:
     """A vector of slopes belonged to axis 1; now it lines up with the last axis."""
     x, slope = required(node, 0), required(node, 1)
-    if slope.rank == 1 and slope.shape != (1,) and x.rank != 2:
-        if x.rank is None:
-            ones = op.Expand([1], op.Sub(rank_of(op, x), [2]))
-            node.set_input(1, op.Reshape(slope, op.Concat([-1], ones, axis=0)))
-        elif x.rank > 2:
-            node.set_input(1, op.Unsqueeze(slope, axes=list(range(1, x.rank - 1))))
+    if slope.rank not in (None, 1) or slope.shape == (1,):
+        return None
+    if x.rank is None or slope.rank is None:
+        behind = op.Max(op.Sub(rank_of(op, x), [2]), [0])
+        node.set_input(1, op.Reshape(slope, op.Concat([-1], op.Expand([1], behind), axis=0)))
+    elif x.rank > 2:
+        node.set_input(1, op.Unsqueeze(slope, axes=list(range(1, x.rank - 1))))
     return None
 
 
@@ -61,9 +62,10 @@ def cast_to_number(op: Builder, node: Node) -> Result:
     if isinstance(to, str):
         from onnx import TensorProto
 
-        if to.upper() not in TensorProto.DataType.keys():
+        types = dict(TensorProto.DataType.items())
+        if to.upper() not in types:
             raise InvalidGraph(f"no element type is called {to!r}", where=node.label)
-        node.attrs["to"] = TensorProto.DataType.Value(to.upper())
+        node.attrs["to"] = types[to.upper()]
     return None
 
 

@@ -28,4 +28,4 @@ def over_one_axis(op: Builder, node: Node) -> Result:
         node.attrs["axis"] = -1
         return None
     rows = op.call("", node.op_type, op.Flatten(x, axis=axis), axis=-1)
-    return op.Reshape(rows, op.Shape(x), allowzero=1)  # type: ignore[no-any-return]
+    return op.Reshape(rows, op.Shape(x), allowzero=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sardonyx.ir.builder import Builder
@@ -29,7 +31,7 @@ def upsample_scales_input(op: Builder, node: Node) -> Result:
 
 @upgrade("Upsample", to=10)
 def upsample_to_resize(op: Builder, node: Node) -> Result:
-    return op.Resize(required(node, 0), required(node, 1), mode=_mode(node))  # type: ignore[no-any-return]
+    return op.Resize(required(node, 0), required(node, 1), mode=_mode(node))
 
 
 @upgrade("Resize", to=11)
@@ -47,11 +49,22 @@ def resize_asymmetric(op: Builder, node: Node) -> Result:
     return _resize(op, grown, op.Min(scales, 1.0), mode="nearest", nearest_mode="ceil")
 
 
+@upgrade("Resize", to=13)
+def resize_tf_nearest(op: Builder, node: Node) -> Result:
+    """``tf_half_pixel_for_nn`` read at (i + 1/2) / scale: half a position above half_pixel, which rounding can say."""
+    rounding = {"floor": "round_prefer_ceil", "round_prefer_floor": "ceil"}
+    given = node.attrs.get("nearest_mode", "round_prefer_floor")
+    is_tf = node.attrs.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn"
+    if is_tf and _mode(node) == "nearest" and given in rounding:
+        node.attrs |= {"coordinate_transformation_mode": "half_pixel", "nearest_mode": rounding[given]}
+    return None
+
+
 def _mode(node: Node) -> str:
     mode = node.attrs.get("mode", "nearest")
     return "linear" if mode == "bilinear" else str(mode)
 
 
-def _resize(op: Builder, x: Value, scales: Value, **attrs: str) -> Value:
+def _resize(op: Builder, x: Value, scales: Value, **attrs: str) -> Any:
     asymmetric = {"coordinate_transformation_mode": "asymmetric"}
-    return op.Resize(x, None, scales, **asymmetric, **attrs)  # type: ignore[no-any-return]
+    return op.Resize(x, None, scales, **asymmetric, **attrs)

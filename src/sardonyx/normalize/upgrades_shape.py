@@ -21,6 +21,15 @@ def squeeze_axes(op: Builder, node: Node) -> Result:
     return None
 
 
+@upgrade("Split", to=2)
+def split_numbers(op: Builder, node: Node) -> Result:
+    """The sizes could be an input already, of the type of the data."""
+    sizes = node.input(1)
+    if sizes is not None:
+        node.set_input(1, op.Cast(sizes, to=7))
+    return None
+
+
 @upgrade("Split", to=13)
 def split_sizes(op: Builder, node: Node) -> Result:
     ints_to_input(op, node, "split", 1, optional=True)
@@ -69,7 +78,7 @@ def tile_repeats(op: Builder, node: Node) -> Result:
     x, tiles, axis = (required(node, i) for i in range(3))
     one, count = op.const([1]), op.Reshape(op.Cast(tiles, to=7), [1])
     at = op.Reshape(op.Cast(axis, to=7), op.const(()))
-    return op.Tile(x, op.OneHot(at, rank_of(op, x), op.Concat(one, count, axis=0), axis=0))  # type: ignore[no-any-return]
+    return op.Tile(x, op.OneHot(at, rank_of(op, x), op.Concat(one, count, axis=0), axis=0))
 
 
 @upgrade("Concat", to=4)
@@ -80,4 +89,4 @@ def concat_axis(op: Builder, node: Node) -> Result:
 
 @upgrade("Scatter", to=11)
 def scatter_elements(op: Builder, node: Node) -> Result:
-    return op.ScatterElements(*node.inputs, **node.attrs)  # type: ignore[no-any-return]
+    return op.ScatterElements(*node.inputs, **node.attrs)

@@ -20,11 +20,11 @@ def _split_heads(what: str, x: Array, heads: int | None) -> Array:
     assert heads is not None
     fits = x.ndim == 3 and x.shape[2] % heads == 0
     require(fits, f"{what}: the hidden size is no multiple of the heads", expected=heads, got=x.shape)
-    return x.reshape(x.shape[0], x.shape[1], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
+    return np.asarray(x.reshape(x.shape[0], x.shape[1], heads, x.shape[2] // heads).transpose(0, 2, 1, 3))
 
 
 def _merge_heads(x: Array) -> Array:
-    return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
+    return np.asarray(x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1))
 
 
 def _position_bias(
@@ -46,7 +46,7 @@ def _mask_bias(mask: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic])
     """A boolean or additive mask as an additive one, its last axis filled up with -inf."""
     bias = np.where(mask, 0.0, _NEG_INF).astype(dtype) if mask.dtype == bool else mask.astype(dtype)
     missing = shape[-1] - bias.shape[-1] if bias.ndim else 0
-    if missing > 0 and (bias.shape[-1] != 1 or bias.ndim == 1):
+    if missing > 0:
         bias = np.pad(bias, [(0, 0)] * (bias.ndim - 1) + [(0, missing)], constant_values=_NEG_INF)
     fits = bias.ndim <= 4 and all(n in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1], strict=False))
     require(fits, "Attention: attn_mask does not broadcast to the scores", expected=shape, got=mask.shape)
@@ -106,7 +106,11 @@ def attention(
 
     offset = np.array([past])
     if nonpad_kv_seqlen is not None:
-        require(nonpad_kv_seqlen.shape == (batch,), f"{what}: nonpad_kv_seqlen needs one value per batch", got=nonpad_kv_seqlen.shape)
+        require(
+            nonpad_kv_seqlen.shape == (batch,),
+            f"{what}: nonpad_kv_seqlen needs one value per batch",
+            got=nonpad_kv_seqlen.shape,
+        )
         offset = nonpad_kv_seqlen - length
     bias: Array | None = None if attn_mask is None else _mask_bias(attn_mask, shape, work)
     if is_causal or left_window_size >= 0 or right_window_size >= 0:

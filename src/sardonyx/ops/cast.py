@@ -132,4 +132,3 @@ def _from_text(x: Array, target: DType) -> Array:
         if not limits.min <= v <= limits.max:
             raise InvalidArgument(f"Cast: a string is out of the range of {wide}", got=v)
     return np.array(values, wide).reshape(x.shape)
-

@@ -10,13 +10,14 @@ from sardonyx.ops.precision import (
     exact_type,
     narrow,
     per_channel,
-    require,
     requantize,
+    require,
+    sigmoid,
     widen,
     wrap_int32,
 )
 from sardonyx.ops.registry import op
-from sardonyx.ops.window import Ints, Window, make_window
+from sardonyx.ops.window import Ints, Window, along, make_window, trailing
 
 _COLUMNS_NBYTES = 4 << 20
 """Unfolded windows are made in blocks of about this size, so that they stay in cache until they are multiplied."""
@@ -50,10 +51,9 @@ def _dense(x: Array, w: Array, window: Window, group: int) -> Array:
             np.matmul(weights, block.reshape(len(block), group, depth, -1), out=y[i : i + images])
         return y.reshape(n, m, *window.output)
     step = max(1, _COLUMNS_NBYTES // row_nbytes)
-    lead = (slice(None),) * (1 + window.rank)
     for i in range(n):
         for r in range(0, window.output[0], step):
-            block = patches[i][(*lead, slice(r, r + step))].reshape(group, depth, -1)
+            block = patches[i][along(1 + window.rank, slice(r, r + step))].reshape(group, depth, -1)
             np.matmul(weights, block, out=y[i, :, :, r * row : (r + step) * row])
     return y.reshape(n, m, *window.output)
 
@@ -73,7 +73,7 @@ def _depthwise(x: Array, w: Array, window: Window) -> Array:
             product = np.empty_like(acc)
             acc[...] = 0
             for position in np.ndindex(window.kernel):
-                np.multiply(window.tap(source, position), taps[(..., *position)], out=product)
+                np.multiply(window.tap(source, position), taps[trailing(position)], out=product)
                 acc += product
     return y.reshape(n, group * each, *window.output)
 
@@ -89,7 +89,9 @@ def check_conv(what: str, x: Array, w: Array, group: int, kernel_shape: Ints | N
         expected=w.shape[1] * group,
         got=x.shape[1],
     )
-    require(w.shape[0] % group == 0, f"{what}: output channels are no multiple of group", expected=group, got=w.shape[0])
+    require(
+        w.shape[0] % group == 0, f"{what}: output channels are no multiple of group", expected=group, got=w.shape[0]
+    )
     require(
         not kernel_shape or tuple(kernel_shape) == w.shape[2:],
         f"{what}: kernel_shape differs from the weights",
@@ -151,9 +153,7 @@ def _accumulate(
     dtype = exact_type(w.shape[1] * window.taps)
     if x_zero_point is not None:
         require(x_zero_point.size == 1, f"{what}: the input's zero point must be one value", got=x_zero_point.shape)
-    return convolve(
-        _centered(what, x, x_zero_point, dtype), _centered(what, w, w_zero_point, dtype), window, group
-    )
+    return convolve(_centered(what, x, x_zero_point, dtype), _centered(what, w, w_zero_point, dtype), window, group)
 
 
 @op("ConvInteger")
@@ -235,5 +235,5 @@ def causal_conv_with_state(
         check_bias(what, bias, weight.shape[0])
         y += per_channel(widen(bias), x.ndim)
     if activation != "none":
-        y *= 1 / (1 + np.exp(-y))
+        y *= sigmoid(y)
     return narrow(y, x.dtype), padded[:, :, padded.shape[2] - carried[2] :]

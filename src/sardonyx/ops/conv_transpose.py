@@ -11,7 +11,7 @@ from sardonyx.ops.conv import check_bias
 from sardonyx.ops.limits import check_elements
 from sardonyx.ops.precision import Array, compute_type, narrow, per_channel, require, widen
 from sardonyx.ops.registry import op
-from sardonyx.ops.window import Ints, Window, per_axis, same_pads, split_pads
+from sardonyx.ops.window import Ints, Window, per_axis, same_pads, split_pads, trailing
 
 
 def _canvas(window: Window, lead: tuple[int, ...], dtype: np.dtype[np.generic], image: Ints) -> Array:
@@ -27,7 +27,7 @@ def _canvas(window: Window, lead: tuple[int, ...], dtype: np.dtype[np.generic], 
 
 
 def _crop(canvas: Array, window: Window, image: Ints) -> Array:
-    return canvas[(..., *(slice(b, b + n) for b, n in zip(window.begin, image, strict=True)))]
+    return np.asarray(canvas[trailing(slice(b, b + n) for b, n in zip(window.begin, image, strict=True))])
 
 
 @op("ConvTranspose")
@@ -47,9 +47,14 @@ def conv_transpose(
 ) -> Array:
     """Every input pixel adds a scaled copy of the kernel to the output; one matrix product per kernel tap."""
     what = "ConvTranspose"
-    require(x.ndim >= 3 and w.ndim == x.ndim, f"{what}: input and weights differ in rank", expected=x.shape, got=w.shape)
     require(
-        x.shape[1] == w.shape[0], f"{what}: input channels differ from the weights'", expected=w.shape[0], got=x.shape[1]
+        x.ndim >= 3 and w.ndim == x.ndim, f"{what}: input and weights differ in rank", expected=x.shape, got=w.shape
+    )
+    require(
+        x.shape[1] == w.shape[0],
+        f"{what}: input channels differ from the weights'",
+        expected=w.shape[0],
+        got=x.shape[1],
     )
     require(group >= 1 and x.shape[1] % group == 0, f"{what}: channels are no multiple of group", got=group)
     require(not kernel_shape or tuple(kernel_shape) == w.shape[2:], f"{what}: kernel_shape differs", got=kernel_shape)
@@ -77,7 +82,7 @@ def conv_transpose(
     weights = np.moveaxis(widen(w).reshape(group, x.shape[1] // group, each, *kernel), 1, 2)
     canvas = _canvas(window, (x.shape[0], group, each), compute_type(x), image)
     for position in np.ndindex(kernel):
-        spread = np.matmul(weights[(..., *position)], source)
+        spread = np.matmul(weights[trailing(position)], source)
         window.tap(canvas, position)[...] += spread.reshape(x.shape[0], group, each, *size)
     y = _crop(canvas, window, image).reshape(x.shape[0], group * each, *image)
     if b is not None:
@@ -119,8 +124,9 @@ def col2im(
     )
     window = Window(image, block, step, dilation, begin, end, blocks)
     wide = x if x.dtype.kind in "biufc" and x.dtype != np.float16 else widen(x)
-    columns = wide.reshape(x.shape[0], x.shape[1] // taps, *block, *blocks)
+    columns = wide.reshape(x.shape[0], x.shape[1] // taps, *block, -1)
+    columns = np.moveaxis(columns, -1, 2).reshape(*columns.shape[:2], *blocks, *block)
     canvas = _canvas(window, columns.shape[:2], wide.dtype, image)
     for position in np.ndindex(block):
-        window.tap(canvas, position)[...] += columns[(slice(None), slice(None), *position)]
+        window.tap(canvas, position)[...] += columns[trailing(position)]
     return narrow(_crop(canvas, window, image), x.dtype)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sardonyx import errors
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, exact_type, narrow, require, requantize, widen, wrap_int32
+from sardonyx.ops.precision import Array, exact_type, narrow, requantize, require, widen, wrap_int32
 from sardonyx.ops.registry import op
+
+_CERTAINLY_SMALL = 1 << 26
+"""A product has at most as many elements as both operands' sizes multiplied, unless its depth is 0."""
 
 
 def _is_float(x: Array) -> bool:
@@ -15,19 +20,15 @@ def _is_float(x: Array) -> bool:
 
 
 def product(what: str, a: Array, b: Array) -> Array:
-    """numpy's matmul after checks of both shapes."""
-    require(a.ndim > 0 and b.ndim > 0, f"{what}: operands need at least one axis", got=(a.shape, b.shape))
-    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
-    require(
-        a.shape[-1] == inner, f"{what}: inner sizes differ", expected=f"{a.shape} x ({a.shape[-1]}, ...)", got=b.shape
-    )
+    """numpy's matmul, with our errors."""
     try:
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        if a.size * b.size > _CERTAINLY_SMALL or not a.size:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            rows, columns = a.shape[-2:-1], b.shape[-1:] if b.ndim > 1 else ()
+            check_elements(math.prod(batch + rows + columns), a.dtype, f"output of {what}")
+        return np.asarray(np.matmul(a, b))
     except ValueError:
-        raise errors.InvalidArgument(f"{what}: batch axes do not broadcast", got=(a.shape, b.shape)) from None
-    rows, columns = a.shape[-2:-1] or (1,), b.shape[-1:] if b.ndim > 1 else (1,)
-    check_elements(int(np.prod(batch + rows + columns, dtype=object)), a.dtype, f"output of {what}")
-    return np.asarray(np.matmul(a, b))
+        raise errors.InvalidArgument(f"{what}: the shapes of the operands do not fit", got=(a.shape, b.shape)) from None
 
 
 @op("MatMul")
@@ -45,8 +46,8 @@ def gemm(
     *,
     alpha: float = 1.0,
     beta: float = 1.0,
-    transA: int = 0,  # noqa: N803
-    transB: int = 0,  # noqa: N803
+    transA: int = 0,
+    transB: int = 0,
 ) -> Array:
     """alpha A B + beta C, with A and B transposed on demand."""
     require(a.ndim == 2 and b.ndim == 2, "Gemm: A and B must be matrices", got=(a.shape, b.shape))

@@ -27,13 +27,15 @@ def array_feature_extractor(x: Array, y: Array) -> Array:
         raise InvalidArgument("ArrayFeatureExtractor takes no scalar")
     wanted = y.reshape(-1).astype(np.int64)
     if not wanted.size or wanted.min() < 0 or wanted.max() >= x.shape[-1]:
-        raise InvalidArgument("a feature index is out of range", expected=f"[0, {x.shape[-1]})", got=wanted[:8].tolist())
+        raise InvalidArgument(
+            "a feature index is out of range", expected=f"[0, {x.shape[-1]})", got=wanted[:8].tolist()
+        )
     return np.take(x.reshape(1, -1) if x.ndim == 1 else x, wanted, axis=-1)
 
 
 @op("Binarizer", domain=ML)
 def binarizer(x: Array, *, threshold: float = 0.0) -> Array:
-    return (x > x.dtype.type(threshold)).astype(x.dtype)
+    return np.asarray(x > x.dtype.type(threshold), x.dtype)
 
 
 @op("Scaler", domain=ML)
@@ -72,7 +74,7 @@ def normalizer(x: Array, *, norm: str = "MAX") -> Array:
         size = np.sqrt((table * table).sum(axis=1, keepdims=True))
     else:
         raise InvalidGraph(f"norm {norm!r} is not known", expected="MAX, L1 or L2")
-    return np.divide(table, size, out=table.copy(), where=size != 0).reshape(x.shape)
+    return np.reshape(np.divide(table, size, out=table.copy(), where=size != 0), x.shape)
 
 
 @op("FeatureVectorizer", domain=ML)
@@ -97,7 +99,7 @@ def feature_vectorizer(*xs: Array, inputdimensions: Any = ()) -> Array:
 def one_hot_encoder(x: Array, *, cats_int64s: Any = (), cats_strings: Any = (), zeros: int = 1) -> Array:
     cats = np.array(list(cats_strings), dtype=object) if x.dtype == object else np.array(cats_int64s, np.int64)
     codes = x if x.dtype == object else x.astype(np.int64)
-    hot = codes[..., None] == cats
+    hot: Array = np.equal(codes[..., None], cats).astype(bool)
     if not zeros and not bool(hot.any(axis=-1).all()):
         raise InvalidArgument("a value is not among the categories, and zeros=0 forbids that")
     return hot.astype(F32)
@@ -193,9 +195,7 @@ def dict_vectorizer(x: Mapping[Any, Any], *, int64_vocabulary: Any = (), string_
 
 
 @op("CastMap", domain=ML)
-def cast_map(
-    x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1
-) -> Array:
+def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
     """A map as a row: its values by rising key, or each at the position its key names."""
     casts = {"TO_FLOAT": (F32, float), "TO_INT64": (np.int64, int), "TO_STRING": (object, str)}
     if cast_to not in casts or map_form not in ("DENSE", "SPARSE"):
@@ -214,9 +214,7 @@ def cast_map(
 
 
 @op("ZipMap", domain=ML)
-def zip_map(
-    x: Array, *, classlabels_int64s: Any = None, classlabels_strings: Any = None
-) -> list[dict[Any, float]]:
+def zip_map(x: Array, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> list[dict[Any, float]]:
     """A map from label to score for every row."""
     labels = class_labels(classlabels_strings, classlabels_int64s)
     if labels is None:

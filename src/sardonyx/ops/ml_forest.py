@@ -67,7 +67,7 @@ class Forest:
         self.child = self.child.reshape(-1)
 
     def _depths(self, roots: Array) -> Array:
-        """The number of branches above the deepest leaf of each tree. A branch has one parent, so no cycle is reached."""
+        """The branches above the deepest leaf of each tree. Each has one parent, so no cycle is reached."""
         branches = np.concatenate([self.child[self.leaves :].reshape(-1), roots])
         if np.bincount(branches[branches >= self.leaves], minlength=1).max() > 1:
             raise InvalidGraph("a node of a tree has two parents, or is its own ancestor")
@@ -140,7 +140,7 @@ class Weights:
             table, any_ = self._table(ufunc, initial, dtype)
             if len(at):
                 out = ufunc.reduce(table.take(at, axis=0), axis=0)
-                seen = any_.take(at, axis=0).any(axis=0)
+                seen = np.logical_or.reduce(any_.take(at, axis=0), axis=0)
             return out, seen
         for leaf in at:
             first, count = self.start[leaf], self.start[leaf + 1] - self.start[leaf]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,8 @@ def svm_regressor(
     else:
         weights = _vector(coefficients, None, "coefficients")
         scores = rows(x, len(weights)).astype(F32) @ weights + offset
-    scores = scores.reshape(-1, 1).astype(F32)
-    return np.where(scores > 0, F32(1), F32(-1)) if one_class else scores
+    column: Array = scores.reshape(-1, 1).astype(F32)
+    return np.where(column > 0, F32(1), F32(-1)) if one_class else column
 
 
 @op("SVMClassifier", domain=ML)
@@ -131,7 +132,7 @@ def _pairwise(kernels: Array, per_class: Any, coefficients: Any, rho: Any) -> tu
     offsets = _vector(rho, n * (n - 1) // 2, "rho")
     scores = np.empty((len(kernels), n * (n - 1) // 2), F32)
     votes = np.zeros((len(kernels), n), np.int64)
-    for k, (i, j) in enumerate((i, j) for i in range(n) for j in range(i + 1, n)):
+    for k, (i, j) in enumerate(itertools.combinations(range(n), 2)):
         of_i, of_j = slice(edges[i], edges[i + 1]), slice(edges[j], edges[j + 1])
         total = (kernels[:, of_i] * table[j - 1, of_i]).sum(axis=1, dtype=np.float64)
         total += (kernels[:, of_j] * table[i, of_j]).sum(axis=1, dtype=np.float64) + offsets[k]
@@ -173,13 +174,15 @@ def _probabilities(scores: Array, a: Array, b: Array, n: int) -> Array:
 
 def _kernel(x: Array, vectors: Array, kind: str, params: Any) -> Array:
     gamma, coef0, degree = (F32(p) for p in (*params, *(0.0, 0.0, 0.0)[len(params) :]))
+    product: Array = x @ vectors.T
     if kind == "RBF":
-        squares = (x * x).sum(axis=1)[:, None] - 2 * (x @ vectors.T) + (vectors * vectors).sum(axis=1)
-        return np.exp(-gamma * np.maximum(squares, 0))
-    dot = x @ vectors.T
-    if kind == "POLY":
-        return np.power(gamma * dot + coef0, degree)
-    return np.tanh(gamma * dot + coef0) if kind == "SIGMOID" else dot
+        squares = (x * x).sum(axis=1)[:, None] - 2 * product + (vectors * vectors).sum(axis=1)
+        product = np.exp(-gamma * np.maximum(squares, 0))
+    elif kind == "POLY":
+        product = np.power(gamma * product + coef0, degree)
+    elif kind == "SIGMOID":
+        product = np.tanh(gamma * product + coef0)
+    return product
 
 
 def _vector(values: Any, least: int | None, name: str) -> Array:

@@ -28,7 +28,7 @@ def probit(x: Array) -> Array:
         log = np.log((1 - y) * (1 + y))
         v = np.float32(2 / (3.14159 * 0.147)) + 0.5 * log
         inverse = np.sqrt(-v + np.sqrt(v * v - log / 0.147))
-    return (1.41421356 * np.where(y < 0, -inverse, inverse)).astype(x.dtype)
+    return np.asarray(np.where(y < 0, -1.41421356 * inverse, 1.41421356 * inverse), x.dtype)
 
 
 def softmax(x: Array) -> Array:
@@ -42,7 +42,7 @@ def softmax_zero(x: Array) -> Array:
     live = np.abs(x) > 1e-7
     e = np.where(live, np.exp(x - top), x * np.exp(-top))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (e / np.where(live, e, 0).sum(axis=-1, keepdims=True)).astype(x.dtype)
+        return np.asarray(e / np.where(live, e, 0).sum(axis=-1, keepdims=True), x.dtype)
 
 
 _BY_NAME = {"SOFTMAX": softmax, "LOGISTIC": logistic, "SOFTMAX_ZERO": softmax_zero, "PROBIT": probit}

@@ -164,17 +164,17 @@ def tree_ensemble_classifier(
     )  # fmt: skip
     scores, seen = _scores((forest, weights), x, "SUM", _accumulator(x))
     base = _values(base_values, base_values_as_tensor).astype(scores.dtype)
+    if len(base) not in ((0, 1) if len(labels) == 1 else (0, 1, 2) if len(labels) == 2 else (0, len(labels))):
+        raise InvalidGraph("base_values does not fit the classes", expected=len(labels), got=len(base))
     if len(labels) > 2:
         if len(base):
-            scores, seen = scores + _per_class(base, len(labels)), np.ones_like(seen)
+            scores, seen = scores + base, np.ones_like(seen)
         chosen = np.where(seen, scores, -np.inf).argmax(axis=1)
         return labels[chosen], transform(scores, post_transform).astype(np.float32)
     return _binary(labels, scores, seen, base, weights, post_transform)
 
 
-def _binary(
-    labels: Array, scores: Array, seen: Array, base: Array, weights: Weights, name: str
-) -> tuple[Array, Array]:
+def _binary(labels: Array, scores: Array, seen: Array, base: Array, weights: Weights, name: str) -> tuple[Array, Array]:
     """Two classes (or one) as onnxruntime decides them.
 
     With leaves for one class only, its score is compared with one half, or with zero where weights are mixed; with
@@ -185,7 +185,9 @@ def _binary(
     columns = np.where(seen, scores, 0)
     if len(base) == 2:
         shifted = base[1] + scores[:, :1]
-        columns = np.where(second[:, None], np.concatenate([-shifted, shifted], axis=1), scores + [[base[0], 0]])
+        columns = np.where(
+            second[:, None], np.concatenate([-shifted, shifted], axis=1), scores + np.array([base[0], 0])
+        )
         columns = np.where(seen, columns, 0).astype(scores.dtype)
     elif len(base) == 1:
         columns[:, 0] = np.where(seen[:, 0], columns[:, 0] + base[0], 0)
@@ -210,7 +212,7 @@ def _from_nodes(
     track: Any, targets: int, weight_tree: Any, weight_node: Any, target: Any, weights: Any,
     weights_tensor: Tensor | None,
 ) -> Model:  # fmt: skip
-    """The form before ai.onnx.ml 5: leaves among the nodes, which are known by tree and number."""
+    """The form before ai.onnx.ml 5: leaves among the nodes, known by tree and number; a tree begins with its root."""
     split, weight = _values(values, values_tensor), _values(weights, weights_tensor)
     tree, node, feature, true, false = (np.array(c, np.int64) for c in (tree, node, feature, true, false))
     kinds = {name: i for i, name in enumerate((*MODES[:MEMBER], "LEAF"))}
@@ -225,13 +227,8 @@ def _from_nodes(
     find = _Finder(tree, node)
     branch = np.flatnonzero(~is_leaf)
     on_true, on_false = find(tree[branch], true[branch]), find(tree[branch], false[branch])
-    parentless = np.ones(len(tree), bool)
-    parentless[on_true] = parentless[on_false] = False
-    roots = np.flatnonzero(parentless)
-    _, first = np.unique(tree[roots], return_index=True)
-    roots = roots[np.sort(first)]
-    if len(np.unique(tree)) != len(roots):
-        raise InvalidGraph("a tree has no root: its nodes form a cycle")
+    _, first = np.unique(tree, return_index=True)
+    roots = np.sort(first)
     forest = Forest(
         int(is_leaf.sum()),
         number[roots],
@@ -301,12 +298,6 @@ def _values(floats: Any, tensor: Tensor | None) -> Array:
 
 def _tracks(track: Any, count: int) -> Array:
     return np.array(track, np.int64) if len(track) else np.zeros(count, np.int64)
-
-
-def _per_class(base: Array, classes: int) -> Array:
-    if len(base) != classes:
-        raise InvalidGraph("base_values does not fit the classes", expected=classes, got=len(base))
-    return base
 
 
 def _count(targets: int) -> int:

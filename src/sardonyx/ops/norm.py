@@ -104,9 +104,7 @@ def layer_normalization(
 
 
 @op("RMSNormalization")
-def rms_normalization(
-    x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
-) -> Array:
+def rms_normalization(x: Array, scale: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Array:
     what = "RMSNormalization"
     _check_broadcast(what, x, scale)
     wide = widen(x)

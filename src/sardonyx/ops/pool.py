@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.ops.limits import check_elements
 from sardonyx.ops.precision import Array, integer_range, narrow, require, widen
 from sardonyx.ops.registry import op
-from sardonyx.ops.window import Ints, Window, make_window, per_axis, split_pads
+from sardonyx.ops.window import Ints, Window, along, make_window, per_axis, split_pads
 
 
 def _window(
@@ -33,12 +33,11 @@ def _window(
 def _fold(padded: Array, window: Window, combine: Callable[..., Array]) -> Array:
     """Reduce every window with an associative function, one spatial axis after the other."""
     for axis in range(window.rank):
-        lead = (slice(None),) * (2 + axis)
-        y = padded[(*lead, window.tap_slice(axis, 0))]
+        y = padded[along(2 + axis, window.tap_slice(axis, 0))]
         if window.kernel[axis] > 1:
             y = y.copy()
             for tap in range(1, window.kernel[axis]):
-                combine(y, padded[(*lead, window.tap_slice(axis, tap))], out=y)
+                combine(y, padded[along(2 + axis, window.tap_slice(axis, tap))], out=y)
         padded = y
     return padded
 
@@ -65,10 +64,11 @@ def average_pool(
     counts = []
     for axis in range(window.rank):
         starts = np.arange(window.output[axis]) * window.strides[axis]
-        reads = starts[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
         first, last = window.begin[axis], window.begin[axis] + window.size[axis]
         low, high = (0, last + window.end[axis]) if count_include_pad else (first, last)
-        counts.append(((reads >= low) & (reads < high)).sum(axis=1))
+        # Taps before a position p: those with start + tap * dilation < p.
+        before = [np.clip(-((starts - p) // window.dilations[axis]), 0, window.kernel[axis]) for p in (low, high)]
+        counts.append(before[1] - before[0])
     count = reduce(np.multiply.outer, counts)
     return narrow(total / count.astype(total.dtype), x.dtype)
 
@@ -159,13 +159,13 @@ def max_unpool(
     """Values at the places that MaxPool took them from, zeros elsewhere."""
     what, rank = "MaxUnpool", x.ndim - 2
     require(rank >= 1, f"{what}: the input needs a batch, a channel and spatial axes", got=x.shape)
-    require(indices.shape == x.shape, f"{what}: indices and values differ in shape", expected=x.shape, got=indices.shape)
+    require(
+        indices.shape == x.shape, f"{what}: indices and values differ in shape", expected=x.shape, got=indices.shape
+    )
     kernel = per_axis(what, "kernel_shape", kernel_shape, rank, 1, 1)
     step = per_axis(what, "strides", strides, rank, 1, 1)
     begin, end = split_pads(what, pads, rank)
-    spatial = (
-        (n - 1) * s - b - e + k for n, s, b, e, k in zip(x.shape[2:], step, begin, end, kernel, strict=True)
-    )
+    spatial = ((n - 1) * s - b - e + k for n, s, b, e, k in zip(x.shape[2:], step, begin, end, kernel, strict=True))
     shape = x.shape[:2] + tuple(spatial)
     final = shape if output_shape is None else tuple(int(v) for v in output_shape)
     require(all(n >= 0 for n in shape), f"{what}: the padding leaves no output", got=shape)

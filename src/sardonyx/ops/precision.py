@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sardonyx import dtypes, errors
 
-Array = np.ndarray[Any, Any]
+Array = npt.NDArray[Any]
 
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -34,6 +35,12 @@ def narrow(y: Any, dtype: np.dtype[Any]) -> Array:
     return np.asarray(y).astype(dtype, copy=False)
 
 
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow on either side."""
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
+
+
 def per_channel(v: Array, rank: int) -> Array:
     """A vector over axis 1 of a tensor of this rank, ready to broadcast."""
     return v.reshape((-1,) + (1,) * (rank - 2))
@@ -49,7 +56,7 @@ def largest_float(dtype: np.dtype[Any]) -> float:
     """The largest finite value of a float type."""
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(dtype).max)
+    return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
 
 
 def saturate(x: Array, dtype: np.dtype[Any]) -> Array:

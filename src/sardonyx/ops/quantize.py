@@ -8,6 +8,7 @@ from sardonyx import dtypes
 from sardonyx.ops import precision as casts
 from sardonyx.ops.precision import Array, integer_range, narrow, require, widen
 from sardonyx.ops.registry import op
+from sardonyx.ops.window import along
 
 
 def _spread(what: str, v: Array, x: Array, axis: int, block_size: int) -> Array:
@@ -24,7 +25,7 @@ def _spread(what: str, v: Array, x: Array, axis: int, block_size: int) -> Array:
     blocks = -(-x.shape[axis] // block_size)
     shape = (*x.shape[:axis], blocks, *x.shape[axis + 1 :])
     require(v.shape == shape, f"{what}: one scale per block", expected=shape, got=v.shape)
-    return np.repeat(v, block_size, axis=axis)[(slice(None),) * axis + (slice(0, x.shape[axis]),)]
+    return np.asarray(np.repeat(v, block_size, axis=axis)[along(axis, slice(0, x.shape[axis]))])
 
 
 def _division_type(scale: Array, precision: int) -> np.dtype[np.generic]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx import errors
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, narrow, require, widen
+from sardonyx.ops.precision import Array, narrow, require, sigmoid, widen
 from sardonyx.ops.registry import op
 
 Activation = Callable[[Array], Array]
@@ -17,14 +17,10 @@ State = tuple[Array, ...]
 Step = Callable[[Array, State], State]
 
 
-def _sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))  # type: ignore[no-any-return]
-
-
 _ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], tuple[float, ...]]] = {
     "relu": (lambda x, a, b: np.maximum(x, 0), ()),
     "tanh": (lambda x, a, b: np.tanh(x), ()),
-    "sigmoid": (lambda x, a, b: _sigmoid(x), ()),
+    "sigmoid": (lambda x, a, b: sigmoid(x), ()),
     "softsign": (lambda x, a, b: x / (1 + np.abs(x)), ()),
     "softplus": (lambda x, a, b: np.logaddexp(x, 0), ()),
     "affine": (lambda x, a, b: a * x + b, (1.0, 0.0)),
@@ -94,18 +90,20 @@ class _Layer:
         shapes += [("an initial state", s, start) for s in states]
         for name, value, shape in shapes:
             fits = value is None or value.shape == shape
-            require(fits, f"{what}: {name} has the wrong shape", expected=shape, got=None if value is None else value.shape)
+            require(
+                fits, f"{what}: {name} has the wrong shape", expected=shape, got=None if value is None else value.shape
+            )
         require(hidden_size in (None, hidden), f"{what}: hidden_size differs from R", expected=hidden, got=hidden_size)
         if lens is not None and lens.size:
             worst = int(lens.max() if lens.min() >= 0 else lens.min())
-            require(0 <= worst <= steps, f"{what}: a sequence length is out of range", expected=f"0 to {steps}", got=worst)
+            require(
+                0 <= worst <= steps, f"{what}: a sequence length is out of range", expected=f"0 to {steps}", got=worst
+            )
         check_elements(steps * ways * batch * gates * hidden, self.x.dtype, f"gates of {what}")
         self.w, self.r, self.lens = widen(w), widen(r), lens
         self.b = np.zeros((ways, 2 * gates * hidden), self.x.dtype) if b is None else widen(b)
         zeros = np.zeros((ways, batch, hidden), self.x.dtype)
-        self.states = [
-            zeros if s is None else np.swapaxes(widen(s), 0, 1) if layout else widen(s) for s in states
-        ]
+        self.states = [zeros if s is None else np.swapaxes(widen(s), 0, 1) if layout else widen(s) for s in states]
 
     def run(self, bias: Callable[[int], Array], step: Callable[[int], Step]) -> tuple[Array, ...]:
         """Y and the last state of every kind, over all directions; ``bias`` and ``step`` are those of one direction."""
@@ -171,7 +169,7 @@ def rnn(
         f, recurrent = functions[way], layer.r[way].T
         return lambda gates, state: (f(limit(gates + state[0] @ recurrent)),)
 
-    return layer.run(lambda way: sum(np.split(layer.b[way], 2)), step)
+    return layer.run(lambda way: np.add(*np.split(layer.b[way], 2)), step)
 
 
 @op("GRU")
@@ -212,7 +210,9 @@ def gru(
         def advance(gates: Array, state: State) -> State:
             (h,) = state
             z, reset = np.split(f(limit(gates[:, : 2 * hidden] + h @ gate_weights)), 2, axis=1)
-            through = reset * (h @ hidden_weights + hidden_bias) if linear_before_reset else (reset * h) @ hidden_weights
+            through = (
+                reset * (h @ hidden_weights + hidden_bias) if linear_before_reset else (reset * h) @ hidden_weights
+            )
             new = g(limit(gates[:, 2 * hidden :] + through))
             return ((1 - z) * new + z * h,)
 
@@ -265,4 +265,4 @@ def lstm(
 
         return advance
 
-    return layer.run(lambda way: sum(np.split(layer.b[way], 2)), step)
+    return layer.run(lambda way: np.add(*np.split(layer.b[way], 2)), step)

@@ -24,9 +24,7 @@ def reduction(name: str) -> Callable[[Reduction], Reduction]:
     """Declare a Reduce operator by ``fn(x, axes, keepdims)`` over numbers of at least 32 bits, or integers."""
 
     def register(fn: Reduction) -> Reduction:
-        def meaning(
-            x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-        ) -> Array:
+        def meaning(x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
             if axes is not None and axes.size:
                 along = normal_axes(ints(axes), x.ndim, name)
             else:
@@ -166,7 +164,8 @@ def softmax(x: Array, *, axis: int = -1) -> Array:
         if wide.dtype != x.dtype:
             exps = exps.astype(x.dtype).astype(wide.dtype)
         total = exps.sum(axis=axis, keepdims=True)
-        return (exps / total.astype(x.dtype).astype(wide.dtype)).astype(x.dtype, copy=False)
+        quotient: Array = exps / total.astype(x.dtype).astype(wide.dtype)
+        return quotient.astype(x.dtype, copy=False)
 
 
 @op("LogSoftmax")

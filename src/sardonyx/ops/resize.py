@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,56 +12,56 @@ from sardonyx import errors
 from sardonyx.ops.limits import check_elements
 from sardonyx.ops.precision import Array, narrow, require, saturate
 from sardonyx.ops.registry import op
-from sardonyx.ops.window import Ints
+from sardonyx.ops.window import Ints, along
 
 _F32 = np.float32
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """One resized axis. Coordinates are float32 as in other engines, so that ties fall the same way."""
+    """One resized axis."""
 
     index: int
     size: int
     output: int
-    scale: np.float32
+    scale: float
     roi: tuple[float, float] = (0.0, 1.0)
 
-    def coordinates(self, mode: str) -> Array:
+    def coordinates(self, mode: str, dtype: type[np.floating[Any]]) -> Array:
         """Where each output position lies on the input axis."""
-        x, size = np.arange(self.output, dtype=_F32), _F32(self.size)
-        width = self.scale * size
+        x, size, scale, half = np.arange(self.output, dtype=dtype), dtype(self.size), dtype(self.scale), dtype(0.5)
+        width = scale * size
         if mode == "half_pixel" or (mode == "pytorch_half_pixel" and width != 1):
-            return (x + _F32(0.5)) / self.scale - _F32(0.5)
+            return np.asarray((x + half) / scale - half)
         if mode == "pytorch_half_pixel":
             return np.full_like(x, -0.5)
         if mode == "asymmetric":
-            return x / self.scale
+            return np.asarray(x / scale)
         if mode == "half_pixel_symmetric":
-            offset = size / 2 * (1 - _F32(self.output) / width)
-            return offset + (x + _F32(0.5)) / self.scale - _F32(0.5)
+            return np.asarray(size / 2 * (1 - dtype(self.output) / width) + (x + half) / scale - half)
         if mode == "align_corners":
             return x * (size - 1) / (width - 1) if width != 1 else np.zeros_like(x)
         if mode == "tf_crop_and_resize":
-            start, stop = _F32(self.roi[0]), _F32(self.roi[1])
+            start, stop = dtype(self.roi[0]), dtype(self.roi[1])
             span = (stop - start) * (size - 1)
             steps = x * span / (width - 1) if width != 1 else np.full_like(x, span / 2)
-            return start * (size - 1) + steps
+            return np.asarray(start * (size - 1) + steps)
         raise errors.InvalidArgument("Resize: unknown coordinate_transformation_mode", got=mode)
 
 
 def _nearest(x: Array, rule: str) -> Array:
-    if rule == "round_prefer_floor":
-        return np.ceil(x - _F32(0.5))
-    if rule == "round_prefer_ceil":
-        return np.floor(x + _F32(0.5))
+    """Coordinates rounded by a rule; what a float32 division leaves within 1e-6 of a half counts as one."""
     if rule in ("floor", "ceil"):
         return np.floor(x) if rule == "floor" else np.ceil(x)
-    raise errors.InvalidArgument("Resize: unknown nearest_mode", got=rule)
+    if rule not in ("round_prefer_floor", "round_prefer_ceil"):
+        raise errors.InvalidArgument("Resize: unknown nearest_mode", got=rule)
+    floor = np.floor(x)
+    above = (x - floor) - 0.5
+    return floor + (above > 1e-6 if rule == "round_prefer_floor" else above >= -1e-6)
 
 
 def _linear_kernel(x: Array, _: float) -> Array:
-    return np.clip(1 - np.abs(x), 0, 1)
+    return np.asarray(np.clip(1 - np.abs(x), 0, 1))
 
 
 def cubic_kernel(x: Array, a: float) -> Array:
@@ -73,7 +74,7 @@ def cubic_kernel(x: Array, a: float) -> Array:
 
 def _taps(axis: _Axis, x: Array, mode: str, antialias: bool, a: float, exclude_outside: bool) -> tuple[Array, Array]:
     """Input indices and weights, each (taps, output), of the sums along an axis."""
-    shrink = min(float(axis.scale), 1.0) if antialias else 1.0
+    shrink = min(axis.scale, 1.0) if antialias else 1.0
     kernel, radius = (_linear_kernel, 1) if mode == "linear" else (cubic_kernel, 2)
     start = math.floor(-radius / shrink) + 1
     taps = 2 - 2 * start
@@ -91,7 +92,9 @@ def _taps(axis: _Axis, x: Array, mode: str, antialias: bool, a: float, exclude_o
     return np.clip(indices, 0, axis.size - 1), weights
 
 
-def _axes(x: Array, scales: Array | None, sizes: Array | None, axes: Ints | None, roi: Array | None, policy: str) -> list[_Axis]:
+def _axes(
+    x: Array, scales: Array | None, sizes: Array | None, axes: Ints | None, roi: Array | None, policy: str
+) -> list[_Axis]:
     """The axes that change, with their output sizes and scales."""
     require(axes is None or all(-x.ndim <= a < x.ndim for a in axes), "Resize: axes are out of range", got=axes)
     chosen = list(range(x.ndim)) if axes is None else [a % x.ndim for a in axes]
@@ -102,23 +105,27 @@ def _axes(x: Array, scales: Array | None, sizes: Array | None, axes: Ints | None
     require(given.shape == (len(chosen),), "Resize: one scale or size per axis", expected=len(chosen), got=given.shape)
     regions = [(0.0, 1.0)] * len(chosen)
     if roi is not None and roi.size:
-        require(roi.size == 2 * len(chosen), "Resize: roi needs two values per axis", expected=2 * len(chosen), got=roi.size)
+        require(
+            roi.size == 2 * len(chosen), "Resize: roi needs two values per axis", expected=2 * len(chosen), got=roi.size
+        )
         regions = [(float(roi[i]), float(roi[i + len(chosen)])) for i in range(len(chosen))]
     low = 0 if by_size else np.finfo(_F32).tiny
-    require(bool((given >= low).all() and np.isfinite(given).all()), "Resize: scales and sizes must be positive", got=given)
+    require(
+        bool((given >= low).all() and np.isfinite(given).all()), "Resize: scales and sizes must be positive", got=given
+    )
     lengths = [x.shape[a] for a in chosen]
     if by_size:
-        ratios = [_F32(int(s) / n) if n else _F32(1) for s, n in zip(given, lengths, strict=True)]
+        ratios = [int(s) / n if n else 1.0 for s, n in zip(given, lengths, strict=True)]
         outputs = [int(s) for s in given]
         if policy != "stretch":
             require(policy in ("not_larger", "not_smaller"), "Resize: unknown keep_aspect_ratio_policy", got=policy)
             exact = [int(s) / n for s, n in zip(given, lengths, strict=True) if n]
             ratio = min(exact) if policy == "not_larger" else max(exact)
             outputs = [int(ratio * n + 0.5) for n in lengths]
-            ratios = [_F32(ratio)] * len(chosen)
+            ratios = [ratio] * len(chosen)
     else:
-        ratios = [_F32(s) for s in given]
-        outputs = [int(np.floor(_F32(n) * s)) for n, s in zip(lengths, ratios, strict=True)]
+        ratios = [float(s) for s in given]
+        outputs = [int(np.floor(_F32(n) * _F32(s))) for n, s in zip(lengths, ratios, strict=True)]
     return [_Axis(*v) for v in zip(chosen, lengths, outputs, ratios, regions, strict=True)]
 
 
@@ -152,10 +159,12 @@ def resize(
         return np.zeros(shape, x.dtype)
     y = x if mode == "nearest" else x.astype(np.float64 if x.dtype.itemsize > 4 or x.dtype.kind in "iu" else _F32)
     outside: list[tuple[int, Array]] = []
-    for axis in sorted((a for a in plan), key=lambda a: a.output / a.size):
+    for axis in sorted(plan, key=lambda a: a.output / a.size):
         if axis.output == axis.size and abs(axis.scale - 1) < 1e-6 and axis.roi == (0.0, 1.0):
             continue
-        at = axis.coordinates(coordinate_transformation_mode)
+        # Where rounding decides, float32 makes ties fall as they do in other engines.
+        precision = _F32 if cropping or mode == "nearest" else np.float64
+        at = axis.coordinates(coordinate_transformation_mode, precision)
         if cropping:
             outside.append((axis.index, (at < 0) | (at > axis.size - 1)))
         if mode == "nearest":
@@ -167,7 +176,7 @@ def resize(
     for index, mask in outside:
         if mask.any():
             y = y.copy() if y is x else y
-            y[(slice(None),) * index + (mask,)] = extrapolation_value
+            y[along(index, mask)] = extrapolation_value
     if y.dtype == x.dtype:
         return y
     return saturate(y, x.dtype) if x.dtype.kind in "iu" else narrow(y, x.dtype)
@@ -182,4 +191,4 @@ def _weighted(x: Array, axis: int, indices: Array, weights: Array) -> Array:
         part *= weight.reshape(across).astype(x.dtype)
         total = part if total is None else np.add(total, part, out=total)
     assert total is not None
-    return total
+    return np.asarray(total)

@@ -58,7 +58,9 @@ def grid_sample(
 ) -> Array:
     """Pixels of ``x`` interpolated at the places that ``grid`` names between -1 and 1, last axis first."""
     what, rank = "GridSample", x.ndim - 2
-    require(rank >= 1 and grid.ndim == x.ndim, f"{what}: input and grid differ in rank", expected=x.shape, got=grid.shape)
+    require(
+        rank >= 1 and grid.ndim == x.ndim, f"{what}: input and grid differ in rank", expected=x.shape, got=grid.shape
+    )
     fits = grid.shape[0] == x.shape[0] and grid.shape[-1] == rank
     require(fits, f"{what}: the grid does not fit the input", expected=(x.shape[0], "...", rank), got=grid.shape)
     require(padding_mode in ("zeros", "border", "reflection"), f"{what}: unknown padding_mode", got=padding_mode)
@@ -71,7 +73,7 @@ def grid_sample(
     exact = name == "nearest"
     wide = x if exact else x.astype(np.float64 if x.dtype.itemsize > 4 or x.dtype.kind in "iu" else np.float32)
     borders = [(0.0, n - 1.0) if align_corners else (-0.5, n - 0.5) for n in x.shape[2:]]
-    y = np.empty(shape[:2] + (math.prod(shape[2:]),), wide.dtype)
+    y = np.empty((*shape[:2], math.prod(shape[2:])), wide.dtype)
     for i in range(x.shape[0]):
         taps = []
         for axis, (low, high) in enumerate(borders):
@@ -79,7 +81,7 @@ def grid_sample(
             place = widen(grid[i].reshape(-1, rank))[:, rank - 1 - axis]
             at = (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
             at = np.nan_to_num(np.rint(at) if exact else at, nan=-1.0)
-            if padding_mode == "border":
+            if padding_mode == "border" and name != "cubic":
                 at = np.where((at < low) | (at > high), np.clip(at, 0, size - 1), at)
             elif padding_mode == "reflection":
                 at = np.where((at < low) | (at > high), _reflect(at, low, high), at)
@@ -96,7 +98,7 @@ def grid_sample(
 def _grid_weights(name: str, fraction: Array, offsets: Array) -> Array:
     if name == "cubic":
         return cubic_kernel(fraction - offsets[:, None], -0.75)
-    return 1 - np.abs(fraction - offsets[:, None])
+    return np.asarray(1 - np.abs(fraction - offsets[:, None]))
 
 
 def _interpolate(x: Array, taps: Sequence[tuple[Array, Array]], exact: bool, zeros_outside: bool) -> Array:
@@ -152,9 +154,18 @@ def roi_align(
     what = "RoiAlign"
     require(x.ndim == 4, f"{what}: the input must be (batch, channels, height, width)", got=x.shape)
     require(rois.ndim == 2 and rois.shape[1] == 4, f"{what}: rois must have four columns", got=rois.shape)
-    require(batch_indices.shape == (len(rois),), f"{what}: one batch index per roi", expected=len(rois), got=batch_indices.shape)
+    require(
+        batch_indices.shape == (len(rois),),
+        f"{what}: one batch index per roi",
+        expected=len(rois),
+        got=batch_indices.shape,
+    )
     require(mode in ("avg", "max"), f"{what}: unknown mode", got=mode)
-    require(output_height > 0 and output_width > 0, f"{what}: the output must not be empty", got=(output_height, output_width))
+    require(
+        output_height > 0 and output_width > 0,
+        f"{what}: the output must not be empty",
+        got=(output_height, output_width),
+    )
     known = coordinate_transformation_mode in ("half_pixel", "output_half_pixel")
     require(known, f"{what}: unknown coordinate_transformation_mode", got=coordinate_transformation_mode)
     for b in batch_indices.tolist():
@@ -190,7 +201,9 @@ def _roi_taps(start: float, stop: float, cells: int, ratio: int, size: int, lega
     per_cell = ratio if ratio > 0 else max(int(np.ceil(step)), 0)
     check_elements(cells * per_cell, np.dtype(np.float32), "samples of RoiAlign")
     cell, sample = np.divmod(np.arange(cells * per_cell), max(per_cell, 1))
-    at = start + cell.astype(type(stop)) * step + (sample.astype(type(stop)) + type(stop)(0.5)) * step / max(per_cell, 1)
+    at = (
+        start + cell.astype(type(stop)) * step + (sample.astype(type(stop)) + type(stop)(0.5)) * step / max(per_cell, 1)
+    )
     inside = (at >= -1) & (at <= size)
     at = np.clip(at, 0, size - 1)
     low = np.minimum(np.floor(at).astype(np.int64), size - 1)

@@ -66,12 +66,21 @@ def stft(
     what = "STFT"
     if signal.ndim == 2:
         signal = signal[..., None]
-    require(signal.ndim == 3 and signal.shape[2] in (1, 2), f"{what}: signal must be (batch, length, 1 or 2)", got=signal.shape)
+    require(
+        signal.ndim == 3 and signal.shape[2] in (1, 2),
+        f"{what}: signal must be (batch, length, 1 or 2)",
+        got=signal.shape,
+    )
     step, length = _scalar(f"{what}: frame_step", frame_step), signal.shape[1]
     if frame_length is not None:
         length = _scalar(f"{what}: frame_length", frame_length)
         fits = window is None or window.shape == (length,)
-        require(fits, f"{what}: window and frame_length differ", expected=length, got=None if window is None else window.shape)
+        require(
+            fits,
+            f"{what}: window and frame_length differ",
+            expected=length,
+            got=None if window is None else window.shape,
+        )
     elif window is not None:
         require(window.ndim == 1, f"{what}: the window must have one axis", got=window.shape)
         length = window.shape[0]
@@ -79,7 +88,9 @@ def stft(
     fits = 0 < length <= signal.shape[1]
     require(fits, f"{what}: frames must fit into the signal", expected=f"1 to {signal.shape[1]}", got=length)
     require(not (onesided and signal.shape[2] == 2), f"{what}: a one-sided transform needs a real signal")
-    check_elements(signal.shape[0] * (signal.shape[1] // step + 1) * length * 2, np.dtype(np.float64), f"output of {what}")
+    check_elements(
+        signal.shape[0] * (signal.shape[1] // step + 1) * length * 2, np.dtype(np.float64), f"output of {what}"
+    )
     values = _to_complex(widen(signal))
     frames = np.lib.stride_tricks.sliding_window_view(values, length, axis=1)[:, ::step]
     if window is not None:

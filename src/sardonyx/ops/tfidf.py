@@ -97,7 +97,7 @@ def tf_idf_vectorizer(
         tuple(pool_int64s or pool_strings or ()), tuple(ngram_counts), tuple(ngram_indexes),
         min_gram_length, max_gram_length,
     )  # fmt: skip
-    rows = x.reshape(-1, x.shape[-1]) if x.ndim == 2 else x.reshape(1, -1)
+    rows = x if x.ndim == 2 else x.reshape(1, -1)
     counts = np.zeros((rows.shape[0], pool.width), np.int64)
     unknown = len(pool.words)
     flat = rows.reshape(-1).tolist()

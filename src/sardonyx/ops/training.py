@@ -75,4 +75,6 @@ def _each(step: Callable[..., tuple[Array, ...]], groups: int, inputs: tuple[Arr
     if left:
         raise InvalidGraph("an optimizer's inputs do not come in equal groups", expected=f"a multiple of {groups}")
     stepped = [step(*inputs[i::count]) for i in range(count)]
-    return tuple(out.astype(x.dtype) for outs in zip(*stepped, strict=True) for out, x in zip(outs, inputs, strict=False))
+    return tuple(
+        out.astype(x.dtype) for outs in zip(*stepped, strict=True) for out, x in zip(outs, inputs, strict=False)
+    )

@@ -77,7 +77,7 @@ def non_max_suppression(
 def image_decoder(encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
     """An encoded image as (height, width, channels) bytes."""
     try:
-        import PIL.Image
+        import PIL.Image  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise errors.NotImplemented(
             "ImageDecoder needs Pillow", hint="install it with: pip install sardonyx[image]"

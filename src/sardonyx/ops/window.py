@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,16 @@ from sardonyx.ops.limits import check_elements
 from sardonyx.ops.precision import Array, require
 
 Ints = Sequence[int]
+
+
+def trailing(index: Iterable[slice | int]) -> tuple[Any, ...]:
+    """An index of the last axes, whatever comes before them."""
+    return (..., *index)
+
+
+def along(axis: int, index: slice | Array) -> tuple[Any, ...]:
+    """An index of one axis, all of the others."""
+    return (*(slice(None),) * axis, index)
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,7 @@ class Window:
         shape = tuple(b + n + a for b, n, a in zip(self.begin, self.size, after, strict=True))
         check_elements(math.prod(x.shape[:2] + shape), x.dtype, "padded input")
         padded = np.full(x.shape[:2] + shape, value, x.dtype)
-        padded[(..., *(slice(b, b + n) for b, n in zip(self.begin, self.size, strict=True)))] = x
+        padded[trailing(slice(b, b + n) for b, n in zip(self.begin, self.size, strict=True))] = x
         return padded
 
     def tap_slice(self, axis: int, tap: int) -> slice:
@@ -68,7 +78,7 @@ class Window:
 
     def tap(self, padded: Array, position: Ints) -> Array:
         """The view that one kernel position has of the padded tensor: (..., *output)."""
-        return padded[(..., *(self.tap_slice(a, t) for a, t in enumerate(position)))]
+        return np.asarray(padded[trailing(self.tap_slice(a, t) for a, t in enumerate(position))])
 
     def view(self, padded: Array) -> Array:
         """All windows at once, without copying: (N, C, *kernel, *output)."""

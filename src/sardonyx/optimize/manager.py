@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
+from sardonyx import knobs
 from sardonyx.ir.graph import Graph, Node
+from sardonyx.ir.spec import verify
 from sardonyx.optimize.report import Declined, Report, Rewrite
 
 
@@ -43,11 +45,13 @@ def optimization(name: str) -> Callable[[Pass], Pass]:
 
 def run(graph: Graph, order: tuple[str, ...], disabled: Collection[str] = ()) -> Report:
     """Run the named passes in order."""
-    report = Report()
+    report, verified = Report(), knobs.VERIFY.get()
     for name in order:
         if name in disabled:
             continue
         start = time.perf_counter()
         PASSES[name](graph, Log(name, report))
+        if verified:
+            verify(graph, name)
         report.seconds[name] = report.seconds.get(name, 0.0) + time.perf_counter() - start
     return report

@@ -99,7 +99,7 @@ class LoraAdapter:
     def __init__(self) -> None:
         self._parameters: dict[str, Array] = {}
 
-    def Load(self, file_path: str | os.PathLike[str]) -> None:  # noqa: N802  onnxruntime's name
+    def Load(self, file_path: str | os.PathLike[str]) -> None:
         read = NativeAdapterFormat.read_adapter(file_path)
         self._parameters = {name: value.numpy() for name, value in read.parameters.items()}
 

@@ -121,7 +121,9 @@ PROVIDER_WORDS = (
 """Keys ``ep.<word>.<option>`` belong to a provider, which alone knows them."""
 
 
-def review(config: Mapping[str, str], known: Mapping[str, str | None], *, strict: bool = False, stacklevel: int = 3) -> None:
+def review(
+    config: Mapping[str, str], known: Mapping[str, str | None], *, strict: bool = False, stacklevel: int = 3
+) -> None:
     """Warn about keys nobody knows (an error when ``strict``); log once that a known key has no effect."""
     for key in config:
         if key in known or _is_providers(key):

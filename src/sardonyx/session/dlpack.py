@@ -87,10 +87,11 @@ def array_from_capsule(capsule: Any, *, is_bool: bool = False) -> Array:
         raise Misuse("only contiguous tensors can be taken over through DLPack", hint="make a contiguous copy first")
     if not all(shape):
         return np.empty(shape, dtype.numpy)
-    memory = (ctypes.c_ubyte * dtype.nbytes(int(np.prod(shape)))).from_address(tensor.data + tensor.byte_offset)
-    memory._owner = _Owner(managed)  # type: ignore[attr-defined]
+    memory: Any = (ctypes.c_ubyte * dtype.nbytes(int(np.prod(shape)))).from_address(tensor.data + tensor.byte_offset)
+    memory._owner = _Owner(managed)
     _api.PyCapsule_SetName(capsule, _USED)
-    return np.frombuffer(memory, dtype.numpy).reshape(shape)
+    array: Array = np.frombuffer(memory, dtype.numpy).reshape(shape)
+    return array
 
 
 def capsule_of(array: Array) -> Any:

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx import knobs
 from sardonyx.errors import InvalidArgument, ModelLoadCanceled, NotImplemented
 from sardonyx.ir.graph import Model, Node, Value
 from sardonyx.ir.shape import fits
+from sardonyx.ir.spec import verify
 from sardonyx.ir.tensor import Tensor
 from sardonyx.model.load import load
 from sardonyx.model.save import save
@@ -139,6 +141,7 @@ def _owned(value: Any, seen: set[int]) -> Any:
 def build(source: Any, options: BuildOptions) -> Engine:
     """Load a model and make it ready."""
     phases: dict[str, float] = {}
+    verified = knobs.VERIFY.get()
 
     @contextmanager
     def phase(name: str) -> Iterator[None]:
@@ -147,6 +150,8 @@ def build(source: Any, options: BuildOptions) -> Engine:
         start = time.perf_counter()
         yield
         phases[name] = time.perf_counter() - start
+        if verified:
+            verify(graph, name)
 
     with phase("load"):
         model = load(source, folder=options.external_folder, in_memory=options.external_files)

@@ -196,8 +196,8 @@ class OrtDeviceEpIncompatibilityReason(
 
 
 class ArenaExtendStrategy(Enumeration, kNextPowerOfTwo=0, kSameAsRequested=1):
-    kNextPowerOfTwo: ClassVar[ArenaExtendStrategy]  # noqa: N815  onnxruntime's name
-    kSameAsRequested: ClassVar[ArenaExtendStrategy]  # noqa: N815
+    kNextPowerOfTwo: ClassVar[ArenaExtendStrategy]
+    kSameAsRequested: ClassVar[ArenaExtendStrategy]
 
 
 class OrtDeviceVendorId(IntEnum):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-
 from sardonyx.errors import Fail, NotImplemented
 from sardonyx.session.devices import OrtArenaCfg, OrtEpDevice, OrtHardwareDevice, OrtMemoryInfo, cpu_hardware
 from sardonyx.session.enums import OrtCompiledModelCompatibility, OrtDeviceEpIncompatibilityReason
@@ -163,27 +162,34 @@ def get_model_compatibility_for_ep_devices(
     ep_devices: Sequence[OrtEpDevice], compatibility_info: str
 ) -> OrtCompiledModelCompatibility:
     """The CPU compiles nothing ahead, so the question does not arise."""
+    if not isinstance(compatibility_info, str):
+        raise TypeError(f"compatibility_info is a string, not {compatibility_info!r}")
     if not ep_devices:
         raise Misuse("no devices were given")
     return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
 
 
 def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | None:
-    """What a model compiled ahead says about the provider it was compiled for; None when it was not."""
-    import onnx
-
-    return _compatibility(onnx.load(model_path, load_external_data=False), ep_type)
+    """What a model compiled ahead says about the provider it was compiled for; None when it says nothing."""
+    try:
+        with open(model_path, "rb") as file:
+            return get_compatibility_info_from_model_bytes(file.read(), ep_type)
+    except OSError as error:
+        raise Misuse(f"the model cannot be read ({error.strerror})", where=model_path) from None
 
 
 def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str) -> str | None:
-    import onnx
+    """The same for a serialized model."""
+    from google.protobuf.message import DecodeError
+    from onnx import ModelProto
 
-    return _compatibility(onnx.load_from_string(bytes(model_data)), ep_type)
-
-
-def _compatibility(proto: Any, ep_type: str) -> str | None:
-    found = {p.key: p.value for p in proto.metadata_props}
-    return found.get(f"ep_compatibility_info.{ep_type}")
+    if not model_data or not ep_type:
+        raise Misuse("a model and the name of a provider are needed")
+    try:
+        properties = ModelProto.FromString(bytes(model_data)).metadata_props
+    except DecodeError:
+        raise Misuse("the bytes are not an ONNX model") from None
+    return {p.key: p.value for p in properties}.get(f"ep_compatibility_info.{ep_type}")
 
 
 def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHardwareDevice) -> dict[str, Any]:
@@ -194,3 +200,14 @@ def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHard
         return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
     reason = OrtDeviceEpIncompatibilityReason.MISSING_DEPENDENCY
     return {"reasons_bitmask": int(reason), "notes": why_absent(ep_name), "error_code": 0}
+
+
+def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
+    """There are no libraries to load."""
+
+
+def print_debug_info() -> None:
+    """Print what a bug report needs."""
+    print(get_build_info())
+    print("platform:", platform.platform())
+    print("providers:", ", ".join(get_available_providers()))

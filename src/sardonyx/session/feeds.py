@@ -163,7 +163,7 @@ def _map_check(name: str, t: MapType) -> Check:
             raise _wrong_type(name, type_name(given), ort_name(t))
         out: dict[Any, Any] = {}
         for key, item in given.items():
-            if is_string != isinstance(key, str) or not is_string and not isinstance(key, (int, np.integer)):
+            if is_string != isinstance(key, str) or not (is_string or isinstance(key, (int, np.integer))):
                 kind = "std::string" if is_string else "int64_t"
                 raise Misuse(
                     f"Unexpected key type  {type(key)}, it cannot be linked to C type {kind}",
@@ -208,7 +208,8 @@ def strings(array: Array) -> Array:
         flat = [v if type(v) is str else str(v) for v in array.reshape(-1).tolist()]
     out = np.empty(array.size, object)
     out[:] = flat
-    return out.reshape(array.shape)
+    shaped: Array = out.reshape(array.shape)
+    return shaped
 
 
 def _unwrapped(given: Any) -> Any:

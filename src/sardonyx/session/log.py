@@ -56,7 +56,7 @@ def set_default_logger_verbosity(level: int) -> None:
 
 
 def set_default_logger_callback(callback: LogCallback | None, severity: int = WARNING) -> None:
-    """Send every message to ``callback(severity, category, logid, code_location, message)``; None restores the logger."""
+    """Send messages to ``callback(severity, category, logid, code_location, message)``; None restores the logger."""
     global _callback
     if callback is not None and not callable(callback):
         raise Misuse("the logging callback must be callable or None", got=type(callback).__name__)

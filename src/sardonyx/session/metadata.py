@@ -19,15 +19,12 @@ class NodeArg:
     type: str
     shape: list[int | str | None] = field(hash=False)
 
-    @classmethod
-    def of(cls, value: Value) -> NodeArg:
-        t = value.type
-        inner = t.elem if isinstance(t, OptionalType) else t
-        shape = inner.shape if isinstance(inner, (TensorType, SparseTensorType)) else None
-        return cls(value.name, ort_name(t), list(shape or ()))
 
-    def __str__(self) -> str:
-        return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
+def node_arg(value: Value) -> NodeArg:
+    t = value.type
+    inner = t.elem if isinstance(t, OptionalType) else t
+    shape = inner.shape if isinstance(inner, (TensorType, SparseTensorType)) else None
+    return NodeArg(value.name, ort_name(t), list(shape or ()))
 
 
 @dataclass(frozen=True)
@@ -42,17 +39,17 @@ class ModelMetadata:
     version: int
     custom_metadata_map: dict[str, str] = field(hash=False)
 
-    @classmethod
-    def of(cls, model: Model) -> ModelMetadata:
-        return cls(
-            producer_name=model.producer_name,
-            graph_name=model.graph.name,
-            domain=model.domain,
-            description=model.doc,
-            graph_description=model.graph.doc,
-            version=model.model_version or UNVERSIONED,
-            custom_metadata_map=dict(model.metadata),
-        )
+
+def model_metadata(model: Model) -> ModelMetadata:
+    return ModelMetadata(
+        producer_name=model.producer_name,
+        graph_name=model.graph.name,
+        domain=model.domain,
+        description=model.doc,
+        graph_description=model.graph.doc,
+        version=model.model_version or UNVERSIONED,
+        custom_metadata_map=dict(model.metadata),
+    )
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,18 @@ from sardonyx.session import config_keys, environment, feeds, log
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
 from sardonyx.session.engine import BuildOptions, Engine, build
 from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
-from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedNode, OrtEpAssignedSubgraph
+from sardonyx.session.metadata import OrtEpAssignedNode, OrtEpAssignedSubgraph, model_metadata, node_arg
 from sardonyx.session.misuse import MissingInputs, Misuse
-from sardonyx.session.options import RunOptions, SessionOptions
-from sardonyx.session.saving import write_optimized
+from sardonyx.session.options import Delegate, RunOptions, SessionOptions
+from sardonyx.session.saving import move_weights_out
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
 from sardonyx.session.trace import Trace
 from sardonyx.session.values import NativeValue, NativeValueVector
 from sardonyx.session.workers import submit
 
 LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
+MAX_DEVICES = 8
+"""How many devices a selection delegate may choose."""
 ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 
 
@@ -34,7 +36,13 @@ class NativeSession:
     """Made in two steps, as onnxruntime makes it: the source and options, then the providers."""
 
     def __init__(
-        self, session_options: SessionOptions, source: Any, is_path: bool, read_config: bool = False, *, strict: bool = False
+        self,
+        session_options: SessionOptions,
+        source: Any,
+        is_path: bool,
+        read_config: bool = False,
+        *,
+        strict: bool = False,
     ) -> None:
         if not isinstance(session_options, SessionOptions):
             raise TypeError(f"sess_options must be SessionOptions, not {type(session_options).__name__}")
@@ -54,7 +62,9 @@ class NativeSession:
         options = self.session_options
         for name in providers:
             if name not in environment.ALL_PROVIDERS:
-                raise Misuse(f"Unknown Provider Type: {name}", expected=", ".join(environment.get_available_providers()))
+                raise Misuse(
+                    f"Unknown Provider Type: {name}", expected=", ".join(environment.get_available_providers())
+                )
         environment.check_thread_pool(options.use_per_session_threads)
         config_keys.review(options._config, config_keys.SESSION_KEYS, strict=self._strict, stacklevel=5)
         if self._read_config:
@@ -66,6 +76,8 @@ class NativeSession:
         self._choose(asked)
         self._engine = self._built(disabled_optimizers)
         self._describe()
+        if not asked and callable(options._policy):
+            self._ask(options._policy)
 
     # -- making
 
@@ -86,6 +98,22 @@ class NativeSession:
         kept.setdefault(environment.CPU, {})
         self._providers = list(kept)
 
+    def _ask(self, delegate: Delegate) -> None:
+        """Let the caller's function choose among the devices; the CPU is the only choice."""
+        model = self._engine.model
+        metadata = {
+            "producer_name": model.producer_name,
+            "producer_version": model.producer_version,
+            "domain": model.domain,
+            "model_version": str(self.model_meta.version),
+            "doc_string": model.doc,
+            "graph_name": model.graph.name,
+            "graph_description": model.graph.doc,
+            **model.metadata,
+        }
+        if not delegate(environment.get_ep_devices(), metadata, {}, MAX_DEVICES):
+            raise Fail("the provider selection delegate chose no device")
+
     def _built(self, disabled: set[str] | frozenset[str]) -> Engine:
         options, config = self.session_options, self.session_options._config
         for key in ("session.load_model_format", "session.save_model_format"):
@@ -103,11 +131,12 @@ class NativeSession:
                 initializers={**options._external_initializers, **options._initializers},
                 external_files=options._external_files,
                 external_folder=config.get("session.model_external_initializers_file_folder_path"),
+                save_path=options.optimized_model_filepath or None,
                 cancelled=lambda: self._asked._cancelled,
             ),
         )
         if options.optimized_model_filepath:
-            write_optimized(engine, options.optimized_model_filepath, config)
+            move_weights_out(options.optimized_model_filepath, config)
         if self._trace is not None:
             loaded = start + int(engine.phases.get("load", 0) * 1e9)
             self._trace.add("Session", self._from, start, loaded)
@@ -119,10 +148,10 @@ class NativeSession:
 
     def _describe(self) -> None:
         engine = self._engine
-        self.inputs_meta = [NodeArg.of(v) for v in engine.inputs]
-        self.outputs_meta = [NodeArg.of(v) for v in engine.outputs]
-        self.overridable_initializers = [NodeArg.of(v) for v in engine.overridable]
-        self.model_meta = ModelMetadata.of(engine.model)
+        self.inputs_meta = [node_arg(v) for v in engine.inputs]
+        self.outputs_meta = [node_arg(v) for v in engine.outputs]
+        self.overridable_initializers = [node_arg(v) for v in engine.overridable]
+        self.model_meta = model_metadata(engine.model)
         self._checks = {v.name: feeds.check_for(v) for v in (*engine.inputs, *engine.overridable)}
         self._required = frozenset(m.name for m in self.inputs_meta if not m.type.startswith("optional"))
         self._output_names = tuple(m.name for m in self.outputs_meta)

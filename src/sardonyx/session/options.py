@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sardonyx.session.devices import OrtEpDevice
 
 T = TypeVar("T")
+Own = TypeVar("Own", bound="Options")
 MAX_KEY = 1024
 MAX_VALUE = 8192
 
@@ -87,16 +88,14 @@ class Options:
             raise Misuse(f"{type(self).__name__} does not have configuration with key: {key}")
         return self._config[key]
 
-    def __copy__(self) -> Options:
+    def __copy__(self: Own) -> Own:
         twin = type(self)()
         for name, value in self.__dict__.items():
             twin.__dict__[name] = copy.copy(value) if isinstance(value, (dict, list)) else value
         return twin
 
 
-Delegate = Callable[
-    [Sequence["OrtEpDevice"], Mapping[str, str], Mapping[str, str], int], Sequence["OrtEpDevice"]
-]
+Delegate = Callable[[Sequence["OrtEpDevice"], Mapping[str, str], Mapping[str, str], int], Sequence["OrtEpDevice"]]
 
 
 class SessionOptions(Options):
@@ -262,7 +261,7 @@ class RunOptions(Options):
         self._adapters: list[LoraAdapter] = []
         self._under_way: set[RunContext] = set()
 
-    def __copy__(self) -> Options:
+    def __copy__(self) -> RunOptions:
         twin = super().__copy__()
         twin.__dict__["_under_way"] = set()
         return twin

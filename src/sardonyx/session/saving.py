@@ -1,79 +1,66 @@
-"""Optimized models on disk, with weights inside or in files of the caller's choice."""
+"""Saved models whose initializers are moved to files of the caller's choice."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sardonyx.errors import Fail
-from sardonyx.ir.tensor import Tensor
-from sardonyx.session.engine import Engine
+
+if TYPE_CHECKING:
+    import onnx
 
 EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
 EXTERNAL_MINIMUM = "session.optimized_model_external_initializers_min_size_in_bytes"
-
 PAGE = 4096
 """External data begins at multiples of this, so that it can be mapped."""
 
-Place = Callable[[str, Tensor], "tuple[str, int, int] | None"]
-"""Where an initializer goes: file, offset and bytes, the caller having written it there; None for inside the model."""
+Place = Callable[["onnx.TensorProto"], "tuple[str, int, int] | None"]
+"""Where an initializer goes: file, offset and bytes, already written there; None for inside the model."""
 
 
-def write_optimized(engine: Engine, path: str, config: Mapping[str, str]) -> None:
-    """Write the model, large initializers beside it when the configuration names a file for them."""
+def move_weights_out(path: str, config: Mapping[str, str]) -> None:
+    """Move the large initializers of the model at ``path`` to the file that the configuration names, if it does."""
     name = config.get(EXTERNAL_FILE)
-    if not name:
-        engine.save(path)
-        return
-    write_with_external_file(engine, path, name, int(config.get(EXTERNAL_MINIMUM, "1024")))
+    if name:
+        write_external(path, name, int(config.get(EXTERNAL_MINIMUM, "1024")))
 
 
-def write_with_external_file(engine: Engine, path: str, name: str, minimum: int) -> None:
-    """Write the model, and initializers of at least ``minimum`` bytes to a file beside it."""
-    from sardonyx.model.save import tensor_to_proto
+def write_external(path: str, name: str, minimum: int) -> None:
+    """Move initializers of at least ``minimum`` bytes to a file beside the model."""
+    import onnx
 
+    proto = onnx.load(path)
     try:
         with open(os.path.join(os.path.dirname(path), name), "wb") as file:
 
-            def place(_: str, tensor: Tensor) -> tuple[str, int, int] | None:
-                if tensor.nbytes < max(minimum, 1):
+            def place(tensor: onnx.TensorProto) -> tuple[str, int, int] | None:
+                data = tensor.raw_data
+                if len(data) < max(minimum, 1):
                     return None
                 file.write(bytes(-file.tell() % PAGE))
                 offset = file.tell()
-                file.write(tensor_to_proto(tensor).raw_data)
-                return (name, offset, tensor.nbytes)
+                file.write(data)
+                return (name, offset, len(data))
 
-            content = serialized(engine, place)
+            relocate(proto, place)
         with open(path, "wb") as file:
-            file.write(content)
+            file.write(proto.SerializeToString())
     except OSError as error:
         raise Fail(f"the model cannot be written ({error.strerror})", where=path) from None
 
 
-def serialized(engine: Engine, place: Place) -> bytes:
-    """The optimized model, each initializer where ``place`` puts it."""
+def relocate(proto: onnx.ModelProto, place: Place) -> None:
+    """Put every initializer of the main graph where ``place`` says."""
     import onnx
 
-    from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
-    from sardonyx.normalize.run import lowest_opset
-
-    model = replace(engine.model, opsets={**engine.model.opsets, "": lowest_opset(engine.model)})
-    proto = model_to_proto(model, weights=False)
-    names = Names(model.graph)
-    for value in model.graph.initializers.values():
-        if value.const is None:
-            continue
-        where = place(names(value), value.const)
+    for tensor in proto.graph.initializer:
+        where = place(tensor)
         if where is None:
-            proto.graph.initializer.append(tensor_to_proto(value.const, names(value)))
             continue
-        tensor = proto.graph.initializer.add(
-            name=names(value),
-            data_type=value.const.dtype.onnx,
-            dims=value.const.shape,
-            data_location=onnx.TensorProto.EXTERNAL,
-        )
-        for key, text in zip(("location", "offset", "length"), where, strict=True):
-            tensor.external_data.add(key=key, value=str(text))
-    return proto.SerializeToString()
+        for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+            tensor.ClearField(field)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        for key, value in zip(("location", "offset", "length"), where, strict=True):
+            tensor.external_data.add(key=key, value=str(value))

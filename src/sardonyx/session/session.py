@@ -31,7 +31,7 @@ def check_and_normalize_provider_args(
     provider_options: Sequence[dict[Any, Any]] | None,
     available_provider_names: Sequence[str],
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Names in order and their options as strings, from either way of giving them. Duplicates and unknowns are warned about."""
+    """Names in order and their options as strings; duplicates and absent providers are warned about."""
     if providers is None:
         return [], []
     if isinstance(providers, str):
@@ -60,7 +60,9 @@ def _paired(providers: ProviderList, options: Sequence[dict[Any, Any]] | None) -
     if options is None:
         pairs = [(p, {}) if isinstance(p, str) else p for p in providers]
         for pair in pairs:
-            if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], dict)):
+            if not (
+                isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], dict)
+            ):
                 raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
         return pairs
     if not isinstance(options, collections.abc.Sequence):
@@ -115,7 +117,7 @@ class Session:
         return self._sess.get_provider_options()
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Which provider runs which nodes; the session must be made with ``session.record_ep_graph_assignment_info``."""
+        """Which provider runs which nodes, where ``session.record_ep_graph_assignment_info`` asked for it."""
         return self._sess.get_provider_graph_assignment_info()
 
     def explain(self) -> Explanation:
@@ -270,8 +272,8 @@ class InferenceSession(Session):
     """A model, loaded and ready. Any number of threads may run it; it can be pickled, and used after a fork.
 
     ``path_or_bytes`` is a path, serialized bytes, a binary file or an ``onnx.ModelProto``. ``providers`` are names, or
-    pairs of name and options, in order of preference. With ``strict``, what is otherwise warned about raises: a provider
-    that is not there, a configuration key nobody knows.
+    pairs of name and options, in order of preference. With ``strict``, what is otherwise warned about raises: a
+    provider that is not there, a configuration key nobody knows.
     """
 
     def __init__(
@@ -302,7 +304,8 @@ class InferenceSession(Session):
         names, options = check_and_normalize_provider_args(providers, provider_options, available)
         if {"TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"} <= set(names):
             raise ValueError(
-                "Cannot enable both 'TensorrtExecutionProvider' and 'NvTensorRTRTXExecutionProvider' in the same session."
+                "Cannot enable both 'TensorrtExecutionProvider' and 'NvTensorRTRTXExecutionProvider' "
+                "in the same session."
             )
         if self._strict:
             for name in names:
@@ -311,8 +314,8 @@ class InferenceSession(Session):
         made_with = self._sess_options_initial or SessionOptions()
         if names and made_with.has_providers():
             warnings.warn(
-                "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has already "
-                "been configured with providers. InferenceSession will only use the providers passed to "
+                "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has "
+                "already been configured with providers. InferenceSession will only use the providers passed to "
                 "InferenceSession().",
                 stacklevel=3,
             )

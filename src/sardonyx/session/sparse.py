@@ -63,9 +63,7 @@ class NativeSparseTensor:
         require_cpu(device)
         indices = np.asarray(indices, np.int64)
         if indices.size not in (len(values), 2 * len(values)):
-            raise Misuse(
-                "Index size must be equal to or twice the values size", expected=len(values), got=indices.size
-            )
+            raise Misuse("Index size must be equal to or twice the values size", expected=len(values), got=indices.size)
         indices = indices.reshape(-1) if indices.size == len(values) else indices.reshape(-1, 2)
         return NativeSparseTensor(OrtSparseFormat.ORT_SPARSE_COO, shape, values, indices)
 
@@ -91,9 +89,7 @@ class NativeSparseTensor:
         """Blocks [n, height, width] and their block coordinates [2, n]."""
         require_cpu(device)
         if values.ndim < 3 or indices.ndim != 2 or indices.shape[1] != values.shape[0]:
-            raise Misuse(
-                "index blocks and value blocks must be equally many", expected=values.shape, got=indices.shape
-            )
+            raise Misuse("index blocks and value blocks must be equally many", expected=values.shape, got=indices.shape)
         form = OrtSparseFormat.ORT_SPARSE_BLOCK_SPARSE
         return NativeSparseTensor(form, shape, values, np.asarray(indices, np.int32))
 
@@ -181,9 +177,7 @@ class SparseTensor:
     ) -> SparseTensor:
         """Columns of the values, and where each row begins."""
         device = ort_device._get_c_device()
-        return cls(
-            NativeSparseTensor.sparse_csr_from_numpy(dense_shape, values, inner_indices, outer_indices, device)
-        )
+        return cls(NativeSparseTensor.sparse_csr_from_numpy(dense_shape, values, inner_indices, outer_indices, device))
 
     def values(self) -> Array:
         return self._tensor.values()
@@ -214,6 +208,6 @@ class SparseTensor:
 
 
 def _frozen(array: Array) -> Array:
-    view = array.view()
+    view: Array = array.view()
     view.flags.writeable = False
     return view

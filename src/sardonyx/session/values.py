@@ -53,7 +53,7 @@ class NativeValue:
     def ortvalue_from_numpy(array: Any, device: NativeDevice) -> NativeValue:
         """Over the array's own memory where that is contiguous and of native byte order."""
         require_cpu(device)
-        if not isinstance(array, np.ndarray) or array.dtype.kind in "OUSVT" and not _is_extension(array.dtype):
+        if not isinstance(array, np.ndarray) or _dtype_kind(array) == "string":
             raise Misuse(_NO_STRINGS, got=type(array).__name__)
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         return NativeValue(native if native.flags.c_contiguous else np.ascontiguousarray(native))
@@ -402,7 +402,6 @@ def type_name(value: Any) -> str:
 def memory_at(pointer: int, dtype: DType, shape: Sequence[int], keep: Any = None) -> Array:
     """An array over memory that the caller vouches for; ``keep`` lives as long as the array."""
 
-
     if dtype.bits < 8:
         raise Misuse(f"memory of tensor({dtype.ort}) cannot be bound by address", hint="bind an OrtValue instead")
     count = int(np.prod(shape, dtype=object)) if len(shape) else 1
@@ -410,16 +409,17 @@ def memory_at(pointer: int, dtype: DType, shape: Sequence[int], keep: Any = None
         raise Misuse("a negative dimension", got=list(shape))
     if not count:
         return np.empty(tuple(shape), dtype.numpy)
-    memory = (ctypes.c_ubyte * dtype.nbytes(count)).from_address(int(pointer))
-    memory._keep = keep  # type: ignore[attr-defined]
-    return np.frombuffer(memory, dtype.numpy).reshape(tuple(shape))
+    memory: Any = (ctypes.c_ubyte * dtype.nbytes(count)).from_address(int(pointer))
+    memory._keep = keep
+    array: Array = np.frombuffer(memory, dtype.numpy).reshape(tuple(shape))
+    return array
 
 
-def _is_extension(dtype: np.dtype[Any]) -> bool:
+def _dtype_kind(array: Array) -> str:
     try:
-        return dtypes.of_numpy(dtype).kind != "string"
+        return dtypes.of_numpy(array.dtype).kind
     except KeyError:
-        return False
+        raise Misuse(f"Numpy_type {array.dtype.num} can't be converted to MLDataType.", got=array.dtype) from None
 
 
 def _unpacked(packed: Array, dtype: DType, count: int) -> Array:

@@ -1,4 +1,4 @@
-"""Attention and MultiHeadAttention: masks become an additive bias, the rest is ai.onnx's Attention.
+"""Attention: masks become an additive bias, the rest is ai.onnx's Attention.
 
 A masked key is not excluded: ``mask_filter_value`` is added to its score, so a row whose keys are all masked still
 has a softmax. Only ``unidirectional`` excludes.
@@ -12,7 +12,6 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.body import (
-    END,
     MICROSOFT,
     count,
     cut,
@@ -20,27 +19,33 @@ from sardonyx.normalize.microsoft.body import (
     given,
     like,
     pick,
-    rank_of,
     refuse,
     required,
     several,
     total,
     wanted,
 )
-from sardonyx.normalize.microsoft.rotary import join_heads, split_heads
 from sardonyx.normalize.registry import expand
 
 
-def padding_bias(
-    op: Builder, node: Node, mask: Value | None, x: Value, typed: Value, keys: Value, past: Value | int
+def score_bias(
+    op: Builder,
+    node: Node,
+    mask: Value | None,
+    extra: Value | None,
+    *,
+    x: Value,
+    typed: Value,
+    keys: Value,
+    past: Value | int,
 ) -> Any:
-    """The bias (batch, 1, queries or 1, keys), in the type of ``typed``, that a mask for the rows of ``x`` stands for.
+    """What is added to the scores (batch, heads, queries, keys): ``extra``, and what a mask for rows of x stands for.
 
     One axis: the ends of the valid keys, one per row, and after them, where given, their starts. Two axes: 1 for a
     valid key. Three: the same for each query. Four: the same for each query of the longest sequence.
     """
     if mask is None:
-        return None
+        return extra
     rank = mask.rank
     if rank is None:
         raise refuse(node, "a mask of unknown rank")
@@ -60,7 +65,7 @@ def padding_bias(
         valid = op.Greater(mask, op.const(0, dtypes.i32.numpy))
     valid = op.Unsqueeze(valid, op.const({1: [1, 2], 2: [1, 2], 3: [1]}[rank])) if rank < 4 else valid
     value = node.attrs.get("mask_filter_value", -10000.0)
-    return op.Where(valid, like(op, 0.0, typed), like(op, value, typed))
+    return total(op, op.Where(valid, like(op, 0.0, typed), like(op, value, typed)), extra)
 
 
 def scale_of(node: Node) -> float | None:
@@ -126,86 +131,8 @@ def project_and_attend(
     past = (None, None) if stacked is None else (pick(op, stacked, 0), pick(op, stacked, 1))
     keys, old = key_count(op, x, 1, past[0])
     extra = None if bias_at is None else node.input(bias_at)
-    masked = padding_bias(op, node, node.input(mask_at), x, node.input(2) or x, keys, old)
-    bias = extra if masked is None else total(op, masked, extra)
+    bias = score_bias(op, node, node.input(mask_at), extra, x=x, typed=node.input(2) or x, keys=keys, past=old)
     if not wanted(node, 1):
         return attend(op, node, qkv, bias, past, outputs=1)
     y, key, value = attend(op, node, qkv, bias, past, outputs=3)
     return y, op.Concat(*(op.Unsqueeze(v, op.const([0])) for v in (key, value)), axis=0)
-
-
-def add_bias(op: Builder, bias: Value | None, query: Value, xs: list[Value]) -> list[Value]:
-    """Query, key and value with their shares of a bias of hidden + hidden + v_hidden elements."""
-    if bias is None:
-        return xs
-    width = dim(op, query, -1)
-    twice = op.Mul(width, op.const([2]))
-    shares = [cut(op, bias, 0, width, 0), cut(op, bias, width, twice, 0), cut(op, bias, twice, END, 0)]
-    return [op.Add(x, share) for x, share in zip(xs, shares, strict=False)]
-
-
-@expand("MultiHeadAttention", domain=MICROSOFT)
-def multi_head_attention(op: Builder, node: Node) -> tuple[Value, ...]:
-    """Attention after the projections. Packed forms are unpacked; a key of four axes has its heads split already."""
-    if node.input(8) is not None or node.input(9) is not None:
-        raise refuse(node, "a shared key and value buffer")
-    query, key, value = given(node, 0), node.input(1), node.input(2)
-    heads = required(node, "num_heads")
-    if key is None:
-        packed = query if rank_of(node, 0) == 5 else op.Reshape(query, op.const([0, 0, heads, 3, -1]))
-        qkv = [op.Reshape(pick(op, packed, i, 3), op.const([0, 0, -1])) for i in range(3)]
-    elif value is None:
-        qkv = [query, *(op.Reshape(pick(op, key, i, 3), op.const([0, 0, -1])) for i in range(2))]
-    else:
-        qkv = [query, key, value]
-    return attend_heads(op, node, qkv, node.input(3), node.input(4), node.input(5), (node.input(6), node.input(7)))
-
-
-def attend_heads(
-    op: Builder,
-    node: Node,
-    qkv: list[Value],
-    bias: Value | None,
-    mask: Value | None,
-    extra: Value | None,
-    past: tuple[Any, Any],
-) -> tuple[Value, ...]:
-    flat = qkv[1].rank != 4
-    biased = add_bias(op, bias, qkv[0], qkv if flat else qkv[:1])
-    if flat:
-        query, key, value = biased
-    else:
-        query, (key, value) = split_heads(op, biased[0], required(node, "num_heads")), qkv[1:]
-    keys, old = key_count(op, key, 1 if flat else 2, past[0])
-    masked = padding_bias(op, node, mask, qkv[0], given(node, 0), keys, old)
-    total_bias = extra if masked is None else total(op, masked, extra)
-    y, *rest = attend(op, node, (query, key, value), total_bias, past, outputs=len(node.outputs), flat=flat)
-    return y if flat else join_heads(op, y), *rest
-
-
-@expand("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
-def decoder_masked_multi_head_attention(op: Builder, node: Node) -> tuple[Value, ...]:
-    """MultiHeadAttention for one query a row, over a cache that is appended to or, when shared, written into."""
-    if node.input(9) is not None:
-        raise refuse(node, "cache_indirection")
-    query, key, value = given(node, 0), node.input(1), node.input(2)
-    if key is None or value is None:
-        qkv = list(op.Split(query, outputs=3, axis=-1, num_outputs=3))
-    else:
-        qkv = [query, key, value]
-    bias, mask, extra = node.input(10), node.input(3), node.input(4)
-    past = (node.input(5), node.input(6))
-    if not node.attrs.get("past_present_share_buffer", 0) or qkv[1].rank == 4:
-        return attend_heads(op, node, qkv, bias, mask, extra, past)
-    heads = required(node, "num_heads")
-    query, key, value = (split_heads(op, x, heads) for x in add_bias(op, bias, qkv[0], qkv))
-    at = op.Reshape(op.Cast(given(node, 7), to=dtypes.i64.onnx), op.const([1]))
-    rows = op.Expand(at, dim(op, query, 0))
-    present = [op.TensorScatter(p, new, rows, axis=2) for p, new in zip(past, (key, value), strict=True)]
-    end = op.Add(at, op.const([1]))
-    used_key, used_value = (cut(op, p, 0, end, 2) for p in present)
-    masked = padding_bias(op, node, mask, qkv[0], given(node, 0), end, at)
-    total_bias = extra if masked is None else total(op, masked, extra)
-    outputs = 4 if wanted(node, 3) else 1
-    y, *rest = attend(op, node, (query, used_key, used_value), total_bias, (None, None), outputs=outputs, flat=False)
-    return (join_heads(op, y), *present, *rest[2:])[: len(node.outputs)]

@@ -88,12 +88,9 @@ def group_query_attention(op: Builder, node: Node) -> tuple[Value | None, ...]:
     starts = op.Where(first, op.const([0]), op.Sub(ends, new))
     positions = op.Add(op.Unsqueeze(starts, op.const([1])), count(op, new))
     if node.attrs.get("do_rotary", 0):
-        given_ids = node.input(9)
-        ids = positions if given_ids is None else given_ids
-        cos, sin = given(node, 7), given(node, 8)
-        inside = op.Min(ids, op.Sub(dim(op, cos, 0), op.const([1])))
-        interleaved = node.attrs.get("rotary_interleaved", 0)
-        query, key = (rotate(op, x, inside, cos, sin, interleaved) for x in (query, key))
+        places = positions if node.input(9) is None else given(node, 9)
+        turns = given(node, 7), given(node, 8), node.attrs.get("rotary_interleaved", 0)
+        query, key = (rotate(op, x, places, *turns) for x in (query, key))
     key = append(op, node.input(3), key, starts, length)
     value = append(op, node.input(4), value, starts, length)
     seen = visible(op, node, positions, ends, dim(op, key, 2))

@@ -12,7 +12,7 @@ from sardonyx.normalize.microsoft.body import MICROSOFT, given, kept, like, perm
 from sardonyx.normalize.registry import expand
 
 
-def operand(op: Builder, x: Value, *, batch: int, transpose: int) -> Value:
+def operand(op: Builder, x: Value, *, batch: int, transpose: int) -> Any:
     """An operand with its matrix in the last two axes; ``batch``: its first axis is the first of the matrix."""
     r = x.rank
     if r == 1 or not (batch or transpose):

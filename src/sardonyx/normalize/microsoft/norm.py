@@ -96,7 +96,7 @@ def skip_group_norm(op: Builder, node: Node) -> tuple[Value, ...]:
     """GroupNorm of x + skip + bias; the sum is the second output."""
     last = bool(node.attrs.get("channels_last", 1))
     x, skip, bias = given(node, 0), given(node, 3), node.input(4)
-    if skip.rank == 2:
+    if rank_of(node, 3) == 2:
         skip = op.Unsqueeze(skip, op.const([1, 2] if last else [2, 3]))
     if bias is not None and not last:
         bias = op.Unsqueeze(bias, op.const([1, 2]))

@@ -21,7 +21,6 @@ from sardonyx.normalize.microsoft.body import (
     given,
     kept,
     like,
-    rank_of,
     required,
     scalar,
 )
@@ -142,7 +141,6 @@ def nhwc_q_linear_average_pool(op: Builder, node: Node) -> Any:
 @expand("QLinearGlobalAveragePool", domain=MICROSOFT)
 def q_linear_global_average_pool(op: Builder, node: Node) -> Any:
     """The mean over all axes but batch and channel."""
-    last = node.attrs.get("channels_last", 0)
-    rank = rank_of(node, 0)
-    axes = list(range(1, rank - 1)) if last else list(range(2, rank))
-    return quantized(op, node, op.ReduceMean(real(op, node, 0), op.const(axes), keepdims=1), 3)
+    last, rank, wide = node.attrs.get("channels_last", 0), given(node, 0).rank, real(op, node, 0)
+    mean = op.GlobalAveragePool(channels_first(op, wide, rank) if last else wide)
+    return quantized(op, node, channels_last(op, mean, rank) if last else mean, 3)

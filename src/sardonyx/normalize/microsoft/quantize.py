@@ -13,9 +13,8 @@ from sardonyx.normalize.registry import expand
 
 def linear(op: Builder, node: Node, op_type: str) -> Any:
     """Per tensor without ``axis``, per axis with it."""
-    axis = node.attrs.get("axis")
-    scale, zero = given(node, 1), node.input(2)
-    if axis is None and scale.rank == 1 and scale.shape in ((1,), None):
+    axis, scale, zero = node.attrs.get("axis"), given(node, 1), node.input(2)
+    if axis is None:
         scale, zero = scalar(op, scale), None if zero is None else scalar(op, zero)
     return op.call("", op_type, given(node, 0), scale, zero, axis=axis)
 

@@ -1,0 +1,1 @@
+"""Libraries that must be loaded first: none."""

@@ -1,0 +1,112 @@
+"""Nodes against onnx's operator schemas: arity, attribute names and kinds, required attributes.
+
+What a schema does not say is left alone: operators that onnx does not know (removed experimental ones, com.microsoft,
+custom domains) pass, and are refused later if nothing gives them a meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import onnx
+from onnx import AttributeProto, defs
+
+from sardonyx.errors import InvalidGraph
+
+_VARIADIC, _SINGLE = defs.OpSchema.FormalParameterOption.Variadic, defs.OpSchema.FormalParameterOption.Single
+
+
+class Slots(NamedTuple):
+    """How many inputs, or outputs, an operator takes, and which of them must be there."""
+
+    least: int
+    most: int
+    single: tuple[bool, ...]
+
+
+class Rule(NamedTuple):
+    """What one version of an operator asks of its nodes."""
+
+    version: int
+    inputs: Slots
+    outputs: Slots
+    kinds: dict[str, int]
+    required: frozenset[str]
+
+
+def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None:
+    """Raise InvalidGraph unless the node obeys its operator's schema."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    rule = rule_of(domain, node.op_type, opsets.get(domain, 0))
+    if rule is None:
+        return
+    _check_slots(node.input, rule.inputs, "input", where, rule.version)
+    _check_slots(node.output, rule.outputs, "output", where, rule.version)
+    missing = rule.required
+    for a in node.attribute:
+        kind = rule.kinds.get(a.name)
+        if kind is None:
+            if not a.name.startswith("__"):
+                raise InvalidGraph(
+                    f"unrecognized attribute {a.name!r}",
+                    where=where,
+                    expected=f"one of {sorted(rule.kinds)} (version {rule.version} of the operator)",
+                )
+        elif a.type and a.type != kind:
+            raise InvalidGraph(
+                f"attribute {a.name!r} is of the wrong kind",
+                where=where,
+                expected=AttributeProto.AttributeType.Name(kind),
+                got=_kind_name(a.type),
+            )
+        else:
+            missing = missing - {a.name}
+    if missing:
+        raise InvalidGraph(f"required attribute {min(missing)!r} is missing", where=where)
+
+
+def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, version: int) -> None:
+    n = len(names)
+    if not slots.least <= n <= slots.most:
+        while n > slots.most and not names[n - 1]:
+            n -= 1
+        if not slots.least <= n <= slots.most:
+            raise InvalidGraph(
+                f"wrong number of {what}s",
+                where=where,
+                expected=f"{slots.least} to {slots.most} (version {version} of the operator)",
+                got=n,
+            )
+    if "" in names:
+        for i, (name, single) in enumerate(zip(names, slots.single, strict=False)):
+            if single and not name:
+                raise InvalidGraph(f"{what} {i} may not be left out", where=where)
+
+
+@lru_cache(maxsize=4096)
+def rule_of(domain: str, op_type: str, version: int) -> Rule | None:
+    """The rule of an operator as it was at an opset (0: the newest); None where onnx knows no such operator."""
+    try:
+        schema = defs.get_schema(op_type, version, domain) if version else defs.get_schema(op_type, domain=domain)
+    except defs.SchemaError:
+        return None
+    return Rule(
+        schema.since_version,
+        _slots(schema.min_input, schema.max_input, schema.inputs),
+        _slots(schema.min_output, schema.max_output, schema.outputs),
+        {name: int(a.type) for name, a in schema.attributes.items()},  # type: ignore[call-overload]
+        frozenset(name for name, a in schema.attributes.items() if a.required),
+    )
+
+
+def _slots(least: int, most: int, formals: Sequence[defs.OpSchema.FormalParameter]) -> Slots:
+    return Slots(least, most, tuple(f.option == _SINGLE for f in formals if f.option != _VARIADIC))
+
+
+def _kind_name(kind: int) -> str:
+    try:
+        return str(AttributeProto.AttributeType.Name(kind))
+    except ValueError:
+        return f"kind {kind}"

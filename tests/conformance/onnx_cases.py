@@ -1,0 +1,101 @@
+"""ONNX's own backend suite as plain cases: a model, and data sets of inputs and expected outputs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    kind: str
+    source: Any
+
+    @property
+    def rtol(self) -> float:
+        return float(self.source.rtol)
+
+    @property
+    def atol(self) -> float:
+        return float(self.source.atol)
+
+    def model(self) -> onnx.ModelProto:
+        if self.source.model is not None:
+            return self.source.model
+        return onnx.load(os.path.join(self.source.model_dir, "model.onnx"))
+
+    def data_sets(self) -> Iterator[tuple[list[Any], list[Any]]]:
+        if self.source.data_sets is not None:
+            for inputs, outputs in self.source.data_sets:
+                yield [_array(x) for x in inputs], [_array(x) for x in outputs]
+            return
+        graph = self.model().graph
+        for folder in sorted(Path(self.source.model_dir).glob("test_data_set_*")):
+            yield _read(folder, "input", graph.input), _read(folder, "output", graph.output)
+
+
+@functools.cache
+def every() -> tuple[Case, ...]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some generators overflow on purpose
+        return tuple(Case(c.name, kind, c) for kind in KINDS for c in load_model_tests(kind=kind))
+
+
+def _array(x: Any) -> Any:
+    return numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x
+
+
+def _read(folder: Path, word: str, infos: Any) -> list[Any]:
+    count = len(list(folder.glob(f"{word}_*.pb")))
+    return [_from_file(folder / f"{word}_{i}.pb", infos[i].type) for i in range(count)]
+
+
+def _from_file(path: Path, type_: onnx.TypeProto) -> Any:
+    data, kind = path.read_bytes(), type_.WhichOneof("value")
+    if kind == "sequence_type":
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+    if kind == "optional_type":
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
+
+
+def assert_same(got: Any, expected: Any, rtol: float, atol: float) -> None:
+    """Equal in kind, type, shape and, up to the case's tolerances, value."""
+    if isinstance(expected, (list, tuple)):
+        assert isinstance(got, list) and len(got) == len(expected)
+        for g, e in zip(got, expected, strict=True):
+            assert_same(g, e, rtol, atol)
+        return
+    if expected is None:
+        assert got is None
+        return
+    expected = np.asarray(expected)
+    assert isinstance(got, np.ndarray)
+    assert got.shape == expected.shape
+    if expected.dtype.kind in "OUS":
+        assert got.dtype == object
+        np.testing.assert_array_equal(got, expected.astype(object))
+        return
+    assert got.dtype == expected.dtype
+    if got.dtype.kind in "biu":
+        np.testing.assert_array_equal(got, expected)
+    elif got.dtype.kind == "V" or got.dtype.itemsize < 2:
+        wide = 2**-6 if got.dtype.name == "bfloat16" else 0.0
+        np.testing.assert_allclose(
+            got.astype(np.float32), expected.astype(np.float32), rtol=max(rtol, wide), atol=atol
+        )
+    else:
+        np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol)

@@ -1,0 +1,67 @@
+"""ONNX's backend suite, whole: no case is skipped and none is left out."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as ort
+from tests.conformance.onnx_cases import Case, assert_same, every
+
+LEVELS = {
+    "default": None,
+    "disabled": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+}
+OTHERS = [level for level in LEVELS if level != "default"]
+EVERYTHING = os.environ.get("SARDONYX_TEST_ALL") == "1"
+SLICE = [case for i, case in enumerate(every()) if EVERYTHING or i % 10 == 0]
+
+
+def run_case(case: Case, level: str) -> None:
+    model = case.model()
+    options = ort.SessionOptions()
+    if LEVELS[level] is not None:
+        options.graph_optimization_level = LEVELS[level]
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    sets = list(case.data_sets())
+    assert sets
+    for inputs, outputs in sets:
+        feeds = dict(zip((v.name for v in model.graph.input), inputs, strict=False))
+        got = session.run([o.name for o in model.graph.output], feeds)
+        assert len(got) == len(outputs)
+        for value, expected in zip(got, outputs, strict=True):
+            if "bernoulli" in case.name:
+                assert_bernoulli(value, expected, inputs[0])
+            else:
+                assert_same(value, expected, case.rtol, case.atol)
+
+
+def assert_bernoulli(got: np.ndarray, expected: np.ndarray, p: np.ndarray) -> None:
+    """The expected values are one random draw; type, shape and law are what can be compared."""
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    assert set(np.unique(got)) <= {0, 1}
+    assert got[p == 0].sum() == 0
+    assert abs(float(got.mean(dtype=np.float64)) - float(p.mean())) < 4 * 0.5 / np.sqrt(p.size)
+
+
+def test_the_suite_is_whole() -> None:
+    names = [case.name for case in every()]
+    assert len(names) == len(set(names))
+    if onnx.__version__ == "1.23.2":
+        assert len(names) == 2024
+
+
+@pytest.mark.parametrize("case", every(), ids=lambda c: c.name)
+def test_at_default_settings(case: Case) -> None:
+    run_case(case, "default")
+
+
+@pytest.mark.parametrize("level", OTHERS)
+@pytest.mark.parametrize("case", SLICE, ids=lambda c: c.name)
+def test_at_other_levels(case: Case, level: str) -> None:
+    run_case(case, level)

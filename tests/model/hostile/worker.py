@@ -1,0 +1,142 @@
+"""Runs a family of hostile cases, each in a forked child, and prints what became of it as lines of JSON.
+
+    python worker.py FAMILY
+
+The child loads and runs the model at the optimization levels in ``LEVELS``. What it may take is measured from outside: processor
+time, growth of resident memory over the parent's at the time of the fork, and the way it ended.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from model.hostile.cases import Case
+
+LEVELS = ("disabled", "all")
+HANG_S = 30
+"""Wall time after which a child is killed; the processor time that counts is judged by the test."""
+LAST_RESORT_NBYTES = 16 << 30
+"""Far above what a case may take, so that it is our checks that refuse, and far below what would hurt the machine."""
+
+
+def outcome(case: Case, folder: Path) -> dict[str, Any]:
+    """What loading and running the model gives at every level: an error's class, or results that agree."""
+    from sardonyx import errors
+    from sardonyx.interpret.context import RunContext
+    from sardonyx.session.engine import BuildOptions, build
+
+    source = case.source
+    if callable(source):
+        source = source(folder)
+    elif isinstance(source, onnx.ModelProto):
+        source = source.SerializeToString()
+    ends: list[dict[str, Any]] = []
+    results: list[list[Any]] = []
+    for level in LEVELS:
+        try:
+            engine = build(source, BuildOptions(level=level))
+            names = [v.name for v in engine.outputs]
+            results.append(engine.run(case.feeds, names, RunContext()))
+            ends.append({"error": None})
+        except errors.SardonyxError as e:
+            ends.append({"error": [c.__name__ for c in type(e).__mro__], "text": str(e)[:300]})
+        except BaseException as e:
+            return {"error": ["escaped", type(e).__name__], "text": traceback.format_exc()[-1500:]}
+    if ends[0]["error"] is None and ends[1]["error"] is None:
+        return {"error": None, "agree": all(same(a, b) for a, b in zip(*results, strict=True))}
+    if ends[0]["error"] is None or ends[1]["error"] is None:
+        return {"error": ["levels differ"], "text": f"{ends}"}
+    return ends[0]
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if not isinstance(a, np.ndarray):
+        return bool(a == b)
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.dtype.kind in "fc":
+        return bool(np.allclose(a, b, rtol=1e-4, atol=1e-6, equal_nan=True))
+    return a.tobytes() == b.tobytes() if a.dtype != object else a.tolist() == b.tolist()
+
+
+def warm_up() -> None:
+    """Import and build what every case needs, so that a child pays for its own model only."""
+    from model.hostile.cases import const, model, node
+
+    plain = model([node("Relu", "x", "a"), node("Add", "a c")], const("c", [1.0, 2.0]))
+    evil = Case("warm-up", plain, None)
+    assert outcome(evil, Path())["error"] is None
+
+
+def measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            resource.setrlimit(resource.RLIMIT_AS, (LAST_RESORT_NBYTES, LAST_RESORT_NBYTES))
+            text = json.dumps(outcome(case, Path(folder)))
+            os.write(write, text.encode()[:60_000])
+            os._exit(0)
+        os.close(write)
+        status, usage = wait(pid)
+        with os.fdopen(read, "rb") as pipe:
+            text = pipe.read().decode()
+    end = json.loads(text) if text else {"error": ["died"], "text": f"status {status}"}
+    return {
+        "name": case.name,
+        **end,
+        "seconds": usage.ru_utime + usage.ru_stime,
+        "mbytes": max(0, usage.ru_maxrss * 1024 - idle_nbytes) / 1e6,
+    }
+
+
+def wait(pid: int) -> tuple[int, Any]:
+    deadline = time.monotonic() + HANG_S
+    while time.monotonic() < deadline:
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+        if done:
+            return status, usage
+        time.sleep(0.002)
+    os.kill(pid, 9)
+    _, status, usage = os.wait4(pid, 0)
+    return status, usage
+
+
+def idle_nbytes() -> int:
+    """Resident memory of a child that does nothing."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    return int(os.wait4(pid, 0)[2].ru_maxrss) * 1024
+
+
+def main() -> None:
+    family = importlib.import_module(f"model.hostile.{sys.argv[1]}")
+    wanted = set(sys.argv[2:])
+    warm_up()
+    idle = idle_nbytes()
+    for case in family.cases():
+        if not wanted or case.name in wanted:
+            print(json.dumps(measured(case, idle)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Every hostile model ends in one of our exceptions, or runs, within 2 s of processor time and 500 MB."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sardonyx
+
+FAMILIES = ("structure", "damage", "outside", "sizes", "operators")
+SECONDS, MBYTES = 2.0, 500.0
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="cases run in forked children")
+
+
+def verdict(case: Any, end: dict[str, Any]) -> str | None:
+    """What is wrong with how a case ended, or None."""
+    error, wanted = end["error"], case.error
+    if error is not None and ("SardonyxError" not in error or "EngineError" in error):
+        return f"{error}: {end.get('text')}"
+    if error is None and not end["agree"]:
+        return "the optimization levels give different results"
+    if wanted not in ("runs?", None) and (error is None or wanted not in error):
+        return f"expected {wanted}, got {error}: {end.get('text')}"
+    if wanted is None and error is not None:
+        return f"expected results, got {error[0]}: {end['text']}"
+    if end["seconds"] > SECONDS or end["mbytes"] > MBYTES:
+        return f"took {end['seconds']:.2f} s and {end['mbytes']:.0f} MB"
+    return None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family(family: str) -> None:
+    cases = {case.name: case for case in importlib.import_module(f"model.hostile.{family}").cases()}
+    worker = Path(__file__).parent / "hostile" / "worker.py"
+    source = str(Path(sardonyx.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, worker, family],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ends = {end["name"]: end for end in map(json.loads, done.stdout.splitlines())}
+    assert ends.keys() == cases.keys(), done.stderr
+    wrong = {name: why for name, case in cases.items() if (why := verdict(case, ends[name]))}
+    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
+
+
+def test_there_are_enough() -> None:
+    count = sum(1 for family in FAMILIES for _ in importlib.import_module(f"model.hostile.{family}").cases())
+    assert count >= 200

@@ -1,0 +1,80 @@
+"""Owners in the user's order, parts that meet at the right values, and providers that rewrite their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir.graph import Graph, Node
+from sardonyx.partition.provider import Claims, Executable, Part, RunContext
+from sardonyx.providers.reference import ReferenceProvider
+from sardonyx.session.engine import BuildOptions, build
+from tests.optimize.graphs import parse
+
+
+class Doubling:
+    """Claims Neg alone, and proves that it ran by counting."""
+
+    name = "doubling"
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.inner = ReferenceProvider()
+
+    def probe(self) -> str | None:
+        return None
+
+    def claims(self, graph: Graph) -> Claims:
+        return {n: None if n.op_type == "Neg" else "it is not a Neg" for n in graph.nodes}
+
+    def prepare(self, graph: Graph, owned: list[Node]) -> None: ...
+
+    def compile(self, part: Part) -> Executable:
+        program, outer = self.inner.compile(part), self
+
+        class Counted:
+            def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+                outer.runs += 1
+                return program.run(args, context)
+
+        return Counted()
+
+
+def proto(body: str, **kwargs: str) -> bytes:
+    from sardonyx.model.save import model_to_proto
+
+    return model_to_proto(parse(body, **kwargs)).SerializeToString()
+
+
+def test_a_graph_is_cut_at_changes_of_owner_and_still_right() -> None:
+    provider = Doubling()
+    source = proto("a = Relu(x) b = Neg(a) c = Neg(b) d = Exp(c) e = Neg(d) f = Add(e, a) y = Add(f, b)")
+    engine = build(source, BuildOptions(providers=[provider], level="disabled"))
+    x = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
+    (y,) = engine.run({"x": x}, ["y"], RunContext())
+    a = np.maximum(x, 0)
+    np.testing.assert_allclose(y, -np.exp(a) + a - a, rtol=1e-6, atol=1e-6)
+    assert provider.runs == 2
+    rows = {p.op_type: p for p in engine.explain().placements}
+    assert rows["Neg"].provider == "doubling"
+    assert rows["Exp"].provider == "reference"
+    assert rows["Exp"].reason == "doubling: it is not a Neg"
+
+
+def test_a_part_gives_what_only_a_subgraph_reads() -> None:
+    source = proto(
+        "a = Neg(x) c = Constant<value_int=1>() b = Cast<to=9>(c) "
+        "y = If(b) <then_branch = t () => (float[2,3] p) { p = Exp(a) }, else_branch = e () => (float[2,3] q) { q = Abs(a) }>"
+    )
+    engine = build(source, BuildOptions(providers=[Doubling()], level="disabled"))
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(engine.run({"x": x}, ["y"], RunContext())[0], np.exp(-x))
+
+
+def test_every_node_is_explained_with_its_place_in_the_file() -> None:
+    engine = build(proto("a = Relu(x) y = Gelu(a)"), BuildOptions())
+    assert [p.op_type for p in engine.explain().placements] == ["Relu", "Gelu"]
+    text = str(engine.explain())
+    assert "reference" in text and "Gelu" in text and "load" in text
