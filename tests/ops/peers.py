@@ -22,7 +22,7 @@ def meaning(name: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> tup
     assert found is not None, f"{name} has no meaning"
     assert set(attributes) <= found.attributes, f"{name} knows no {set(attributes) - found.attributes}"
     before = [None if x is None else x.copy() for x in inputs]
-    extra = {"outputs": outputs} if found.takes_outputs else {}
+    extra = {"outputs": outputs} if "outputs" in found.supplied else {}
     with np.errstate(all="ignore"):
         got = found.numpy(*inputs, **attributes, **extra)
     for old, new in zip(before, inputs, strict=True):

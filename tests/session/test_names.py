@@ -45,16 +45,31 @@ def _assigned(cls: Any) -> list[str]:
 
 
 def test_exceptions_are_the_same_objects_everywhere() -> None:
-    for name in ("Fail", "InvalidArgument", "NoSuchFile", "InvalidGraph", "NotImplemented", "EPFail", "RuntimeException"):
+    for name in (
+        "Fail",
+        "InvalidArgument",
+        "NoSuchFile",
+        "InvalidGraph",
+        "NotImplemented",
+        "EPFail",
+        "RuntimeException",
+    ):
         assert getattr(native, name) is getattr(errors, name)
 
 
 def test_enumerations_behave_as_bound_ones() -> None:
     level = sardonyx.GraphOptimizationLevel
-    assert level.ORT_ENABLE_ALL == 99 and int(level.ORT_ENABLE_BASIC) == 1 and level.ORT_DISABLE_ALL.name == "ORT_DISABLE_ALL"
+    assert (
+        level.ORT_ENABLE_ALL == 99
+        and int(level.ORT_ENABLE_BASIC) == 1
+        and level.ORT_DISABLE_ALL.name == "ORT_DISABLE_ALL"
+    )
     assert level(2) == level.ORT_ENABLE_EXTENDED and hash(level(2)) == hash(2)
     assert level(2) != sardonyx.ExecutionOrder(2)
-    assert repr(level(99)) == "<GraphOptimizationLevel.ORT_ENABLE_ALL: 99>" and str(level(7)) == "GraphOptimizationLevel.???"
+    assert (
+        repr(level(99)) == "<GraphOptimizationLevel.ORT_ENABLE_ALL: 99>"
+        and str(level(7)) == "GraphOptimizationLevel.???"
+    )
     assert sardonyx.OrtCompileApiFlags.NONE | sardonyx.OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS == 2
     assert sardonyx.OrtMemType.CPU == sardonyx.OrtMemType.CPU_OUTPUT == -1
     assert isinstance(level.ORT_ENABLE_ALL, Enumeration) and not isinstance(level.ORT_ENABLE_ALL, int)

@@ -144,18 +144,32 @@ def external(name: str) -> bytes:
     return proto.SerializeToString()
 
 
-def test_external_initializers_from_memory() -> None:
-    pads = np.array([0, 0, 1, 2], np.int64)
-    x = np.ones((1, 1), np.float32)
-    by_value, by_file = ort.SessionOptions(), ort.SessionOptions()
-    by_value.add_external_initializers(["pads"], [ort.OrtValue.ortvalue_from_numpy(pads)])
-    by_file.add_external_initializers_from_files_in_memory(["pads.bin"], [pads.tobytes()], [pads.nbytes])
-    for options in (by_value, by_file):
-        assert ort.InferenceSession(external("pads.bin"), options).run(None, {"x": x})[0].shape == (2, 3)
+PADS = np.array([0, 0, 1, 2], np.int64)
+
+
+def test_external_files_from_memory() -> None:
+    options = ort.SessionOptions()
+    options.add_external_initializers_from_files_in_memory(["pads.bin"], [PADS.tobytes()], [PADS.nbytes])
+    session = ort.InferenceSession(external("pads.bin"), options)
+    assert session.run(None, {"x": np.ones((1, 1), np.float32)})[0].shape == (2, 3)
     with pytest.raises(RuntimeError, match="equally many"):
-        by_value.add_external_initializers(["a"], [])
+        options.add_external_initializers_from_files_in_memory(["a"], [b""], [])
+
+
+def test_external_initializers_by_value() -> None:
+    options = ort.SessionOptions()
+    options.add_external_initializers(["pads"], [ort.OrtValue.ortvalue_from_numpy(PADS)])
+    session = ort.InferenceSession(external("pads.bin"), options)
+    assert session.run(None, {"x": np.ones((1, 1), np.float32)})[0].shape == (2, 3)
     with pytest.raises(RuntimeError, match="equally many"):
-        by_file.add_external_initializers_from_files_in_memory(["a"], [b""], [])
+        options.add_external_initializers(["a"], [])
+
+
+def test_initializers_that_a_model_lacks_are_passed_over() -> None:
+    """One set of options may serve several models."""
+    options = ort.SessionOptions()
+    options.add_initializer("of another model", ort.OrtValue.ortvalue_from_numpy(X))
+    np.testing.assert_array_equal(ort.InferenceSession(serialized(MUL), options).run(None, {"X": X})[0], X * X)
 
 
 def test_optimized_models_are_written(tmp_path: Path) -> None:
@@ -285,7 +299,10 @@ def test_the_logging_callback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     ort.set_default_logger_callback(broken, severity=0)
     ort.InferenceSession(serialized(MUL))
     assert "ValueError" in capsys.readouterr().err
-    for call in (lambda: ort.set_default_logger_severity(5), lambda: ort.set_default_logger_callback(None, severity=-1)):
+    for call in (
+        lambda: ort.set_default_logger_severity(5),
+        lambda: ort.set_default_logger_callback(None, severity=-1),
+    ):
         with pytest.raises(RuntimeError, match="Invalid logging severity"):
             call()
     with pytest.raises(RuntimeError, match="callable"):

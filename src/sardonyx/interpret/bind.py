@@ -10,6 +10,7 @@ from sardonyx.interpret import control, fallback
 from sardonyx.interpret.program import Kernel, Program, program_of
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ops import registry
+from sardonyx.ops.random import stream
 
 
 def bind(node: Node) -> tuple[Kernel, Sequence[Value], bool]:
@@ -29,8 +30,10 @@ def bind(node: Node) -> tuple[Kernel, Sequence[Value], bool]:
         raise InvalidGraph(
             "unknown attribute", where=node.label, expected=sorted(meaning.attributes), got=sorted(unknown)
         )
-    if meaning.takes_outputs:
+    if "outputs" in meaning.supplied:
         attrs["outputs"] = len(node.outputs)
+    if "generator" in meaning.supplied and "seed" in attrs:
+        attrs["generator"] = stream(attrs["seed"])
     return (partial(meaning.numpy, **attrs) if attrs else meaning.numpy), (), False
 
 

@@ -85,7 +85,8 @@ class Program:
         frame = self._template.copy()
         for slot, arg in zip(self._fed, args, strict=True):
             frame[slot] = arg
-        self._walk(frame, context)
+        with np.errstate(all="ignore"):
+            self._walk(frame, context)
         return [frame[slot] for slot in self._given]
 
     def _walk(self, frame: list[Any], context: RunContext) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sardonyx.ir import types
 from sardonyx.ir.graph import Model, Node
-from sardonyx.normalize.registry import UPGRADES
+from sardonyx.normalize.registry import steps_of
 
 ML = "ai.onnx.ml"
 
@@ -34,7 +34,7 @@ def lowest_opset(model: Model, domain: str = "", *, at_least: int = 1) -> int:
 
 def _holds_at(node: Node, version: int) -> bool:
     """Whether a node in normal form is legal at an opset, and means the same there."""
-    if any(to > version for to, _ in UPGRADES.get((node.domain, node.op_type), ())):
+    if any(to > version for to, _ in steps_of(node.domain, node.op_type)):
         return False
     form = _form(node.op_type, version, node.domain)
     if form is None or not form.inputs[0] <= len(node.inputs) <= form.inputs[1]:

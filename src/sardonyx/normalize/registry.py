@@ -11,7 +11,9 @@ after having edited the node in place, or found it right as it was. Whatever it 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeAlias
 
 from sardonyx.ir.builder import Builder
@@ -20,6 +22,8 @@ from sardonyx.ir.graph import Node
 Result: TypeAlias = Any
 """A Value, a tuple of Values and Nones, or None: a Builder's results have no static type."""
 Rewrite: TypeAlias = Callable[[Builder, Node], Result]
+
+FAMILIES = ("pointwise", "shape", "reduce", "resize", "nn", "recurrent", "control", "ml")
 
 UPGRADES: dict[tuple[str, str], list[tuple[int, Rewrite]]] = {}
 EXPANSIONS: dict[tuple[str, str], Rewrite] = {}
@@ -34,6 +38,18 @@ def upgrade(*op_types: str, to: int, domain: str = "") -> Callable[[Rewrite], Re
         return fn
 
     return register
+
+
+def steps_of(domain: str, op_type: str) -> list[tuple[int, Rewrite]]:
+    """The upgrades of an operator, lowest first."""
+    _load_steps()
+    return UPGRADES.get((domain, op_type), [])
+
+
+@cache
+def _load_steps() -> None:
+    for family in FAMILIES:
+        importlib.import_module(f"sardonyx.normalize.upgrades_{family}")
 
 
 def expand(op_type: str, *, domain: str) -> Callable[[Rewrite], Rewrite]:

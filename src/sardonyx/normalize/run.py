@@ -11,19 +11,16 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.normalize.gradient import expand_gradients
 from sardonyx.normalize.opsets import ML, lowest_opset, newest_version
-from sardonyx.normalize.registry import EXPANSIONS, UPGRADES, Result, Rewrite
+from sardonyx.normalize.registry import EXPANSIONS, Result, Rewrite, steps_of
 from sardonyx.ops.infer import infer_node
 
 __all__ = ["lowest_opset", "normalize"]
 
-_STEPS = ("pointwise", "shape", "reduce", "resize", "nn", "recurrent", "control", "ml")
-_BODIES = {"": ("experimental", "microsoft"), "com.microsoft": ("microsoft",)}
+_BODIES = {"": ("experimental", "microsoft"), "com.microsoft": ("microsoft",), "com.ms.internal.nhwc": ("microsoft",)}
 
 
 def normalize(model: Model) -> None:
     """Rewrite every node of ``model`` in place; unknown operators stay as they are."""
-    for family in _STEPS:
-        importlib.import_module(f"sardonyx.normalize.upgrades_{family}")
     newest = {"": newest_version(""), ML: newest_version(ML)}
     _Walk(model, newest).graph(model.graph)
     expand_gradients(model.graph)
@@ -72,8 +69,8 @@ class _Walk:
 
     def _steps(self, node: Node, version: int) -> list[tuple[int, Rewrite]]:
         key = node.domain, node.op_type
-        if key in UPGRADES:
-            return [step for step in UPGRADES[key] if step[0] > version]
+        if steps := steps_of(*key):
+            return [step for step in steps if step[0] > version]
         if node.domain == ML or (node.domain == "" and _schema(node.op_type, self.newest[""], "") is not None):
             return []
         for package in _BODIES.get(node.domain, ()):

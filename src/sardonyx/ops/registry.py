@@ -2,7 +2,8 @@
 
 A meaning is a Python function over numpy values: tensors positional (None where an optional one is left out), attributes
 keyword-only with ONNX's defaults, returning an array or a tuple of outputs. It never writes into its inputs.
-A function that declares a keyword-only ``outputs`` is told how many outputs the node has.
+Two keywords are not attributes, and are supplied to the functions that declare them: ``outputs``, how many outputs the
+node has, and ``generator``, the node's own stream of random numbers.
 Only the newest version of an operator has a meaning: ``normalize`` brings older ones to that form.
 """
 
@@ -23,6 +24,9 @@ FAMILIES = (
 )  # fmt: skip
 
 
+SUPPLIED = frozenset({"outputs", "generator"})
+
+
 @dataclass(frozen=True)
 class Op:
     """An operator and the interpretations attached to it."""
@@ -30,8 +34,9 @@ class Op:
     domain: str
     name: str
     numpy: Callable[..., Any]
-    takes_outputs: bool
     attributes: frozenset[str]
+    supplied: frozenset[str]
+    """Which of ``SUPPLIED`` the function takes."""
     pure: bool = True
     """False for operators whose result is not a function of their inputs: never folded, never shared."""
 
@@ -46,9 +51,7 @@ def op(name: str, *, domain: str = "", pure: bool = True) -> Callable[[F], F]:
     def register(fn: F) -> F:
         keywords = {p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
         assert (domain, name) not in _OPS, f"{domain}.{name} has a meaning already"
-        _OPS[domain, name] = Op(
-            domain, name, fn, "outputs" in keywords, frozenset(keywords - {"outputs"}), pure
-        )
+        _OPS[domain, name] = Op(domain, name, fn, frozenset(keywords - SUPPLIED), frozenset(keywords & SUPPLIED), pure)
         return fn
 
     return register

@@ -167,7 +167,7 @@ def _written(adapter: NativeAdapterFormat) -> bytes:
     vector = len(out)
     out += struct.pack("<I", len(names)) + bytes(4 * len(names))
     for i, name in enumerate(names):
-        array = np.ascontiguousarray(adapter.parameters[name].numpy())
+        array = adapter.parameters[name].numpy()
         dtype = dtypes.of_numpy(array.dtype)
         if dtype.bits < 8:
             raise Misuse(f"an adapter cannot hold tensor({dtype.ort})", where=f"parameter {name!r}")

@@ -56,13 +56,13 @@ class NativeValue:
         if not isinstance(array, np.ndarray) or _dtype_kind(array) == "string":
             raise Misuse(_NO_STRINGS, got=type(array).__name__)
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return NativeValue(native if native.flags.c_contiguous else np.ascontiguousarray(native))
+        return NativeValue(native if native.flags.c_contiguous else native.copy(order="C"))
 
     @staticmethod
     def ortvalue_from_numpy_with_onnx_type(array: Array, onnx_element_type: int) -> NativeValue:
         """The array's bytes read as another type of the same size; sub-byte types are read packed."""
         dtype = element_type(int(onnx_element_type))
-        array = np.ascontiguousarray(array)
+        array = array if array.flags.c_contiguous else array.copy(order="C")
         if dtype.kind == "string":
             raise Misuse(_NO_STRINGS)
         if dtype.bits < 8:
