@@ -28,14 +28,16 @@ assert tuple(map(int, ort.__version__.split("."))) >= (1, 31)
 assert importlib.util.find_spec("onnxruntime") is not None and importlib.util.find_spec("onnxruntime.training") is None
 assert "onnxruntime" in {d.metadata["Name"] for d in importlib.metadata.distributions()}
 import sardonyx
-assert InferenceSession is sardonyx.InferenceSession and state is sys.modules["sardonyx.capi.onnxruntime_pybind11_state"]
+assert InferenceSession is sardonyx.InferenceSession
+assert state is sys.modules["sardonyx.capi.onnxruntime_pybind11_state"]
 assert state.__spec__.name == "sardonyx.capi.onnxruntime_pybind11_state" and OrtValue is ort.OrtValue
 assert C.OrtValue is state.OrtValue and not hasattr(ort, "session")
 try:
     InferenceSession("no.onnx", providers=["CPUExecutionProvider"])
 except NoSuchFile:
     pass
-session = InferenceSession(datasets.get_example("mul_1.onnx"), SessionOptions(), providers=ort.get_available_providers())
+path = datasets.get_example("mul_1.onnx")
+session = InferenceSession(path, SessionOptions(), providers=ort.get_available_providers())
 x = np.ones((3, 2), np.float32)
 print(session.run(None, {"X": x})[0].sum())
 try:

@@ -3,7 +3,8 @@
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
     ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata
     ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS  list       providers that ``sardonyx.backend`` does not use
-    SARDONYX_MAX_VALUE_NBYTES           int         bytes that one computed value may take, in place of the default bound
+    SARDONYX_MAX_VALUE_NBYTES           int        most bytes of one computed value; by default 1024 times
+                                                     what model and feeds hold, and 128 MiB in any case
 
 Variables are read when they are asked for, so that a program may set them at any time.
 """

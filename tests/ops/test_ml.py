@@ -139,6 +139,13 @@ def test_probit_is_the_single_precision_approximation(rng: np.random.Generator, 
     check("TreeEnsembleRegressor", table, attrs | {"n_targets": 3, "post_transform": "PROBIT"}, atol=2e-3)
 
 
+def test_a_row_does_not_depend_on_its_company(rng: np.random.Generator, table: Array) -> None:
+    attrs = Grown(rng, 40, 4, BRANCHES, lambda tree: [0]).attrs("target") | {"n_targets": 1}
+    together = _meaning("TreeEnsembleRegressor", table, **attrs)
+    alone = [_meaning("TreeEnsembleRegressor", row, **attrs)[0] for row in table]
+    np.testing.assert_array_equal(together, alone)
+
+
 def test_double_thresholds(rng: np.random.Generator, table: Array) -> None:
     attrs = Grown(rng, 5, 4, BRANCHES, lambda tree: [0]).attrs("target") | {"n_targets": 1}
     for name in ("nodes_values", "target_weights"):

@@ -28,10 +28,10 @@ OVERRIDABLE = """<ir_version: 8, opset_import: ["": 13]>
 lora (float[2] x, float[2] scale) => (float[2] y) <float[2] scale = {1, 1}> { y = Mul(x, scale) }"""
 
 LOOP = """<ir_version: 8, opset_import: ["": 13]>
-forever (float[1] x, int64 trips) => (float[1] y) <bool go = {1}> {
+forever (float[1] x, int64 trips) => (float[1] y) <bool go = {1}, float[1] two = {2}> {
   y = Loop(trips, go, x) <body = turn (int64 i, bool c, float[1] v) => (bool c2, float[1] v2) {
-    c2 = Identity(c)
     v2 = Cos(v)
+    c2 = Less(v2, two)
   }>
 }"""
 

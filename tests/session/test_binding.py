@@ -90,7 +90,7 @@ def test_mistakes(session: ort.InferenceSession) -> None:
     with pytest.raises(RuntimeError, match="not present"):
         binding.bind_input("X", "cuda", 0, np.float32, [3, 2], X.ctypes.data)
     binding.bind_output("Y")
-    with pytest.raises(RuntimeError, match="Error in execution: .*missing"):
+    with pytest.raises(RuntimeError, match=r"Error in execution: .*missing"):
         session.run_with_iobinding(binding)
     binding.bind_cpu_input("X", X[0])
     with pytest.raises(RuntimeError, match="Error in execution: Invalid rank for input: X"):

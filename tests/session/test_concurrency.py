@@ -27,7 +27,7 @@ def mul() -> ort.InferenceSession:
 @pytest.fixture(scope="module")
 def endless() -> tuple[ort.InferenceSession, dict[str, Any]]:
     """A run that takes hours unless it is stopped."""
-    return ort.InferenceSession(serialized(LOOP)), {"x": np.ones(1, np.float32), "trips": np.array(10**9)}
+    return ort.InferenceSession(serialized(LOOP)), {"x": np.ones(1, np.float32), "trips": np.array(10**7)}
 
 
 def test_many_threads(mul: ort.InferenceSession) -> None:
@@ -127,6 +127,19 @@ def test_sessions_are_pickled(kind: str, tmp_path: Path, monkeypatch: pytest.Mon
     twin = pickle.loads(content)
     np.testing.assert_array_equal(twin.run(None, {"X": X})[0], X * X * 2)
     assert twin.get_session_options().intra_op_num_threads == 2
+
+
+class Named(ort.InferenceSession):
+    """A session with something of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(serialized(MUL))
+        self.name = name
+
+
+def test_subclasses_are_pickled_with_what_they_add() -> None:
+    twin = pickle.loads(pickle.dumps(Named("mine")))
+    assert twin.name == "mine" and np.array_equal(twin.run(None, {"X": X})[0], X * X)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

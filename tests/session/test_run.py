@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "tuple": ({"X": (1.0, 2.0)}, RuntimeError, "Input must be a list of dictionaries or a single numpy array"),
     "text": ({"X": "abc"}, RuntimeError, "for input 'X'"),
     "number": ({"X": 1.0}, RuntimeError, "Unable to handle object of type <class 'float'>"),
-    "numpy scalar": ({"X": np.float32(1)}, RuntimeError, "Unable to handle object"),
+    "numpy scalar": ({"X": np.float32(1)}, InvalidArgument, "Invalid rank for input: X Got: 0 Expected: 2"),
     "dictionary": ({"X": {1: 2.0}}, InvalidArgument, "Unexpected input data type"),
     "None": ({"X": None}, InvalidArgument, "Missing Input: X"),
     "OrtValue of another type": (

@@ -15,8 +15,10 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Kernel, Program
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
+from sardonyx.ops import registry
+from sardonyx.ops.limits import check_nbytes
 
-ENDLESS = 2**31
+ENDLESS = 2**28
 """Trips from which a loop that nothing can end early is refused: it would run for hours."""
 
 Bodies = dict[str, Program]
@@ -27,6 +29,14 @@ def make_if(node: Node, bodies: Bodies) -> Kernel:
         then, other = bodies["then_branch"], bodies["else_branch"]
     except KeyError as e:
         raise InvalidGraph(f"If needs {e}", where=node.label) from None
+    for key, graph in node.subgraphs():
+        if graph.inputs or len(graph.outputs) != len(node.outputs):
+            raise InvalidGraph(
+                "a branch of If takes no inputs and gives as many outputs as the node",
+                where=node.label,
+                expected=f"0 inputs, {len(node.outputs)} outputs",
+                got=f"{len(graph.inputs)} and {len(graph.outputs)} in {key}",
+            )
     order = [key for key, _ in node.subgraphs()]
     sizes = {"then_branch": len(then.inputs), "else_branch": len(other.inputs)}
     start = {key: sum(sizes[k] for k in order[: order.index(key)]) for key in order}
@@ -43,36 +53,60 @@ def make_if(node: Node, bodies: Bodies) -> Kernel:
 def make_loop(node: Node, bodies: Bodies) -> Kernel:
     graph, body = _single(node, bodies)
     states = len(node.inputs) - 2
-    if len(graph.inputs) != states + 2 or len(graph.outputs) < states + 1:
+    least = max(states, len(node.outputs)) + 1
+    if len(graph.inputs) != states + 2 or len(graph.outputs) < least:
         raise InvalidGraph(
-            "a Loop body takes iteration, condition and states, and gives condition and states",
+            "a Loop body takes iteration, condition and states, and gives condition, states and scan outputs",
             where=node.label,
-            expected=f"{states + 2} inputs, at least {states + 1} outputs",
+            expected=f"{states + 2} inputs, at least {least} outputs",
             got=f"{len(graph.inputs)} and {len(graph.outputs)}",
         )
     scans = graph.outputs[states + 1 :]
-    going_on = _behind_identities(graph.outputs[0])
-    ends_early = going_on is not graph.inputs[1] and not going_on.is_const
+    ends_early = _condition_varies(graph, states)
 
     def run(trips: Any, cond: Any, *rest: Any, context: RunContext) -> tuple[Any, ...]:
         carried, captured = list(rest[:states]), rest[states:]
         limit = None if trips is None else int(trips.reshape(()))
         going = True if cond is None else bool(cond.reshape(()))
-        if going and not ends_early and (limit is None or limit >= ENDLESS):
-            raise OutOfBudget("a Loop whose condition never changes has no reachable end", got=f"{limit} trips")
         collected: list[list[Any]] = [[] for _ in scans]
-        i = 0
+        i = nbytes = 0
         while going and (limit is None or i < limit):
             context.check()
             out = body.run([np.array(i, np.int64), np.array(going), *carried, *captured], context)
             going = bool(out[0].reshape(()))
+            if i == 0 and going and not ends_early and (limit is None or limit >= ENDLESS):
+                raise OutOfBudget("a Loop whose condition never changes has no reachable end", got=f"{limit} trips")
             carried = out[1 : states + 1]
             for rows, row in zip(collected, out[states + 1 :], strict=True):
                 rows.append(row)
+                nbytes += row.nbytes
+                check_nbytes(nbytes, f"{i + 1} trips of a Loop have collected too much")
             i += 1
         return (*carried, *(_stacked(rows, value.type) for rows, value in zip(collected, scans, strict=True)))
 
     return run
+
+
+def _condition_varies(graph: Graph, states: int) -> bool:
+    """Whether a Loop's condition, once true after a trip, can become false: it reads something that a trip changes."""
+    pairs = zip(graph.inputs[2:], graph.outputs[1 : states + 1], strict=False)
+    changing = {graph.inputs[0], *(before for before, after in pairs if _behind_identities(after) is not before)}
+    todo: list[Value] = [graph.outputs[0]]
+    seen: set[Value] = set()
+    while todo:
+        value = todo.pop()
+        if value in changing:
+            return True
+        node = value.producer
+        if value in seen or node is None or node.graph is not graph:
+            continue
+        seen.add(value)
+        meaning = registry.find(node.domain, node.op_type)
+        if meaning is not None and not meaning.pure:
+            return True
+        todo += [v for v in node.inputs if v is not None]
+        todo += [v for _, sub in node.subgraphs() for v in sub.captures()]
+    return False
 
 
 def make_scan(node: Node, bodies: Bodies) -> Kernel:

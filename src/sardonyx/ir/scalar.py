@@ -206,13 +206,20 @@ def trace(fn: Callable[..., Expr], present: tuple[bool, ...], **attributes: Any)
 
     def emit(expr: Expr) -> int:
         """Value numbering; depth first, so a step follows what it uses."""
-        number = seen.get(id(expr))
-        if number is None:
-            step = Step(expr.op, tuple(emit(a) for a in expr.args), expr.type, expr.value)
-            number = seen[id(expr)] = numbers.setdefault(step, len(steps))
-            if number == len(steps):
-                steps.append(step)
-        return number
+        todo = [expr]
+        while todo:
+            top = todo[-1]
+            waiting = [a for a in top.args if id(a) not in seen]
+            if waiting:
+                todo += reversed(waiting)
+                continue
+            todo.pop()
+            if id(top) not in seen:
+                step = Step(top.op, tuple(seen[id(a)] for a in top.args), top.type, top.value)
+                number = seen[id(top)] = numbers.setdefault(step, len(steps))
+                if number == len(steps):
+                    steps.append(step)
+        return seen[id(expr)]
 
     arguments = [Expr("arg", (), i, i) for i in range(sum(present))]
     for argument in arguments:

@@ -1,7 +1,7 @@
 """Nodes against onnx's operator schemas: arity, attribute names and kinds, required attributes.
 
-What a schema does not say is left alone: operators that onnx does not know (removed experimental ones, com.microsoft,
-custom domains) pass, and are refused later if nothing gives them a meaning.
+Operators that onnx does not know (removed experimental ones, com.microsoft, custom domains) pass, and are refused later
+if nothing gives them a meaning.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from onnx import AttributeProto, defs
 from sardonyx.errors import InvalidGraph
 
 _VARIADIC, _SINGLE = defs.OpSchema.FormalParameterOption.Variadic, defs.OpSchema.FormalParameterOption.Single
+
+
+_EARLY = frozenset({"LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"})
+"""Operators that older models use before the opset that made them official, and onnxruntime runs."""
 
 
 class Slots(NamedTuple):
@@ -34,13 +38,18 @@ class Rule(NamedTuple):
     outputs: Slots
     kinds: dict[str, int]
     required: frozenset[str]
+    infers: bool
+    """Whether onnx works out the types of the outputs."""
 
 
 def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None:
     """Raise InvalidGraph unless the node obeys its operator's schema."""
     domain = "" if node.domain == "ai.onnx" else node.domain
-    rule = rule_of(domain, node.op_type, opsets.get(domain, 0))
+    version = opsets.get(domain, 0)
+    rule = rule_of(domain, node.op_type, version)
     if rule is None:
+        if domain in opsets and node.op_type not in _EARLY and rule_of(domain, node.op_type, 0) is not None:
+            raise InvalidGraph("the operator is newer than the opset that the model imports", where=where, got=version)
         return
     _check_slots(node.input, rule.inputs, "input", where, rule.version)
     _check_slots(node.output, rule.outputs, "output", where, rule.version)
@@ -48,7 +57,7 @@ def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None
     for a in node.attribute:
         kind = rule.kinds.get(a.name)
         if kind is None:
-            if not a.name.startswith("__"):
+            if not is_internal(a.name):
                 raise InvalidGraph(
                     f"unrecognized attribute {a.name!r}",
                     where=where,
@@ -65,6 +74,13 @@ def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None
             missing = missing - {a.name}
     if missing:
         raise InvalidGraph(f"required attribute {min(missing)!r} is missing", where=where)
+    if node.op_type == "Constant" and len(node.attribute) != 1:
+        raise InvalidGraph("a Constant has exactly one value", where=where, got=[a.name for a in node.attribute])
+
+
+def is_internal(attribute: str) -> bool:
+    """Names that no operator uses and tools may write; onnx ignores them."""
+    return attribute.startswith("__")
 
 
 def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, version: int) -> None:
@@ -87,10 +103,10 @@ def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, vers
 
 @lru_cache(maxsize=4096)
 def rule_of(domain: str, op_type: str, version: int) -> Rule | None:
-    """The rule of an operator as it was at an opset (0: the newest); None where onnx knows no such operator."""
+    """The rule of an operator as it was at an opset (0: the newest); None where onnx knows no operator of that name."""
     try:
         schema = defs.get_schema(op_type, version, domain) if version else defs.get_schema(op_type, domain=domain)
-    except defs.SchemaError:
+    except (defs.SchemaError, TypeError):
         return None
     return Rule(
         schema.since_version,
@@ -98,6 +114,7 @@ def rule_of(domain: str, op_type: str, version: int) -> Rule | None:
         _slots(schema.min_output, schema.max_output, schema.outputs),
         {name: int(a.type) for name, a in schema.attributes.items()},  # type: ignore[call-overload]
         frozenset(name for name, a in schema.attributes.items() if a.required),
+        schema.has_type_and_shape_inference_function,
     )
 
 

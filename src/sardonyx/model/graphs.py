@@ -11,7 +11,9 @@ from onnx import AttributeProto
 from sardonyx.errors import BrokenGraph, DanglingName, InvalidGraph
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.model.check import check_node
+from sardonyx.ir.types import TensorType, ValueType
+from sardonyx.model.check import check_node, is_internal
+from sardonyx.model.inference import Stated
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import from_proto, text
@@ -41,8 +43,8 @@ class Scope:
 class GraphReader:
     """Reads the graphs of one model."""
 
-    def __init__(self, payloads: Payloads, ir_version: int, opsets: dict[str, int]) -> None:
-        self.payloads, self.opsets = payloads, opsets
+    def __init__(self, payloads: Payloads, ir_version: int, opsets: dict[str, int], stated: Stated) -> None:
+        self.payloads, self.opsets, self.stated = payloads, opsets, stated
         self.inputs_override = ir_version >= 4
         """Before IR version 4 every initializer had to be listed as an input: that says nothing about overriding it."""
 
@@ -64,7 +66,7 @@ class GraphReader:
                     "a graph output is produced by nothing", where=f"graph {proto.name!r}", got=repr(out.name)
                 )
             declared = from_proto(out.type, f"output {out.name!r}")
-            value.type = types.merge(value.type, declared)
+            value.type = self._agreed(types.merge(value.type, declared), out.name, f"output {out.name!r}", depth)
             graph.add_output(value)
         return graph
 
@@ -85,12 +87,11 @@ class GraphReader:
 
     def _read_initializers(self, proto: onnx.GraphProto, graph: Graph, scope: Scope) -> None:
         """Constants by name. Of two under one name the later counts, as in onnxruntime."""
-        named: list[tuple[str, Any, Any]] = [(t.name, t, self.payloads.tensor) for t in proto.initializer]
-        named += [(s.values.name, s, self.payloads.sparse) for s in proto.sparse_initializer]
-        for name, payload, read in named:
-            if not text(name, "initializer"):
+        for payload in proto.initializer:
+            name = text(payload.name, "initializer")
+            if not name:
                 raise BrokenGraph("an initializer has no name", where=f"graph {proto.name!r}")
-            tensor = read(payload, f"initializer {name!r}")
+            tensor = self.payloads.tensor(payload, f"initializer {name!r}")
             value = scope.own.get(name)
             if value is None:
                 value = scope.own[name] = Value(name)
@@ -111,7 +112,7 @@ class GraphReader:
 
     def _read_node(self, proto: onnx.NodeProto, graph: Graph, scope: Scope, known: dict[str, Any], depth: int) -> None:
         where = label(proto)
-        for name in (proto.op_type, proto.domain, proto.name, proto.overload):
+        for name in (proto.op_type, proto.domain, proto.name, proto.overload, *(a.name for a in proto.attribute)):
             text(name, where)
         check_node(proto, where, self.opsets)
         inputs = [scope.find(name) if name else None for name in proto.input]
@@ -121,19 +122,40 @@ class GraphReader:
             if name:
                 if name in scope.own:
                     raise BrokenGraph("a name is defined twice", where=where, got=repr(name))
-                if name in known:
-                    value.type = from_proto(known[name], f"value {name!r}")
+                inferred = from_proto(known[name], f"value {name!r}") if name in known else None
+                value.type = self._agreed(inferred, name, where, depth)
                 scope.own[name] = value
             outputs.append(value)
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
-            if text(a.name, where) in attrs:
+            if a.name in attrs:
                 raise InvalidGraph("an attribute is given twice", where=where, got=repr(a.name))
+            if is_internal(a.name):
+                continue
             attrs[a.name] = self._attribute(a, where, scope, depth)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         node = Node(proto.op_type, inputs, outputs, attrs, domain=domain, name=proto.name, overload=proto.overload)
         node.doc = text(proto.doc_string, where)
         graph.append(node)
+
+    def _agreed(self, inferred: ValueType | None, name: str, where: str, depth: int) -> ValueType | None:
+        """What was inferred, completed by what the file states. Contradicting types are an error, shapes are not."""
+        stated = self.stated.get(name) if depth == 0 else None
+        if stated is None:
+            return inferred
+        declared = from_proto(stated, where)
+        if (
+            isinstance(inferred, TensorType)
+            and isinstance(declared, TensorType)
+            and inferred.dtype is not declared.dtype
+        ):
+            raise BrokenGraph(
+                f"Type Error: the stated type of {name!r} is not what the operator makes",
+                where=where,
+                expected=inferred,
+                got=declared,
+            )
+        return types.merge(_known_dims(inferred, declared), declared)
 
     def _attribute(self, a: onnx.AttributeProto, where: str, scope: Scope, depth: int) -> Any:
         where = f"attribute {a.name!r} of {where}"
@@ -169,6 +191,16 @@ class GraphReader:
         if kind == AttributeProto.TYPE_PROTOS:
             return [from_proto(t, where) for t in a.type_protos]
         raise InvalidGraph("an attribute has no known type", where=where, got=kind)
+
+
+def _known_dims(inferred: ValueType | None, declared: ValueType | None) -> ValueType | None:
+    """What was inferred, without the names of dimensions for which the file has a number or a name of its own."""
+    if not isinstance(inferred, TensorType) or not isinstance(declared, TensorType) or inferred.rank != declared.rank:
+        return inferred
+    if inferred.shape is None or declared.shape is None:
+        return inferred
+    pairs = zip(inferred.shape, declared.shape, strict=True)
+    return TensorType(inferred.dtype, tuple(i if isinstance(i, int) or d is None else None for i, d in pairs))
 
 
 def _guess_type(a: onnx.AttributeProto) -> int:
@@ -236,7 +268,6 @@ def _free_names(graph: onnx.GraphProto, depth: int) -> set[str]:
     if depth > MAX_NESTING:
         raise InvalidGraph("subgraphs are nested too deeply", expected=f"at most {MAX_NESTING} levels")
     own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    own |= {s.values.name for s in graph.sparse_initializer}
     reads = {o.name for o in graph.output}
     for node in graph.node:
         own.update(node.output)

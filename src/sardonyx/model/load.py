@@ -14,7 +14,7 @@ from sardonyx.ir.graph import Model
 from sardonyx.model import functions, wire
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
-from sardonyx.model.inference import inferred, newest_opsets
+from sardonyx.model.inference import Stated, inferred, newest_opsets
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import text
 
@@ -32,11 +32,14 @@ def load(
     proto = _parse(skeleton.data)
     opsets = _opsets(proto)
     proto = functions.inline(proto)
-    if infer:
-        proto = inferred(proto, opsets)
     home = Folder(path, folder=folder)
     home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
-    reader = GraphReader(Payloads(data, skeleton, home), proto.ir_version, opsets)
+    payloads = Payloads(data, skeleton, home)
+    payloads.shelve_sparse(proto.graph)
+    stated: Stated = {}
+    if infer:
+        proto, stated = inferred(proto, opsets)
+    reader = GraphReader(payloads, proto.ir_version, opsets, stated)
     return Model(
         graph=reader.read(proto.graph),
         opsets=opsets,

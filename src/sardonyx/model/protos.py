@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import onnx
+from onnx import AttributeProto
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """The graphs among a node's attributes."""
     for a in node.attribute:
-        if a.HasField("g"):
+        kind = a.type
+        if kind == AttributeProto.GRAPH or (kind == 0 and a.HasField("g")):
             yield a.g
-        yield from a.graphs
+        elif kind in (0, AttributeProto.GRAPHS):
+            yield from a.graphs
 
 
 def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -19,6 +19,7 @@ from sardonyx.ir.shape import count
 from sardonyx.ir.tensor import Tensor
 from sardonyx.model import wire
 from sardonyx.model.external import Folder
+from sardonyx.model.protos import subgraphs
 from sardonyx.model.types import MAX_RANK, dtype_of, text
 
 Array = np.ndarray[Any, Any]
@@ -31,6 +32,34 @@ class Payloads:
 
     def __init__(self, source: memoryview, skeleton: wire.Skeleton, folder: Folder) -> None:
         self.source, self.skeleton, self.folder = source, skeleton, folder
+        self.shelf: list[onnx.SparseTensorProto] = []
+
+    def shelve_sparse(self, graph: onnx.GraphProto) -> None:
+        """Put dense stand-ins in place of sparse constants, so that inference sees what their readers will see."""
+        for sparse in graph.sparse_initializer:
+            self._stand_in(sparse, graph.initializer.add())
+        del graph.sparse_initializer[:]
+        for node in graph.node:
+            for a in node.attribute:
+                if a.HasField("sparse_tensor") and node.op_type == "Constant":
+                    self._stand_in(a.sparse_tensor, a.t)
+                    a.ClearField("sparse_tensor")
+                    a.name, a.type = "value", onnx.AttributeProto.TENSOR
+            for inner in subgraphs(node):
+                self.shelve_sparse(inner)
+
+    def _stand_in(self, sparse: onnx.SparseTensorProto, dense: onnx.TensorProto) -> None:
+        kept = onnx.SparseTensorProto()
+        kept.CopyFrom(sparse)
+        dense.name, dense.data_type = sparse.values.name, sparse.values.data_type
+        dense.dims.extend(sparse.dims)
+        dense.data_location = onnx.TensorProto.EXTERNAL
+        dense.external_data.add(key=self._sparse_key, value=str(len(self.shelf)))
+        self.shelf.append(kept)
+
+    @property
+    def _sparse_key(self) -> str:
+        return f"{self.skeleton.key}-sparse"
 
     def tensor(self, proto: onnx.TensorProto, where: str) -> Tensor:
         dtype = dtype_of(proto.data_type, where)
@@ -38,6 +67,8 @@ class Payloads:
         if proto.HasField("segment"):
             raise BrokenGraph("segmented tensors are not part of ONNX's released format", where=where)
         keys = {text(e.key, where): text(e.value, where) for e in proto.external_data}
+        if self._sparse_key in keys:
+            return self.sparse(self.shelf[int(keys[self._sparse_key])], where)
         span = keys.get(self.skeleton.key)
         if span is not None:
             fetch = self._from_span(self.skeleton.spans[int(span)], dtype, shape, where)
@@ -135,9 +166,10 @@ def _unpack(packed: Array, dtype: DType, n: int) -> Array:
 def _inline(proto: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where: str) -> Tensor:
     check_budget(dtype, shape, where)
     try:
-        array = np.asarray(numpy_helper.to_array(proto))
         if dtype is dtypes.string:
             array = np.array([s.decode("utf-8", "surrogateescape") for s in proto.string_data], object)
+        else:
+            array = np.asarray(numpy_helper.to_array(proto))
         tensor = Tensor.of(array.reshape(shape), proto.name)
     except (ValueError, TypeError, OverflowError, KeyError) as e:
         raise BrokenGraph(

@@ -1,8 +1,13 @@
-"""Sizes that come from data are checked before memory is taken."""
+"""Sizes that come from data are checked before memory is taken.
+
+A value may be so many times larger than all that the model and its caller brought: real models grow their inputs by far
+less, and a small file that asks for gigabytes is refused at once.
+"""
 
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar, Token
 from functools import cache
 from typing import Any
 
@@ -11,30 +16,46 @@ import numpy as np
 from sardonyx import knobs
 from sardonyx.errors import OutOfBudget
 
-DEFAULT_NBYTES = (4 << 30) - 1
-"""One value of 4 GiB or more is taken for a mistake, on a machine however large, until the user says otherwise."""
+GROWTH = 1024
+"""Bytes that a value may have for each byte of the model's weights and the caller's feeds."""
+FREE_NBYTES = 128 << 20
+"""Bytes that a value may have in any case."""
+
+_held: ContextVar[int] = ContextVar("held_nbytes", default=0)
+
+
+def hold(nbytes: int) -> Token[int]:
+    """Tell what model and caller brought to the run that begins; give the token to ``release`` when it ends."""
+    return _held.set(nbytes)
+
+
+release = _held.reset
+
+
+def max_nbytes() -> int:
+    """The most bytes that one value may take."""
+    chosen = knobs.MAX_VALUE_NBYTES.get()
+    return chosen if chosen is not None else min(max(FREE_NBYTES, GROWTH * _held.get()), _half_of_memory())
 
 
 @cache
-def max_nbytes() -> int:
-    """The most bytes that one value may take: the user's bound, or the default, or half of a small machine's memory."""
-    chosen = knobs.MAX_VALUE_NBYTES.get()
-    if chosen is not None:
-        return chosen
+def _half_of_memory() -> int:
     try:
-        return min(DEFAULT_NBYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, ValueError, OSError):
-        return DEFAULT_NBYTES
+        return 1 << 33
 
 
 def check_elements(count: int, dtype: np.dtype[Any], what: str) -> None:
     """Refuse a tensor of ``count`` elements that cannot reasonably be held; ``what`` names it in the message."""
-    check_nbytes(int(count) * dtype.itemsize, f"{what} would have {count} elements of {dtype}")
+    nbytes = int(count) * dtype.itemsize
+    if nbytes > FREE_NBYTES:
+        check_nbytes(nbytes, f"{what} would have {count} elements of {dtype}")
 
 
 def check_nbytes(nbytes: int, what: str) -> None:
     """Refuse a value of ``nbytes`` that cannot reasonably be held; ``what`` is the message."""
-    if nbytes > max_nbytes():
+    if nbytes > FREE_NBYTES and nbytes > max_nbytes():
         raise OutOfBudget(
             what,
             expected=f"at most {max_nbytes()} bytes",

@@ -147,7 +147,7 @@ def label_encoder(
     if default_tensor is not None:
         default = default_tensor.numpy().reshape(-1)[0]
     else:
-        default = {"f": default_float, "i": default_int64, "O": default_string}[values.dtype.kind]
+        default = {"f": default_float, "i": default_int64, "O": default_string}.get(values.dtype.kind, 0)
     return _mapped(x, keys, values, default)
 
 

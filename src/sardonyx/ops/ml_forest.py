@@ -63,7 +63,8 @@ class Forest:
         depth = self._depths(roots)
         order = np.argsort(-depth, kind="stable")
         self.roots, self.restore = roots[order].astype(np.intp), np.argsort(order)
-        self.live = [int((depth > level).sum()) for level in range(int(depth.max(initial=0)))]
+        self.live: list[int] = (len(roots) - np.cumsum(np.bincount(depth))).tolist()
+        """How many trees are deeper than each level; none than the last."""
         self.child = self.child.reshape(-1)
 
     def _depths(self, roots: Array) -> Array:
@@ -84,7 +85,7 @@ class Forest:
         n, width = x.shape
         values, start = np.ascontiguousarray(x).reshape(-1), np.arange(n) * width
         at = np.repeat(self.roots[:, None], n, axis=1)
-        for live in self.live:
+        for live in self.live[:-1]:
             here = at[:live]
             found = values.take(self.feature.take(here) + start)
             here[...] = self.child.take(2 * here + self._holds(here, found))
@@ -139,7 +140,9 @@ class Weights:
         if self.dense:
             table, any_ = self._table(ufunc, initial, dtype)
             if len(at):
-                out = ufunc.reduce(table.take(at, axis=0), axis=0)
+                given = table.take(at, axis=0)
+                # A lone column would be summed pairwise: in another order than a row among others.
+                out = ufunc.reduce(given, axis=0) if out.size > 1 else ufunc.accumulate(given, axis=0)[-1]
                 seen = np.logical_or.reduce(any_.take(at, axis=0), axis=0)
             return out, seen
         for leaf in at:

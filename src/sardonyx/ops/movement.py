@@ -116,6 +116,7 @@ def concat(*xs: Array, axis: int) -> Array:
             raise InvalidArgument(
                 f"Concat: shapes differ beside axis {axis}", got=", ".join(str(list(x.shape)) for x in xs)
             )
+    check_elements(sum(x.size for x in xs), xs[0].dtype, "the result of Concat")
     return np.concatenate(xs, axis=axis)
 
 

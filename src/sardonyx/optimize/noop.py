@@ -59,8 +59,8 @@ def _same_shape(node: Node) -> Value | None:
 
 
 def _transpose(node: Node) -> Value | None:
-    perm = node.attrs.get("perm")
-    return node.inputs[0] if perm is not None and perm == list(range(len(perm))) else None
+    x, perm = node.inputs[0], node.attrs.get("perm")
+    return x if x is not None and x.rank is not None and perm == list(range(x.rank)) else None
 
 
 def _single(node: Node) -> Value | None:

@@ -61,6 +61,9 @@ def _managed(capsule: Any) -> _DLManagedTensor:
     return _DLManagedTensor.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor"))
 
 
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
 class _Owner:
     """Memory of somebody else's tensor; gives it back when the last view of it is gone."""
 
@@ -69,8 +72,7 @@ class _Owner:
 
     def __del__(self) -> None:
         if self._managed.deleter:
-            deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._managed.deleter)
-            deleter(ctypes.addressof(self._managed))
+            _Deleter(self._managed.deleter)(ctypes.addressof(self._managed))
 
 
 def array_from_capsule(capsule: Any, *, is_bool: bool = False) -> Array:
@@ -100,10 +102,17 @@ def capsule_of(array: Array) -> Any:
     if dtype.name not in _CODES_OUT:
         if dtype.kind == "string" or dtype.bits < 8:
             raise Misuse(f"tensor({dtype.ort}) cannot be exported through DLPack")
-        return array.__dlpack__()
-    capsule = array.view(f"u{dtype.bits // 8}").__dlpack__()
+        return _exported(array)
+    capsule = _exported(array.view(f"u{dtype.bits // 8}"))
     _managed(capsule).tensor.code = _CODES_OUT[dtype.name]
     return capsule
+
+
+def _exported(array: Array) -> Any:
+    try:
+        return array.__dlpack__()
+    except BufferError as error:
+        raise Misuse(f"the memory cannot be exported through DLPack: {error}") from None
 
 
 def is_uint8(capsule: Any) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx import knobs
-from sardonyx.errors import InvalidArgument, ModelLoadCanceled, NotImplemented
+from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, ModelLoadCanceled
+from sardonyx.interpret.bind import is_runnable
 from sardonyx.ir.graph import Model, Node, Value
 from sardonyx.ir.shape import fits
 from sardonyx.ir.spec import verify
@@ -19,6 +20,8 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.model.load import load
 from sardonyx.model.save import save
 from sardonyx.normalize.run import lowest_opset, normalize
+from sardonyx.ops import limits
+from sardonyx.ops.infer import OPSETS
 from sardonyx.optimize.pipelines import optimize
 from sardonyx.optimize.shapes import fix_dimensions
 from sardonyx.partition.assign import Owner, assign, cut, prepare
@@ -63,6 +66,7 @@ class Engine:
         self._given = tuple(model.graph.outputs)
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
         self._names = tuple(v.name for v in model.graph.inputs)
+        self._weights_nbytes = sum(v.const.nbytes for v in model.graph.initializers.values() if v.const is not None)
         self._whole = self._is_whole()
 
     def _is_whole(self) -> bool:
@@ -76,7 +80,11 @@ class Engine:
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self._names)]
-        results = self._parts[0][1].run(args, context) if self._whole else self._run_parts(args, context)
+        held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))
+        try:
+            results = self._parts[0][1].run(args, context) if self._whole else self._run_parts(args, context)
+        finally:
+            limits.release(held)
         picked = [results[self._positions[name]] for name in wanted]
         return own(picked, args)
 
@@ -205,7 +213,10 @@ def _replace_initializers(model: Model, given: dict[str, Any]) -> None:
 def _refuse_orphans(model: Model, owners: dict[Node, Owner]) -> None:
     for node in model.graph.nodes:
         if node not in owners:
-            raise NotImplemented(
+            inner = [node, *(n for _, sub in node.subgraphs() for n in sub.all_nodes())]
+            node = next((n for n in inner if not is_runnable(n)), node)
+            kind = InvalidGraph if node.domain in OPSETS else Fail
+            raise kind(
                 f"{node.domain or 'ai.onnx'}.{node.op_type} is not a registered function or operator",
                 where=node.label,
                 got=f"opset imports {model.opsets}",

@@ -180,7 +180,7 @@ def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | No
 
 def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str) -> str | None:
     """The same for a serialized model."""
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from onnx import ModelProto
 
     if not model_data or not ep_type:

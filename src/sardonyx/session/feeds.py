@@ -103,7 +103,9 @@ class _TensorCheck:
             raise _wrong_type(self.name, type_name(given), f"tensor({self.dtype.ort})")
         if given is None:
             raise InvalidArgument(f"Missing Input: {self.name}", expected=self.declared, got=None)
-        if hasattr(given, "__dlpack__") and not isinstance(given, np.generic):
+        if isinstance(given, np.generic):
+            return np.asarray(given)
+        if hasattr(given, "__dlpack__"):
             return dlpack.array_of(given)
         raise _no_array(self.name, given)
 

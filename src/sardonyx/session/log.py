@@ -20,26 +20,26 @@ _callback: LogCallback | None = None
 _said: set[str] = set()
 
 
-def emit(severity: int, message: str, *, logid: str = "", threshold: int = -1) -> None:
-    """Say something; ``threshold`` is the session's or run's own level, -1 for the default one."""
+def emit(severity: int, message: str, *, logid: str = "", threshold: int = -1) -> bool:
+    """Say something if anybody listens; ``threshold`` is the session's or run's own level, -1 for the default one."""
     level = _LEVELS[severity]
     wanted = severity >= (_severity if threshold < 0 else threshold)
     if not wanted and not (logger.level and logger.isEnabledFor(level)):
-        return
+        return False
     if _callback is None:
         logger.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None, extra={"logid": logid}))
-        return
+        return True
     try:
         _callback(severity, "sardonyx", logid, "", message)
     except Exception as error:  # a logger must not break what it reports on
         print(f"the logging callback raised {error!r}", file=sys.stderr)
+    return True
 
 
 def emit_once(severity: int, message: str, *, logid: str = "", threshold: int = -1) -> None:
     """The same, but one message at most once in a process."""
-    if message not in _said:
+    if message not in _said and emit(severity, message, logid=logid, threshold=threshold):
         _said.add(message)
-        emit(severity, message, logid=logid, threshold=threshold)
 
 
 def set_default_logger_severity(severity: int) -> None:

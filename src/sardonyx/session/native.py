@@ -116,9 +116,7 @@ class NativeSession:
 
     def _built(self, disabled: set[str] | frozenset[str]) -> Engine:
         options, config = self.session_options, self.session_options._config
-        for key in ("session.load_model_format", "session.save_model_format"):
-            if config.get(key) == "ORT":
-                raise NotImplemented("models in ORT format are neither read nor written", where=key, hint="use ONNX")
+        self._refuse_ort_format()
         named = config.get("optimization.disable_specified_optimizers", "").replace(";", ",").split(",")
         start = time.perf_counter_ns()
         engine = build(
@@ -145,6 +143,15 @@ class NativeSession:
             self._log(log.VERBOSE, f"{name}: {seconds * 1e3:.1f} ms")
         self._log(log.INFO, "Session successfully initialized.")
         return engine
+
+    def _refuse_ort_format(self) -> None:
+        config = self.session_options._config
+        for key, path in (
+            ("session.load_model_format", self._source),
+            ("session.save_model_format", self.session_options.optimized_model_filepath),
+        ):
+            if config.get(key) == "ORT" or (isinstance(path, str) and path.endswith(".ort")):
+                raise NotImplemented("models in ORT format are neither read nor written", where=key, hint="use ONNX")
 
     def _describe(self) -> None:
         engine = self._engine

@@ -99,7 +99,7 @@ Delegate = Callable[[Sequence["OrtEpDevice"], Mapping[str, str], Mapping[str, st
 
 
 class SessionOptions(Options):
-    """How a session is made."""
+    """How a session is made. Settings of memory and threads are hints that a provider may pass over."""
 
     enable_cpu_mem_arena = Option(True, "Keep an arena for CPU memory between runs.")
     enable_mem_pattern = Option(True, "Plan memory once for shapes seen before.")
@@ -116,7 +116,7 @@ class SessionOptions(Options):
     execution_mode = Option(ExecutionMode.ORT_SEQUENTIAL, "Sequential or parallel.")
     execution_order = Option(ExecutionOrder.DEFAULT, "In which order nodes run.")
     graph_optimization_level = Option(GraphOptimizationLevel.ORT_ENABLE_ALL, "How far the graph is rewritten.")
-    use_deterministic_compute = Option(False, "Ask for results that do not vary; they do not here.")
+    use_deterministic_compute = Option(False, "Ask for results that do not vary from run to run.")
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class RunOptions(Options):
     log_severity_level = Option(-1, "0 verbose to 4 fatal; -1 for the session's.")
     log_verbosity_level = Option(0, "Kept for compatibility: verbose messages have one level here.")
     logid = Option("", "A name for the run in log messages.")
-    only_execute_path_to_fetches = Option(False, "Run only what the wanted outputs need; so it always is here.")
+    only_execute_path_to_fetches = Option(False, "Ask for no more than the wanted outputs need.")
     terminate = _Terminate(False, "True stops every run under way with these options, and refuses new ones.")
 
     def __init__(self) -> None:

@@ -337,19 +337,16 @@ class InferenceSession(Session):
         """Make the session again on other providers."""
         self._create(providers, provider_options, may_fall_back=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        source = self._source if self._model_path is None else os.path.abspath(self._model_path)
-        keywords = {
-            "enable_fallback": self._enable_fallback,
-            "read_config_from_model": self._read_config,
-            "disabled_optimizers": self._disabled,
-            "strict": self._strict,
-        }
-        return (_restored, (type(self), source, self._sess_options_initial, *self._asked, keywords))
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the session proper, which is made again."""
+        state = {name: value for name, value in self.__dict__.items() if name != "_sess"}
+        if self._model_path is not None:
+            state["_source"] = state["_model_path"] = os.path.abspath(self._model_path)
+        return state
 
-
-def _restored(cls: type[InferenceSession], source: Any, options: Any, names: Any, settings: Any, rest: Any) -> Any:
-    return cls(source, options, names, settings, **rest)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._create(*self._asked, may_fall_back=self._enable_fallback and not self._strict)
 
 
 def _source(given: Any) -> tuple[Any, str | None]:
@@ -362,13 +359,13 @@ def _source(given: Any) -> tuple[Any, str | None]:
     if hasattr(given, "SerializeToString"):
         return given.SerializeToString(), None
     if hasattr(given, "read"):
+        name = getattr(given, "name", None)
+        if isinstance(name, str) and os.path.isfile(name):
+            return name, name
         content = given.read()
-        if isinstance(content, bytes):
-            name = getattr(given, "name", None)
-            if isinstance(name, str) and os.path.isfile(name):
-                return name, name
-            return content, None
-        raise TypeError("the model file must be opened in binary mode")
+        if not isinstance(content, bytes):
+            raise TypeError("the model file must be opened in binary mode")
+        return content, None
     raise TypeError(f"Unable to load from type '{type(given)}'")
 
 
