@@ -76,6 +76,34 @@ def test_programs_run_unedited(how: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["21.0", "No module named 'onnxruntime.nothing_of_the_kind'"]
 
 
+CHILDREN = """
+import multiprocessing, subprocess, sys
+
+def child(queue):
+    import onnxruntime
+    queue.put(onnxruntime.InferenceSession.__module__)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        context = multiprocessing.get_context(method)
+        queue = context.Queue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        print(queue.get(timeout=60))
+        process.join()
+    code = "from onnxruntime.capi import _pybind_state; print(_pybind_state.OrtValue.__module__)"
+    print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_child_processes_follow(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(CHILDREN)
+    done = run("parent.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["sardonyx.session.session", "sardonyx.session.session", "sardonyx.session.values"]
+
+
 def test_usage(tmp_path: Path) -> None:
     assert run("--help", cwd=tmp_path).returncode == 0
     assert run(cwd=tmp_path).returncode == 2

@@ -48,9 +48,9 @@ class SardonyxError(Exception):
         if self.where is not None:
             parts.append(f"at {self.where}")
         if self.expected is not None:
-            parts.append(f"expected: {self.expected}")
+            parts.append(f"expected: {_short(self.expected)}")
         if self.got is not None:
-            parts.append(f"got: {self.got}")
+            parts.append(f"got: {_short(self.got)}")
         if self.hint is not None:
             parts.append(self.hint)
         return "; ".join(parts)
@@ -58,6 +58,11 @@ class SardonyxError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         fields = {k: self.__dict__[k] for k in ("where", "expected", "got", "hint")}
         return (_rebuild, (type(self), self.what, fields))
+
+
+def _short(value: object, limit: int = 1000) -> str:
+    text = str(value)
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 
 def _rebuild(cls: type[SardonyxError], what: str, fields: dict[str, str]) -> SardonyxError:

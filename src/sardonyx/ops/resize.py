@@ -37,6 +37,8 @@ class _Axis:
             return np.full_like(x, -0.5)
         if mode == "asymmetric":
             return np.asarray(x / scale)
+        if mode == "tf_half_pixel_for_nn":
+            return np.asarray((x + half) / scale)
         if mode == "half_pixel_symmetric":
             return np.asarray(size / 2 * (1 - dtype(self.output) / width) + (x + half) / scale - half)
         if mode == "align_corners":

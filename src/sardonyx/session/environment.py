@@ -73,10 +73,13 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    from sardonyx import __version__
-
     python = ".".join(map(str, sys.version_info[:3]))
-    return f"Sardonyx Build Info: version={__version__}, python={python}, numpy={np.__version__}, {platform.machine()}"
+    return f"Sardonyx Build Info: version={_version()}, python={python}, numpy={np.__version__}, {platform.machine()}"
+
+
+def _version() -> str:
+    """Sardonyx's own; the package above this layer is looked up, not imported."""
+    return str(sys.modules["sardonyx"].__version__)
 
 
 def has_collective_ops() -> bool:
@@ -136,9 +139,7 @@ def get_hardware_devices() -> list[OrtHardwareDevice]:
 
 def get_ep_devices() -> list[OrtEpDevice]:
     """Each available provider with its hardware."""
-    from sardonyx import __version__
-
-    return [OrtEpDevice(CPU, "Sardonyx", device, {"version": __version__}) for device in get_hardware_devices()]
+    return [OrtEpDevice(CPU, "Sardonyx", device, {"version": _version()}) for device in get_hardware_devices()]
 
 
 def register_execution_provider_library(registration_name: str, library_path: str) -> None:

@@ -3,7 +3,8 @@
     python -m sardonyx.shim program.py arguments...
     python -m sardonyx.shim -m module arguments...
 
-or, before anything imports onnxruntime, ``sardonyx.as_onnxruntime()``.
+or, before anything imports onnxruntime, ``sardonyx.as_onnxruntime()``. A program that is run by the command passes the
+name on to its child processes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
-import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
@@ -126,27 +126,3 @@ def as_onnxruntime() -> ModuleType:
     sys.meta_path.insert(0, _Finder())
     importlib.invalidate_caches()
     return importlib.import_module(NAME)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Run a program as ``python`` would, with Sardonyx in onnxruntime's place."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m sardonyx.shim (program.py | -m module) [arguments...]")
-        raise SystemExit(0 if arguments else 2)
-    as_onnxruntime()
-    if arguments[0] == "-m":
-        if len(arguments) < 2:
-            raise SystemExit("-m needs a module")
-        sys.argv[:] = arguments[1:]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        return
-    sys.argv[:] = arguments
-    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
-    runpy.run_path(arguments[0], run_name="__main__")
-
-
-if __name__ == "__main__":
-    from sardonyx.shim import main as run_program
-
-    run_program(sys.argv[1:])
