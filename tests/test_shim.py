@@ -101,7 +101,11 @@ def test_child_processes_follow(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(CHILDREN)
     done = run("parent.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["sardonyx.session.session", "sardonyx.session.session", "sardonyx.session.values"]
+    assert done.stdout.split() == [
+        "sardonyx.session.session",
+        "sardonyx.session.session",
+        "sardonyx.session.native_values",
+    ]
 
 
 def test_usage(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def test_run_by_the_names_that_the_session_tells(model: str, batch: int) -> None
 
 
 def test_pick_cuda_only_where_it_is_available(model: str) -> None:
-    wanted = "CUDAExecutionProvider" if "CUDAExecutionProvider" in ort.get_available_providers() else "CPUExecutionProvider"
+    wanted = (
+        "CUDAExecutionProvider" if "CUDAExecutionProvider" in ort.get_available_providers() else "CPUExecutionProvider"
+    )
     assert ort.InferenceSession(model, providers=[wanted]).get_providers()[-1] == "CPUExecutionProvider"
 
 
@@ -71,7 +73,12 @@ def test_a_chain_of_providers_ends_on_the_cpu(model: str) -> None:
 def test_provider_options_as_dictionaries(model: str) -> None:
     cuda = {"device_id": 0, "arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": 2 << 30,
             "cudnn_conv_algo_search": "EXHAUSTIVE", "do_copy_in_default_stream": True}  # fmt: skip
-    tensorrt = {"device_id": 0, "trt_max_workspace_size": 1 << 30, "trt_fp16_enable": True, "trt_engine_cache_enable": True}
+    tensorrt = {
+        "device_id": 0,
+        "trt_max_workspace_size": 1 << 30,
+        "trt_fp16_enable": True,
+        "trt_engine_cache_enable": True,
+    }
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = ort.InferenceSession(

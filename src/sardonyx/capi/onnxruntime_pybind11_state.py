@@ -95,12 +95,12 @@ from sardonyx.session.log import (
 )
 from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedNode, OrtEpAssignedSubgraph
 from sardonyx.session.native import NativeSession as InferenceSession
+from sardonyx.session.native_values import NativeValue as OrtValue
+from sardonyx.session.native_values import NativeValueVector as OrtValueVector
 from sardonyx.session.options import RunOptions, SessionOptions
 from sardonyx.session.options import SessionOptions as SessionObjectInitializer
 from sardonyx.session.sparse import NativeSparseTensor as SparseTensor
 from sardonyx.session.sparse import SparseBlockSparseView, SparseCooView, SparseCsrView
-from sardonyx.session.values import NativeValue as OrtValue
-from sardonyx.session.values import NativeValueVector as OrtValueVector
 from sardonyx.session.values import copy_tensors
 
 __all__ = [

@@ -44,6 +44,8 @@ class Rule(NamedTuple):
 
 def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None:
     """Raise InvalidGraph unless the node obeys its operator's schema."""
+    if not node.op_type:
+        raise InvalidGraph("a node names no operator", where=where)
     domain = "" if node.domain == "ai.onnx" else node.domain
     version = opsets.get(domain, 0)
     rule = rule_of(domain, node.op_type, version)

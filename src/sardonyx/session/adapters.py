@@ -19,7 +19,8 @@ from sardonyx import dtypes
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir import shape as shapes
 from sardonyx.session.misuse import Misuse
-from sardonyx.session.values import NativeValue, OrtValue
+from sardonyx.session.native_values import NativeValue
+from sardonyx.session.values import OrtValue
 
 Array = np.ndarray[Any, Any]
 IDENTIFIER = b"TORT"

@@ -10,8 +10,9 @@ import numpy as np
 from sardonyx.errors import SardonyxError
 from sardonyx.session.devices import NativeDevice, OrtDevice, require_cpu
 from sardonyx.session.misuse import ExecutionError, Misuse
+from sardonyx.session.native_values import NativeValue, NativeValueVector, element_type, memory_at
 from sardonyx.session.options import RunOptions
-from sardonyx.session.values import NativeValue, NativeValueVector, OrtValue, element_type, memory_at
+from sardonyx.session.values import OrtValue
 
 if TYPE_CHECKING:
     from sardonyx.session.native import NativeSession

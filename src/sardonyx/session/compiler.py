@@ -17,8 +17,9 @@ from sardonyx.errors import Fail, InvalidArgument, NotImplemented
 from sardonyx.session import saving
 from sardonyx.session.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from sardonyx.session.native import NativeSession
+from sardonyx.session.native_values import NativeValue
 from sardonyx.session.options import SessionOptions
-from sardonyx.session.values import NativeValue, OrtValue
+from sardonyx.session.values import OrtValue
 
 if TYPE_CHECKING:
     import onnx

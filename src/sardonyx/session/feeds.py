@@ -19,8 +19,9 @@ from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.ir.types import MapType, OptionalType, SequenceType, SparseTensorType, TensorType, ValueType, ort_name
 from sardonyx.session import dlpack
 from sardonyx.session.misuse import Misuse
+from sardonyx.session.native_values import NativeValue, type_name
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
-from sardonyx.session.values import NativeValue, OrtValue, type_name
+from sardonyx.session.values import OrtValue
 
 Array = np.ndarray[Any, Any]
 Check = Callable[[Any], Any]

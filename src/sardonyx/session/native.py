@@ -19,11 +19,11 @@ from sardonyx.session.engine import BuildOptions, Engine, build
 from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.session.metadata import OrtEpAssignedNode, OrtEpAssignedSubgraph, model_metadata, node_arg
 from sardonyx.session.misuse import MissingInputs, Misuse
+from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions
 from sardonyx.session.saving import move_weights_out
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
 from sardonyx.session.trace import Trace
-from sardonyx.session.values import NativeValue, NativeValueVector
 from sardonyx.session.workers import submit
 
 LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}

@@ -19,8 +19,9 @@ from sardonyx.session.devices import OrtDevice, OrtEpDevice, OrtMemoryInfo
 from sardonyx.session.explain import Explanation
 from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedSubgraph
 from sardonyx.session.native import NativeSession, shown
+from sardonyx.session.native_values import NativeValueVector
 from sardonyx.session.options import RunOptions, SessionOptions
-from sardonyx.session.values import NativeValueVector, OrtValue
+from sardonyx.session.values import OrtValue
 from sardonyx.session.workers import submit
 
 ProviderList = Sequence["str | tuple[str, dict[Any, Any]]"]

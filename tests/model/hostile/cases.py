@@ -23,6 +23,8 @@ class Case:
     source: Source
     error: str | None = ANY
     """The class of the exception that must come; None where the model must run; ``runs?`` where either is right."""
+    peer: bool = False
+    """Whether results must be onnxruntime's, where it is installed and runs the model too."""
     feeds: dict[str, Any] = field(default_factory=lambda: {"x": np.array([1, 2], np.float32)})
 
 
