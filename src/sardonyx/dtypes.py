@@ -35,11 +35,14 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        if self.numpy_name.startswith("ml_dtypes."):
+        if self.numpy_name.startswith(_M):
             import ml_dtypes
 
-            return np.dtype(getattr(ml_dtypes, self.numpy_name[10:]))
-        return np.dtype(self.numpy_name)
+            scalar = getattr(ml_dtypes, self.numpy_name.removeprefix(_M))
+        else:
+            scalar = self.numpy_name
+        found: np.dtype[Any] = np.dtype(scalar)
+        return found
 
     @property
     def is_float(self) -> bool:

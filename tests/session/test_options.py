@@ -156,7 +156,6 @@ def test_external_files_from_memory() -> None:
         options.add_external_initializers_from_files_in_memory(["a"], [b""], [])
 
 
-@pytest.mark.xfail(reason="the loader opens external files whose contents were given by value")
 def test_external_initializers_by_value() -> None:
     options = ort.SessionOptions()
     options.add_external_initializers(["pads"], [ort.OrtValue.ortvalue_from_numpy(PADS)])
@@ -166,7 +165,6 @@ def test_external_initializers_by_value() -> None:
         options.add_external_initializers(["a"], [])
 
 
-@pytest.mark.xfail(reason="the engine refuses replaced initializers that the model lacks")
 def test_initializers_that_a_model_lacks_are_passed_over() -> None:
     """One set of options may serve several models."""
     options = ort.SessionOptions()

@@ -336,7 +336,7 @@ class Model:
     producer_name: str = ""
     producer_version: str = ""
     domain: str = ""
-    model_version: int = 0
+    model_version: int | None = None
     doc: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     path: str | None = None

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
 from onnx import AttributeProto
 
-from sardonyx.errors import BrokenGraph, DanglingName, InvalidGraph
+from sardonyx.errors import BrokenGraph, DanglingName, InvalidArgument, InvalidGraph
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model.check import check_node, is_internal
 from sardonyx.model.inference import Stated
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
-from sardonyx.model.types import from_proto, text
+from sardonyx.model.types import dtype_of, from_proto, text
 
 MAX_NESTING = 64
 
@@ -43,8 +44,17 @@ class Scope:
 class GraphReader:
     """Reads the graphs of one model."""
 
-    def __init__(self, payloads: Payloads, ir_version: int, opsets: dict[str, int], stated: Stated) -> None:
+    def __init__(
+        self,
+        payloads: Payloads,
+        ir_version: int,
+        opsets: dict[str, int],
+        stated: Stated,
+        given: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.payloads, self.opsets, self.stated = payloads, opsets, stated
+        self.given = given or {}
+        """Constants that take the place of the main graph's initializers of their names."""
         self.inputs_override = ir_version >= 4
         """Before IR version 4 every initializer had to be listed as an input: that says nothing about overriding it."""
 
@@ -91,7 +101,11 @@ class GraphReader:
             name = text(payload.name, "initializer")
             if not name:
                 raise BrokenGraph("an initializer has no name", where=f"graph {proto.name!r}")
-            tensor = self.payloads.tensor(payload, f"initializer {name!r}")
+            given = self.given.get(name) if scope.outer is None else None
+            if given is None:
+                tensor = self.payloads.tensor(payload, f"initializer {name!r}")
+            else:
+                tensor = _in_place_of(payload, given, name)
             value = scope.own.get(name)
             if value is None:
                 value = scope.own[name] = Value(name)
@@ -201,6 +215,17 @@ def _known_dims(inferred: ValueType | None, declared: ValueType | None) -> Value
         return inferred
     pairs = zip(inferred.shape, declared.shape, strict=True)
     return TensorType(inferred.dtype, tuple(i if isinstance(i, int) or d is None else None for i, d in pairs))
+
+
+def _in_place_of(proto: onnx.TensorProto, given: Tensor, name: str) -> Tensor:
+    if given.dtype.onnx != proto.data_type or given.shape != tuple(proto.dims):
+        raise InvalidArgument(
+            "a replaced initializer must keep its type and shape",
+            where=f"initializer {name!r}",
+            expected=TensorType(dtype_of(proto.data_type, name), tuple(proto.dims)),
+            got=given.type,
+        )
+    return given
 
 
 def _guess_type(a: onnx.AttributeProto) -> int:

@@ -2,10 +2,14 @@
 
 What a file states about intermediate values and outputs is often out of date, and may be a lie; onnx would believe it.
 So it is taken out before the inference, and comes back only to fill gaps.
+
+A second inference computes with shapes (Shape, Gather, Concat, ... before a Reshape). onnx would do so with every vector,
+at a hundred bytes an element; so all other arithmetic is hidden from it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import onnx
@@ -14,18 +18,17 @@ from onnx import TensorProto, defs, shape_inference
 from sardonyx.errors import BrokenGraph
 from sardonyx.ir.shape import count
 from sardonyx.model.check import rule_of
-from sardonyx.model.protos import every_node, subgraphs
+from sardonyx.model.protos import subgraphs
 from sardonyx.model.types import MAX_RANK
 
 Stated: TypeAlias = "dict[str, onnx.TypeProto]"
 
-MAX_PROPAGATED = 1 << 20
-"""Elements that inference may compute in all."""
 MAX_COPIES = 5_000_000
 """Names that onnx may copy in all: it copies those of the outer graph for every subgraph."""
 
-_CARRIERS = frozenset({"Add", "Cast", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"})
+_ARITHMETIC = frozenset({"Add", "Cast", "Concat", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"})
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+_HIDDEN = "hidden"
 
 
 def newest_opsets() -> dict[str, int]:
@@ -36,69 +39,76 @@ def newest_opsets() -> dict[str, int]:
 def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.ModelProto, Stated]:
     """The model with the types and shapes that onnx finds, and those that the file stated."""
     stated = _take_stated(proto.graph, opsets)
-    if _copies(proto.graph) > MAX_COPIES:
+    inner = sum(1 for node in proto.graph.node for _ in subgraphs(node))
+    if inner * len(proto.graph.node) > MAX_COPIES:
         return proto, stated
     for domain, version in newest_opsets().items():
         if domain not in opsets:
             proto.opset_import.add(domain=domain, version=version)
+    found = _infer(proto)
+    if inner == 0 and any(node.op_type == "Shape" for node in found.graph.node):
+        found = _infer_with_shapes(found)
+    return found, stated
+
+
+def _infer(proto: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:
     try:
-        found = shape_inference.infer_shapes(proto, check_type=True, data_prop=propagates_little(proto.graph))
-        return found, stated
+        return shape_inference.infer_shapes(proto, check_type=True, data_prop=data_prop)
     except shape_inference.InferenceError as e:
         raise BrokenGraph(f"This is an invalid model. Type Error: {e}") from None
     except Exception as e:
         raise BrokenGraph(f"types cannot be inferred: {e}") from None
 
 
+def _infer_with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    small = _small_integers(proto.graph)
+    hidden = [
+        (i, node.domain)
+        for i, node in enumerate(proto.graph.node)
+        if node.op_type in _ARITHMETIC and not small.issuperset((*node.input, *node.output))
+    ]
+    for i, _ in hidden:
+        proto.graph.node[i].domain = _HIDDEN
+    proto.opset_import.add(domain=_HIDDEN, version=1)
+    proto = _infer(proto, data_prop=True)
+    for i, domain in hidden:
+        proto.graph.node[i].domain = domain
+    return proto
+
+
+def _small_integers(graph: onnx.GraphProto) -> set[str]:
+    """Names of integer scalars and short vectors, and the empty name."""
+    small = {t.name for t in graph.initializer if t.data_type in _INTEGERS and count(t.dims) <= MAX_RANK}
+    infos: Iterable[onnx.ValueInfoProto] = (*graph.input, *graph.value_info, *graph.output)
+    for info in infos:
+        t = info.type.tensor_type
+        if t.elem_type in _INTEGERS and t.HasField("shape"):
+            dims = t.shape.dim
+            if not dims or (len(dims) == 1 and dims[0].HasField("dim_value") and dims[0].dim_value <= MAX_RANK):
+                small.add(info.name)
+    small.add("")
+    return small
+
+
 def _take_stated(graph: onnx.GraphProto, opsets: dict[str, int]) -> Stated:
     """Remove what is said of values that onnx can infer."""
     infos = [*graph.value_info, *graph.output]
-    stated = {v.name: v.type for v in infos if v.type.WhichOneof("value")}
+    stated = {v.name: onnx.TypeProto() for v in infos if v.type.WhichOneof("value")}
     if not stated:
         return stated
+    for v in infos:
+        if v.name in stated:
+            stated[v.name].CopyFrom(v.type)
     kept: set[str] = set()
     for node in graph.node:
         domain = "" if node.domain == "ai.onnx" else node.domain
         rule = rule_of(domain, node.op_type, opsets.get(domain, 0))
         if rule is None or not rule.infers:
             kept.update(node.output)
-    copies = [onnx.ValueInfoProto(name=v.name, type=v.type) for v in graph.value_info if v.name in kept]
-    stated = {name: onnx.TypeProto.FromString(t.SerializeToString()) for name, t in stated.items()}
+    needed = [onnx.ValueInfoProto(name=v.name, type=v.type) for v in graph.value_info if v.name in kept]
     del graph.value_info[:]
-    graph.value_info.extend(copies)
     for out in graph.output:
         if out.name not in kept:
             out.ClearField("type")
+    graph.value_info.extend(needed)
     return stated
-
-
-def _copies(graph: onnx.GraphProto) -> int:
-    names = sum(len(node.output) for node in graph.node) + len(graph.input) + len(graph.initializer)
-    return names * sum(1 for node in graph.node for _ in subgraphs(node))
-
-
-def propagates_little(graph: onnx.GraphProto) -> bool:
-    """Whether the integer tensors that inference computes beside shapes stay small.
-
-    A chain of Concat doubles them, and a Range is as long as a number in it says.
-    """
-    sizes = {t.name: count(t.dims) for t in graph.initializer if t.data_type in _INTEGERS and not t.data_location}
-    total = 0
-    for node in every_node(graph.node):
-        if node.op_type == "Range":
-            return False
-        if node.op_type == "Shape":
-            size = MAX_RANK
-        elif node.op_type == "Constant":
-            size = node.ByteSize()
-        elif node.op_type == "Concat":
-            size = sum(sizes.get(name, 0) for name in node.input)
-        elif node.op_type in _CARRIERS:
-            size = max((sizes.get(name, 0) for name in node.input), default=0)
-        else:
-            continue
-        total += size
-        if total > MAX_PROPAGATED:
-            return False
-        sizes.update(dict.fromkeys(node.output, size))
-    return True

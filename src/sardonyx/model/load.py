@@ -5,12 +5,14 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from collections.abc import Mapping
 from typing import Any
 
 import onnx
 
 from sardonyx.errors import BrokenGraph, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from sardonyx.ir.graph import Model
+from sardonyx.ir.tensor import Tensor
 from sardonyx.model import functions, wire
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
@@ -20,15 +22,20 @@ from sardonyx.model.types import text
 
 
 def load(
-    source: Any, *, folder: str | None = None, in_memory: dict[str, bytes] | None = None, infer: bool = True
+    source: Any,
+    *,
+    folder: str | None = None,
+    in_memory: Mapping[str, bytes] | None = None,
+    initializers: Mapping[str, Any] | None = None,
+    infer: bool = True,
 ) -> Model:
     """Read a model.
 
     ``folder`` is where external data lies when the source is not a path; ``in_memory`` gives the contents of external
-    files by location. With ``infer``, types and shapes are those that onnx's inference adds to what the file states.
+    files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are passed over.
+    With ``infer``, types and shapes are those that onnx's inference adds to what the file states.
     """
-    data, path = _bytes_of(source)
-    skeleton = wire.split(data)
+    data, skeleton, path = _scanned(source)
     proto = _parse(skeleton.data)
     opsets = _opsets(proto)
     proto = functions.inline(proto)
@@ -39,7 +46,8 @@ def load(
     stated: Stated = {}
     if infer:
         proto, stated = inferred(proto, opsets)
-    reader = GraphReader(payloads, proto.ir_version, opsets, stated)
+    given = {name: Tensor.of(array, name) for name, array in (initializers or {}).items()}
+    reader = GraphReader(payloads, proto.ir_version, opsets, stated, given)
     return Model(
         graph=reader.read(proto.graph),
         opsets=opsets,
@@ -47,20 +55,26 @@ def load(
         producer_name=text(proto.producer_name, "producer name"),
         producer_version=text(proto.producer_version, "producer version"),
         domain=text(proto.domain, "model domain"),
-        model_version=proto.model_version,
+        model_version=proto.model_version if proto.HasField("model_version") else None,
         doc=text(proto.doc_string, "model description"),
         metadata={text(p.key, "metadata"): text(p.value, "metadata") for p in proto.metadata_props},
         path=path,
     )
 
 
-def _bytes_of(source: Any) -> tuple[memoryview, str | None]:
-    """The serialized model, mapped when it is a file, and its path."""
-    if isinstance(source, (bytes, bytearray, memoryview, mmap.mmap)):
-        return _flat(source), None
+def _scanned(source: Any) -> tuple[memoryview, wire.Skeleton, str | None]:
+    """The serialized model, mapped when it is a file; its skeleton; and its path."""
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source)
-        return _mapped(path), path
+        return *_mapped(path), path
+    data, name = _bytes_of(source)
+    return data, wire.split(data), name
+
+
+def _bytes_of(source: Any) -> tuple[memoryview, str | None]:
+    """A serialized model that is in memory, and the path it came from, where that is known."""
+    if isinstance(source, (bytes, bytearray, memoryview, mmap.mmap)):
+        return _flat(source), None
     if isinstance(source, onnx.ModelProto):
         try:
             return memoryview(source.SerializeToString()), None
@@ -84,14 +98,16 @@ def _flat(buffer: Any) -> memoryview:
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
-def _mapped(path: str) -> memoryview:
+def _mapped(path: str) -> tuple[memoryview, wire.Skeleton]:
+    """A file's mapping, of which no page is touched yet, and its skeleton, read beside it."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise InvalidProtobuf(f"Load model from {path} failed: it is not a file", where=path)
         with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            size = os.fstat(file.fileno()).st_size
+            skeleton = wire.split(wire.Window(file.fileno(), size))
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            return memoryview(mapping), skeleton
     except FileNotFoundError:
         raise NoSuchFile(f"Load model from {path} failed. File doesn't exist", where=path) from None
     except (OSError, ValueError) as e:

@@ -57,7 +57,7 @@ def model_to_proto(model: Model, *, weights: bool = True) -> onnx.ModelProto:
         producer_name=model.producer_name,
         producer_version=model.producer_version,
         domain=model.domain,
-        model_version=model.model_version,
+        model_version=model.model_version or 0,
         doc_string=model.doc,
         graph=graph_to_proto(model.graph, names, weights=weights),
     )

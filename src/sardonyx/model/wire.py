@@ -7,9 +7,10 @@ knows. Messages of at most ``LIMIT`` bytes cannot hold such a payload and are pa
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, overload
 
 from sardonyx.errors import InvalidProtobuf
 
@@ -55,7 +56,44 @@ class Skeleton:
     spans: list[Span] = field(default_factory=list)
 
 
-def split(source: memoryview) -> Skeleton:
+class Window:
+    """A file as a sequence of bytes, read piece by piece: scanning it leaves nothing of it in memory."""
+
+    PIECE = 4096
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._fd, self._size = fd, size
+        self._at, self._piece = 0, b""
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> bytes: ...
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        if isinstance(key, slice):
+            return self._read(key.start, key.stop)
+        if not 0 <= key - self._at < len(self._piece):
+            self._at, self._piece = key, self._read(key, min(key + self.PIECE, self._size))
+        return self._piece[key - self._at]
+
+    def _read(self, start: int, stop: int) -> bytes:
+        pieces = []
+        while start < stop:
+            piece = os.pread(self._fd, stop - start, start)
+            if not piece:
+                raise InvalidProtobuf("the model's file became shorter while it was read")
+            pieces.append(piece)
+            start += len(piece)
+        return b"".join(pieces)
+
+
+Source: TypeAlias = "memoryview | Window"
+
+
+def split(source: Source) -> Skeleton:
     """Scan a whole ModelProto."""
     skeleton = Skeleton(b"", f"span-{secrets.token_hex(8)}")
     chunks: list[bytes | memoryview] = []
@@ -65,7 +103,7 @@ def split(source: memoryview) -> Skeleton:
 
 
 class _Scan:
-    def __init__(self, source: memoryview, skeleton: Skeleton) -> None:
+    def __init__(self, source: Source, skeleton: Skeleton) -> None:
         self.source, self.skeleton = source, skeleton
         self.fields_left = MAX_FIELDS
 

@@ -128,7 +128,8 @@ def _args(node: Node) -> tuple[Value, ...]:
 
 
 def _like(op: Builder, number: float, x: Value) -> Value:
-    return op.CastLike(number, x)
+    like: Value = op.CastLike(number, x)
+    return like
 
 
 def _unbroadcast(op: Builder, grad: Value, x: Value) -> Value:
@@ -139,7 +140,8 @@ def _unbroadcast(op: Builder, grad: Value, x: Value) -> Value:
     missing = op.Sub(op.Shape(full), op.Shape(own))
     padded = op.Concat(op.Expand(op.const([1]), missing), own, axis=0)
     axes = op.Reshape(op.NonZero(op.Not(op.Equal(padded, full))), op.const([-1]))
-    return op.Reshape(op.ReduceSum(grad, axes, keepdims=1, noop_with_empty_axes=1), own)
+    summed: Value = op.Reshape(op.ReduceSum(grad, axes, keepdims=1, noop_with_empty_axes=1), own)
+    return summed
 
 
 @rule("Identity", "Dropout")
@@ -261,7 +263,8 @@ def _swapped(op: Builder, x: Value) -> Value:
     assert x.rank is not None
     perm = list(range(x.rank))
     perm[-1], perm[-2] = perm[-2], perm[-1]
-    return op.Transpose(x, perm=perm)  # type: ignore[no-any-return]
+    swapped: Value = op.Transpose(x, perm=perm)
+    return swapped
 
 
 @rule("Gemm")

@@ -107,11 +107,28 @@ def qlinear_matmul(
     return requantize(acc, np.asarray(left * right / _along(widen(y_scale), -2, a)), _along(y_zero_point, -2, a))
 
 
+def _einsum_size(equation: str, inputs: Sequence[Array]) -> int:
+    """Elements of the result, for an equation that is right; numpy's intermediates are no larger than that."""
+    left, arrow, right = equation.partition("->")
+    sizes: dict[str, int] = {}
+    broadcast = 1
+    for term, x in zip(left.split(","), inputs, strict=False):
+        before, dots, after = term.partition("...")
+        sizes.update(zip(before, x.shape, strict=False))
+        sizes.update(zip(reversed(after), reversed(x.shape), strict=False))
+        if dots:
+            broadcast = max(broadcast, math.prod(x.shape[len(before) : x.ndim - len(after)]))
+    labels = right if arrow else "".join(c for c in left if left.count(c) == 1)
+    return math.prod(sizes.get(c, 1) for c in labels) * broadcast
+
+
 @op("Einsum")
 def einsum(*inputs: Array, equation: str) -> Array:
     terms = [widen(x) if _is_float(x) else x for x in inputs]
+    equation = equation.replace(" ", "")
+    check_elements(_einsum_size(equation, inputs), terms[0].dtype, "the result of Einsum")
     try:
-        y = np.einsum(equation.replace(" ", ""), *terms, optimize=len(terms) > 1)
+        y = np.einsum(equation, *terms, optimize=len(terms) > 1)
     except ValueError as error:
         shapes = [x.shape for x in inputs]
         raise errors.InvalidArgument(f"Einsum {equation!r}: {error}", got=shapes) from None

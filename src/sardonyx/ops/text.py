@@ -10,6 +10,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.ops.axes import Array, strings
+from sardonyx.ops.limits import check_nbytes
 from sardonyx.ops.registry import op
 
 
@@ -21,7 +22,9 @@ def string_concat(a: Array, b: Array) -> Array:
         raise InvalidArgument(
             "StringConcat: the inputs do not broadcast together", got=f"{list(a.shape)}, {list(b.shape)}"
         ) from None
-    return strings((s + t for s, t in zip(a.reshape(-1).tolist(), b.reshape(-1).tolist(), strict=True)), a.shape)
+    pairs = list(zip(a.reshape(-1).tolist(), b.reshape(-1).tolist(), strict=True))
+    check_nbytes(sum(len(s) + len(t) for s, t in pairs), "the strings of StringConcat grow too long")
+    return strings((s + t for s, t in pairs), a.shape)
 
 
 @op("StringSplit")

@@ -13,10 +13,9 @@ import numpy as np
 from sardonyx import knobs
 from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, ModelLoadCanceled
 from sardonyx.interpret.bind import is_runnable
+from sardonyx.ir import types
 from sardonyx.ir.graph import Model, Node, Value
-from sardonyx.ir.shape import fits
 from sardonyx.ir.spec import verify
-from sardonyx.ir.tensor import Tensor
 from sardonyx.model.load import load
 from sardonyx.model.save import save
 from sardonyx.normalize.run import lowest_opset, normalize
@@ -162,11 +161,15 @@ def build(source: Any, options: BuildOptions) -> Engine:
             verify(graph, name)
 
     with phase("load"):
-        model = load(source, folder=options.external_folder, in_memory=options.external_files)
-        _replace_initializers(model, options.initializers)
+        model = load(
+            source,
+            folder=options.external_folder,
+            in_memory=options.external_files,
+            initializers=options.initializers,
+        )
         graph, written = model.graph, dict(model.opsets)
         inputs = [v for v in graph.inputs if not v.overridable]
-        outputs = [Value(n, v.type) for n, v in zip(graph.output_names, graph.outputs, strict=True)]
+        stated = [v.type for v in graph.outputs]
     with phase("normalize"):
         normalize(model)
         fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
@@ -181,7 +184,8 @@ def build(source: Any, options: BuildOptions) -> Engine:
         pieces = cut(graph, owners)
     with phase("compile"):
         parts = [(part, provider.compile(part)) for provider, part in pieces]
-    outputs = [Value(o.name, o.type or v.type) for o, v in zip(outputs, graph.outputs, strict=True)]
+    known = [types.merge(t, v.type) for t, v in zip(stated, graph.outputs, strict=True)]
+    outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
     return Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases)
 
 
@@ -192,22 +196,6 @@ def _save(model: Model, written: dict[str, int], path: str) -> None:
         for d, v in model.opsets.items()
     }
     save(replace(model, opsets=opsets), path)
-
-
-def _replace_initializers(model: Model, given: dict[str, Any]) -> None:
-    for name, array in given.items():
-        value = model.graph.initializers.get(name)
-        if value is None or value.const is None:
-            raise InvalidArgument("the model has no such initializer", got=repr(name))
-        tensor = Tensor.of(array, name)
-        if tensor.dtype is not value.const.dtype or not fits(tensor.shape, value.const.shape):
-            raise InvalidArgument(
-                "a replaced initializer must keep its type and shape",
-                where=f"initializer {name!r}",
-                expected=value.const.type,
-                got=tensor.type,
-            )
-        value.const = tensor
 
 
 def _refuse_orphans(model: Model, owners: dict[Node, Owner]) -> None:

@@ -47,7 +47,7 @@ def model_metadata(model: Model) -> ModelMetadata:
         domain=model.domain,
         description=model.doc,
         graph_description=model.graph.doc,
-        version=model.model_version or UNVERSIONED,
+        version=UNVERSIONED if model.model_version is None else model.model_version,
         custom_metadata_map=dict(model.metadata),
     )
 

@@ -110,7 +110,7 @@ def repetition() -> Iterator[Case]:
     yield Case("types nested thousands deep", _field(7, _field(11, info)))
     tiny = b"\x10\x01"
     yield Case("millions of unknown fields", b"\xc0\x3e\x01" * 2_000_000, ANY)
-    yield Case("a graph of millions of empty nodes", _field(7, b"\x0a\x00" * 300_000), ANY)
+    yield Case("a graph of many empty nodes", _field(7, b"\x0a\x00" * 100_000), ANY)
     ints = _field(1, b"axes") + b"\x40\x01" * 2_000_000 + b"\xa0\x01\x07"
     n = _field(1, b"x") + _field(2, b"y") + _field(4, b"Relu") + _field(5, ints)
     yield Case("millions of unpacked ints", model(node("Abs", "x")).SerializeToString() + _field(7, _field(1, n)), ANY)
