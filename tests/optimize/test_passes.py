@@ -39,7 +39,7 @@ NOT_NO_OPS = {
     "plus zero turns -0 into 0": "a = Relu(x) c = Constant<value_float=0.0>() b = Add(a, c) y = Neg(b)",
     "times a one that broadcasts": "a = Relu(x) c = Constant<value_floats=[1.0]>() d = Unsqueeze(c, e) b = Mul(a, d) y = Neg(b)",
     "transpose that turns": "a = Relu(x) b = Transpose(a) y = Neg(b)",
-    "cast to another type": "a = Relu(x) b = Cast<to=11>(a) y = Neg(b)",
+    "cast to another type": "a = Relu(x) b = Cast<to=11>(a) c = Cast<to=1>(b) y = Neg(c)",
     "dropout in training": "a = Relu(x) t = Constant<value_int=1>() m = Cast<to=9>(t) b = Dropout(a, , m) y = Neg(b)",
 }
 

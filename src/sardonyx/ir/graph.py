@@ -62,6 +62,14 @@ class Value:
     def is_dead(self) -> bool:
         return not self.uses and not self.is_output
 
+    @property
+    def is_scalar_const(self) -> bool:
+        return self.is_const and self.const is not None and self.const.size == 1
+
+    def item(self) -> Any:
+        """The only element of a constant, as a Python number."""
+        return self.numpy().reshape(()).item()
+
     def numpy(self) -> Any:
         """The elements of a constant."""
         assert self.const is not None, self.name
@@ -96,7 +104,7 @@ class Node:
         self._inputs: list[Value | None] = list(inputs)
         self.outputs: tuple[Value, ...] = tuple(outputs)
         self.attrs: dict[str, Attr] = attrs or {}
-        self.origin: tuple[str, ...] = (name,) if origin is None else origin
+        self.origin: tuple[str, ...] = (name or next((v.name for v in self.outputs), ""),) if origin is None else origin
         """Names of the nodes of the model file that this one stands for."""
         self.graph: Graph | None = None
         self._prev: Node | None = None
@@ -340,3 +348,5 @@ class Model:
     doc: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     path: str | None = None
+    sparse_outputs: frozenset[str] = frozenset()
+    """Outputs declared sparse. Constants are dense inside; these are made sparse again at the border."""

@@ -43,6 +43,7 @@ def load(
     home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
     payloads = Payloads(data, skeleton, home)
     payloads.shelve_sparse(proto.graph)
+    sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
     stated: Stated = {}
     if infer:
         proto, stated = inferred(proto, opsets)
@@ -59,6 +60,7 @@ def load(
         doc=text(proto.doc_string, "model description"),
         metadata={text(p.key, "metadata"): text(p.value, "metadata") for p in proto.metadata_props},
         path=path,
+        sparse_outputs=sparse_outputs,
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ir.sparse import SparseTensor
+from sardonyx.ops import limits
 from sardonyx.ops.registry import op
 
 Array = np.ndarray[Any, Any]
@@ -22,6 +24,32 @@ def inverse(x: Array) -> Any:
         return np.linalg.inv(wide).astype(x.dtype)
     except np.linalg.LinAlgError as error:
         raise InvalidArgument(f"Inverse: {error}") from error
+
+
+@op("SparseToDenseMatMul", domain=MICROSOFT)
+def sparse_to_dense_mat_mul(
+    a: SparseTensor | Array, b: Array, *, alpha: float = 1.0, transA: int = 0, transB: int = 0
+) -> Array:
+    """alpha * a @ b for a sparse matrix, row by row of those that are not empty; a sparse constant may come dense."""
+    if not isinstance(a, SparseTensor):
+        a = SparseTensor.from_dense(a)
+    if len(a.shape) != 2 or b.ndim != 2:
+        raise InvalidArgument("SparseToDenseMatMul takes two matrices", got=f"ranks {len(a.shape)} and {b.ndim}")
+    rows, columns = np.unravel_index(a.linear(), a.shape)
+    height, depth = a.shape
+    if transA:
+        rows, columns, height, depth = columns, rows, depth, height
+    if transB:
+        b = b.T
+    if b.shape[0] != depth:
+        raise InvalidArgument("the matrices do not go together", expected=f"{depth} rows", got=b.shape[0])
+    limits.check_elements(height * b.shape[1], b.dtype, "the product")
+    y = np.zeros((height, b.shape[1]), b.dtype)
+    order = np.argsort(rows, kind="stable")
+    filled, starts = np.unique(rows[order], return_index=True)
+    for row, at in zip(filled, np.split(order, starts[1:]), strict=True):
+        y[row] = a.values[at] @ b[columns[at]]
+    return y if alpha == 1.0 else (y * alpha).astype(y.dtype)
 
 
 def _rotl(x: Array, bits: int) -> Any:

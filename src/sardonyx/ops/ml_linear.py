@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.ops.ml_scores import ML, class_labels, logistic, pair, rows, transform
 from sardonyx.ops.registry import op
 
@@ -19,8 +19,7 @@ F32 = np.float32
 def linear_regressor(
     x: Array, *, coefficients: Any = (), intercepts: Any = (), targets: int = 1, post_transform: str = "NONE"
 ) -> Array:
-    weights = _matrix(coefficients, targets, "coefficients")
-    scores = rows(x, weights.shape[1]).astype(F32) @ weights.T
+    scores = _products(x, coefficients, targets)
     if len(intercepts):
         scores = scores + _vector(intercepts, targets, "intercepts")
     return transform(scores, post_transform)
@@ -40,8 +39,8 @@ def linear_classifier(
     """The class of the largest score; a single score above zero is the second class."""
     labels = class_labels(classlabels_strings, classlabels_ints)
     count = len(intercepts) or (1 if labels is None else len(labels))
-    weights = _matrix(coefficients, count, "coefficients")
-    scores = rows(x, weights.shape[1]).astype(F32) @ weights.T
+    _matrix(coefficients, count, "coefficients")
+    scores = _products(x, coefficients, count)
     if len(intercepts):
         scores = scores + np.array(intercepts, F32)
     if count == 1:
@@ -183,6 +182,18 @@ def _kernel(x: Array, vectors: Array, kind: str, params: Any) -> Array:
     elif kind == "SIGMOID":
         product = np.tanh(gamma * product + coef0)
     return product
+
+
+def _products(x: Array, coefficients: Any, count: int) -> Array:
+    """Each row times ``count`` vectors of weights; weights beyond the input's features are passed over."""
+    table = rows(x).astype(F32)
+    features = table.shape[1]
+    weights = np.array(coefficients, F32)
+    if weights.size < count * features:
+        raise InvalidArgument(
+            "the input has more features than the model", expected=weights.size // max(count, 1), got=features
+        )
+    return table @ weights[: count * features].reshape(count, features).T
 
 
 def _vector(values: Any, least: int | None, name: str) -> Array:

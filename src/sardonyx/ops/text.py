@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ops import regex
 from sardonyx.ops.axes import Array, strings
 from sardonyx.ops.limits import check_nbytes
 from sardonyx.ops.registry import op
@@ -62,16 +61,8 @@ def string_normalizer(
     return strings(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
 
 
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as e:
-        raise InvalidArgument(f"RegexFullMatch: the pattern is not valid: {e}", got=pattern) from None
-
-
 @op("RegexFullMatch")
 def regex_full_match(x: Array, *, pattern: str | None = None) -> Array:
     """Whether the pattern matches a whole string."""
-    full = _compiled(pattern or "").fullmatch
-    return np.array([full(s) is not None for s in x.reshape(-1).tolist()], bool).reshape(x.shape)
+    matches = regex.compile(pattern or "").matches
+    return np.array([matches(s) for s in x.reshape(-1).tolist()], bool).reshape(x.shape)

@@ -58,10 +58,7 @@ def share_duplicates(graph: Graph, log: Log) -> None:
         key = (node.domain, node.op_type, tuple(node.inputs), len(node.outputs), _attributes(node))
         kept = first.setdefault(key, node)
         if kept is not node:
-            for old, new in zip(node.outputs, kept.outputs, strict=True):
-                graph.replace_uses(old, new)
-            log.did(node, f"computed once, by {kept.label}")
-            graph.remove(node)
+            log.replace(graph, [node], node.outputs, kept.outputs, [], f"computed once, by {kept.label}")
 
 
 def _attributes(node: Node) -> Hashable:

@@ -52,7 +52,7 @@ def _is_foldable(node: Node) -> bool:
 def _too_much(node: Node) -> str | None:
     """Why this node is not folded, judged by sizes alone."""
     inputs = [v.const for v in node.inputs if v is not None and v.const is not None]
-    if any(t.nbytes > MAX_NBYTES for t in inputs):
+    if any(_weight(t) > MAX_NBYTES for t in inputs):
         return f"an input is larger than {MAX_NBYTES} bytes"
     if node.op_type in HEAVY and any(t.size > HEAVY_ELEMENTS for t in inputs):
         return f"an input has more than {HEAVY_ELEMENTS} elements"
@@ -68,6 +68,11 @@ def _too_much(node: Node) -> str | None:
     return None
 
 
+def _weight(tensor: Tensor) -> int:
+    """Bytes of a constant, its text included."""
+    return sum(map(len, tensor.numpy().flat)) if tensor.dtype.kind == "string" else tensor.nbytes
+
+
 def _nbytes(value: Value) -> int | None:
     return value.type.nbytes if isinstance(value.type, TensorType) else None
 
@@ -79,11 +84,7 @@ def _fold(graph: Graph, node: Node, log: Log) -> str | None:
         return f"computing it fails: {e}"
     if not all(isinstance(r, np.ndarray) or out.is_dead for r, out in zip(results, node.outputs, strict=True)):
         return "its result is not a tensor"
-    for out, array in zip(node.outputs, results, strict=True):
-        if out.is_dead:
-            continue
-        folded = graph.add_const(Tensor.of(array.copy(), out.name), out.name)
-        graph.replace_uses(out, folded)
-    log.did(node, "computed once, when the model was loaded")
-    graph.remove(node)
+    pairs = [(out, array) for out, array in zip(node.outputs, results, strict=True) if not out.is_dead]
+    folded = [graph.add_const(Tensor.of(array.copy(), out.name), out.name) for out, array in pairs]
+    log.replace(graph, [node], [out for out, _ in pairs], folded, [], "computed once, when the model was loaded")
     return None

@@ -3,27 +3,74 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from sardonyx import knobs
-from sardonyx.ir.graph import Graph, Node
+from sardonyx.ir import types
+from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.spec import verify
 from sardonyx.optimize.report import Declined, Report, Rewrite
 
 
-class Log:
-    """How one pass tells what it did."""
+Judge: TypeAlias = Callable[[Sequence[Value], Sequence[Value], Sequence[Node]], "str | None"]
+"""Says why new values, made by new nodes, differ from the old ones they are to replace; None when they do not."""
 
-    def __init__(self, name: str, report: Report) -> None:
-        self.name, self.report, self.changed = name, report, False
+
+class Log:
+    """How one pass changes a graph and tells what it did."""
+
+    def __init__(self, name: str, report: Report, judge: Judge | None = None) -> None:
+        self.name, self.report, self.judge = name, report, judge
+
+    def replace(
+        self,
+        graph: Graph,
+        nodes: Sequence[Node],
+        old: Sequence[Value],
+        new: Sequence[Value],
+        made: Sequence[Node],
+        what: str,
+    ) -> bool:
+        """Let readers of ``old`` read ``new``, and drop those of ``nodes`` that nobody reads any more.
+
+        ``nodes`` come with readers before what they read. A judge that finds a difference has ``made`` taken back.
+        """
+        if self.judge is not None:
+            why = self.judge(old, new, made)
+            if why is not None:
+                for node in reversed(made):
+                    graph.remove(node)
+                self.report.rolled_back.append(Declined(self.name, nodes[0].label, why))
+                return False
+        origin = tuple(dict.fromkeys(name for node in reversed(nodes) for name in node.origin))
+        for before, after in zip(old, new, strict=True):
+            after.type = types.merge(after.type, before.type)
+            graph.replace_uses(before, after)
+        _remove_dead(nodes)
+        self.report.rewrites.append(Rewrite(self.name, origin, what))
+        return True
 
     def did(self, node: Node, what: str) -> None:
-        self.changed = True
+        """Report a change that replaced no value."""
         self.report.rewrites.append(Rewrite(self.name, node.origin, what))
 
     def declined(self, node: Node, reason: str) -> None:
         self.report.declined.append(Declined(self.name, node.label, reason))
+
+
+def _remove_dead(nodes: Sequence[Node]) -> None:
+    waiting = list(nodes)
+    while waiting:
+        left = []
+        for node in waiting:
+            if node.graph is not None and all(out.is_dead for out in node.outputs):
+                node.graph.remove(node)
+            else:
+                left.append(node)
+        if len(left) == len(waiting):
+            return
+        waiting = left
 
 
 Pass: TypeAlias = Callable[[Graph, Log], None]
@@ -43,14 +90,16 @@ def optimization(name: str) -> Callable[[Pass], Pass]:
     return register
 
 
-def run(graph: Graph, order: tuple[str, ...], disabled: Collection[str] = ()) -> Report:
-    """Run the named passes in order."""
+def run(
+    graph: Graph, order: tuple[str, ...], disabled: Collection[str] = (), judge: Judge | None = None
+) -> Report:
+    """Run the named passes in order; a judge has a say in every replacement."""
     report, verified = Report(), knobs.VERIFY.get()
     for name in order:
         if name in disabled:
             continue
         start = time.perf_counter()
-        PASSES[name](graph, Log(name, report))
+        PASSES[name](graph, Log(name, report, judge))
         if verified:
             verify(graph, name)
         report.seconds[name] = report.seconds.get(name, 0.0) + time.perf_counter() - start

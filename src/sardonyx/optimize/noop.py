@@ -19,7 +19,7 @@ def remove_no_ops(graph: Graph, log: Log) -> None:
         for _, sub in node.subgraphs():
             remove_no_ops(sub, log)
         rule = RULES.get(node.op_type) if not node.domain else None
-        if rule is None or not node.outputs[1:] == () and any(not o.is_dead for o in node.outputs[1:]):
+        if rule is None or any(not out.is_dead for out in node.outputs[1:]):
             continue
         same = rule(node)
         if same is None:
@@ -27,11 +27,7 @@ def remove_no_ops(graph: Graph, log: Log) -> None:
         out = node.outputs[0]
         if out.is_output and graph.parent is not None and same.producer is None:
             continue
-        graph.replace_uses(out, same)
-        if same.type is None:
-            same.type = out.type
-        log.did(node, f"removed: it gives back {same.name!r}")
-        graph.remove(node)
+        log.replace(graph, [node], [out], [same], [], f"removed: it gives back {same.name!r}")
 
 
 def _identity(node: Node) -> Value | None:

@@ -35,6 +35,8 @@ class Report:
 
     rewrites: list[Rewrite] = field(default_factory=list)
     declined: list[Declined] = field(default_factory=list)
+    rolled_back: list[Declined] = field(default_factory=list)
+    """Rewrites that gave other numbers than what they were to replace."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def count(self) -> dict[str, int]:
@@ -45,4 +47,4 @@ class Report:
         return counts
 
     def __str__(self) -> str:
-        return "\n".join(map(str, [*self.rewrites, *self.declined]))
+        return "\n".join(map(str, [*self.rewrites, *self.declined, *self.rolled_back]))

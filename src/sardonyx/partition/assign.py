@@ -18,13 +18,14 @@ class Owner:
 def assign(graph: Graph, providers: Sequence[Provider]) -> dict[Node, Owner]:
     """The first provider that claims a node owns it. The last provider must claim every node or say why the model cannot run."""
     claims = [(p, p.claims(graph)) for p in providers]
+    chosen = "the only provider in the chain" if len(claims) == 1 else "first in the provider order to claim it"
     owners: dict[Node, Owner] = {}
     for node in graph.nodes:
         refused: list[str] = []
         for provider, claimed in claims:
             why_not = claimed[node]
             if why_not is None:
-                owners[node] = Owner(provider, "; ".join(refused) or "first in the provider order to claim it")
+                owners[node] = Owner(provider, "; ".join(refused) or chosen)
                 break
             refused.append(f"{provider.name}: {why_not}")
     return owners

@@ -15,7 +15,9 @@ from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, ModelLoadCancel
 from sardonyx.interpret.bind import is_runnable
 from sardonyx.ir import types
 from sardonyx.ir.graph import Model, Node, Value
+from sardonyx.ir.sparse import SparseTensor
 from sardonyx.ir.spec import verify
+from sardonyx.ir.types import SparseTensorType, TensorType, ValueType
 from sardonyx.model.load import load
 from sardonyx.model.save import save
 from sardonyx.normalize.run import lowest_opset, normalize
@@ -85,6 +87,8 @@ class Engine:
         finally:
             limits.release(held)
         picked = [results[self._positions[name]] for name in wanted]
+        if self.model.sparse_outputs:
+            picked = [_sparse(v) if n in self.model.sparse_outputs else v for n, v in zip(wanted, picked, strict=True)]
         return own(picked, args)
 
     def _default(self, i: int) -> Any:
@@ -99,6 +103,10 @@ class Engine:
 
     def explain(self) -> Explanation:
         return self._explanation
+
+
+def _sparse(value: Any) -> Any:
+    return SparseTensor.from_dense(value) if type(value) is np.ndarray else value
 
 
 def own(results: list[Any], args: Sequence[Any]) -> list[Any]:
@@ -185,8 +193,13 @@ def build(source: Any, options: BuildOptions) -> Engine:
     with phase("compile"):
         parts = [(part, provider.compile(part)) for provider, part in pieces]
     known = [types.merge(t, v.type) for t, v in zip(stated, graph.outputs, strict=True)]
+    known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
     return Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases)
+
+
+def _as_sparse(t: ValueType | None) -> ValueType | None:
+    return SparseTensorType(t.dtype, t.shape) if isinstance(t, TensorType) else t
 
 
 def _save(model: Model, written: dict[str, int], path: str) -> None:

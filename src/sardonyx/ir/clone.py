@@ -1,0 +1,53 @@
+"""A copy of a graph that shares nothing with it but constants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sardonyx.ir.graph import Graph, Model, Node, Value
+
+
+def clone(model: Model) -> Model:
+    """A model whose graph can be rewritten while the original stays as it is."""
+    return replace(model, graph=_graph(model.graph, {}), opsets=dict(model.opsets), metadata=dict(model.metadata))
+
+
+def _graph(graph: Graph, copies: dict[Value, Value]) -> Graph:
+    new = Graph(graph.name, [_value(v, copies) for v in graph.inputs], doc=graph.doc)
+    new.initializers = {name: _value(v, copies) for name, v in graph.initializers.items()}
+    for node in graph.nodes:
+        inputs = [None if v is None else copies[v] for v in node.inputs]
+        attrs = {key: _attr(attr, copies) for key, attr in node.attrs.items()}
+        outputs = [_value(v, copies) for v in node.outputs]
+        copy = Node(
+            node.op_type,
+            inputs,
+            outputs,
+            attrs,
+            domain=node.domain,
+            name=node.name,
+            origin=node.origin,
+            overload=node.overload,
+        )
+        copy.doc = node.doc
+        new.append(copy)
+    for value, name in zip(graph.outputs, graph.output_names, strict=True):
+        new.add_output(copies[value], name)
+    return new
+
+
+def _value(value: Value, copies: dict[Value, Value]) -> Value:
+    copy = copies.get(value)
+    if copy is None:
+        copy = copies[value] = Value(value.name, value.type, const=value.const)
+        copy.doc, copy.denotation, copy.overridable = value.doc, value.denotation, value.overridable
+    return copy
+
+
+def _attr(attr: Any, copies: dict[Value, Value]) -> Any:
+    if isinstance(attr, Graph):
+        return _graph(attr, copies)
+    if isinstance(attr, list):
+        return [_attr(item, copies) for item in attr]
+    return attr

@@ -1,0 +1,122 @@
+"""Fusions: a pattern, the conditions under which it may be replaced, and the replacement.
+
+    class FuseRMSNorm(Fusion):
+        \"\"\"x / sqrt(mean(x*x) + eps) * scale  ->  RMSNormalization(x, scale).\"\"\"
+        def pattern(self, op, x, scale, eps): ...
+        def rewrite(self, op, m):
+            require(m.eps.is_scalar_const, "epsilon is not a scalar constant", m.eps)
+            return op.RMSNormalization(m.x, m.scale, axis=-1, epsilon=m.eps.item())
+
+``rewrite`` looks first, refusing with a reason, and writes after: what it has written when it refuses is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.optimize.manager import Log, optimization
+from sardonyx.optimize.pattern import Apply, Match, written
+
+
+class Refused(Exception):
+    """A pattern fits, and a condition does not."""
+
+
+def require(holds: object, reason: str, value: Value | None = None) -> None:
+    """Refuse a rewrite, naming the value at fault."""
+    if not holds:
+        raise Refused(reason if value is None else f"{reason} ({value.name})")
+
+
+class Fusion:
+    """One rewrite. ``pattern`` may give a tuple of expressions; ``shares`` says that inner values may have other readers."""
+
+    shares = False
+
+    def __init__(self) -> None:
+        self.name = type(self).__name__
+        self.patterns: tuple[Apply, ...] = written(self.pattern)
+
+    def pattern(self, op: Any, *variables: Any) -> Any:
+        raise NotImplementedError
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        """Write the replacement of the root's first output, or of all its outputs as a tuple."""
+        raise NotImplementedError
+
+    def apply(self, graph: Graph, root: Node, log: Log) -> bool:
+        """Replace the expression that ends at ``root``, if it is one of this fusion's."""
+        for pattern in self.patterns:
+            for m in pattern.match(root.outputs[pattern.output], Match({}, {})):
+                return self._replace(graph, root, m, log)
+        return False
+
+    def _replace(self, graph: Graph, root: Node, m: Match, log: Log) -> bool:
+        nodes = list(dict.fromkeys(m.nodes.values()))
+        op = Builder(graph, root, prefix=root.name or root.outputs[0].name, origin=_origins(nodes))
+        try:
+            if not self.shares:
+                _require_private(nodes, root)
+            result = self.rewrite(op, m)
+        except Refused as e:
+            _take_back(graph, op.made)
+            log.declined(root, str(e))
+            return False
+        new = result if isinstance(result, tuple) else (result,)
+        what = f"{' + '.join(n.op_type for n in reversed(nodes))} -> {', '.join(n.op_type for n in op.made) or 'nothing'}"
+        return log.replace(graph, nodes, root.outputs[: len(new)], new, op.made, what)
+
+
+F = TypeVar("F", bound=type[Fusion])
+
+
+def fusion(cls: F) -> F:
+    """Register a fusion as the pass of its name."""
+    one = cls()
+    optimization(cls.__name__)(lambda graph, log: fuse(graph, [one], log))
+    return cls
+
+
+def fuse(graph: Graph, fusions: Iterable[Fusion], log: Log) -> None:
+    """Apply fusions to every node of a graph and of its subgraphs, in order."""
+    by_root: dict[str, list[Fusion]] = {}
+    for fusion in fusions:
+        for op_type in dict.fromkeys(t for p in fusion.patterns for t in p.op_types):
+            by_root.setdefault(op_type, []).append(fusion)
+    _fuse(graph, by_root, log)
+
+
+def _fuse(graph: Graph, by_root: dict[str, list[Fusion]], log: Log) -> None:
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            _fuse(sub, by_root, log)
+        for fusion in by_root.get(node.op_type, ()):
+            if node.graph is None:
+                break
+            fusion.apply(graph, node, log)
+
+
+def _require_private(nodes: list[Node], root: Node) -> None:
+    """Nobody outside the pattern may read what disappears with it."""
+    inside = set(nodes)
+    for node in nodes:
+        if node is root:
+            continue
+        for out in node.outputs:
+            if out.is_output:
+                raise Refused(f"{out.name!r}, inside the pattern, is a graph output")
+            for reader in out.consumers:
+                if reader not in inside:
+                    raise Refused(f"{out.name!r}, inside the pattern, is also read by {reader.label}")
+
+
+def _origins(nodes: list[Node]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for node in reversed(nodes) for name in node.origin))
+
+
+def _take_back(graph: Graph, made: list[Node]) -> None:
+    for node in reversed(made):
+        graph.remove(node)
