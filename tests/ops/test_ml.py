@@ -277,6 +277,18 @@ def test_linear_classifier(rng: np.random.Generator, dtype: Any) -> None:
         check("LinearClassifier", x, attrs | {"classlabels_strings": ["a", "b", "c", "d"][: max(n, 2)]}, outputs=2)
 
 
+def test_weights_beyond_the_features_are_passed_over(rng: np.random.Generator) -> None:
+    x, intercepts = rng.standard_normal((7, 2)).astype(np.float32), floats(rng, 3)
+    attrs: dict[str, Any] = {"coefficients": floats(rng, 12), "intercepts": intercepts}
+    check("LinearClassifier", x, attrs | {"classlabels_ints": [0, 1, 2], "post_transform": "LOGISTIC"}, outputs=2)
+    check("LinearRegressor", x, attrs | {"targets": 3})
+    for op, count in (("LinearClassifier", 3), ("LinearClassifier", 7), ("LinearRegressor", 5)):
+        few = {"coefficients": floats(rng, count), "intercepts": intercepts}
+        more = {"targets": 3} if op == "LinearRegressor" else {"classlabels_ints": [0, 1, 2]}
+        with pytest.raises(SardonyxError):
+            _meaning(op, x, **few, **more)
+
+
 @pytest.mark.parametrize("targets", [1, 3])
 def test_linear_regressor(rng: np.random.Generator, targets: int) -> None:
     x = rng.standard_normal((20, 5)).astype(np.float32)

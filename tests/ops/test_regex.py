@@ -15,7 +15,10 @@ from sardonyx.ops import regex
 
 CASES = [
     (r"www\.[\w.-]+\.\bcom\b", ["www.google.com", "www.facebook.com", "www.bbc.co.uk"]),
-    (r"(\W|^)[\w.\-]{0,25}@(yahoo|gmail)\.com(\W|$)", ["account@gmail.com", "account@hotmail.com", "not email", "@yahoo.com"]),
+    (
+        r"(\W|^)[\w.\-]{0,25}@(yahoo|gmail)\.com(\W|$)",
+        ["account@gmail.com", "account@hotmail.com", "not email", "@yahoo.com"],
+    ),
     (r"a{2,3}", ["a", "aa", "aaa", "aaaa"]),
     (r"a{2}b?|c*", ["aa", "aab", "", "ccc", "ac"]),
     (r"a{,2}", ["a{,2}", "aa"]),
@@ -35,7 +38,24 @@ CASES = [
     (r"a|", ["", "a", "b"]),
     (r"\.\*\[\]\(\)", [".*[]()"]),
 ]
-BAD = ["(", ")", "a)", "[", "[b-a]", "*a", "a**", "a{1001}", "a{3,2}", "\\", "\\y", "\\1", "(?z)", "[[:nope:]]", "(?P<n", "\\x{110000}"]
+BAD = [
+    "(",
+    ")",
+    "a)",
+    "[",
+    "[b-a]",
+    "*a",
+    "a**",
+    "a{1001}",
+    "a{3,2}",
+    "\\",
+    "\\y",
+    "\\1",
+    "(?z)",
+    "[[:nope:]]",
+    "(?P<n",
+    "\\x{110000}",
+]
 
 
 @pytest.mark.parametrize(("pattern", "texts"), CASES)

@@ -1,25 +1,167 @@
-"""Block-wise weight packing that onnxruntime's quantizer calls; Sardonyx has no quantizer yet, and says so."""
+"""Block-wise weight quantization, as onnxruntime's quantizers call it: results are written into the caller's arrays.
+
+A block is a run of rows of one column. Symmetric: the value of largest magnitude becomes the lowest code, so that a
+scale may be negative, and the zero point is the middle code. Otherwise the codes span the block's values and zero.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
-from sardonyx.errors import NotImplemented
+import numpy as np
+
+from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.normalize.microsoft.blockwise import FP4, NF4
+
+Array = np.ndarray[Any, Any]
+F32 = np.float32
+FP4_BORDERS = (0.00260417, 0.0859375, 0.20833333, 0.29166667, 0.4166667, 0.583333, 0.8333333)
+"""Between the magnitudes of FP4, in bitsandbytes' digits: ties depend on them."""
 
 
-def _absent(name: str) -> Callable[..., Any]:
-    def function(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplemented(f"{name} belongs to the quantizer, which this version does not have")
-
-    function.__name__ = function.__qualname__ = name
-    return function
+def quantize_matmul_2bits(*args: Any) -> None:
+    _quantize_columns(2, *args)
 
 
-pack_fp4_weights_for_cuda_moe_gemm = _absent("pack_fp4_weights_for_cuda_moe_gemm")
-quantize_matmul_2bits = _absent("quantize_matmul_2bits")
-quantize_matmul_4bits = _absent("quantize_matmul_4bits")
-quantize_matmul_8bits = _absent("quantize_matmul_8bits")
-quantize_matmul_bnb4 = _absent("quantize_matmul_bnb4")
-quantize_qdq_matmul_2bits = _absent("quantize_qdq_matmul_2bits")
-quantize_qdq_matmul_4bits = _absent("quantize_qdq_matmul_4bits")
+def quantize_matmul_4bits(*args: Any) -> None:
+    _quantize_columns(4, *args)
+
+
+def quantize_matmul_8bits(*args: Any) -> None:
+    _quantize_columns(8, *args)
+
+
+def quantize_qdq_matmul_2bits(*args: Any) -> bool:
+    return _quantize_rows(2, *args)
+
+
+def quantize_qdq_matmul_4bits(*args: Any) -> bool:
+    return _quantize_rows(4, *args)
+
+
+def _quantize_columns(
+    bits: int, dst: Array, src: Array, scale: Array, zero_points: Array, block: int, n: int, k: int, symmetric: bool
+) -> None:
+    """MatMulNBits' layout: codes [n, blocks, bytes], scales [n, blocks], zero points [n, bytes], packed low bits first.
+
+    The zero point is added before rounding, in one step with the product as a fused multiply-add does it.
+    """
+    _require_contiguous(dst, scale, zero_points)
+    blocks = _blocks(src, block, n, k)
+    steps, points = _grid(blocks, scale.dtype, bits, symmetric)
+    scale.reshape(n, -1)[...] = steps.T
+    exact = blocks.astype(np.float64) * _inverse(steps)[:, None] + points[:, None]
+    codes = _clipped(_rounded(exact.astype(F32)), 0, 2**bits - 1)
+    _store(dst.reshape(n, -1), codes.reshape(-1, n).T, bits, count=k)
+    if not symmetric:
+        spare = np.full((n, -len(points) % (8 // bits)), 2 ** (bits - 1), np.uint8)
+        _store(zero_points.reshape(n, -1), np.hstack([points.T, spare]), bits, count=len(points))
+
+
+def _quantize_rows(
+    bits: int, dst: Array, src: Array, scale: Array, zero_points: Array, block: int, n: int, k: int, symmetric: bool
+) -> bool:
+    """DequantizeLinear's layout: codes [k, n] and zero points [blocks, n], packed in that order, scales [blocks, n].
+
+    Symmetric codes are signed around zero. Returns whether they are signed.
+    """
+    _require_contiguous(dst, scale, zero_points)
+    blocks = _blocks(src, block, n, k)
+    steps, points = _grid(blocks, scale.dtype, bits, symmetric)
+    scale.reshape(-1, n)[...] = steps
+    half = 2 ** (bits - 1)
+    whole = _rounded(blocks * _inverse(steps)[:, None])
+    if symmetric:
+        codes = _clipped(whole, -half, half - 1)
+    else:
+        codes = _clipped(whole + points[:, None], 0, 2**bits - 1)
+        _store(zero_points.reshape(1, -1), points.reshape(1, -1), bits, count=points.size)
+    _store(dst.reshape(1, -1), codes.reshape(-1, n)[:k].reshape(1, -1), bits, count=k * n)
+    return bool(symmetric)
+
+
+def quantize_matmul_bnb4(dst: Array, src: Array, absmax: Array, block: int, quant_type: int, n: int, k: int) -> None:
+    """bitsandbytes' four bits: a table of sixteen reals, scaled by each block's largest magnitude; high bits first."""
+    if quant_type not in (0, 1):
+        raise InvalidArgument("quant_type is 0 for FP4, 1 for NF4", got=quant_type)
+    _require_contiguous(dst, absmax)
+    flat = np.asarray(src, F32).reshape(-1)[: n * k]
+    rows = np.pad(flat, (0, -len(flat) % block)).reshape(-1, block)
+    largest = np.abs(rows).max(axis=1)
+    absmax.reshape(-1)[...] = largest
+    with np.errstate(divide="ignore"):
+        shares = rows * np.where(largest != 0, F32(1) / largest, F32(0))[:, None]
+    codes = _nearest_nf4(shares) if quant_type else _nearest_fp4(shares)
+    pairs = np.pad(codes.reshape(-1), (0, codes.size % 2)).reshape(-1, 2)[: -(-len(flat) // 2)]
+    dst.reshape(-1)[...] = pairs[:, 0] << 4 | pairs[:, 1]
+
+
+def _nearest_nf4(x: Array) -> Array:
+    table = np.array(NF4, F32)
+    return np.searchsorted((table[1:] + table[:-1]) / 2, x, side="left").astype(np.uint8)
+
+
+def _nearest_fp4(x: Array) -> Array:
+    found = np.argsort(FP4)[np.searchsorted(np.array(FP4_BORDERS, F32), np.abs(x), side="left")].astype(np.uint8)
+    return found | np.where(x < 0, 8, 0).astype(np.uint8)
+
+
+def pack_fp4_weights_for_cuda_moe_gemm(*args: Any) -> NoReturn:
+    raise NotImplemented(
+        "pack_fp4_weights_for_cuda_moe_gemm writes a layout for CUDA kernels that Sardonyx does not have"
+    )
+
+
+def _require_contiguous(*targets: Array) -> None:
+    if not all(t.flags.c_contiguous and t.flags.writeable for t in targets):
+        raise InvalidArgument("results are written into contiguous, writable arrays")
+
+
+def _blocks(src: Array, block: int, n: int, k: int) -> Array:
+    """The first ``k`` rows as [blocks, block, n] floats; the last block is filled up with zeros."""
+    if block <= 0 or src.ndim != 2 or src.shape[1] != n or src.shape[0] < k:
+        raise InvalidArgument(
+            "the weights do not have the stated size", expected=f"[{k}, {n}] in blocks of {block}", got=list(src.shape)
+        )
+    return np.pad(src[:k].astype(F32), ((0, -k % block), (0, 0))).reshape(-1, block, n)
+
+
+def _grid(blocks: Array, dtype: Any, bits: int, symmetric: bool) -> tuple[Array, Array]:
+    """Each block's scale, rounded to the type it is stored in, and zero point; zero is always among the values."""
+    low, high = blocks.min(axis=1, initial=0), blocks.max(axis=1, initial=0)
+    if symmetric:
+        middle = 2 ** (bits - 1)
+        steps = (np.where(np.abs(high) > np.abs(low), high, low) / F32(-middle)).astype(dtype)
+        return steps, np.full(steps.shape, middle, np.uint8)
+    wide = (high - low) / F32(2**bits - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        points = np.where(wide != 0, -low / wide, low)
+    return wide.astype(dtype), _clipped(_rounded(points), 0, 2**bits - 1)
+
+
+def _inverse(steps: Array) -> Array:
+    wide = steps.astype(F32)
+    with np.errstate(divide="ignore"):
+        inverse: Array = np.where(wide != 0, F32(1) / wide, F32(0))
+    return inverse
+
+
+def _rounded(x: Array) -> Array:
+    """Halves away from zero."""
+    wide = x.astype(np.float64)
+    whole: Array = np.copysign(np.floor(np.abs(wide) + 0.5), wide)
+    return whole
+
+
+def _clipped(x: Array, lowest: int, highest: int) -> Array:
+    return np.clip(x, lowest, highest).astype(np.int8 if lowest else np.uint8)
+
+
+def _store(dst: Array, codes: Array, bits: int, *, count: int) -> None:
+    """Pack the first ``count`` codes of each row, low bits first; the codes that follow fill up the last byte."""
+    per_byte = 8 // bits
+    nbytes = -(-count // per_byte)
+    fields = codes[:, : nbytes * per_byte].astype(np.uint8) & np.uint8(2**bits - 1)
+    fields = np.pad(fields, ((0, 0), (0, nbytes * per_byte - fields.shape[1]))).reshape(len(codes), nbytes, per_byte)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    dst[:, :nbytes] = np.bitwise_or.reduce(fields << shifts, axis=2)

@@ -28,7 +28,7 @@ def get_all_operator_schema() -> list[Any]:
 
 def get_all_opkernel_def() -> list[KernelDef]:
     """Every operator that is not deprecated: the reference provider runs them all."""
-    from sardonyx.session.environment import CPU
+    from sardonyx.partition.registry import CPU
 
     schemas = get_all_operator_schema()
     versions: dict[tuple[str, str], list[int]] = {}

@@ -127,7 +127,9 @@ class Node:
     def label(self) -> str:
         """How messages name the node."""
         kind = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
-        return f"{kind} node {self.name!r}" if self.name else f"{kind} node -> {', '.join(repr(v.name) for v in self.outputs[:1])}"
+        if self.name:
+            return f"{kind} node {self.name!r}"
+        return f"{kind} node -> {self.outputs[0].name!r}" if self.outputs else f"{kind} node"
 
     def input(self, i: int) -> Value | None:
         """Input ``i``, None where it is absent."""

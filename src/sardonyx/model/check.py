@@ -14,6 +14,7 @@ import onnx
 from onnx import AttributeProto, defs
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.ir.graph import Node
 
 _VARIADIC, _SINGLE = defs.OpSchema.FormalParameterOption.Variadic, defs.OpSchema.FormalParameterOption.Single
 
@@ -85,18 +86,36 @@ def is_internal(attribute: str) -> bool:
     return attribute.startswith("__")
 
 
-def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, version: int) -> None:
-    n = len(names)
-    if not slots.least <= n <= slots.most:
-        while n > slots.most and not names[n - 1]:
-            n -= 1
-        if not slots.least <= n <= slots.most:
+def check_bodies(node: Node, where: str, opsets: dict[str, int]) -> None:
+    """Raise InvalidGraph unless the subgraphs of a control-flow node take and give what it passes and expects."""
+    if node.domain:
+        return
+    given, wanted = len(node.inputs), len(node.outputs)
+    batched = node.op_type == "Scan" and opsets.get("", 0) == 8
+    for key, body in node.subgraphs():
+        takes, gives = len(body.inputs), len(body.outputs)
+        if node.op_type == "If":
+            fits = takes == 0 and gives == wanted
+        elif node.op_type == "Loop":
+            fits = takes == given and gives >= max(given - 2, wanted) + 1
+        else:
+            fits = takes == given - batched and gives == wanted
+        if not fits:
             raise InvalidGraph(
-                f"wrong number of {what}s",
+                f"{key} does not fit a node of {given} inputs and {wanted} outputs",
                 where=where,
-                expected=f"{slots.least} to {slots.most} (version {version} of the operator)",
-                got=n,
+                got=f"it takes {takes} inputs and gives {gives} outputs",
             )
+
+
+def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, version: int) -> None:
+    if not slots.least <= len(names) <= slots.most:
+        raise InvalidGraph(
+            f"wrong number of {what}s",
+            where=where,
+            expected=f"{slots.least} to {slots.most} (version {version} of the operator)",
+            got=len(names),
+        )
     if "" in names:
         for i, (name, single) in enumerate(zip(names, slots.single, strict=False)):
             if single and not name:

@@ -47,7 +47,10 @@ class Folder:
         real = os.path.realpath(path)
         if not any(_inside(real, root) for root in self.roots):
             raise BrokenGraph(
-                "external data leads out of the model's folder", where=where, expected=self.base, got=repr(location)
+                "External data path validation failed: it leads out of the model's folder",
+                where=where,
+                expected=self.base,
+                got=repr(location),
             )
         return real
 

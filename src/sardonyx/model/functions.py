@@ -34,11 +34,22 @@ def inline(model: onnx.ModelProto) -> onnx.ModelProto:
             expected=f"at most {MAX_GROWTH} times the {written} nodes written",
             got=f"{nodes} nodes, {nbytes} bytes",
         )
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        _spell_defaults(nodes, bodies)
     try:
         flat = inliner.inline_local_functions(model)
         return inliner.inline_local_functions(model, convert_version=True) if _calls(flat, bodies) else flat
     except Exception as e:
         raise InvalidGraph(f"the model's functions cannot be inlined: {e}") from None
+
+
+def _spell_defaults(nodes: Iterable[onnx.NodeProto], bodies: dict[Key, onnx.FunctionProto]) -> None:
+    """Give every call the default attributes it leaves out; onnx's inliner would forget them."""
+    for node in every_node(nodes):
+        body = bodies.get(_key(node))
+        if body is not None and body.attribute_proto:
+            given = {a.name for a in node.attribute}
+            node.attribute.extend(a for a in body.attribute_proto if a.name not in given)
 
 
 def _calls(model: onnx.ModelProto, bodies: dict[Key, onnx.FunctionProto]) -> bool:

@@ -13,7 +13,7 @@ from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
-from sardonyx.model.check import check_node, is_internal
+from sardonyx.model.check import check_bodies, check_node, is_internal
 from sardonyx.model.inference import Stated
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
@@ -151,6 +151,7 @@ class GraphReader:
         node = Node(proto.op_type, inputs, outputs, attrs, domain=domain, name=proto.name, overload=proto.overload)
         node.doc = text(proto.doc_string, where)
         graph.append(node)
+        check_bodies(node, where, self.opsets)
 
     def _agreed(self, inferred: ValueType | None, name: str, where: str, depth: int) -> ValueType | None:
         """What was inferred, completed by what the file states. Contradicting types are an error, shapes are not."""

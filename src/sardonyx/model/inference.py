@@ -3,20 +3,18 @@
 What a file states about intermediate values and outputs is often out of date, and may be a lie; onnx would believe it.
 So it is taken out before the inference, and comes back only to fill gaps.
 
-A second inference computes with shapes (Shape, Gather, Concat, ... before a Reshape). onnx would do so with every vector,
-at a hundred bytes an element; so all other arithmetic is hidden from it.
+A second inference computes with shapes (Shape, Gather, Concat, ... before a Reshape). onnx would do so with every
+vector, at a hundred bytes an element; so arithmetic on vectors that are not known to be short is hidden from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 import onnx
-from onnx import TensorProto, defs, shape_inference
+from onnx import defs, shape_inference
 
 from sardonyx.errors import BrokenGraph
-from sardonyx.ir.shape import count
 from sardonyx.model.check import rule_of
 from sardonyx.model.protos import subgraphs
 from sardonyx.model.types import MAX_RANK
@@ -27,7 +25,6 @@ MAX_COPIES = 5_000_000
 """Names that onnx may copy in all: it copies those of the outer graph for every subgraph."""
 
 _ARITHMETIC = frozenset({"Add", "Cast", "Concat", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"})
-_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 _HIDDEN = "hidden"
 
 
@@ -47,7 +44,7 @@ def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.Model
             proto.opset_import.add(domain=domain, version=version)
     found = _infer(proto)
     if inner == 0 and any(node.op_type == "Shape" for node in found.graph.node):
-        found = _infer_with_shapes(found)
+        found = _infer_with_shapes(proto, found.graph)
     return found, stated
 
 
@@ -60,15 +57,18 @@ def _infer(proto: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProt
         raise BrokenGraph(f"types cannot be inferred: {e}") from None
 
 
-def _infer_with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    small = _small_integers(proto.graph)
-    hidden = [
-        (i, node.domain)
-        for i, node in enumerate(proto.graph.node)
-        if node.op_type in _ARITHMETIC and not small.issuperset((*node.input, *node.output))
-    ]
-    for i, _ in hidden:
-        proto.graph.node[i].domain = _HIDDEN
+def _infer_with_shapes(proto: onnx.ModelProto, found: onnx.GraphProto) -> onnx.ModelProto:
+    """Infer once more, with the arithmetic that a first inference has ``found`` harmless."""
+    infos = {v.name: v for v in (*found.input, *found.value_info, *found.output)}
+    constants = {t.name for t in found.initializer}
+    hidden: list[tuple[int, str]] = []
+    for i, node in enumerate(proto.graph.node):
+        if node.op_type in _ARITHMETIC:
+            names = {*node.input, *node.output} - constants - {""}
+            if not all(name in infos and _is_harmless(infos[name].type.tensor_type) for name in names):
+                hidden.append((i, node.domain))
+                node.domain = _HIDDEN
+                proto.graph.value_info.extend(infos[name] for name in node.output if name in infos)
     proto.opset_import.add(domain=_HIDDEN, version=1)
     proto = _infer(proto, data_prop=True)
     for i, domain in hidden:
@@ -76,18 +76,12 @@ def _infer_with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def _small_integers(graph: onnx.GraphProto) -> set[str]:
-    """Names of integer scalars and short vectors, and the empty name."""
-    small = {t.name for t in graph.initializer if t.data_type in _INTEGERS and count(t.dims) <= MAX_RANK}
-    infos: Iterable[onnx.ValueInfoProto] = (*graph.input, *graph.value_info, *graph.output)
-    for info in infos:
-        t = info.type.tensor_type
-        if t.elem_type in _INTEGERS and t.HasField("shape"):
-            dims = t.shape.dim
-            if not dims or (len(dims) == 1 and dims[0].HasField("dim_value") and dims[0].dim_value <= MAX_RANK):
-                small.add(info.name)
-    small.add("")
-    return small
+def _is_harmless(t: onnx.TypeProto.Tensor) -> bool:
+    """Whether onnx computes with no more than a few elements: it takes vectors only."""
+    if not t.HasField("shape"):
+        return False
+    dims = t.shape.dim
+    return len(dims) != 1 or (dims[0].HasField("dim_value") and dims[0].dim_value <= MAX_RANK)
 
 
 def _take_stated(graph: onnx.GraphProto, opsets: dict[str, int]) -> Stated:

@@ -17,6 +17,7 @@ from sardonyx.model import functions, wire
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
 from sardonyx.model.inference import Stated, inferred, newest_opsets
+from sardonyx.model.protos import every_node
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import text
 
@@ -39,6 +40,9 @@ def load(
     proto = _parse(skeleton.data)
     opsets = _opsets(proto)
     proto = functions.inline(proto)
+    if b"ai.onnx" in skeleton.data:
+        for node in every_node(proto.graph.node):
+            node.domain = "" if node.domain == "ai.onnx" else node.domain
     home = Folder(path, folder=folder)
     home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
     payloads = Payloads(data, skeleton, home)
@@ -142,7 +146,9 @@ def _opsets(proto: onnx.ModelProto) -> dict[str, int]:
     newest = newest_opsets()
     opsets: dict[str, int] = {}
     for entry in proto.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else text(entry.domain, "opset import")
+        if entry.domain == "ai.onnx":
+            entry.domain = ""
+        domain = text(entry.domain, "opset import")
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise InvalidGraph("one domain is imported in two versions", got=repr(domain))
         if not 1 <= entry.version <= newest.get(domain, entry.version):

@@ -97,7 +97,7 @@ def value_to_proto(value: Value, name: str) -> onnx.ValueInfoProto:
 
 
 def tensor_to_proto(tensor: Tensor, name: str = "") -> onnx.TensorProto:
-    return numpy_helper.from_array(np.ascontiguousarray(tensor.numpy()), name)
+    return numpy_helper.from_array(np.asarray(tensor.numpy(), order="C"), name)
 
 
 def node_to_proto(node: Node, names: Names | None = None, *, subgraphs: bool = True) -> onnx.NodeProto:
@@ -135,7 +135,7 @@ def attribute_to_proto(key: str, value: Any, node: Node, names: Names | None = N
         proto.type = _schema_type(node, key) or AttributeProto.INTS
     elif isinstance(first, str):
         _fill(proto, many, "s", "strings", AttributeProto.STRING, AttributeProto.STRINGS, _encoded(value))
-    elif isinstance(first, (bool, int, np.integer)) and not (many and any(isinstance(v, float) for v in value)):
+    elif isinstance(first, (bool, int, np.integer)) and not (many and float in set(map(type, value))):
         _fill(proto, many, "i", "ints", AttributeProto.INT, AttributeProto.INTS, value)
     elif isinstance(first, (float, int, np.floating)):
         _fill(proto, many, "f", "floats", AttributeProto.FLOAT, AttributeProto.FLOATS, value)

@@ -193,7 +193,8 @@ def _products(x: Array, coefficients: Any, count: int) -> Array:
         raise InvalidArgument(
             "the input has more features than the model", expected=weights.size // max(count, 1), got=features
         )
-    return table @ weights[: count * features].reshape(count, features).T
+    products: Array = table @ weights[: count * features].reshape(count, features).T
+    return products
 
 
 def _vector(values: Any, least: int | None, name: str) -> Array:

@@ -238,6 +238,8 @@ def not_(e: Emitter, x: Expr) -> Expr:
 
 @pointwise("BitShift")
 def bit_shift(e: Emitter, x: Expr, y: Expr, *, direction: str) -> Expr:
+    if direction not in ("LEFT", "RIGHT"):
+        raise InvalidArgument("BitShift: the direction is LEFT or RIGHT", got=direction)
     return e.shl(x, y) if direction == "LEFT" else e.shr(x, y)
 
 

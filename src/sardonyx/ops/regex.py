@@ -1,7 +1,7 @@
 """Regular expressions in RE2's syntax, matched in time linear in the text.
 
-A pattern is parsed to a tree, the tree compiled to a nondeterministic automaton, and that run as a deterministic one whose
-states are made as the text needs them. Only whole strings are matched, so that greediness and captures mean nothing.
+A pattern is parsed to a tree, the tree compiled to a nondeterministic automaton, and that run as a deterministic one
+whose states are made as the text needs them. Only whole strings are matched, so greediness and captures mean nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import string
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sardonyx.errors import InvalidArgument, NotImplemented, OutOfBudget
 
@@ -80,7 +80,7 @@ class _Parser:
 
     def _error(self, what: str) -> InvalidArgument:
         return InvalidArgument(
-            f"the regular expression is not valid: {what}", where=f"position {self.at}", got=self.pattern
+            f"the pattern is not a valid regular expression: {what}", where=f"position {self.at}", got=self.pattern
         )
 
     def _peek(self, text: str) -> bool:
@@ -125,6 +125,8 @@ class _Parser:
                 literal = self.pattern[self.at :] if stop < 0 else self.pattern[self.at : stop]
                 self.at += len(literal) + (0 if stop < 0 else 2)
                 parts += [self._char(frozenset(c)) for c in literal]
+                if literal:
+                    parts[-1] = self._repeated(parts[-1])
             else:
                 parts.append(self._repeated(self._atom()))
         return Tree("cat", parts)
@@ -262,7 +264,8 @@ class _Parser:
                 if name.lstrip("^") not in _POSIX:
                     raise self._error(f"unknown class [:{name}:]")
                 members = _POSIX[name.lstrip("^")]
-                tests.append((lambda x, m=members: x not in m) if name[0] == "^" else members.__contains__)
+                outside = name.startswith("^")
+                tests.append(partial(_is_member, members, outside))
                 continue
             low = self._class_char(tests)
             if low is None:
@@ -297,6 +300,10 @@ class _Parser:
             tests.append(test)
             return None
         return self._literal_escape(c)
+
+
+def _is_member(members: frozenset[str], outside: bool, x: str) -> bool:
+    return (x in members) != outside
 
 
 @dataclass(eq=False)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import Fail, NotImplemented
+from sardonyx.partition import registry
+from sardonyx.partition.registry import CPU
 from sardonyx.session.devices import OrtArenaCfg, OrtEpDevice, OrtHardwareDevice, OrtMemoryInfo, cpu_hardware
 from sardonyx.session.enums import OrtCompiledModelCompatibility, OrtDeviceEpIncompatibilityReason
 from sardonyx.session.misuse import Misuse
@@ -17,50 +19,18 @@ from sardonyx.session.misuse import Misuse
 API_VERSION = "1.31.1"
 """The onnxruntime whose Python API this is."""
 
-CPU = "CPUExecutionProvider"
-
-ALL_PROVIDERS: dict[str, str] = {
-    "NvTensorRTRTXExecutionProvider": "TensorRT for RTX",
-    "TensorrtExecutionProvider": "TensorRT",
-    "CUDAExecutionProvider": "CUDA",
-    "MIGraphXExecutionProvider": "MIGraphX",
-    "OpenVINOExecutionProvider": "OpenVINO",
-    "DnnlExecutionProvider": "oneDNN",
-    "VitisAIExecutionProvider": "Vitis AI",
-    "QNNExecutionProvider": "QNN",
-    "NnapiExecutionProvider": "NNAPI",
-    "VSINPUExecutionProvider": "VSINPU",
-    "JsExecutionProvider": "JavaScript",
-    "CoreMLExecutionProvider": "Core ML",
-    "ACLExecutionProvider": "the Arm Compute Library",
-    "DmlExecutionProvider": "DirectML",
-    "RknpuExecutionProvider": "RKNPU",
-    "WebNNExecutionProvider": "WebNN",
-    "WebGpuExecutionProvider": "WebGPU",
-    "XnnpackExecutionProvider": "XNNPACK",
-    "CANNExecutionProvider": "CANN",
-    "AzureExecutionProvider": "Azure endpoints",
-    CPU: "the CPU",
-}
-"""Every name that onnxruntime knows, in its order of preference, and what each stands for."""
-
 _thread_pool: tuple[int, int] | None = None
 _allocators: dict[tuple[str, int], OrtArenaCfg | None] = {}
 
 
 def get_all_providers() -> list[str]:
     """Every execution provider's name, the most preferred first."""
-    return list(ALL_PROVIDERS)
+    return registry.names()
 
 
 def get_available_providers() -> list[str]:
     """Those that can run something here."""
-    return [CPU]
-
-
-def why_absent(name: str) -> str:
-    """Why a known provider is not available, as a sentence."""
-    return f"Sardonyx has no provider for {ALL_PROVIDERS[name]} in this installation; nodes run on the CPU instead"
+    return registry.available()
 
 
 def get_device() -> str:
@@ -195,12 +165,13 @@ def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str) -> st
 
 def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHardwareDevice) -> dict[str, Any]:
     """Why a provider cannot use a device; an empty mask when it can."""
-    if ep_name not in ALL_PROVIDERS:
+    if not registry.is_known(ep_name):
         raise Misuse(f"Unknown Provider Type: {ep_name}")
-    if ep_name == CPU:
-        return {"reasons_bitmask": 0, "notes": None, "error_code": 0}
-    reason = OrtDeviceEpIncompatibilityReason.MISSING_DEPENDENCY
-    return {"reasons_bitmask": int(reason), "notes": why_absent(ep_name), "error_code": 0}
+    why = registry.why_not(ep_name)
+    reason = (
+        OrtDeviceEpIncompatibilityReason.NONE if why is None else OrtDeviceEpIncompatibilityReason.MISSING_DEPENDENCY
+    )
+    return {"reasons_bitmask": int(reason), "notes": why, "error_code": 0}
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:

@@ -41,6 +41,16 @@ class Explanation:
                 rows += [_row(n, owner.provider.name, f"in a body of {node.label}") for n in sub.all_nodes()]
         return cls(tuple(rows), report, phases)
 
+    def by_node(self, graph: Graph) -> list[tuple[Node, Placement]]:
+        """The nodes of the graph that was explained, without those of bodies, each with its row."""
+        rows = iter(self.placements)
+        pairs = []
+        for node in graph.nodes:
+            pairs.append((node, next(rows)))
+            for _ in (n for _, sub in node.subgraphs() for n in sub.all_nodes()):
+                next(rows)
+        return pairs
+
     def counts(self) -> dict[str, dict[str, int]]:
         """Provider to operator to number of nodes."""
         counts: dict[str, Counter[str]] = {}
@@ -55,9 +65,7 @@ class Explanation:
             lines.append(f"  {provider}: {sum(ops.values())} ({listed})")
         lines.append("placement")
         wide = max((len(p.node) for p in self.placements), default=0)
-        lines += [
-            f"  {p.node:<{min(wide, 48)}}  {p.op_type:<22} {p.provider:<10} {p.reason}" for p in self.placements
-        ]
+        lines += [f"  {p.node:<{min(wide, 48)}}  {p.op_type:<22} {p.provider:<10} {p.reason}" for p in self.placements]
         if self.report.rewrites:
             lines.append("rewrites")
             lines += [f"  {r}" for r in self.report.rewrites]

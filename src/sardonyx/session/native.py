@@ -12,7 +12,9 @@ import numpy as np
 
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, SardonyxError
 from sardonyx.ir.sparse import SparseTensor as Coordinates
+from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
+from sardonyx.partition.registry import CPU
 from sardonyx.session import config_keys, environment, feeds, log
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
 from sardonyx.session.engine import BuildOptions, Engine, build
@@ -30,6 +32,11 @@ LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 MAX_DEVICES = 8
 """How many devices a selection delegate may choose."""
 ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
+CPU_FORBIDDEN_KEY = "session.disable_cpu_ep_fallback"
+CPU_FORBIDDEN = (
+    "This session contains graph nodes that are assigned to the default CPU EP, "
+    "but fallback to CPU EP has been explicitly disabled by the user."
+)
 
 
 class NativeSession:
@@ -61,10 +68,8 @@ class NativeSession:
         """Load the model and make it ready on these providers."""
         options = self.session_options
         for name in providers:
-            if name not in environment.ALL_PROVIDERS:
-                raise Misuse(
-                    f"Unknown Provider Type: {name}", expected=", ".join(environment.get_available_providers())
-                )
+            if not registry.is_known(name):
+                raise Misuse(f"Unknown Provider Type: {name}", expected=", ".join(registry.available()))
         environment.check_thread_pool(options.use_per_session_threads)
         config_keys.review(options._config, config_keys.SESSION_KEYS, strict=self._strict, stacklevel=5)
         if self._read_config:
@@ -83,20 +88,17 @@ class NativeSession:
 
     def _choose(self, asked: dict[str, Mapping[str, str]]) -> None:
         """Keep the available providers among those asked for, with the CPU behind them."""
-        forbidden = self.session_options._config.get("session.disable_cpu_ep_fallback") == "1"
-        if forbidden and environment.CPU in asked:
+        forbidden = self.session_options._config.get(CPU_FORBIDDEN_KEY) == "1"
+        if forbidden and CPU in asked:
             raise InvalidArgument(
                 "Conflicting session configuration: explicitly added the CPU EP to the session, "
                 "but also disabled fallback to the CPU EP via session configuration options."
             )
-        kept = {name: dict(opts) for name, opts in asked.items() if name in environment.get_available_providers()}
-        if forbidden and not set(kept) - {environment.CPU}:
-            raise Fail(
-                "This session contains graph nodes that are assigned to the default CPU EP, "
-                "but fallback to CPU EP has been explicitly disabled by the user."
-            )
-        kept.setdefault(environment.CPU, {})
-        self._providers = list(kept)
+        kept = {name: dict(opts) for name, opts in asked.items() if registry.why_not(name) is None}
+        if forbidden and not set(kept) - {CPU}:
+            raise Fail(CPU_FORBIDDEN)
+        kept.setdefault(CPU, {})
+        self._providers: dict[str, dict[str, str]] = kept
 
     def _ask(self, delegate: Delegate) -> None:
         """Let the caller's function choose among the devices; the CPU is the only choice."""
@@ -122,6 +124,7 @@ class NativeSession:
         engine = build(
             self._source,
             BuildOptions(
+                providers=[registry.make(name, opts) for name, opts in self._providers.items() if name != CPU],
                 level=LEVELS.get(int(options.graph_optimization_level), "all"),
                 disabled_passes=frozenset(disabled) | {n.strip() for n in named if n.strip()},
                 free_dims=options._dims_by_name,
@@ -133,6 +136,8 @@ class NativeSession:
                 cancelled=lambda: self._asked._cancelled,
             ),
         )
+        if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
+            raise Fail(CPU_FORBIDDEN)
         if options.optimized_model_filepath:
             move_weights_out(options.optimized_model_filepath, config)
         if self._trace is not None:
@@ -215,7 +220,7 @@ class NativeSession:
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """The CPU provider has no options of its own."""
-        return {name: {} for name in self._providers}
+        return {name: {} if name == CPU else dict(options) for name, options in self._providers.items()}
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         if self.session_options._config.get(ASSIGNMENT_KEY) != "1":
@@ -223,8 +228,15 @@ class NativeSession:
                 f"Session configuration entry '{ASSIGNMENT_KEY}' must be set to \"1\" "
                 "to retrieve EP graph assignment information."
             )
-        nodes = (OrtEpAssignedNode(n.name, n.domain, n.op_type) for n in self._engine.model.graph.nodes)
-        return [OrtEpAssignedSubgraph(environment.CPU, (node,)) for node in nodes]
+        placed = self._engine.explain().by_node(self._engine.model.graph)
+        return [
+            OrtEpAssignedSubgraph(self._owner(p.provider), (OrtEpAssignedNode(n.name, n.domain, n.op_type),))
+            for n, p in placed
+        ]
+
+    def _owner(self, provider: str) -> str:
+        """The name users know a provider by: what no other provider runs, the CPU does."""
+        return provider if provider in self._providers else CPU
 
     @property
     def get_profiling_start_time_ns(self) -> int:

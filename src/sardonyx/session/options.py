@@ -183,14 +183,13 @@ class SessionOptions(Options):
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         """Use this execution provider, after those added before."""
-        from sardonyx.session import environment
+        from sardonyx.partition import registry
 
-        if name not in environment.ALL_PROVIDERS:
+        if not registry.is_known(name):
             raise Misuse(f"Unknown Provider Type: {name}")
-        if name not in environment.get_available_providers():
-            raise InvalidArgument(
-                f"Failed to add provider of type '{name}' to SessionOptions", hint=environment.why_absent(name)
-            )
+        why = registry.why_not(name)
+        if why is not None:
+            raise InvalidArgument(f"Failed to add provider of type '{name}' to SessionOptions", hint=why)
         self._providers.append((name, {str(k): str(v) for k, v in options.items()}))
 
     def add_provider_for_devices(self, ep_devices: Sequence[OrtEpDevice], options: Mapping[str, str]) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 from sardonyx import knobs
 from sardonyx.errors import EPFail
+from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
-from sardonyx.session import environment, log
+from sardonyx.partition.registry import CPU
+from sardonyx.session import log
 from sardonyx.session.binding import IOBinding
 from sardonyx.session.devices import OrtDevice, OrtEpDevice, OrtMemoryInfo
 from sardonyx.session.explain import Explanation
@@ -45,7 +47,7 @@ def check_and_normalize_provider_args(
     for name, options in pairs:
         if name not in available_provider_names:
             listed = ", ".join(available_provider_names)
-            why = f" {environment.why_absent(name)}." if name in environment.ALL_PROVIDERS else ""
+            why = f" {registry.why_not(name)}." if registry.is_known(name) else ""
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names.Available providers: '{listed}'.{why}",
                 stacklevel=4,
@@ -55,6 +57,12 @@ def check_and_normalize_provider_args(
             continue
         chosen[name] = {str(k): str(v) for k, v in options.items()}
     return list(chosen), list(chosen.values())
+
+
+def _available(asked: ProviderList | None) -> list[str]:
+    """Names to check the caller's against; other packages' providers load only if more than the CPU is asked for."""
+    names = [p[0] if isinstance(p, tuple) and p else p for p in asked] if isinstance(asked, (list, tuple)) else [asked]
+    return [CPU] if all(name in (None, CPU) for name in names) else registry.available()
 
 
 def _paired(providers: ProviderList, options: Sequence[dict[Any, Any]] | None) -> list[tuple[str, dict[Any, Any]]]:
@@ -264,8 +272,8 @@ class Session:
         """Move to the CPU after a provider's failure, once; re-raise when that is not wanted."""
         if not self._enable_fallback:
             raise error
-        log.emit(log.WARNING, f"EP Error: {error} using {self.get_providers()}; falling back to {[environment.CPU]}")
-        self.set_providers([environment.CPU])
+        log.emit(log.WARNING, f"EP Error: {error} using {self.get_providers()}; falling back to {[CPU]}")
+        self.set_providers([CPU])
         self.disable_fallback()
 
 
@@ -301,7 +309,7 @@ class InferenceSession(Session):
     def _create(
         self, providers: ProviderList | None, provider_options: Sequence[dict[Any, Any]] | None, *, may_fall_back: bool
     ) -> None:
-        available = environment.get_available_providers()
+        available = _available(providers)
         names, options = check_and_normalize_provider_args(providers, provider_options, available)
         if {"TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"} <= set(names):
             raise ValueError(
@@ -310,8 +318,8 @@ class InferenceSession(Session):
             )
         if self._strict:
             for name in names:
-                if name in environment.ALL_PROVIDERS and name not in available:
-                    raise EPFail(f"{name} was asked for and is not available", hint=environment.why_absent(name))
+                if registry.is_known(name) and name not in available:
+                    raise EPFail(f"{name} was asked for and is not available", hint=registry.why_not(name))
         made_with = self._sess_options_initial or SessionOptions()
         if names and made_with.has_providers():
             warnings.warn(
@@ -320,11 +328,11 @@ class InferenceSession(Session):
                 "InferenceSession().",
                 stacklevel=3,
             )
-        unknown = [name for name in names if name not in environment.ALL_PROVIDERS]
+        unknown = [name for name in names if not registry.is_known(name)]
         if unknown and may_fall_back:
             message = f"EP Error Unknown Provider Type: {unknown[0]} when using {providers}"
-            log.emit(log.WARNING, f"{message}; falling back to {[environment.CPU]}")
-            names, options = [environment.CPU], [{}]
+            log.emit(log.WARNING, f"{message}; falling back to {[CPU]}")
+            names, options = [CPU], [{}]
         session = NativeSession(
             made_with, self._source, self._model_path is not None, self._read_config, strict=self._strict
         )

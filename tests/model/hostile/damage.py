@@ -23,7 +23,13 @@ def victim() -> bytes:
         [
             node("MatMul", "x w", "a"),
             node("Add", "a b", "s"),
-            node("If", "c", "t", then_branch=body([node("Relu", "s", "u")], [], "u"), else_branch=body([node("Abs", "s", "v")], [], "v")),
+            node(
+                "If",
+                "c",
+                "t",
+                then_branch=body([node("Relu", "s", "u")], [], "u"),
+                else_branch=body([node("Abs", "s", "v")], [], "v"),
+            ),
             node("Reshape", "t shape", "r"),
             node("Double", "r", "d", domain="f"),
             node("Concat", "d d", "e", axis=0),
@@ -37,7 +43,11 @@ def victim() -> bytes:
         const("shape", [2, -1]),
         const("starts", [1, 0]),
         const("ends", [3, 100]),
-        functions=[onnx.helper.make_function("f", "Double", ["p"], ["q"], [node("Add", "p p", "q")], [onnx.helper.make_opsetid("", 21)])],
+        functions=[
+            onnx.helper.make_function(
+                "f", "Double", ["p"], ["q"], [node("Add", "p p", "q")], [onnx.helper.make_opsetid("", 21)]
+            )
+        ],
         imports={"f": 1},
         outputs=[value("y", TensorProto.FLOAT, [100, 2])],
     )
@@ -50,7 +60,12 @@ def cases() -> Iterator[Case]:
     whole = victim()
     yield Case("undamaged", whole, None)
     yield Case("nothing", b"", "InvalidArgument")
-    for name, junk in {"zeros": bytes(100), "text": b"not a model at all" * 20, "ones": b"\xff" * 500, "zip": b"PK\x03\x04" + bytes(range(256))}.items():
+    for name, junk in {
+        "zeros": bytes(100),
+        "text": b"not a model at all" * 20,
+        "ones": b"\xff" * 500,
+        "zip": b"PK\x03\x04" + bytes(range(256)),
+    }.items():
         yield Case(f"garbage: {name}", junk, "InvalidProtobuf")
     yield Case("no graph", onnx.ModelProto(ir_version=8).SerializeToString(), "InvalidArgument")
     yield Case("two models in a row", whole + whole)
@@ -115,7 +130,9 @@ def repetition() -> Iterator[Case]:
     n = _field(1, b"x") + _field(2, b"y") + _field(4, b"Relu") + _field(5, ints)
     yield Case("millions of unpacked ints", model(node("Abs", "x")).SerializeToString() + _field(7, _field(1, n)), ANY)
     floats = _field(8, b"c") + tiny + b"\x08\x01" + b"\x25\x00\x00\x80\x3f" * 400_000
-    yield Case("millions of unpacked floats", model(node("Relu", "x")).SerializeToString() + _field(7, _field(5, floats)), ANY)
+    yield Case(
+        "millions of unpacked floats", model(node("Relu", "x")).SerializeToString() + _field(7, _field(5, floats)), ANY
+    )
     long = b"\x08" + b"\x80" * 1_000_000 + b"\x01"
     yield Case("a number of a million digits", long, "InvalidProtobuf")
     yield Case("a length of 2^63", b"\x3a" + varint((1 << 63) - 1), "InvalidProtobuf")

@@ -116,14 +116,38 @@ WRONG: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "MaxUnpool beyond": ("MaxUnpool", (IMAGE, np.full((1, 1, 4, 4), VAST, np.int64)), {"kernel_shape": [2, 2]}),
     "LpPool p 0": ("LpPool", (IMAGE,), {"kernel_shape": [2, 2], "p": 0}),
     "BatchNormalization sizes": ("BatchNormalization", (IMAGE, *[np.ones(9, np.float32)] * 4), {}),
-    "InstanceNormalization sizes": ("InstanceNormalization", (IMAGE, np.ones(9, np.float32), np.ones(9, np.float32)), {}),
+    "InstanceNormalization sizes": (
+        "InstanceNormalization",
+        (IMAGE, np.ones(9, np.float32), np.ones(9, np.float32)),
+        {},
+    ),
     "LayerNormalization axis 9": ("LayerNormalization", (F2, F2), {"axis": 9}),
-    "GroupNormalization 0 groups": ("GroupNormalization", (IMAGE, np.ones(1, np.float32), np.ones(1, np.float32)), {"num_groups": 0}),
+    "GroupNormalization 0 groups": (
+        "GroupNormalization",
+        (IMAGE, np.ones(1, np.float32), np.ones(1, np.float32)),
+        {"num_groups": 0},
+    ),
     "LRN size 0": ("LRN", (IMAGE,), {"size": 0}),
-    "LSTM shapes": ("LSTM", (SEQUENCE, np.ones((1, 7, 4), np.float32), np.ones((1, 8, 2), np.float32)), {"hidden_size": 2}),
-    "LSTM direction": ("LSTM", (SEQUENCE, np.ones((1, 8, 4), np.float32), np.ones((1, 8, 2), np.float32)), {"hidden_size": 2, "direction": "sideways"}),
-    "LSTM activation": ("LSTM", (SEQUENCE, np.ones((1, 8, 4), np.float32), np.ones((1, 8, 2), np.float32)), {"hidden_size": 2, "activations": ["a", "b", "c"]}),
-    "GRU hidden negative": ("GRU", (SEQUENCE, np.ones((1, 6, 4), np.float32), np.ones((1, 6, 2), np.float32)), {"hidden_size": -2}),
+    "LSTM shapes": (
+        "LSTM",
+        (SEQUENCE, np.ones((1, 7, 4), np.float32), np.ones((1, 8, 2), np.float32)),
+        {"hidden_size": 2},
+    ),
+    "LSTM direction": (
+        "LSTM",
+        (SEQUENCE, np.ones((1, 8, 4), np.float32), np.ones((1, 8, 2), np.float32)),
+        {"hidden_size": 2, "direction": "sideways"},
+    ),
+    "LSTM activation": (
+        "LSTM",
+        (SEQUENCE, np.ones((1, 8, 4), np.float32), np.ones((1, 8, 2), np.float32)),
+        {"hidden_size": 2, "activations": ["a", "b", "c"]},
+    ),
+    "GRU hidden negative": (
+        "GRU",
+        (SEQUENCE, np.ones((1, 6, 4), np.float32), np.ones((1, 6, 2), np.float32)),
+        {"hidden_size": -2},
+    ),
     "GridSample grid rank": ("GridSample", (IMAGE, np.ones((1, 4, 4, 3), np.float32)), {}),
     "GridSample mode": ("GridSample", (IMAGE, np.ones((1, 4, 4, 2), np.float32)), {"mode": "bogus"}),
     "RoiAlign batch beyond": ("RoiAlign", (IMAGE, np.ones((1, 4), np.float32), [9]), {}),
@@ -136,7 +160,11 @@ WRONG: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "ReverseSequence lengths": ("ReverseSequence", (F2, [9, 9, 9]), {}),
     "QuantizeLinear axis 9": ("QuantizeLinear", (F2, np.ones(3, np.float32)), {"axis": 9}),
     "QuantizeLinear sizes": ("QuantizeLinear", (F2, np.ones(7, np.float32)), {"axis": 1}),
-    "DequantizeLinear block -1": ("DequantizeLinear", (np.ones((2, 4), np.int8), np.ones((2, 2), np.float32)), {"axis": 1, "block_size": -1}),
+    "DequantizeLinear block -1": (
+        "DequantizeLinear",
+        (np.ones((2, 4), np.int8), np.ones((2, 2), np.float32)),
+        {"axis": 1, "block_size": -1},
+    ),
     "Trilu of a vector": ("Trilu", (np.ones(3, np.float32),), {}),
     "Det of no square": ("Det", (F2,), {}),
     "Compress axis 9": ("Compress", (F2, np.array([True])), {"axis": 9}),
@@ -162,19 +190,41 @@ WRONG: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "Multinomial of nothing": ("Multinomial", (np.ones((2, 0), np.float32),), {"sample_size": 3}),
     "Attention heads": ("Attention", (SEQUENCE, SEQUENCE, SEQUENCE), {"q_num_heads": 3, "kv_num_heads": 3}),
     "Attention heads 0": ("Attention", (SEQUENCE, SEQUENCE, SEQUENCE), {"q_num_heads": 0, "kv_num_heads": 0}),
-    "RotaryEmbedding positions": ("RotaryEmbedding", (SEQUENCE, np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), [[9, 9], [9, 9], [9, 9]]), {"num_heads": 1}),
+    "RotaryEmbedding positions": (
+        "RotaryEmbedding",
+        (SEQUENCE, np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), [[9, 9], [9, 9], [9, 9]]),
+        {"num_heads": 1},
+    ),
     "NegativeLogLikelihoodLoss beyond": ("NegativeLogLikelihoodLoss", (F2, [0, 9]), {}),
     "Col2Im blocks": ("Col2Im", (np.ones((1, 4, 4), np.float32), [3, 3], [0, 0]), {}),
     "CenterCropPad negative": ("CenterCropPad", (F2, [-1, -1]), {}),
     "Size of the unknown": ("Shape", (F2,), {"start": 1 << 62, "end": -(1 << 62)}),
-}  # fmt: skip
+}
 
 MAY_RUN = {
-    "Pad negative beyond", "Div int by 0", "Mod int by 0", "Range NaN", "LpPool p 0", "Size of the unknown", "DFT of 3 parts",
-    "StringSplit count", "ReverseSequence lengths", "RegexFullMatch vast repeat", "RegexFullMatch deep pattern",
-    "Einsum a thousand letters", "CumSum axis vector", "Conv pads negative", "Unsqueeze to rank 100", "Slice axis twice",
-    "Attention heads", "GatherElements too large", "Expand negative",
-}  # fmt: skip
+    "Pad negative beyond",
+    "Div int by 0",
+    "Mod int by 0",
+    "Range NaN",
+    "LpPool p 0",
+    "Size of the unknown",
+    "DFT of 3 parts",
+    "StringSplit count",
+    "ReverseSequence lengths",
+    "RegexFullMatch vast repeat",
+    "RegexFullMatch deep pattern",
+    "Einsum a thousand letters",
+    "CumSum axis vector",
+    "Conv pads negative",
+    "Unsqueeze to rank 100",
+    "Slice axis twice",
+    "Attention heads",
+    "GatherElements too large",
+    "Expand negative",
+    "Split with two plans",
+    "Split into 0",
+    "Resize both",
+}
 
 FINE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "Slice extremes": ("Slice", (F2, [-(1 << 63)], [(1 << 63) - 1], [0], [(1 << 63) - 1]), {}),
@@ -194,13 +244,21 @@ FINE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "Exp overflow": ("Exp", (np.full(3, 1e30, np.float32),), {}),
     "BitShift far": ("BitShift", (np.ones(2, np.uint8), np.full(2, 200, np.uint8)), {"direction": "RIGHT"}),
     "GridSample NaN": ("GridSample", (IMAGE, np.full((1, 2, 2, 2), np.nan, np.float32)), {}),
-    "GridSample infinite": ("GridSample", (IMAGE, np.full((1, 2, 2, 2), np.inf, np.float32)), {"padding_mode": "reflection"}),
+    "GridSample infinite": (
+        "GridSample",
+        (IMAGE, np.full((1, 2, 2, 2), np.inf, np.float32)),
+        {"padding_mode": "reflection"},
+    ),
     "GridSample far": ("GridSample", (IMAGE, np.full((1, 2, 2, 2), 1e30, np.float32)), {"padding_mode": "border"}),
     "RoiAlign NaN": ("RoiAlign", (IMAGE, np.full((1, 4), np.nan, np.float32), [0]), {}),
     "RoiAlign infinite": ("RoiAlign", (IMAGE, np.array([[0, 0, np.inf, np.inf]], np.float32), [0]), {}),
     "RoiAlign vast": ("RoiAlign", (IMAGE, np.array([[0, 0, 1e9, 1e9]], np.float32), [0]), {}),
     "MaxRoiPool NaN": ("MaxRoiPool", (IMAGE, np.full((1, 5), np.nan, np.float32)), {"pooled_shape": [2, 2]}),
-    "NonMaxSuppression NaN": ("NonMaxSuppression", (BOXES * NAN, SCORES * NAN, [3], np.float32(0.5), np.float32(0)), {}),
+    "NonMaxSuppression NaN": (
+        "NonMaxSuppression",
+        (BOXES * NAN, SCORES * NAN, [3], np.float32(0.5), np.float32(0)),
+        {},
+    ),
     "NonMaxSuppression NaN threshold": ("NonMaxSuppression", (BOXES, SCORES, [3], NAN, NAN), {}),
     "NonMaxSuppression 2^62": ("NonMaxSuppression", (BOXES, SCORES, [VAST]), {}),
     "TopK of NaN": ("TopK", (np.full((2, 3), np.nan, np.float32), [2]), {"outputs": "y z"}),
@@ -210,10 +268,14 @@ FINE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "RegexFullMatch evil (a|aa)+": ("RegexFullMatch", (np.array(["a" * 60 + "!"], object),), {"pattern": "(a|aa)+"}),
     "RegexFullMatch evil (.*)*x": ("RegexFullMatch", (np.array(["a" * 40], object),), {"pattern": "(.*)*(.*)*x"}),
     "RegexFullMatch evil a?": ("RegexFullMatch", (np.array(["a" * 30], object),), {"pattern": "a?" * 30 + "a" * 30}),
-    "StringSplit to the bone": ("StringSplit", (np.array([" ".join("a" * 10_000)] + ["b"] * 100, object),), {"outputs": "y z"}),
+    "StringSplit to the bone": (
+        "StringSplit",
+        (np.array([" ".join("a" * 10_000)] + ["b"] * 100, object),),
+        {"outputs": "y z"},
+    ),
     "STFT of nothing": ("Gather", (F2, np.zeros((0,), np.int64)), {}),
     "Einsum nothing": ("Einsum", (np.ones((0, 3), np.float32),), {"equation": "ij->"}),
-}  # fmt: skip
+}
 
 
 def cases() -> Iterator[Case]:
@@ -254,7 +316,11 @@ def machine_learning() -> Iterator[Case]:
     for name, change in {
         "child that is not there": {"nodes_truenodeids": [77, 0, 0]},
         "node that is its own child": {"nodes_truenodeids": [0, 0, 0]},
-        "children in a ring": {"nodes_modes": ["BRANCH_LEQ"] * 3, "nodes_truenodeids": [1, 2, 0], "nodes_falsenodeids": [2, 0, 1]},
+        "children in a ring": {
+            "nodes_modes": ["BRANCH_LEQ"] * 3,
+            "nodes_truenodeids": [1, 2, 0],
+            "nodes_falsenodeids": [2, 0, 1],
+        },
         "feature beyond": {"nodes_featureids": [99, 0, 0]},
         "feature negative": {"nodes_featureids": [-1, 0, 0]},
         "unknown mode": {"nodes_modes": ["BRANCH_MAYBE", "LEAF", "LEAF"]},
@@ -279,7 +345,9 @@ def machine_learning() -> Iterator[Case]:
         "LinearRegressor": ml("LinearRegressor", coefficients=[1.0], targets=99),
         "LinearClassifier": ml("LinearClassifier", "y z", coefficients=[1.0], classlabels_ints=[0, 1, 2]),
         "SVMRegressor": ml("SVMRegressor", n_supports=99, support_vectors=[1.0], coefficients=[1.0], rho=[0.0]),
-        "SVMClassifier": ml("SVMClassifier", "y z", vectors_per_class=[5, 5], support_vectors=[1.0], coefficients=[1.0], rho=[0.0]),
+        "SVMClassifier": ml(
+            "SVMClassifier", "y z", vectors_per_class=[5, 5], support_vectors=[1.0], coefficients=[1.0], rho=[0.0]
+        ),
         "Normalizer": ml("Normalizer", norm="BOGUS"),
         "Scaler": ml("Scaler", offset=[1.0] * 9, scale=[1.0] * 9),
         "Imputer": ml("Imputer", imputed_value_floats=[1.0] * 9),
@@ -290,7 +358,13 @@ def machine_learning() -> Iterator[Case]:
     }.items():
         yield Case(f"{name}: tables unfit", made, "runs?")
     pool: dict[str, Any] = dict(
-        mode="TF", min_gram_length=1, max_gram_length=2, max_skip_count=0, ngram_counts=[0, 2], ngram_indexes=[0, 1, 2], pool_int64s=[1, 2, 3, 4]
+        mode="TF",
+        min_gram_length=1,
+        max_gram_length=2,
+        max_skip_count=0,
+        ngram_counts=[0, 2],
+        ngram_indexes=[0, 1, 2],
+        pool_int64s=[1, 2, 3, 4],
     )
     for name, change in {
         "fine": {},
@@ -310,7 +384,8 @@ def machine_learning() -> Iterator[Case]:
         "mode": {"mode": "BOGUS"},
     }.items():
         made = model(
-            [node("Cast", "x", "i", to=7), node("TfIdfVectorizer", "i", **_filled({**pool, **change}))], outputs=[untyped()]
+            [node("Cast", "x", "i", to=7), node("TfIdfVectorizer", "i", **_filled({**pool, **change}))],
+            outputs=[untyped()],
         )
         yield Case(f"TfIdfVectorizer: {name}", made, "runs?" if name != "fine" else None)
 

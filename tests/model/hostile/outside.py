@@ -16,14 +16,22 @@ from model.hostile.cases import Case, model, node
 WEIGHT = np.array([3, 5], np.float32).tobytes()
 
 
-def stored(location: str, *, dims: tuple[int, ...] = (2,), data_type: int = TensorProto.FLOAT, **keys: Any) -> onnx.ModelProto:
+def stored(
+    location: str, *, dims: tuple[int, ...] = (2,), data_type: int = TensorProto.FLOAT, **keys: Any
+) -> onnx.ModelProto:
     tensor = TensorProto(name="c", data_type=data_type, dims=dims, data_location=TensorProto.EXTERNAL)
     for key, text in {"location": location, **keys}.items():
         tensor.external_data.add(key=key, value=str(text))
     return model(node("Add", "x c"), tensor)
 
 
-def case(name: str, location: str, prepare: Callable[[Path], object] = lambda home: None, error: str | None = "Fail", **keys: Any) -> Case:
+def case(
+    name: str,
+    location: str,
+    prepare: Callable[[Path], object] = lambda home: None,
+    error: str | None = "Fail",
+    **keys: Any,
+) -> Case:
     """A model in ``home`` that names ``location``; ``prepare`` fills the folders. Beside ``home`` lies a secret."""
 
     def write(folder: Path) -> str:
@@ -46,7 +54,14 @@ def cases() -> Iterator[Case]:
     yield case("fine, in a folder below", "a/b.bin", lambda home: _below(home, "a/b.bin"), None)
     yield case("fine, through a dot", "./here.bin", error=None)
     yield case("fine, with a checksum", "here.bin", error=None, checksum="abc")
-    for location in ("../secret.bin", "a/../../secret.bin", "..", "../home2/near.bin", "./../secret.bin", "..\\secret.bin"):
+    for location in (
+        "../secret.bin",
+        "a/../../secret.bin",
+        "..",
+        "../home2/near.bin",
+        "./../secret.bin",
+        "..\\secret.bin",
+    ):
         yield case(f"escape by {location}", location)
     yield case("absolute path", "{folder}/secret.bin")
     yield case("absolute path into the folder", "{folder}/home/here.bin")
@@ -63,14 +78,18 @@ def cases() -> Iterator[Case]:
     yield case("a pipe", "pipe", lambda home: os.mkfifo(home / "pipe"))
     yield case("a socket", "sock", _socket)
     yield case("link to the secret", "link.bin", lambda home: (home / "link.bin").symlink_to("../secret.bin"))
-    yield case("link to a link", "l1", lambda home: ((home / "l1").symlink_to("l2"), (home / "l2").symlink_to("../secret.bin")))
+    yield case(
+        "link to a link", "l1", lambda home: ((home / "l1").symlink_to("l2"), (home / "l2").symlink_to("../secret.bin"))
+    )
     yield case("link to a folder outside", "d/near.bin", lambda home: (home / "d").symlink_to("../home2"))
     yield case("link to a device", "zero", lambda home: (home / "zero").symlink_to("/dev/zero"))
     yield case("link to a descriptor", "fd", lambda home: (home / "fd").symlink_to("/proc/self/fd/0"))
     yield case("link to itself", "loop", lambda home: (home / "loop").symlink_to("loop"))
     yield case("link to nothing", "gone", lambda home: (home / "gone").symlink_to("nowhere"))
     yield case("link inside", "in.bin", lambda home: (home / "in.bin").symlink_to("here.bin"), None)
-    yield case("hard link to the secret", "hard.bin", lambda home: (home / "hard.bin").hardlink_to(home.parent / "secret.bin"))
+    yield case(
+        "hard link to the secret", "hard.bin", lambda home: (home / "hard.bin").hardlink_to(home.parent / "secret.bin")
+    )
     yield case("hard link inside", "hard.bin", lambda home: (home / "hard.bin").hardlink_to(home / "here.bin"), None)
     yield case("unreadable file", "dark.bin", _unreadable, "Fail" if os.geteuid() else None)
     yield case("empty file", "empty.bin", lambda home: (home / "empty.bin").touch())

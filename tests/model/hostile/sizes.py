@@ -1,4 +1,4 @@
-"""Operators asked for more than any machine has, or for sizes that are no sizes: at load, when folding, when running."""
+"""Operators asked for more than any machine has, or for sizes that are none: at load, when folding, when running."""
 
 from __future__ import annotations
 
@@ -72,9 +72,17 @@ TOO_LARGE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "ConvTranspose shape 2^40": ("ConvTranspose", (IMAGE, IMAGE), {"output_shape": [HUGE, HUGE]}),
     "MaxPool pads 2^40": ("MaxPool", (IMAGE,), {"kernel_shape": [HUGE, HUGE], "pads": [HUGE - 1] * 4}),
     "AveragePool kernel 2^40": ("AveragePool", (IMAGE,), {"kernel_shape": [HUGE, HUGE], "auto_pad": "SAME_UPPER"}),
-    "MaxUnpool 2^40": ("MaxUnpool", (IMAGE, np.zeros((1, 1, 4, 4), np.int64), [1, 1, HUGE, HUGE]), {"kernel_shape": [2, 2]}),
+    "MaxUnpool 2^40": (
+        "MaxUnpool",
+        (IMAGE, np.zeros((1, 1, 4, 4), np.int64), [1, 1, HUGE, HUGE]),
+        {"kernel_shape": [2, 2]},
+    ),
     "AffineGrid 2^40": ("AffineGrid", (np.ones((1, 2, 3), np.float32), [1, 1, HUGE, HUGE]), {}),
-    "RoiAlign 2^40": ("RoiAlign", (IMAGE, np.ones((1, 4), np.float32), [0]), {"output_height": HUGE, "output_width": HUGE}),
+    "RoiAlign 2^40": (
+        "RoiAlign",
+        (IMAGE, np.ones((1, 4), np.float32), [0]),
+        {"output_height": HUGE, "output_width": HUGE},
+    ),
     "RoiAlign sampling 2^40": ("RoiAlign", (IMAGE, np.ones((1, 4), np.float32), [0]), {"sampling_ratio": HUGE}),
     "DFT 2^40": ("DFT", (np.ones((1, 4, 1), np.float32), HUGE, 1), {}),
     "HannWindow 2^40": ("HannWindow", (HUGE,), {}),
@@ -100,14 +108,29 @@ TOO_LARGE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "SplitToSequence 0": ("SplitToSequence", (F2, 0), {}),
     "STFT hop": ("STFT", (np.ones((1, 100, 1), np.float32), 1, None, HUGE), {}),
     "STFT frame": ("STFT", (np.ones((1, 100, 1), np.float32), HUGE, None, 4), {}),
-    "LSTM hidden 2^40": ("LSTM", (SEQUENCE, np.ones((1, 8, 4), np.float32), np.ones((1, 8, 2), np.float32)), {"hidden_size": HUGE}),
+    "LSTM hidden 2^40": (
+        "LSTM",
+        (SEQUENCE, np.ones((1, 8, 4), np.float32), np.ones((1, 8, 2), np.float32)),
+        {"hidden_size": HUGE},
+    ),
     "BitShift by 10^9": ("BitShift", (np.ones(2, np.uint8), np.full(2, 255, np.uint8)), {"direction": "LEFT"}),
 }
 
 MAY_RUN = {
-    "Trilu 2^62", "EyeLike k", "BitShift by 10^9", "GridSample 2^40", "Einsum inner", "SplitToSequence 2^40", "STFT hop", "STFT frame",
-    "AveragePool kernel 2^40", "MaxPool pads 2^40", "Conv dilation 2^40", "RoiAlign sampling 2^40", "ReverseSequence 2^62",
-}  # fmt: skip
+    "Trilu 2^62",
+    "EyeLike k",
+    "BitShift by 10^9",
+    "GridSample 2^40",
+    "Einsum inner",
+    "SplitToSequence 2^40",
+    "STFT hop",
+    "STFT frame",
+    "AveragePool kernel 2^40",
+    "MaxPool pads 2^40",
+    "Conv dilation 2^40",
+    "RoiAlign sampling 2^40",
+    "ReverseSequence 2^62",
+}
 """Absurd requests that have an answer."""
 
 
@@ -120,9 +143,18 @@ def cases() -> Iterator[Case]:
     steps = [node("Mul", "x x", "v0")] + [node("Concat", f"v{i} v{i}", f"v{i + 1}", axis=0) for i in range(50)]
     yield Case("doubling by Concat", model(steps, outputs=[untyped("v50")]), "OutOfBudget")
     text = [node("StringConcat", f"s{i} s{i}", f"s{i + 1}") for i in range(50)]
-    yield Case("doubling strings", model(text, const("s0", np.array(["text"], object)), outputs=[untyped("s50")]), "OutOfBudget")
+    yield Case(
+        "doubling strings",
+        model(text, const("s0", np.array(["text"], object)), outputs=[untyped("s50")]),
+        "OutOfBudget",
+    )
     chain = [node("SequenceConstruct", "x x", "q0")] + [
-        n for i in range(40) for n in (node("ConcatFromSequence", f"q{i}", f"t{i}", axis=0), node("SequenceConstruct", f"t{i} t{i}", f"q{i + 1}"))
+        n
+        for i in range(40)
+        for n in (
+            node("ConcatFromSequence", f"q{i}", f"t{i}", axis=0),
+            node("SequenceConstruct", f"t{i} t{i}", f"q{i + 1}"),
+        )
     ]
     yield Case("doubling sequences", model([*chain, node("ConcatFromSequence", "q40", axis=0)]), "OutOfBudget")
     old = {"Upsample 2^40": ("Upsample", 9, (IMAGE, np.array([1, 1, 1e12, 1e12], np.float32)), {})}

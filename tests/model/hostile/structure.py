@@ -24,7 +24,9 @@ def cases() -> Iterator[Case]:
 
 
 def names() -> Iterator[Case]:
-    yield Case("cycle of two", model([node("Add", "x b", "a"), node("Relu", "a", "b"), node("Relu", "a")]), "BrokenGraph")
+    yield Case(
+        "cycle of two", model([node("Add", "x b", "a"), node("Relu", "a", "b"), node("Relu", "a")]), "BrokenGraph"
+    )
     yield Case("node reads itself", model([node("Add", "x y")]), "BrokenGraph")
     long = [node("Add", f"v{i} v{(i + 1) % 3000}", f"v{i + 1}") for i in range(3000)]
     yield Case("cycle of thousands", model([*long, node("Relu", "v1")]), "InvalidGraph")
@@ -33,7 +35,11 @@ def names() -> Iterator[Case]:
     yield Case("output defined twice", model([node("Relu", "x"), node("Abs", "x")]), "BrokenGraph")
     yield Case("output twice in a node", model([node("Dropout", "x", "y y")]), "BrokenGraph")
     yield Case("node defines an input", model([node("Relu", "x", "x"), node("Relu", "x")]), "BrokenGraph")
-    yield Case("node defines an initializer", model([node("Relu", "x", "c"), node("Add", "x c")], const("c", [1.0])), "BrokenGraph")
+    yield Case(
+        "node defines an initializer",
+        model([node("Relu", "x", "c"), node("Add", "x c")], const("c", [1.0])),
+        "BrokenGraph",
+    )
     two = [value("x", F, [2])] * 2
     yield Case("two inputs of one name", model(node("Relu", "x"), inputs=two), "BrokenGraph")
     yield Case("input without name", model(node("Relu", "x"), inputs=[value("x", F, [2]), value("", F)]), "BrokenGraph")
@@ -53,11 +59,23 @@ def names() -> Iterator[Case]:
         broken = model(node("Relu", "x")).SerializeToString().replace(at.encode(), b"\xff" * len(at))
         yield Case(f"{field} is not UTF-8", broken)
     yield Case("name is not UTF-8", _text("name"), "InvalidProtobuf")
-    yield Case("attribute name is not UTF-8", _bytes(model(node("LeakyRelu", "x", alpha=0.5)), b"alpha", b"\xffl\xfeha"), "InvalidProtobuf")
-    yield Case("dimension name is not UTF-8", _bytes(model(node("Relu", "x"), inputs=[value("x", F, ["DIMENS"])]), b"DIMENS", b"\xff\xfeMENS"), "InvalidProtobuf")
+    yield Case(
+        "attribute name is not UTF-8",
+        _bytes(model(node("LeakyRelu", "x", alpha=0.5)), b"alpha", b"\xffl\xfeha"),
+        "InvalidProtobuf",
+    )
+    yield Case(
+        "dimension name is not UTF-8",
+        _bytes(model(node("Relu", "x"), inputs=[value("x", F, ["DIMENS"])]), b"DIMENS", b"\xff\xfeMENS"),
+        "InvalidProtobuf",
+    )
     yield Case("domain is not UTF-8", _bytes(model(node("Relu", "x", domain="DOMAIN")), b"DOMAIN", b"\xff\xfeMAIN"))
     yield Case("name of a megabyte", model([node("Relu", "x", "n" * 1_000_000), node("Relu", "n" * 1_000_000)]), None)
-    yield Case("thousands of unused inputs", model(node("Relu", "x"), inputs=[value(n, F, [2]) for n in ["x", *map(str, range(5000))]]), None)
+    yield Case(
+        "thousands of unused inputs",
+        model(node("Relu", "x"), inputs=[value(n, F, [2]) for n in ["x", *map(str, range(5000))]]),
+        None,
+    )
 
 
 def types() -> Iterator[Case]:
@@ -75,17 +93,32 @@ def types() -> Iterator[Case]:
     yield Case("negative input dimension", model(node("Relu", "x"), inputs=[value("x", F, [-5])]), None)
     yield Case("input of 2^62 elements", model(node("Relu", "x"), inputs=[value("x", F, [1 << 31, 1 << 31])]), "runs?")
     yield Case("input of rank 1000", model(node("Relu", "x"), inputs=[value("x", F, [1] * 1000)]), "InvalidGraph")
-    yield Case("sequence where a tensor belongs", model([node("SequenceConstruct", "x", "s"), node("Relu", "s")]), "InvalidGraph")
-    yield Case("tensor where a sequence belongs", model(node("SequenceLength", "x"), outputs=[untyped()]), "InvalidGraph")
+    yield Case(
+        "sequence where a tensor belongs",
+        model([node("SequenceConstruct", "x", "s"), node("Relu", "s")]),
+        "InvalidGraph",
+    )
+    yield Case(
+        "tensor where a sequence belongs", model(node("SequenceLength", "x"), outputs=[untyped()]), "InvalidGraph"
+    )
     deep = onnx.ValueInfoProto(name="x")
     inner = deep.type
     for _ in range(40):
         inner = inner.sequence_type.elem_type
     inner.tensor_type.elem_type = F
-    yield Case("sequences in sequences", model(node("SequenceLength", "x"), inputs=[deep], outputs=[untyped()]), "runs?", {"x": []})
+    yield Case(
+        "sequences in sequences",
+        model(node("SequenceLength", "x"), inputs=[deep], outputs=[untyped()]),
+        "runs?",
+        {"x": []},
+    )
     yield Case("Cast to nowhere", model(node("Cast", "x", to=12345), outputs=[untyped()]))
     yield Case("Cast to negative", model(node("Cast", "x", to=-1), outputs=[untyped()]))
-    yield Case("string arithmetic", model(node("Add", "c c"), const("c", np.array(["a", "b"], object)), outputs=[untyped()]), "InvalidGraph")
+    yield Case(
+        "string arithmetic",
+        model(node("Add", "c c"), const("c", np.array(["a", "b"], object)), outputs=[untyped()]),
+        "InvalidGraph",
+    )
 
 
 def schemas() -> Iterator[Case]:
@@ -118,7 +151,9 @@ def schemas() -> Iterator[Case]:
         "Split without outputs": node("Split", "x", ""),
     }
     for name, n in bad.items():
-        yield Case(name, model(n, _true(), outputs=[value("x", F) if "y" not in n.output else untyped()]), "InvalidGraph")
+        yield Case(
+            name, model(n, _true(), outputs=[value("x", F) if "y" not in n.output else untyped()]), "InvalidGraph"
+        )
     twice = node("LeakyRelu", "x", alpha=0.5)
     twice.attribute.append(twice.attribute[0])
     yield Case("attribute given twice", model(twice), "InvalidGraph")
@@ -133,11 +168,23 @@ def schemas() -> Iterator[Case]:
     big = {"ints": list(range(1_000_000)), "floats": [0.5] * 1_000_000, "strings": ["s"] * 200_000}
     for kind, many in big.items():
         yield Case(f"unknown attribute of many {kind}", model(node("Relu", "x", bogus=many)), "InvalidGraph")
-        yield Case(f"Constant of many {kind}", model([node("Constant", "", "c", **{f"value_{kind}": many}), node("Relu", "x")]), None)
+        yield Case(
+            f"Constant of many {kind}",
+            model([node("Constant", "", "c", **{f"value_{kind}": many}), node("Relu", "x")]),
+            None,
+        )
     yield Case("Transpose by a million axes", model(node("Transpose", "x", perm=big["ints"])))
-    yield Case("string attribute of 20 MB", model([node("Relu", "x"), node("StringConcat", "s s", "z")], const("s", np.array(["s" * 20_000_000], object))), None)
+    yield Case(
+        "string attribute of 20 MB",
+        model([node("Relu", "x"), node("StringConcat", "s s", "z")], const("s", np.array(["s" * 20_000_000], object))),
+        None,
+    )
     yield Case("twenty thousand inputs", model(node("Sum", " ".join(["x"] * 20_000))), None)
-    yield Case("a hundred thousand attributes", model(node("Relu", "x", **{f"a{i}": i for i in range(100_000)})), "InvalidGraph")
+    yield Case(
+        "a hundred thousand attributes",
+        model(node("Relu", "x", **{f"a{i}": i for i in range(100_000)})),
+        "InvalidGraph",
+    )
 
 
 def versions() -> Iterator[Case]:
@@ -149,7 +196,9 @@ def versions() -> Iterator[Case]:
         yield Case(f"IR version {version}", model(node("Relu", "x"), ir=version), None)
     yield Case("ai.onnx.ml 99", model(node("Relu", "x"), imports={"ai.onnx.ml": 99}), "BrokenGraph")
     yield Case("no opset imports", _edit(lambda m: m.ClearField("opset_import")), "BrokenGraph")
-    yield Case("one domain in two versions", _edit(lambda m: m.opset_import.add(domain="ai.onnx", version=9)), "InvalidGraph")
+    yield Case(
+        "one domain in two versions", _edit(lambda m: m.opset_import.add(domain="ai.onnx", version=9)), "InvalidGraph"
+    )
     yield Case("no IR version", _edit(lambda m: m.ClearField("ir_version")), None)
     yield Case("operator newer than the opset", model(node("Gelu", "x"), opset=13), "InvalidGraph")
     yield Case("operator removed before the opset", model(node("Upsample", "x c"), const("c", [2.0])), "InvalidGraph")
@@ -163,7 +212,9 @@ def control_flow() -> Iterator[Case]:
     keep = node("Identity", "k", "k2")
     loops = {
         "Loop body without states": body([keep], iteration, "k2"),
-        "Loop body with a state too many": body([keep, node("Relu", "s", "s2")], [*iteration, state, value("s3", F)], "k2 s2 s3"),
+        "Loop body with a state too many": body(
+            [keep, node("Relu", "s", "s2")], [*iteration, state, value("s3", F)], "k2 s2 s3"
+        ),
         "Loop body without condition": body([node("Relu", "s", "s2")], [*iteration, state], "s2"),
         "Loop body without outputs": body([keep], [*iteration, state], ""),
         "Loop body without inputs": body([keep], [], "k2"),
@@ -174,17 +225,25 @@ def control_flow() -> Iterator[Case]:
         yield Case(name, model(node("Loop", "n c x", body=graph), true, const("n", 3)))
     endless = body([keep, node("Relu", "s", "s2")], [*iteration, state], "k2 s2")
     for trips in (1 << 62, (1 << 63) - 1, 1 << 40):
-        yield Case(f"Loop of {trips} trips", model(node("Loop", "n c x", body=endless), true, const("n", trips)), "OutOfBudget")
+        yield Case(
+            f"Loop of {trips} trips", model(node("Loop", "n c x", body=endless), true, const("n", trips)), "OutOfBudget"
+        )
     yield Case("Loop for ever", model(node("Loop", "_ c x", body=endless), true), "OutOfBudget")
     yield Case("Loop for ever without condition", model(node("Loop", "_ _ x", body=endless)), "OutOfBudget")
     again = body([node("Not", "k", "a"), node("Not", "a", "k2"), node("Relu", "s", "s2")], [*iteration, state], "k2 s2")
-    yield Case("Loop whose condition turns twice", model(node("Loop", "n c x", body=again), true, const("n", 1 << 62)), "OutOfBudget")
+    yield Case(
+        "Loop whose condition turns twice",
+        model(node("Loop", "n c x", body=again), true, const("n", 1 << 62)),
+        "OutOfBudget",
+    )
     outer = body([node("And", "k c", "k2"), node("Relu", "s", "s2")], [*iteration, state], "k2 s2")
     yield Case("Loop whose condition is outside", model(node("Loop", "_ c x", body=outer), true), "OutOfBudget")
     yield Case("Loop of negative trips", model(node("Loop", "n c x", body=endless), true, const("n", -5)), None)
     yield Case("Loop with a vector of trips", model(node("Loop", "n c x", body=endless), true, const("n", [1, 2])))
     growing = body([keep, node("Concat", "s s", "s2", axis=0)], [*iteration, state], "k2 s2")
-    yield Case("Loop that doubles its state", model(node("Loop", "n c x", body=growing), true, const("n", 60)), "OutOfBudget")
+    yield Case(
+        "Loop that doubles its state", model(node("Loop", "n c x", body=growing), true, const("n", 60)), "OutOfBudget"
+    )
     scans = body([keep, node("Expand", "x shape", "e")], iteration, "k2 e")
     yield Case(
         "Loop that collects without end",
@@ -193,7 +252,10 @@ def control_flow() -> Iterator[Case]:
     )
     yield Case("If with a vector condition", model(_if("cc"), const("cc", [True, False])))
     yield Case("If with a float condition", model(_if("x")), "InvalidGraph")
-    yield Case("If whose branches differ in outputs", model(_if(then=[node("Relu", "x", "t"), node("Relu", "x", "u")], outputs="t u"), true))
+    yield Case(
+        "If whose branches differ in outputs",
+        model(_if(then=[node("Relu", "x", "t"), node("Relu", "x", "u")], outputs="t u"), true),
+    )
     yield Case("If branch without outputs", model(_if(outputs=""), true))
     nested = node("Relu", "x")
     for i in range(30):
@@ -204,28 +266,49 @@ def control_flow() -> Iterator[Case]:
             else_branch=body([node("Abs", "x", f"e{i}")], [], f"e{i}"),
         )
     yield Case("If in If in If ...", model(nested, true), "runs?")
-    wide = [node("If", "c", f"y{i}", then_branch=body([node("Relu", "x", "t")], [], "t"), else_branch=body([node("Abs", "x", "e")], [], "e")) for i in range(3000)]
+    wide = [
+        node(
+            "If",
+            "c",
+            f"y{i}",
+            then_branch=body([node("Relu", "x", "t")], [], "t"),
+            else_branch=body([node("Abs", "x", "e")], [], "e"),
+        )
+        for i in range(3000)
+    ]
     yield Case("thousands of branches", model([*wide, node("Relu", "x")], true), None)
     scan_in = [value("s", F), value("r", F)]
-    yield Case("Scan body with a state too few", model(node("Scan", "x x", num_scan_inputs=1, body=body([node("Relu", "r", "s2")], scan_in[1:], "s2"))))
+    yield Case(
+        "Scan body with a state too few",
+        model(node("Scan", "x x", num_scan_inputs=1, body=body([node("Relu", "r", "s2")], scan_in[1:], "s2"))),
+    )
     full = body([node("Add", "s r", "s2")], scan_in, "s2")
     yield Case("Scan with num_scan_inputs 9", model(node("Scan", "x x", num_scan_inputs=9, body=full)))
     yield Case("Scan with num_scan_inputs -1", model(node("Scan", "x x", num_scan_inputs=-1, body=full)))
     yield Case("Scan with num_scan_inputs 2^62", model(node("Scan", "x x", num_scan_inputs=1 << 62, body=full)))
     yield Case("Scan axis out of range", model(node("Scan", "x x", num_scan_inputs=1, scan_input_axes=[7], body=full)))
     yield Case("Scan of a scalar", model(node("Scan", "x z", num_scan_inputs=1, body=full), const("z", 1.0)))
-    yield Case("SequenceMap over a tensor", model(node("SequenceMap", "x", body=body([node("Relu", "r", "s2")], scan_in[1:], "s2")), outputs=[untyped()]))
+    yield Case(
+        "SequenceMap over a tensor",
+        model(node("SequenceMap", "x", body=body([node("Relu", "r", "s2")], scan_in[1:], "s2")), outputs=[untyped()]),
+    )
 
 
 def functions() -> Iterator[Case]:
     imports = {"f": 1}
 
-    def function(name: str, *nodes: onnx.NodeProto, inputs: str = "a", outputs: str = "b", version: int = 21) -> onnx.FunctionProto:
+    def function(
+        name: str, *nodes: onnx.NodeProto, inputs: str = "a", outputs: str = "b", version: int = 21
+    ) -> onnx.FunctionProto:
         opsets = [helper.make_opsetid("", version), helper.make_opsetid("f", 1)]
         return helper.make_function("f", name, inputs.split(), outputs.split(), list(nodes), opsets)
 
     call = node("F0", "x", domain="f")
-    yield Case("function calls itself", model(call, functions=[function("F0", node("F0", "a", "b", domain="f"))], imports=imports), "InvalidGraph")
+    yield Case(
+        "function calls itself",
+        model(call, functions=[function("F0", node("F0", "a", "b", domain="f"))], imports=imports),
+        "InvalidGraph",
+    )
     ring = [function(f"F{i}", node(f"F{(i + 1) % 5}", "a", "b", domain="f")) for i in range(5)]
     yield Case("functions in a ring", model(call, functions=ring, imports=imports), "InvalidGraph")
 
@@ -239,23 +322,64 @@ def functions() -> Iterator[Case]:
 
     for levels in (10, 30, 60):
         error = None if levels == 10 else "OutOfBudget"
-        yield Case(f"functions doubling {levels} times", model(call, functions=doubling(levels), imports=imports), error)
+        yield Case(
+            f"functions doubling {levels} times", model(call, functions=doubling(levels), imports=imports), error
+        )
     chain = [function(f"F{i}", node(f"F{i + 1}", "a", "b", domain="f")) for i in range(3000)]
-    yield Case("functions three thousand deep", model(call, functions=[*chain, function("F3000", node("Relu", "a", "b"))], imports=imports), "OutOfBudget")
-    heavy = function("F0", node("Relu", "a", "b"), *[node("Constant", "", f"c{i}", value_string="s" * 1000) for i in range(200)])
+    yield Case(
+        "functions three thousand deep",
+        model(call, functions=[*chain, function("F3000", node("Relu", "a", "b"))], imports=imports),
+        "OutOfBudget",
+    )
+    heavy = function(
+        "F0", node("Relu", "a", "b"), *[node("Constant", "", f"c{i}", value_string="s" * 1000) for i in range(200)]
+    )
     calls = [node("F0", "x", f"y{i}", domain="f") for i in range(3000)]
-    yield Case("a heavy function called often", model([*calls, node("Relu", "x")], functions=[heavy], imports=imports), "OutOfBudget")
+    yield Case(
+        "a heavy function called often",
+        model([*calls, node("Relu", "x")], functions=[heavy], imports=imports),
+        "OutOfBudget",
+    )
     relu = function("F0", node("Relu", "a", "b"))
     yield Case("function defined twice", model(call, functions=[relu, relu], imports=imports), "InvalidGraph")
-    yield Case("function output made by nothing", model(call, functions=[function("F0", node("Relu", "a", "z"))], imports=imports), "InvalidGraph")
-    yield Case("function reads nothing known", model(call, functions=[function("F0", node("Relu", "ghost", "b"))], imports=imports), "InvalidGraph")
-    yield Case("function with a cycle", model(call, functions=[function("F0", node("Add", "a b", "c"), node("Relu", "c", "b"))], imports=imports), "InvalidGraph")
-    yield Case("function called with too much", model(node("F0", "x x x", domain="f"), functions=[relu], imports=imports))
+    yield Case(
+        "function output made by nothing",
+        model(call, functions=[function("F0", node("Relu", "a", "z"))], imports=imports),
+        "InvalidGraph",
+    )
+    yield Case(
+        "function reads nothing known",
+        model(call, functions=[function("F0", node("Relu", "ghost", "b"))], imports=imports),
+        "InvalidGraph",
+    )
+    yield Case(
+        "function with a cycle",
+        model(call, functions=[function("F0", node("Add", "a b", "c"), node("Relu", "c", "b"))], imports=imports),
+        "InvalidGraph",
+    )
+    yield Case(
+        "function called with too much", model(node("F0", "x x x", domain="f"), functions=[relu], imports=imports)
+    )
     yield Case("function called with nothing", model(node("F0", "", domain="f"), functions=[relu], imports=imports))
-    yield Case("function called for too many outputs", model(node("F0", "x", "y z", domain="f"), functions=[relu], imports=imports))
-    yield Case("function with an unknown operator", model(call, functions=[function("F0", node("Bogus", "a", "b"))], imports=imports), "InvalidGraph")
-    yield Case("function of another opset", model(call, functions=[function("F0", node("Relu", "a", "b"), version=13)], imports=imports), "runs?")
-    yield Case("function of opset 999", model(call, functions=[function("F0", node("Relu", "a", "b"), version=999)], imports=imports), "runs?")
+    yield Case(
+        "function called for too many outputs",
+        model(node("F0", "x", "y z", domain="f"), functions=[relu], imports=imports),
+    )
+    yield Case(
+        "function with an unknown operator",
+        model(call, functions=[function("F0", node("Bogus", "a", "b"))], imports=imports),
+        "InvalidGraph",
+    )
+    yield Case(
+        "function of another opset",
+        model(call, functions=[function("F0", node("Relu", "a", "b"), version=13)], imports=imports),
+        "runs?",
+    )
+    yield Case(
+        "function of opset 999",
+        model(call, functions=[function("F0", node("Relu", "a", "b"), version=999)], imports=imports),
+        "runs?",
+    )
     many = [function(f"F{i}", node("Relu", "a", "b")) for i in range(10_000)]
     yield Case("ten thousand functions", model(call, functions=many, imports=imports), None)
 
@@ -304,7 +428,9 @@ def tensors() -> Iterator[Case]:
     huge.external_data.add(key="span-0000000000000000", value="0")
     yield Case("tensor: guessed span", model(node("Add", "x c"), huge), None)
     text = T(name="c", data_type=STRING, dims=[2], string_data=[b"\xff\xfe", b"\xc3("])
-    yield Case("tensor: strings that are not UTF-8", model(node("Identity", "c"), text, outputs=[value("y", STRING)]), None)
+    yield Case(
+        "tensor: strings that are not UTF-8", model(node("Identity", "c"), text, outputs=[value("y", STRING)]), None
+    )
     other = model(node("Add", "x c"), const("c", [1.0, 2.0]), inputs=[value("x", F, [2]), value("c", I64, [2])])
     yield Case("tensor: differs from its input", other, "InvalidGraph")
 
@@ -366,4 +492,6 @@ def _text(field: str) -> bytes:
 
 def _odd_kind(kind: int) -> AttributeProto:
     """An attribute whose kind no enum knows; protobuf keeps it as an unknown field."""
-    return AttributeProto.FromString(AttributeProto(name="alpha", f=0.5).SerializeToString() + bytes((0xA0, 0x01, kind)))
+    return AttributeProto.FromString(
+        AttributeProto(name="alpha", f=0.5).SerializeToString() + bytes((0xA0, 0x01, kind))
+    )

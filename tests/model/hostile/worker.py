@@ -2,8 +2,8 @@
 
     python worker.py FAMILY
 
-The child loads and runs the model at the optimization levels in ``LEVELS``. What it may take is measured from outside: processor
-time, growth of resident memory over the parent's at the time of the fork, and the way it ended.
+The child loads and runs the model at the optimization levels in ``LEVELS``. Measured are the processor time of each,
+the growth of resident memory over that of an idle child, and the way the child ended.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def outcome(case: Case, folder: Path) -> dict[str, Any]:
         seconds.append(time.process_time() - start)
     if ends[0]["error"] is None and ends[1]["error"] is None:
         peers = [onnxruntime_results(source, case.feeds)] if case.peer else []
-        agree = all(same(a, b) for other in (*results[1:], *peers) if other for a, b in zip(results[0], other, strict=True))
+        agree = all(
+            same(a, b) for other in (*results[1:], *peers) if other for a, b in zip(results[0], other, strict=True)
+        )
         end = {"error": None, "agree": agree}
     elif ends[0]["error"] is None or ends[1]["error"] is None:
         end = {"error": ["levels differ"], "text": f"{ends}"}

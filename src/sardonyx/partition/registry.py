@@ -1,0 +1,118 @@
+"""Which providers there are: the names onnxruntime knows, and what other packages or the program itself bring.
+
+A package brings a provider as an entry point of the group ``sardonyx.providers``, under the name that users ask for:
+``AcmeExecutionProvider = "acme.onnx:AcmeProvider"``. A program calls ``register``. Nothing of another package is
+imported before somebody asks for one of its names or for the list of available providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from sardonyx.errors import EPFail, InvalidArgument
+from sardonyx.partition.provider import Provider
+
+CPU = "CPUExecutionProvider"
+GROUP = "sardonyx.providers"
+
+ONNXRUNTIME: dict[str, str] = {
+    "NvTensorRTRTXExecutionProvider": "TensorRT for RTX",
+    "TensorrtExecutionProvider": "TensorRT",
+    "CUDAExecutionProvider": "CUDA",
+    "MIGraphXExecutionProvider": "MIGraphX",
+    "OpenVINOExecutionProvider": "OpenVINO",
+    "DnnlExecutionProvider": "oneDNN",
+    "VitisAIExecutionProvider": "Vitis AI",
+    "QNNExecutionProvider": "QNN",
+    "NnapiExecutionProvider": "NNAPI",
+    "VSINPUExecutionProvider": "VSINPU",
+    "JsExecutionProvider": "JavaScript",
+    "CoreMLExecutionProvider": "Core ML",
+    "ACLExecutionProvider": "the Arm Compute Library",
+    "DmlExecutionProvider": "DirectML",
+    "RknpuExecutionProvider": "RKNPU",
+    "WebNNExecutionProvider": "WebNN",
+    "WebGpuExecutionProvider": "WebGPU",
+    "XnnpackExecutionProvider": "XNNPACK",
+    "CANNExecutionProvider": "CANN",
+    "AzureExecutionProvider": "Azure endpoints",
+    CPU: "the CPU",
+}
+"""Every name that onnxruntime knows, in its order of preference, and what each stands for."""
+
+_registered: dict[str, Any] = {}
+
+
+def register(provider: Provider | type[Provider]) -> None:
+    """Offer a provider in this process under its ``name``, before any other of that name.
+
+    An object serves every session as it is; a class is called for each session with the options given there.
+    """
+    name = getattr(provider, "name", None)
+    if not isinstance(name, str) or not name or name == CPU:
+        raise InvalidArgument("a provider needs a name of its own", got=repr(name))
+    _registered[name] = provider
+
+
+def unregister(name: str) -> None:
+    """Take back what ``register`` offered."""
+    if _registered.pop(name, None) is None:
+        raise InvalidArgument("no provider of this name was registered", expected=list(_registered), got=repr(name))
+
+
+def names() -> list[str]:
+    """Every provider's name, the most preferred first; the CPU is always last."""
+    brought = [n for n in (*_registered, *_installed()) if n not in ONNXRUNTIME]
+    return [*dict.fromkeys(brought), *ONNXRUNTIME]
+
+
+def available() -> list[str]:
+    """The names of those that can run something here."""
+    return [name for name in names() if why_not(name) is None]
+
+
+def is_known(name: str) -> bool:
+    return name in ONNXRUNTIME or name in _registered or name in _installed()
+
+
+def why_not(name: str) -> str | None:
+    """None when a known provider can be used, else the sentence that says why not."""
+    if name == CPU:
+        return None
+    if name not in _registered and name not in _installed():
+        return f"Sardonyx has no provider for {ONNXRUNTIME[name]} in this installation; nodes run on the CPU instead"
+    try:
+        return make(name, {}).probe()
+    except Exception as error:  # another package's code: whatever is wrong with it must not stop a session
+        return f"{name} cannot be loaded ({type(error).__name__}: {error})"
+
+
+def make(name: str, options: Mapping[str, str]) -> Provider:
+    """The provider of a name, with the options of a session."""
+    found = _registered.get(name) or _loaded(name)
+    if getattr(found, "name", None) != name:
+        raise EPFail("a provider must have the name it is registered under", expected=name, got=repr(found))
+    if isinstance(found, type):
+        try:
+            made: Provider = found(**options)
+        except TypeError as error:
+            raise EPFail(f"{name} does not take these options: {error}", got=dict(options)) from error
+        return made
+    if options:
+        raise EPFail(f"{name} takes no options", got=dict(options))
+    provider: Provider = found
+    return provider
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """The entry points of this environment, looked up once: that reads the metadata of every package."""
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+@cache
+def _loaded(name: str) -> Any:
+    return _installed()[name].load()
