@@ -55,7 +55,7 @@ def test_typing_marker_is_shipped() -> None:
 
 
 def test_no_paths_of_one_machine() -> None:
-    rooted = re.compile(r"(?<![\w./])/(?:" + "|".join(("home", "root", "work", "opt", "Users", "tmp")) + r")/\w")
+    rooted = re.compile(r"(?<![\w./}])/(?:" + "|".join(("home", "root", "work", "opt", "Users", "tmp")) + r")/\w")
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in ours()

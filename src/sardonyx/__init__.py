@@ -52,13 +52,16 @@ _HOMES: dict[str, str] = {
     "InferenceSession": "session.session",
     "SparseTensor": "session.sparse",
     "as_onnxruntime": "shim",
+    **dict.fromkeys(("bisect_model", "optimize_model"), "optimize.api"),
 }  # fmt: skip
-_MODULES = ("backend", "capi", "datasets", "errors", "shim")
+_MODULES = ("backend", "capi", "datasets", "errors", "shim", "transformers")
 _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from sardonyx.optimize.api import bisect_model as bisect_model
+    from sardonyx.optimize.api import optimize_model as optimize_model
     from sardonyx.session.adapters import AdapterFormat as AdapterFormat
     from sardonyx.session.adapters import LoraAdapter as LoraAdapter
     from sardonyx.session.binding import IOBinding as IOBinding

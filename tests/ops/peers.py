@@ -20,7 +20,7 @@ def meaning(name: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> tup
     """What our table says; inputs must come out unchanged."""
     found = registry.find("", name)
     assert found is not None, f"{name} has no meaning"
-    assert set(attributes) <= found.attributes, f"{name} knows no {set(attributes) - found.attributes}"
+    assert set(attributes) <= found.attributes | found.supplied, f"{name} knows no {set(attributes) - found.attributes}"
     before = [None if x is None else x.copy() for x in inputs]
     extra = {"outputs": outputs} if "outputs" in found.supplied else {}
     with np.errstate(all="ignore"):

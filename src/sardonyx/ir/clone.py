@@ -17,24 +17,29 @@ def _graph(graph: Graph, copies: dict[Value, Value]) -> Graph:
     new = Graph(graph.name, [_value(v, copies) for v in graph.inputs], doc=graph.doc)
     new.initializers = {name: _value(v, copies) for name, v in graph.initializers.items()}
     for node in graph.nodes:
-        inputs = [None if v is None else copies[v] for v in node.inputs]
-        attrs = {key: _attr(attr, copies) for key, attr in node.attrs.items()}
-        outputs = [_value(v, copies) for v in node.outputs]
-        copy = Node(
-            node.op_type,
-            inputs,
-            outputs,
-            attrs,
-            domain=node.domain,
-            name=node.name,
-            origin=node.origin,
-            overload=node.overload,
-        )
-        copy.doc = node.doc
-        new.append(copy)
+        new.append(clone_node(node, copies))
     for value, name in zip(graph.outputs, graph.output_names, strict=True):
-        new.add_output(copies[value], name)
+        new.add_output(copies.get(value, value), name)
     return new
+
+
+def clone_node(node: Node, copies: dict[Value, Value]) -> Node:
+    """A copy that belongs to no graph yet; it reads ``copies`` where there are any, and its outputs join them."""
+    inputs = [None if v is None else copies.get(v, v) for v in node.inputs]
+    attrs = {key: _attr(attr, copies) for key, attr in node.attrs.items()}
+    outputs = [_value(v, copies) for v in node.outputs]
+    copy = Node(
+        node.op_type,
+        inputs,
+        outputs,
+        attrs,
+        domain=node.domain,
+        name=node.name,
+        origin=node.origin,
+        overload=node.overload,
+    )
+    copy.doc = node.doc
+    return copy
 
 
 def _value(value: Value, copies: dict[Value, Value]) -> Value:

@@ -15,6 +15,7 @@ from onnx import AttributeProto, defs
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.graph import Node
+from sardonyx.model.types import MAX_RANK
 
 _VARIADIC, _SINGLE = defs.OpSchema.FormalParameterOption.Variadic, defs.OpSchema.FormalParameterOption.Single
 
@@ -79,6 +80,14 @@ def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None
         raise InvalidGraph(f"required attribute {min(missing)!r} is missing", where=where)
     if node.op_type == "Constant" and len(node.attribute) != 1:
         raise InvalidGraph("a Constant has exactly one value", where=where, got=[a.name for a in node.attribute])
+    if node.op_type == "Transpose" and not domain:
+        _check_permutation(node, where)
+
+
+def _check_permutation(node: onnx.NodeProto, where: str) -> None:
+    for a in node.attribute:
+        if a.name == "perm" and (len(a.ints) > MAX_RANK or sorted(a.ints) != list(range(len(a.ints)))):
+            raise InvalidGraph("perm is not a permutation of the axes", where=where, got=list(a.ints[:MAX_RANK]))
 
 
 def is_internal(attribute: str) -> bool:

@@ -33,7 +33,7 @@ def load(
     """Read a model.
 
     ``folder`` is where external data lies when the source is not a path; ``in_memory`` gives the contents of external
-    files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are passed over.
+    files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are ignored.
     With ``infer``, types and shapes are those that onnx's inference adds to what the file states.
     """
     data, skeleton, path = _scanned(source)

@@ -33,7 +33,9 @@ def lowest_opset(model: Model, domain: str = "", *, at_least: int = 1) -> int:
 
 
 def _holds_at(node: Node, version: int) -> bool:
-    """Whether a node in normal form is legal at an opset, and means the same there."""
+    """Whether a node in normal form is legal at an opset, and means the same there; one that onnx lacks is at any."""
+    if _form(node.op_type, newest_version(node.domain), node.domain) is None:
+        return True
     if any(to > version for to, _ in steps_of(node.domain, node.op_type)):
         return False
     form = _form(node.op_type, version, node.domain)

@@ -1,26 +1,36 @@
-"""Types and shapes of a node's outputs, by the rules of onnx's schemas."""
+"""Types and shapes of a node's outputs: by our own rules where there are any, else by those of onnx's schemas."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import shape_inference
 
+from sardonyx.errors import SardonyxError
 from sardonyx.ir import types
-from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model import save
 from sardonyx.model.types import from_proto, to_proto
+from sardonyx.ops import rules, rules_movement, rules_window
+from sardonyx.ops.rules import RULES, Content
+
+assert rules_movement and rules_window, "importing the families registers their rules"
 
 MAX_DATA = 256
 """Elements up to which a constant input is shown to inference, for operators whose shape depends on it."""
+
+MAX_CONTENT = 64
+"""Elements up to which a tensor counts as a shape, or a part of one."""
 
 OPSETS = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
 """What ``normalize`` brings every node to."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def schema_of(domain: str, op_type: str) -> Any:
     """The newest schema of an operator, or None."""
     try:
@@ -29,11 +39,45 @@ def schema_of(domain: str, op_type: str) -> Any:
         return None
 
 
-def infer_node(node: Node) -> None:
+def constant_content(value: Value) -> np.ndarray[Any, Any] | None:
+    """The elements of a small constant of integers, flags or whole floats; None where an element is a fraction."""
+    const = value.const
+    if const is None or value.overridable or const.size > MAX_CONTENT or len(const.shape) > 2:
+        return None
+    kind = const.dtype.kind
+    if kind not in ("int", "uint", "bool") and const.dtype.name not in ("f32", "f64"):
+        return None
+    numbers = const.numpy().reshape(-1).tolist()
+    found = np.empty(len(numbers), object)
+    found[:] = [int(n) if isinstance(n, int) or n.is_integer() else None for n in numbers]
+    return found.reshape(const.shape)
+
+
+def infer_node(node: Node, content: Content = constant_content) -> None:
     """Refine the types of ``node``'s outputs as far as its inputs' types, and small constants, decide them."""
+    for out, found in zip(node.outputs, output_types(node, content), strict=True):
+        out.type = types.merge(found, out.type)
+
+
+def output_types(node: Node, content: Content = constant_content) -> list[ValueType | None]:
+    """What is certain of each output, whatever is said of it already."""
+    rule = RULES.get(node.op_type) if not node.domain else None
+    if rule is not None:
+        try:
+            found = rule(node, content)
+        except (rules.Undecided, SardonyxError, LookupError, ValueError, TypeError, ArithmeticError):
+            found = None
+        if found is not None:
+            count = len(node.outputs)
+            return [*found[:count], *[None] * (count - len(found))]
+    return _by_schema(node)
+
+
+def _by_schema(node: Node) -> list[ValueType | None]:
+    nothing: list[ValueType | None] = [None] * len(node.outputs)
     schema = schema_of(node.domain, node.op_type)
     if schema is None or any(v is not None and v.type is None for v in node.inputs) or any(node.subgraphs()):
-        return
+        return nothing
     proto = save.node_to_proto(node)
     for i, v in enumerate(node.inputs):
         proto.input[i] = "" if v is None else f"i{i}"
@@ -45,25 +89,16 @@ def infer_node(node: Node) -> None:
     try:
         found = shape_inference.infer_node_outputs(schema, proto, in_types, data, None, imports)
     except Exception:  # inference that cannot decide raises many kinds of errors; the run decides then
-        return
-    for i, out in enumerate(node.outputs):
-        if f"o{i}" in found:
-            out.type = types.merge(from_proto(found[f"o{i}"]), out.type)
+        return nothing
+    given = {d: d for v in node.inputs if v is not None for d in v.shape or () if isinstance(d, str)}
+    return [_with_names(from_proto(found[f"o{i}"]), given) if f"o{i}" in found else None for i in range(len(nothing))]
 
 
-def infer_graph(graph: Graph) -> None:
-    """Refine every output of a graph that is not fully known, in order."""
-    for node in graph.nodes:
-        if any(not _is_known(out) for out in node.outputs):
-            infer_node(node)
-        for _, sub in node.subgraphs():
-            infer_graph(sub)
-
-
-def _is_known(value: Value) -> bool:
-    if isinstance(value.type, types.TensorType):
-        return value.type.shape is not None and None not in value.type.shape
-    return value.type is not None
+def _with_names(t: ValueType | None, given: dict[str, str]) -> ValueType | None:
+    """A type whose names are the very expressions that the inputs have."""
+    if not isinstance(t, TensorType) or t.shape is None:
+        return t
+    return TensorType(t.dtype, tuple(given.get(d) if isinstance(d, str) else d for d in t.shape))
 
 
 def _is_small(value: Value) -> bool:

@@ -18,7 +18,7 @@ from sardonyx.errors import OutOfBudget
 
 GROWTH = 1024
 """Bytes that a value may have for each byte of the model's weights and the caller's feeds."""
-FREE_NBYTES = 128 << 20
+FREE_NBYTES = 192 << 20
 """Bytes that a value may have in any case."""
 
 _held: ContextVar[int] = ContextVar("held_nbytes", default=0)

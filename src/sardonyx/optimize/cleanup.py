@@ -68,7 +68,7 @@ def _attributes(node: Node) -> Hashable:
 def _frozen(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         return _content(value) if value.nbytes <= SHARED_NBYTES else (id(value),)
-    if isinstance(value, list):
+    if isinstance(value, list) and any(isinstance(v, Tensor) for v in value[:1]):
         return ("list", *(_frozen(v) for v in value))
     return (type(value).__name__, repr(value))
 

@@ -13,12 +13,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, TypeVar
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Apply, Match, written
+
+
+MAX_READINGS = 8
+"""Ways of reading one expression that are tried: a commutative operator has two."""
 
 
 class Refused(Exception):
@@ -50,8 +55,9 @@ class Fusion:
     def apply(self, graph: Graph, root: Node, log: Log) -> bool:
         """Replace the expression that ends at ``root``, if it is one of this fusion's."""
         for pattern in self.patterns:
-            for m in pattern.match(root.outputs[pattern.output], Match({}, {})):
-                return self._replace(graph, root, m, log)
+            for m in islice(pattern.match(root.outputs[pattern.output], Match({}, {})), MAX_READINGS):
+                if self._replace(graph, root, m, log):
+                    return True
         return False
 
     def _replace(self, graph: Graph, root: Node, m: Match, log: Log) -> bool:

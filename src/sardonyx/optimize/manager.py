@@ -56,7 +56,10 @@ class Log:
         self.report.rewrites.append(Rewrite(self.name, node.origin, what))
 
     def declined(self, node: Node, reason: str) -> None:
-        self.report.declined.append(Declined(self.name, node.label, reason))
+        """Report a near miss, once."""
+        miss = Declined(self.name, node.label, reason)
+        if self.report.declined[-1:] != [miss]:
+            self.report.declined.append(miss)
 
 
 def _remove_dead(nodes: Sequence[Node]) -> None:

@@ -8,8 +8,17 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.ir.shape import is_static
 from sardonyx.optimize.manager import Log, optimization
+
+NOT_NEGATIVE = frozenset({"Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus"})
+"""Operators on floats whose result is never less than zero."""
+
+TO_THE_END = 2**31 - 1
+"""Where exporters end a slice that takes everything."""
+
+
+COMPUTED = frozenset({"Add", "Sub", "Mul", "Div", "Pow"})
+"""Operators that stay where they make a graph output, as they do in onnxruntime: the output's name is theirs."""
 
 
 @optimization("RemoveNoOps")
@@ -25,7 +34,7 @@ def remove_no_ops(graph: Graph, log: Log) -> None:
         if same is None:
             continue
         out = node.outputs[0]
-        if out.is_output and graph.parent is not None and same.producer is None:
+        if out.is_output and (node.op_type in COMPUTED or (graph.parent is not None and same.producer is None)):
             continue
         log.replace(graph, [node], [out], [same], [], f"removed: it gives back {same.name!r}")
 
@@ -49,9 +58,66 @@ def _cast(node: Node) -> Value | None:
     return x if x.dtype.onnx == node.attrs.get("to") else None
 
 
+def _cast_like(node: Node) -> Value | None:
+    x, like = node.inputs[0], node.inputs[1]
+    if x is None or like is None or x.dtype is not like.dtype or x.dtype in (None, dtypes.f16, dtypes.bf16):
+        return None
+    return x
+
+
 def _same_shape(node: Node) -> Value | None:
     x, out = node.inputs[0], node.outputs[0]
-    return x if x is not None and is_static(x.shape) and x.shape == out.shape else None
+    return x if x is not None and x.shape is not None and x.shape == out.shape and None not in x.shape else None
+
+
+def _slice(node: Node) -> Value | None:
+    """Forward from the first to the last of every axis that it names."""
+    x, starts, ends = node.inputs[:3]
+    steps = node.input(4)
+    if starts is None or ends is None or not (steps is None or (steps.is_const and (steps.numpy() == 1).all())):
+        return None
+    if _same_shape(node) is not None:
+        return x
+    whole = starts.is_const and ends.is_const and not starts.numpy().any() and (ends.numpy() >= TO_THE_END).all()
+    return x if whole else None
+
+
+def _tile(node: Node) -> Value | None:
+    x, repeats = node.inputs
+    if x is None or repeats is None or not repeats.is_const or repeats.shape != (x.rank,):
+        return None
+    return x if (repeats.numpy() == 1).all() else None
+
+
+def _expand(node: Node) -> Value | None:
+    """To a shape that adds no axis and lengthens none."""
+    x, target = _same_shape(node), node.inputs[1]
+    if x is None or x.shape is None or target is None or not target.is_const:
+        return x
+    wanted = target.numpy().tolist()
+    fits = len(wanted) <= len(x.shape) and all(w in (1, d) for w, d in zip(wanted[::-1], x.shape[::-1], strict=False))
+    return x if fits else None
+
+
+def _clip(node: Node) -> Value | None:
+    return node.inputs[0] if node.input(1) is None and node.input(2) is None else None
+
+
+def _split(node: Node) -> Value | None:
+    return node.inputs[0] if len(node.outputs) == 1 and node.input(1) is None else None
+
+
+def _twice(node: Node) -> Value | None:
+    """An operator that undoes itself, applied to itself."""
+    x = node.inputs[0]
+    made = x.producer if x is not None else None
+    return made.inputs[0] if made is not None and made.op_type == node.op_type and not made.domain else None
+
+
+def _relu(node: Node) -> Value | None:
+    x = node.inputs[0]
+    made = x.producer if x is not None else None
+    return x if made is not None and not made.domain and made.op_type in NOT_NEGATIVE else None
 
 
 def _transpose(node: Node) -> Value | None:
@@ -92,12 +158,19 @@ RULES: dict[str, Callable[[Node], Value | None]] = {
     "Identity": _identity,
     "Dropout": _dropout,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Reshape": _same_shape,
-    "Expand": _same_shape,
+    "Expand": _expand,
     "Flatten": _same_shape,
     "Squeeze": _same_shape,
     "Unsqueeze": _same_shape,
-    "Tile": _same_shape,
+    "Slice": _slice,
+    "Tile": _tile,
+    "Split": _split,
+    "Clip": _clip,
+    "Relu": _relu,
+    "Neg": _twice,
+    "Not": _twice,
     "Transpose": _transpose,
     "Concat": _single,
     "Sum": _single,
@@ -109,6 +182,9 @@ RULES: dict[str, Callable[[Node], Value | None]] = {
     "Sub": _neutral(0, either=False),
     "Mul": _neutral(1, either=True),
     "Div": _neutral(1, either=False),
+    "Pow": _neutral(1, either=False),
+    "And": _neutral(1, either=True),
+    "Or": _neutral(0, either=True),
 }
 """Operator to the input that it gives back unchanged, or None where it does something. Adding 0 to a float is left: it
 turns -0 into 0."""

@@ -5,14 +5,92 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sardonyx.ir.graph import Graph
-from sardonyx.optimize import cleanup, fold, manager, noop, shapes
-from sardonyx.optimize.fusions import norm
+from sardonyx.optimize import branches, cleanup, fold, fold_shapes, manager, noop, shapes
+from sardonyx.optimize.fusions import (
+    activation,
+    arithmetic,
+    attention,
+    attention_parts,
+    casts,
+    conv,
+    flat_attention,
+    gemm,
+    heads,
+    movement,
+    norm,
+    pad,
+    positions,
+    reshapes,
+    rotary,
+    space_to_depth,
+    transposes,
+)
 from sardonyx.optimize.report import Report
+from sardonyx.optimize.spelling import activation as spelled_activation
+from sardonyx.optimize.spelling import attention as spelled_attention
+from sardonyx.optimize.spelling import attention_mask as spelled_attention_mask
+from sardonyx.optimize.spelling import conv as spelled_conv
+from sardonyx.optimize.spelling import embedding as spelled_embedding
+from sardonyx.optimize.spelling import matmul as spelled_matmul
+from sardonyx.optimize.spelling import norm as spelled_norm
+from sardonyx.optimize.spelling import quantized, quantized_blocks, quantized_matmul, quantized_movement
 
-SHAPES = ("InferShapes", "RemoveNoOps", "FoldConstants", "InferShapes")
+SHAPES = ("RemoveNoOps", "FoldConstants", "InlineBranches", "FoldShapes", "FoldConstants", "InferShapes")
 """What is known decides what fits: shapes and constants first."""
 
-SIMPLIFY = ("RemoveNoOps",)
+POINTWISE = (
+    "RemoveDeadCode",
+    "RemoveNoOps",
+    "FoldCastLike",
+    "FuseCasts",
+    "CancelQuantization",
+    "FuseNotWhere",
+    "FuseDivMul",
+    "FuseMinMax",
+    "FuseClips",
+    "FoldClipRelu",
+    "FoldExpand",
+    "FoldShapeOfPointwise",
+)
+MOVEMENT = (
+    "FuseSpaceToDepth",
+    "FuseSlices",
+    "FuseGatherUnsqueeze",
+    "CancelSplits",
+    "FuseConcats",
+    "FuseTransposes",
+    "CancelTransposes",
+    "FuseTransposes",
+    "FoldTransposeReduce",
+    "FoldShapeOfTranspose",
+    "FoldUnitTranspose",
+    "FoldTransposedConstants",
+    "FuseFlatSoftmax",
+    "FuseReshapes",
+    "RemoveNoOps",
+)
+"""What moves elements, before the products that read them."""
+PRODUCTS = (
+    "FoldGatherConv",
+    "FoldPadConv",
+    "FoldPadAveragePool",
+    "FoldPadMaxPool",
+    "FoldConvMul",
+    "FoldConvAdd",
+    "FoldConvBatchNorm",
+    "FoldConvMul",
+    "FoldConvAdd",
+    "FoldBatchNormConv",
+    "FoldMatMulBatchNorm",
+    "FuseMatMulAdd",
+    "FuseGemmTranspose",
+    "FuseTransposeGemm",
+    "FuseGemmAdd",
+    "FoldGemmMul",
+    "FoldGemmBatchNorm",
+)
+"""What goes into the weights of a product, nearest first: a chain is folded link by link."""
+SIMPLIFY = (*POINTWISE, *MOVEMENT, *PRODUCTS)
 """Rewrites that leave fewer or cheaper nodes of the same vocabulary."""
 
 CLEANUP = ("FoldConstants", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
@@ -20,14 +98,89 @@ CLEANUP = ("FoldConstants", "ShareConstants", "ShareDuplicates", "RemoveDeadCode
 RAISE = (
     "FuseLayerNorm",
     "FuseRMSNorm",
+    "FuseNormScale",
+    "FuseNormBias",
+    "FuseNormCast",
+    "FuseNormScale",
+    "FuseNormBias",
+    "FuseGroupNorm",
+    "FuseLpNormalization",
+    "FuseGlobalAveragePool",
+    "FuseSoftmax",
+    "FuseGelu",
+    "FuseTanhGelu",
+    "FuseSoftplus",
+    "FuseMish",
+    "FuseHardSigmoid",
+    "FuseHardSwish",
+    "FuseSwish",
+    "FuseLeakyRelu",
+    "FusePRelu",
 )
 """Fusions of written-out expressions into operators of ai.onnx."""
 
-CONTRIB: tuple[str, ...] = ()
+ATTENTION = (
+    "FuseRotaryEmbedding",
+    "FuseAttention",
+    "FuseFlatAttention",
+    "FuseReshapes",
+    "FoldAttentionScale",
+    "FoldRepeatedHeads",
+    "RemoveDeadCode",
+    "FoldPast",
+    "FoldHeads",
+    "FoldAttentionScale",
+    "FoldPositionGather",
+    "FoldMask",
+)
+"""The core first, then what stands around it, from the inside out."""
+
+LATE = ("FoldMulConv", "MultiplyByReciprocal")
+"""What would hide an expression from the fusions above."""
+
+QUANTIZED = (
+    "FoldQuantizedClip",
+    "SinkDequantize",
+    "CancelQuantization",
+    "RaiseQuantize",
+    "SpellQLinear",
+    "SpellQLinearAveragePool",
+    "SpellIntegerGemm",
+    "SpellQGemm",
+    "SpellMatMulIntegerToFloat",
+    "SpellDequantizedMatMul",
+    "SpellDynamicQuantizeMatMul",
+    "SpellMatMulNBits",
+    "RemoveDeadCode",
+)
+"""Integers as far as they reach, then the operators that read and give them."""
+
+CONTRIB = (
+    "SpellAttention",
+    "AdaptAttentionMasks",
+    "ShareConstants",
+    "ShareDuplicates",
+    "RemoveDeadCode",
+    *QUANTIZED,
+    "SpellEmbedLayerNorm",
+    "SpellSkipLayerNorm",
+    "SpellSimplifiedLayerNorm",
+    "SpellBiasGelu",
+    "SpellGelu",
+    "SpellQuickGelu",
+    "SpellQuantizedBias",
+    "SpellShapesLast",
+    "SpellConvAdd",
+    "SpellConvActivation",
+    "SpellGemmActivation",
+    "SpellMatMulTranspose",
+    "SpellMatMulScale",
+    "RemoveDeadCode",
+)
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
 BASIC = (*SHAPES, *SIMPLIFY, *CLEANUP)
-EXTENDED = (*BASIC, *RAISE, *CLEANUP)
+EXTENDED = (*BASIC, *RAISE, *ATTENTION, *LATE, *CLEANUP)
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "disabled": (),
@@ -37,7 +190,8 @@ LEVELS: dict[str, tuple[str, ...]] = {
     "all": EXTENDED,
 }
 
-ONNXRUNTIME_NAMES: dict[str, str] = {
+ONNXRUNTIME_NAMES: dict[str, str | tuple[str, ...]] = {
+    "AttentionFusion": ("FuseAttention", "SpellAttention"),
     "ConstantFolding": "FoldConstants",
     "ConstantSharing": "ShareConstants",
     "CommonSubexpressionElimination": "ShareDuplicates",
@@ -47,13 +201,37 @@ ONNXRUNTIME_NAMES: dict[str, str] = {
     "CastElimination": "RemoveNoOps",
     "ExpandElimination": "RemoveNoOps",
     "NoopElimination": "RemoveNoOps",
+    "UnsqueezeElimination": "FuseReshapes",
+    "ReshapeFusion": "FuseReshapes",
+    "CastChainElimination": "FuseCasts",
+    "RemoveDuplicateCastTransformer": "FuseCasts",
+    "DoubleQDQPairsRemover": "CancelQuantization",
+    "NotWhereFusion": "FuseNotWhere",
+    "DivMulFusion": "FuseDivMul",
+    "FuseReluClip": ("FuseClips", "FoldClipRelu"),
+    "PreShapeNodeElimination": "FoldShapeOfPointwise",
+    "SliceConcatToSpaceToDepthFusion": "FuseSpaceToDepth",
+    "TransposeOptimizer": ("FuseTransposes", "CancelTransposes", "FoldTransposeReduce", "FoldShapeOfTranspose"),
+    "PadFusion": ("FoldPadConv", "FoldPadAveragePool", "FoldPadMaxPool"),
+    "ConvMulFusion": "FoldConvMul",
+    "ConvAddFusion": "FoldConvAdd",
+    "ConvBNFusion": "FoldConvBatchNorm",
+    "MatmulBNFusion": ("FoldMatMulBatchNorm", "FoldGemmBatchNorm"),
+    "MatMulAddFusion": "FuseMatMulAdd",
+    "GemmTransposeFusion": ("FuseGemmTranspose", "FuseTransposeGemm"),
+    "GemmSumFusion": "FuseGemmAdd",
 }
 """onnxruntime's optimizers and the pass that does their work here, so that ``disabled_optimizers`` keeps its meaning."""
 
-_MODULES = (cleanup, fold, noop, norm, shapes)
+_MODULES = (
+    activation, arithmetic, attention, attention_parts, branches, casts, cleanup, conv, flat_attention, fold, fold_shapes, gemm, heads, movement, noop, norm, pad, positions, quantized, quantized_blocks,
+    quantized_matmul, quantized_movement, reshapes, rotary, shapes, space_to_depth,
+    spelled_activation, spelled_attention, spelled_attention_mask, spelled_conv, spelled_embedding, spelled_matmul, spelled_norm, transposes,
+)  # fmt: skip
 
 
 def optimize(graph: Graph, level: str, disabled: Collection[str] = ()) -> Report:
     """Rewrite a graph in place by the passes of a level, leaving out those named in ``disabled``."""
-    off = {ONNXRUNTIME_NAMES.get(name, name) for name in disabled}
+    named = [ONNXRUNTIME_NAMES.get(name, name) for name in disabled]
+    off = {ours for names in named for ours in ((names,) if isinstance(names, str) else names)}
     return manager.run(graph, LEVELS[level], off)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Dim
 from sardonyx.ir.graph import Graph, Value
 from sardonyx.ir.types import TensorType
-from sardonyx.ops.infer import infer_graph
 from sardonyx.optimize.manager import Log, optimization
+from sardonyx.optimize.symbolic import Facts
 
 
 @optimization("InferShapes")
 def infer_shapes(graph: Graph, log: Log) -> None:
-    """Refine what is known of every value."""
-    infer_graph(graph)
+    """The type of every value, with dimensions as expressions of those of the inputs."""
+    Facts().walk(graph)
 
 
 def fix_dimensions(graph: Graph, by_name: Mapping[str, int], by_denotation: Mapping[str, int]) -> None:
@@ -36,4 +38,11 @@ def _substitute(graph: Graph, sizes: Mapping[str, int]) -> None:
     for value in values:
         t = value.type
         if isinstance(t, TensorType) and t.shape is not None and any(isinstance(d, str) for d in t.shape):
-            value.type = replace(t, shape=tuple(sizes.get(d, d) if isinstance(d, str) else d for d in t.shape))
+            value.type = replace(t, shape=tuple(_fixed(d, sizes) for d in t.shape))
+
+
+def _fixed(d: Dim, sizes: Mapping[str, int]) -> Dim:
+    """A dimension, with numbers for the names that have them; the text of an expression is a name too."""
+    if not isinstance(d, str) or d in sizes:
+        return sizes.get(d, d) if isinstance(d, str) else d
+    return dims.evaluate(d, sizes) if any(name in sizes for name in dims.names(d)) else d

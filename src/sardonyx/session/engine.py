@@ -5,25 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from sardonyx import knobs
-from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, ModelLoadCanceled
+from sardonyx.errors import Fail, InvalidGraph, ModelLoadCanceled
 from sardonyx.interpret.bind import is_runnable
 from sardonyx.ir import types
-from sardonyx.ir.graph import Model, Node, Value
+from sardonyx.ir.dims import is_fresh
+from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.sparse import SparseTensor
 from sardonyx.ir.spec import verify
+from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import SparseTensorType, TensorType, ValueType
 from sardonyx.model.load import load
 from sardonyx.model.save import save
-from sardonyx.normalize.run import lowest_opset, normalize
+from sardonyx.normalize.run import normalize
 from sardonyx.ops import limits
 from sardonyx.ops.infer import OPSETS
 from sardonyx.optimize.pipelines import optimize
+from sardonyx.optimize.report import Report
 from sardonyx.optimize.shapes import fix_dimensions
 from sardonyx.partition.assign import Owner, assign, cut, prepare
 from sardonyx.partition.provider import Executable, Part, Provider, RunContext
@@ -59,7 +62,9 @@ class Engine:
         parts: list[tuple[Part, Executable]],
         explanation: Explanation,
         phases: dict[str, float],
+        weights_nbytes: int,
     ) -> None:
+        """``weights_nbytes`` is what the model's file holds; constants made by the optimizer are not counted."""
         self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
         self.overridable = [v for v in model.graph.inputs if v.overridable]
         self._explanation = explanation
@@ -67,7 +72,7 @@ class Engine:
         self._given = tuple(model.graph.outputs)
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
         self._names = tuple(v.name for v in model.graph.inputs)
-        self._weights_nbytes = sum(v.const.nbytes for v in model.graph.initializers.values() if v.const is not None)
+        self._weights_nbytes = weights_nbytes
         self._whole = self._is_whole()
 
     def _is_whole(self) -> bool:
@@ -176,6 +181,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
             initializers=options.initializers,
         )
         graph, written = model.graph, dict(model.opsets)
+        weights_nbytes = sum(_constants_nbytes(graph))
         inputs = [v for v in graph.inputs if not v.overridable]
         stated = [v.type for v in graph.outputs]
     with phase("normalize"):
@@ -184,7 +190,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
     with phase("optimize"):
         report = optimize(graph, options.level, options.disabled_passes)
         if options.save_path is not None:
-            _save(model, written, options.save_path)
+            _save(model, written, options.level, report, options.save_path)
     with phase("partition"):
         owners = assign(graph, [*options.providers, ReferenceProvider()])
         _refuse_orphans(model, owners)
@@ -192,23 +198,38 @@ def build(source: Any, options: BuildOptions) -> Engine:
         pieces = cut(graph, owners)
     with phase("compile"):
         parts = [(part, provider.compile(part)) for provider, part in pieces]
-    known = [types.merge(t, v.type) for t, v in zip(stated, graph.outputs, strict=True)]
+    known = [types.merge(t, _shown(v.type)) for t, v in zip(stated, graph.outputs, strict=True)]
     known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
-    return Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases)
+    return Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases, weights_nbytes)
+
+
+def _shown(t: ValueType | None) -> ValueType | None:
+    """A type without the dimensions that only inference has names for."""
+    if not isinstance(t, TensorType) or t.shape is None:
+        return t
+    return TensorType(t.dtype, tuple(None if is_fresh(d) else d for d in t.shape))
 
 
 def _as_sparse(t: ValueType | None) -> ValueType | None:
     return SparseTensorType(t.dtype, t.shape) if isinstance(t, TensorType) else t
 
 
-def _save(model: Model, written: dict[str, int], path: str) -> None:
-    """Write the model as optimized, at the lowest opsets, from those it was written for on, that can say it."""
-    opsets = {
-        d: lowest_opset(model, d, at_least=written.get(d, 1)) if d in ("", "ai.onnx.ml") else v
-        for d, v in model.opsets.items()
-    }
-    save(replace(model, opsets=opsets), path)
+def _save(model: Model, written: dict[str, int], level: str, report: Report, path: str) -> None:
+    """Write the model as optimized, with onnxruntime's own operators where the level fuses into them."""
+    from sardonyx.optimize.spelling.spell import spell
+
+    spelling = "portable" if level in ("disabled", "basic") else "contrib"
+    save(spell(model, spelling, written, level=level, report=report), path)
+
+
+def _constants_nbytes(graph: Graph) -> Iterator[int]:
+    for value in graph.initializers.values():
+        yield value.const.nbytes if value.const is not None else 0
+    for node in graph.nodes:
+        yield from (attr.nbytes for attr in node.attrs.values() if isinstance(attr, Tensor))
+        for _, sub in node.subgraphs():
+            yield from _constants_nbytes(sub)
 
 
 def _refuse_orphans(model: Model, owners: dict[Node, Owner]) -> None:

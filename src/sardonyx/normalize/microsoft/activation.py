@@ -13,6 +13,7 @@ from sardonyx.normalize.registry import expand
 PARAMETERS = {
     "Elu": ("alpha",),
     "HardSigmoid": ("alpha", "beta"),
+    "HardSwish": (),
     "LeakyRelu": ("alpha",),
     "Relu": (),
     "ScaledTanh": ("alpha", "beta"),

@@ -1,46 +1,313 @@
-"""Normalizations written out: LayerNormalization and RMSNormalization."""
+"""Normalizations written out: layer, RMS, instance, group and L2 norm.
+
+The standardized core becomes an operator with a scale of ones first; a factor and an addend that follow are taken in
+after, and casts around it last, so each way of writing those is stated once.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
-from sardonyx.ir.graph import Value
+from sardonyx.ir.graph import Node, Value
 from sardonyx.optimize.fusion import Fusion, fusion, require
-from sardonyx.optimize.pattern import Match
+from sardonyx.optimize.fusions.checks import (
+    fits_trailing,
+    number,
+    per_channel,
+    require_float,
+    require_shape_of,
+    result,
+    same_shape,
+    sizes,
+)
+from sardonyx.optimize.pattern import Match, attribute
+
+MAX_ONES = 1 << 20
+"""Elements up to which a scale of ones may be made up."""
+
+MAX_NORM_EPSILON = 1e-7
+"""A lower bound of a norm that only keeps a division by zero away."""
+
+NORMS = ("LayerNormalization", "RMSNormalization")
 
 
-def _vector(v: Value, what: str) -> None:
-    require(v.rank == 1, f"{what} is not 1-D", v)
+def mean(op: Any, x: Any, name: str) -> Any:
+    """The mean over constant axes, which stay."""
+    return op.ReduceMean(x, axes=lambda axes: True, keepdims=1, name=name)
 
 
-@fusion
-class FuseRMSNorm(Fusion):
-    """x / sqrt(mean(x * x) + eps) * scale  ->  RMSNormalization(x, scale)."""
+def square(op: Any, x: Any) -> Any:
+    return op.either(op.Pow(x, 2.0), x * x)
 
-    def pattern(self, op: Any, x: Any, scale: Any, eps: Any) -> Any:
-        square = op.either(op.Pow(x, 2.0), x * x)
-        root = op.Sqrt(op.ReduceMean(square, axes=[-1], keepdims=1) + eps)
-        return op.either(x / root, x * op.Reciprocal(root), x * (1.0 / root)) * scale
 
-    def rewrite(self, op: Builder, m: Match) -> Any:
-        require(m.eps.is_scalar_const, "epsilon is not a scalar constant", m.eps)
-        _vector(m.scale, "scale")
-        return op.RMSNormalization(m.x, m.scale, axis=-1, epsilon=float(m.eps.item()))
+def inverse_root(op: Any, variance: Any, eps: Any) -> tuple[Any, Any]:
+    """sqrt(variance + eps) and its inverse, as exporters write them."""
+    power = variance + eps
+    root = op.either(op.Sqrt(power), op.Pow(power, 0.5))
+    return root, op.either(op.Reciprocal(root), 1.0 / root, op.Pow(power, -0.5))
+
+
+def axes_of(node: Node) -> list[int]:
+    """The constant axes of a reduction, from 0 up and in order."""
+    x, axes = node.inputs[0], node.inputs[1]
+    assert x is not None and axes is not None
+    require(x.rank is not None, "the rank is not known", x)
+    return sorted(int(a) % (x.rank or 1) for a in axes.numpy().reshape(-1))
+
+
+def trailing(node: Node) -> int:
+    """How many last axes a reduction is over, and nothing else."""
+    x, axes = node.inputs[0], axes_of(node)
+    assert x is not None and x.rank is not None
+    require(axes == list(range(x.rank - len(axes), x.rank)) and axes, f"axes {axes} are not the last ones", x)
+    return len(axes)
+
+
+def ones(op: Builder, x: Value, count: int) -> Value:
+    """A scale of ones for the last axes of ``x``."""
+    shape = sizes(x, -count)
+    require(shape is not None, "the normalized dimensions are not known numbers", x)
+    require(np.prod(shape or ()) <= MAX_ONES, "the normalized dimensions are too large for a scale of ones", x)
+    assert x.dtype is not None
+    return op.const(np.ones(shape or (), x.dtype.numpy))
+
+
+def is_ones(v: Value | None) -> bool:
+    return v is not None and v.is_const and bool((v.numpy() == 1).all())
 
 
 @fusion
 class FuseLayerNorm(Fusion):
-    """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * scale + bias  ->  LayerNormalization(x, scale, bias)."""
+    """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)  ->  LayerNormalization(x, 1), InstanceNormalization(x, 1, 0).
 
-    def pattern(self, op: Any, x: Any, scale: Any, bias: Any, eps: Any) -> Any:
-        centred = x - op.ReduceMean(x, axes=[-1], keepdims=1)
-        square = op.either(op.Pow(centred, 2.0), centred * centred)
-        root = op.Sqrt(op.ReduceMean(square, axes=[-1], keepdims=1) + eps)
-        return op.either(centred / root, centred * op.Reciprocal(root)) * scale + bias
+    Also with a scale, and the bias, multiplied out: x * (scale / root) + (bias - mean(x) * (scale / root)).
+    """
+
+    def pattern(self, op: Any, x: Any, eps: Any, scale: Any, bias: Any) -> Any:
+        average = mean(op, x, "mean")
+        centred = x - average
+        root, inverse = inverse_root(op, mean(op, square(op, centred), "variance"), eps)
+        factor = op.either(inverse * scale, scale / root, inverse)
+        return (
+            centred / root,
+            centred * inverse,
+            centred * op.either(inverse * scale, scale / root),
+            x * factor + (bias - average * factor),
+            (x * factor - average * factor) + bias,
+            x * factor - average * factor,
+        )
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        require(m.eps.is_scalar_const, "epsilon is not a scalar constant", m.eps)
-        _vector(m.scale, "scale")
-        _vector(m.bias, "bias")
-        return op.LayerNormalization(m.x, m.scale, m.bias, axis=-1, epsilon=float(m.eps.item()))
+        eps = number(m.eps, "epsilon")
+        scale, bias = m.values.get("scale"), m.values.get("bias")
+        require_float(m.x)
+        axes = axes_of(m.node("mean"))
+        require(axes == axes_of(m.node("variance")), "mean and variance are over different axes", m.x)
+        if scale is None and bias is None and m.x.rank >= 4 and axes == list(range(2, m.x.rank)):
+            channels = sizes(m.x, 1, 2)
+            require(channels is not None, "the number of channels is not known", m.x)
+            one, zero = (op.const(np.full(channels or (), n, m.x.dtype.numpy)) for n in (1, 0))
+            return op.InstanceNormalization(m.x, one, zero, epsilon=eps)
+        count = trailing(m.node("mean"))
+        require(scale is None or fits_trailing(scale, m.x, count), "scale does not fit the normalized axes", scale)
+        require(bias is None or fits_trailing(bias, m.x, count), "bias does not fit the normalized axes", bias)
+        if scale is None:
+            scale = ones(op, m.x, count)
+        return op.LayerNormalization(m.x, scale, bias, axis=-count, epsilon=eps)
+
+
+@fusion
+class FuseRMSNorm(Fusion):
+    """x / sqrt(mean(x * x) + eps)  ->  RMSNormalization(x, 1)."""
+
+    def pattern(self, op: Any, x: Any, eps: Any, scale: Any) -> Any:
+        root, inverse = inverse_root(op, mean(op, square(op, x), "mean"), eps)
+        return x / root, x * inverse, x * op.either(inverse * scale, scale / root)
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        eps, scale = number(m.eps, "epsilon"), m.values.get("scale")
+        require_float(m.x)
+        count = trailing(m.node("mean"))
+        require(scale is None or fits_trailing(scale, m.x, count), "scale does not fit the normalized axes", scale)
+        return op.RMSNormalization(m.x, ones(op, m.x, count) if scale is None else scale, axis=-count, epsilon=eps)
+
+
+@fusion
+class FuseNormCast(Fusion):
+    """Cast(norm(Cast(x, f32), scale, bias), type of x)  ->  norm(x, scale, bias), which computes in f32 by itself."""
+
+    def pattern(self, op: Any, x: Any, scale: Any) -> Any:
+        wide = op.Cast(x, to=dtypes.f32.onnx)
+        return op.Cast(op.call("", NORMS, wide, scale, op.optional("bias"), stash_type=1, name="norm"))
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        norm = m.node("norm")
+        require(m.x.dtype in (dtypes.f16, dtypes.bf16), "the narrow type is not a half", m.x)
+        require(result(m).dtype is m.x.dtype, "the result is cast to another type", result(m))
+        parameters = [_narrow(op, v, m.x.dtype.numpy) for v in (m.scale, m.bias)]
+        return op.call("", norm.op_type, m.x, *parameters, **norm.attrs)
+
+
+def _narrow(op: Builder, v: Value | None, dtype: Any) -> Value | None:
+    """A constant in a narrower type that holds all its elements."""
+    if v is None:
+        return None
+    require(v.is_const, "it is not constant", v)
+    array = v.numpy()
+    require((array.astype(dtype).astype(array.dtype) == array).all(), "it would be rounded", v)
+    return op.const(array.astype(dtype))
+
+
+def _given(m: Match, name: str) -> Any:
+    """What a variable of one of several patterns stands for; None where it is not in the one that fits."""
+    return m.values.get(name)
+
+
+@fusion
+class FuseNormScale(Fusion):
+    """norm(x, 1) * scale  ->  norm(x, scale), for layer, RMS and instance norm."""
+
+    def pattern(self, op: Any, x: Any, one: Any, zero: Any, scale: Any) -> Any:
+        layer = op.call("", NORMS, x, one, None, name="norm")
+        return layer * scale, op.InstanceNormalization(x, one, zero, name="norm") * scale
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        norm, zero = m.node("norm"), _given(m, "zero")
+        require(is_ones(m.one), "the normalization has a scale already", m.one)
+        if norm.op_type == "InstanceNormalization":
+            require(zero.is_const and not zero.numpy().any(), "the normalization has a bias already", zero)
+            if fits_trailing(m.scale, m.x, m.x.rank - 2):
+                return op.LayerNormalization(m.x, m.scale, axis=2, **norm.attrs)
+            return op.InstanceNormalization(m.x, _channels(op, m.scale, m.x), zero, **norm.attrs)
+        require(m.scale.dtype is m.x.dtype, "scale is of another type", m.scale)
+        return op.call("", norm.op_type, m.x, _trailing(op, m.scale, m.x, norm, "scale"), **norm.attrs)
+
+
+@fusion
+class FuseNormBias(Fusion):
+    """norm(x, scale) + bias  ->  norm(x, scale, bias), for layer and instance norm."""
+
+    def pattern(self, op: Any, x: Any, scale: Any, zero: Any, bias: Any) -> Any:
+        layer = op.LayerNormalization(x, scale, None, name="norm")
+        return layer + bias, op.InstanceNormalization(x, scale, zero, name="norm") + bias
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        norm, zero = m.node("norm"), _given(m, "zero")
+        if norm.op_type == "InstanceNormalization":
+            require(zero.is_const and not zero.numpy().any(), "the normalization has a bias already", zero)
+            return op.InstanceNormalization(m.x, m.scale, _channels(op, m.bias, m.x), **norm.attrs)
+        return op.LayerNormalization(m.x, m.scale, _trailing(op, m.bias, m.x, norm, "bias"), **norm.attrs)
+
+
+def _trailing(op: Builder, v: Value, x: Value, norm: Node, what: str) -> Value:
+    """A constant or a value that has the shape of the axes a norm is over, without leading ones."""
+    require(x.rank is not None, "the rank is not known", x)
+    axis = attribute(norm, "axis")
+    count = -axis if axis < 0 else (x.rank or 0) - axis
+    if fits_trailing(v, x, count):
+        return v
+    shape = sizes(x, -count)
+    require(v.is_const and shape is not None, f"{what} does not fit the normalized axes", v)
+    array = v.numpy()
+    require(array.ndim <= (x.rank or 0) and _broadcasts(array.shape, shape or ()), f"{what} does not fit", v)
+    return op.const(np.broadcast_to(array, shape or ()) if array.ndim <= count else array.reshape(shape or ()))
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a shape, less its leading ones, broadcasts to another."""
+    while len(shape) > len(to) and shape[0] == 1:
+        shape = shape[1:]
+    if len(shape) > len(to):
+        return False
+    return all(d in (1, e) for d, e in zip(shape, to[len(to) - len(shape) :], strict=True))
+
+
+def _channels(op: Builder, v: Value, x: Value) -> Value:
+    """A constant that broadcasts along the channels of ``x``, as the vector that channel-wise operators take."""
+    channels = sizes(x, 1, 2)
+    require(v.is_const, "it is not constant", v)
+    require(channels and per_channel(v, x.rank or 0, channels[0]), "it is not one number per channel", v)
+    return op.const(v.numpy().reshape(-1))
+
+
+@fusion
+class FuseGroupNorm(Fusion):
+    """InstanceNormalization(x as [N, groups, -1], 1, 0) as x was, * scale + bias  ->  GroupNormalization(x)."""
+
+    def pattern(self, op: Any, x: Any, one: Any, zero: Any, scale: Any, bias: Any, split: Any, shape: Any) -> Any:
+        groups = op.Reshape(x, split, name="split")
+        normal = op.InstanceNormalization(groups, one, zero, name="norm")
+        return op.Reshape(normal, shape, name="joined") * scale + bias
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        norm, groups, joined = m.node("norm"), m.node("split").output, m.node("joined").output
+        count = sizes(groups, 1, 2)
+        require(groups.rank == 3 and count, "the number of groups is not known", groups)
+        require(m.x.rank is not None and m.x.rank >= 3, "there are no axes besides the channels", m.x)
+        require(_keeps_batch(m.split, groups, m.x), "the groups mix examples", groups)
+        require(same_shape(joined, m.x), "the shape is not known to be that of the input", joined)
+        require(is_ones(m.one) and m.zero.is_const and not m.zero.numpy().any(), "the groups are scaled", m.one)
+        assert count is not None
+        require(m.x.shape[1] % count[0] == 0, "the channels are no multiple of the groups", m.x)
+        scale, bias = _channels(op, m.scale, m.x), _channels(op, m.bias, m.x)
+        return op.GroupNormalization(m.x, scale, bias, num_groups=count[0], **norm.attrs)
+
+
+def _keeps_batch(split: Value, groups: Value, x: Value) -> bool:
+    """Whether a reshape leaves the first axis alone."""
+    if split.is_const and split.numpy().reshape(-1)[0] == 0:
+        return True
+    assert groups.shape is not None and x.shape is not None
+    return groups.shape[0] is not None and groups.shape[0] == x.shape[0]
+
+
+@fusion
+class FuseLpNormalization(Fusion):
+    """x / max(l2(x), eps)  ->  LpNormalization(x): the same for norms of at least eps, and for zeros."""
+
+    def pattern(self, op: Any, x: Any, eps: Any, shape: Any) -> Any:
+        norm = op.ReduceL2(x, axes=lambda axes: len(axes) == 1, keepdims=1, name="norm")
+        bounded = op.either(op.Max(norm, eps), op.Clip(norm, eps, None), op.Clip(norm, eps))
+        return x / op.maybe("Expand", bounded, shape)
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        require_float(m.x)
+        require(0 < number(m.eps, "epsilon") <= MAX_NORM_EPSILON, "the least norm is not tiny", m.eps)
+        require(same_shape(result(m), m.x), "the shape is not known to be that of the input", result(m))
+        return op.LpNormalization(m.x, axis=axes_of(m.node("norm"))[0], p=2)
+
+
+@fusion
+class FuseGlobalAveragePool(Fusion):
+    """mean(x, every axis from 2 on)  ->  GlobalAveragePool(x)."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.ReduceMean(x, axes=lambda axes: len(axes) >= 2, keepdims=1, name="mean")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        require_float(m.x)
+        spatial = list(range(2, m.x.rank or 0))
+        require(spatial and axes_of(m.node("mean")) == spatial, "the axes are not the spatial ones", m.x)
+        return op.GlobalAveragePool(m.x)
+
+
+@fusion
+class FuseSoftmax(Fusion):
+    """exp(x - max(x)) / sum(exp(x - max(x)))  ->  Softmax(x)."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        one_axis: Any = {"axes": lambda axes: len(axes) == 1, "keepdims": 1}
+        powers = op.Exp(x - op.ReduceMax(x, **one_axis, name="max"))
+        total = op.ReduceSum(powers, **one_axis, name="sum")
+        return powers / total, powers * op.Reciprocal(total)
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        require_float(m.x)
+        require_shape_of(m, m.x)
+        axes = axes_of(m.node("max"))
+        require(axes == axes_of(m.node("sum")), "maximum and sum are over different axes", m.x)
+        return op.Softmax(m.x, axis=axes[0])

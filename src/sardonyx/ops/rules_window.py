@@ -1,0 +1,111 @@
+"""Rules for convolution, pooling and resizing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Dim
+from sardonyx.ir.graph import Node
+from sardonyx.ir.types import TensorType
+from sardonyx.ops.rules import Content, Result, Undecided, axis_of, elements, like, rule, shaped, tensor
+
+
+@rule("Conv")
+def _conv(node: Node, content: Content) -> Result:
+    x, w = shaped(node), shaped(node, 1)
+    kernel = node.attrs.get("kernel_shape") or w[2:]
+    return [like(tensor(node), (x[0], w[0], *_windows(node, x[2:], kernel)))]
+
+
+@rule("MaxPool", "AveragePool", "LpPool")
+def _pool(node: Node, content: Content) -> Result:
+    x = shaped(node)
+    t = like(tensor(node), (*x[:2], *_windows(node, x[2:], node.attrs["kernel_shape"])))
+    return [t, TensorType(dtypes.i64, t.shape)]
+
+
+def _windows(node: Node, sizes: tuple[Dim, ...], kernel: tuple[Dim, ...]) -> list[Dim]:
+    """How often a window fits along each axis."""
+    rank, attrs = len(sizes), node.attrs
+    if len(kernel) != rank:
+        raise Undecided
+    strides, dilations = attrs.get("strides") or [1] * rank, attrs.get("dilations") or [1] * rank
+    pads, auto = attrs.get("pads") or [0] * (2 * rank), attrs.get("auto_pad", "NOTSET")
+    out: list[Dim] = []
+    for i, size in enumerate(sizes):
+        reach = dims.add(dims.mul(dims.sub(kernel[i], 1), dilations[i]), 1)
+        if auto in ("SAME_UPPER", "SAME_LOWER"):
+            out.append(dims.ceildiv(size, strides[i]))
+            continue
+        around = pads[i] + pads[i + rank] if auto == "NOTSET" else 0
+        span = dims.sub(dims.add(size, around), reach)
+        if attrs.get("ceil_mode"):
+            out.append(_rounded_up(size, span, reach, strides[i], pads[i], around))
+        else:
+            out.append(dims.add(dims.floordiv(span, strides[i]), 1))
+    return out
+
+
+def _rounded_up(size: Dim, span: Dim, reach: Dim, stride: int, before: int, around: int) -> Dim:
+    """A last window that would begin in the padding behind the data is left out."""
+    count = dims.add(dims.ceildiv(span, stride), 1)
+    if isinstance(count, int) and isinstance(size, int):
+        return count - 1 if (count - 1) * stride >= size + before else count
+    return count if dims.at_least(reach, around - before + stride) else None
+
+
+@rule("ConvTranspose")
+def _conv_transpose(node: Node, content: Content) -> Result:
+    x, w, attrs = shaped(node), shaped(node, 1), node.attrs
+    rank = len(x) - 2
+    if attrs.get("output_shape") or attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        raise Undecided
+    kernel, pads = attrs.get("kernel_shape") or w[2:], attrs.get("pads") or [0] * (2 * rank)
+    strides, dilations, more = (attrs.get(key) or [default] * rank for key, default in _STEPS)
+    out: list[Dim] = [x[0], dims.mul(w[1], attrs.get("group", 1))]
+    for i, size in enumerate(x[2:]):
+        reach = dims.mul(dims.sub(kernel[i], 1), dilations[i])
+        whole = dims.total((dims.mul(dims.sub(size, 1), strides[i]), reach, 1 + more[i]))
+        out.append(dims.sub(whole, pads[i] + pads[i + rank]))
+    return [like(tensor(node), tuple(out))]
+
+
+_STEPS = (("strides", 1), ("dilations", 1), ("output_padding", 0))
+
+
+@rule("Resize")
+def _resize(node: Node, content: Content) -> Result:
+    x, attrs = shaped(node), node.attrs
+    axes = [axis_of(a, len(x)) for a in attrs.get("axes") or range(len(x))]
+    shape = list(x)
+    sizes, scales = elements(node, 3, content), node.input(2)
+    if node.input(3) is not None and sizes != []:
+        if attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise Undecided
+        for i, a in enumerate(axes):
+            shape[a] = sizes[i] if sizes is not None else None
+    elif scales is not None and scales.is_const and attrs.get("coordinate_transformation_mode") != "tf_crop_and_resize":
+        for a, factor in zip(axes, scales.numpy().tolist(), strict=True):
+            d = shape[a]
+            if isinstance(d, int):
+                shape[a] = int(np.floor(np.float32(d) * np.float32(factor)))
+            else:
+                shape[a] = dims.mul(d, int(factor)) if float(factor).is_integer() else None
+    else:
+        for a in axes:
+            shape[a] = None
+    return [like(tensor(node), tuple(shape))]
+
+
+@rule("STFT")
+def _stft(node: Node, content: Content) -> Result:
+    x, step, length = shaped(node), elements(node, 1, content), elements(node, 3, content)
+    window = node.input(2)
+    if len(x) == 3 and x[2] != 1:
+        raise Undecided
+    size: Dim = length[0] if length else x[1] if window is None else window.shape[0] if window.shape else None
+    frames = dims.add(dims.floordiv(dims.sub(x[1], size), step[0] if step else None), 1)
+    bins = dims.add(dims.floordiv(size, 2), 1) if node.attrs.get("onesided", 1) else size
+    return [like(tensor(node), (x[0], frames, bins, 2))]

@@ -1,0 +1,177 @@
+"""Slices, joins and stretches that undo or repeat each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.shape import Shape
+from sardonyx.optimize.fold import MAX_NBYTES
+from sardonyx.optimize.fusion import Fusion, fusion, require
+from sardonyx.optimize.fusions.affine import Constant
+from sardonyx.optimize.fusions.axes import perm_of, transposed
+from sardonyx.optimize.fusions.rules import Found, each
+from sardonyx.optimize.manager import Log, optimization
+from sardonyx.optimize.pattern import Match, attribute
+
+
+@fusion
+class FuseSlices(Fusion):
+    """Slice(Slice(x))  ->  Slice(x), of different axes."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        inner = op.Slice(x, *map(Constant, ("s0", "e0", "a0")), op.optional("t0"))
+        return op.Slice(inner, *map(Constant, ("s1", "e1", "a1")), op.optional("t1"))
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        parts = [_slices(m.s0, m.e0, m.a0, m.t0, m.x.rank), _slices(m.s1, m.e1, m.a1, m.t1, m.x.rank)]
+        require(not set(parts[0]) & set(parts[1]), "both cut the same axis")
+        both = {**parts[0], **parts[1]}
+        starts, ends, steps = ([cut[i] for cut in both.values()] for i in range(3))
+        return op.Slice(m.x, starts, ends, list(both), steps)
+
+
+def _slices(starts: Value, ends: Value, axes: Value, steps: Value | None, rank: int | None) -> dict[int, list[int]]:
+    """Start, end and step by axis."""
+    where = axes.numpy().tolist()
+    require(rank is not None or min(where, default=0) >= 0, "an axis counts from the end of an unknown rank", axes)
+    require(steps is None or steps.is_const, "the steps are not constant", steps)
+    stride = [1] * len(where) if steps is None else steps.numpy().tolist()
+    cuts = zip(starts.numpy().tolist(), ends.numpy().tolist(), stride, strict=True)
+    return {a if rank is None else a % rank: list(cut) for a, cut in zip(where, cuts, strict=True)}
+
+
+@fusion
+class FuseGatherUnsqueeze(Fusion):
+    """Unsqueeze(Gather(x, i))  ->  Gather(x, [i]), where the axis that goes is the one that comes back."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Unsqueeze(op.Gather(x, Constant("i"), name="gather"), Constant("axes"), name="outer")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        gather, rank = m.node("gather"), m.node("outer").output.rank
+        axes, axis = m.axes.numpy().tolist(), int(attribute(gather, "axis"))
+        require(m.i.rank == 0, "the index is not a scalar", m.i)
+        known = rank is not None and m.x.rank is not None
+        require(known or (axis >= 0 and axes[0] >= 0), "the rank is not known", m.x)
+        same = len(axes) == 1 and (axes[0] % rank == axis % m.x.rank if known else axes[0] == axis)
+        require(same, "another axis comes back", m.axes)
+        return op.Gather(m.x, m.i.numpy().reshape(1), axis=axis)
+
+
+@optimization("FuseConcats")
+def fuse_concats(graph: Graph, log: Log) -> None:
+    """Concat(Concat(a, b), c)  ->  Concat(a, b, c), along one axis."""
+    each(graph, "Concat", _concat_of_concat, log)
+
+
+@optimization("CancelSplits")
+def cancel_splits(graph: Graph, log: Log) -> None:
+    """Concat(Split(x))  ->  x;  Split(Concat(a, b))  ->  a, b, along one axis."""
+    each(graph, "Concat", _concat_of_split, log)
+    each(graph, "Split", _split_of_concat, log)
+
+
+@optimization("FoldTransposedConstants")
+def fold_transposed_constants(graph: Graph, log: Log) -> None:
+    """Transpose(w)  ->  w', of a constant of any size, computed when somebody first reads it."""
+    each(graph, "Transpose", _transposed_constant, log)
+
+
+def _axis(node: Node) -> int | None:
+    """The axis of a Concat or Split, counted from the front where that can be told."""
+    axis = int(attribute(node, "axis"))
+    rank = next((v.rank for v in node.inputs if v is not None and v.rank is not None), None)
+    return axis if axis >= 0 else None if rank is None else axis + rank
+
+
+def _concat_of_concat(op: Builder, node: Node) -> Found | None:
+    axis, parts, inner = _axis(node), list[Any](), dict[Node, None]()
+    for v in node.inputs:
+        assert v is not None
+        made = v.producer
+        private = len(v.uses) == 1 and not v.is_output
+        if made is not None and made.op_type == "Concat" and not made.domain and private and _axis(made) == axis:
+            parts += made.inputs
+            inner[made] = None
+        else:
+            parts.append(v)
+    if not inner or axis is None:
+        return None
+    return [op.Concat(*parts, axis=axis)], list(inner)
+
+
+def _concat_of_split(op: Builder, node: Node) -> Found | None:
+    first = node.inputs[0]
+    split = first.producer if first is not None else None
+    if split is None or split.op_type != "Split" or list(node.inputs) != list(split.outputs):
+        return None
+    x = split.inputs[0]
+    if x is None or _axis(split) is None or _axis(split) != _axis(node):
+        return None
+    return [x], [split]
+
+
+def _split_of_concat(op: Builder, node: Node) -> Found | None:
+    x = node.inputs[0]
+    concat = x.producer if x is not None else None
+    if concat is None or concat.op_type != "Concat" or len(concat.inputs) != len(node.outputs):
+        return None
+    axis = _axis(node)
+    if axis is None or axis != _axis(concat):
+        return None
+    sizes = [v.shape[axis] if v is not None and v.shape is not None else None for v in concat.inputs]
+    pieces = [out.shape[axis] if out.shape is not None else None for out in node.outputs]
+    if sizes != pieces or any(not isinstance(size, int) for size in sizes):
+        return None
+    return [v for v in concat.inputs if v is not None], [concat]
+
+
+def _transposed_constant(op: Builder, node: Node) -> Found | None:
+    w, perm = node.inputs[0], perm_of(node)
+    if w is None or not w.is_const or w.const is None or perm is None:
+        return None
+    if w.const.nbytes > MAX_NBYTES and (len(w.uses) > 1 or w.is_output):
+        return None
+    return [op.const(transposed(w.const, w.const.shape, perm))], []
+
+
+@fusion
+class FoldExpand(Fusion):
+    """f(Expand(x), y)  ->  f(x, y), where y stretches x as far by itself."""
+
+    shares = True
+
+    def pattern(self, op: Any, x: Any, y: Any) -> Any:
+        kinds = (
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Pow",
+            "Equal",
+            "Greater",
+            "Less",
+            "GreaterOrEqual",
+            "LessOrEqual",
+            "And",
+            "Or",
+        )
+        stretched = op.Expand(x, op.optional("shape"))
+        return op.call("", kinds, stretched, y, name="f"), op.call("", kinds, y, stretched, name="f")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        f = m.node("f")
+        require(_stretches(m.x.shape, m.y.shape, f.output.shape), "what is left may be smaller than the result", m.y)
+        swapped = f.inputs[0] is m.y
+        return op.call("", f.op_type, *((m.y, m.x) if swapped else (m.x, m.y)), **f.attrs)
+
+
+def _stretches(x: Shape | None, y: Shape | None, result: Shape | None) -> bool:
+    """Whether x and y alone broadcast to a result."""
+    if x is None or y is None or result is None or max(len(x), len(y)) != len(result):
+        return False
+    rank = len(result)
+    dims = zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, result, strict=True)
+    return all(r is not None and r in (a, b) and {a, b} <= {1, r} for a, b, r in dims)

@@ -1,0 +1,32 @@
+"""Rewrites of nodes whose number of inputs or outputs no pattern fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.optimize.manager import Log
+
+Found: TypeAlias = "tuple[list[Value], list[Node]]"
+"""New values for a node's outputs, and the nodes that go with it when nobody else reads them, readers first."""
+
+Rule: TypeAlias = "Callable[[Builder, Node], Found | None]"
+"""None where there is nothing to do."""
+
+
+def each(graph: Graph, op_type: str, rule: Rule, log: Log) -> None:
+    """Apply a rule to every node of one operator, here and in subgraphs."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            each(sub, op_type, rule, log)
+        if node.op_type != op_type or node.domain:
+            continue
+        op = Builder(graph, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
+        found = rule(op, node)
+        if found is not None:
+            new, others = found
+            made = ", ".join(n.op_type for n in op.made) or "nothing"
+            what = f"{' + '.join(n.op_type for n in [*reversed(others), node])} -> {made}"
+            log.replace(graph, [node, *others], node.outputs, new, op.made, what)

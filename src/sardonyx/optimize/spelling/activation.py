@@ -1,0 +1,60 @@
+"""Gelu and Swish under onnxruntime's names, with the bias before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx import dtypes
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Value
+from sardonyx.optimize.fusion import Fusion, fusion, require
+from sardonyx.optimize.fusions.checks import fits_trailing
+from sardonyx.optimize.pattern import Match, attribute
+from sardonyx.optimize.spelling import MICROSOFT
+
+KERNELS = (dtypes.f32, dtypes.f16)
+"""Element types of onnxruntime's activation and normalization kernels."""
+
+
+def require_kernel(x: Value) -> None:
+    require(x.dtype in KERNELS, "onnxruntime has no kernel for the element type", x)
+
+
+@fusion
+class SpellBiasGelu(Fusion):
+    """Gelu(x + bias)  ->  BiasGelu(x, bias); FastGelu(x, bias) for the tanh form."""
+
+    def pattern(self, op: Any, x: Any, bias: Any) -> Any:
+        return op.Gelu(x + bias, name="gelu")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        require_kernel(m.x)
+        x, bias = (m.x, m.bias) if m.bias.rank == 1 else (m.bias, m.x)
+        require(bias.rank == 1 and fits_trailing(bias, x), "the addend is no bias of the last axis", bias)
+        fast = attribute(m.node("gelu"), "approximate") == "tanh"
+        return op.call(MICROSOFT, "FastGelu" if fast else "BiasGelu", x, bias)
+
+
+@fusion
+class SpellGelu(Fusion):
+    """Gelu(x)  ->  com.microsoft Gelu(x); FastGelu(x) for the tanh form."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Gelu(x, name="gelu")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        require_kernel(m.x)
+        fast = attribute(m.node("gelu"), "approximate") == "tanh"
+        return op.call(MICROSOFT, "FastGelu" if fast else "Gelu", m.x)
+
+
+@fusion
+class SpellQuickGelu(Fusion):
+    """Swish(x)  ->  QuickGelu(x)."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.Swish(x, name="swish")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        require_kernel(m.x)
+        return op.call(MICROSOFT, "QuickGelu", m.x, alpha=float(attribute(m.node("swish"), "alpha")))

@@ -1,0 +1,114 @@
+"""Operators that only move elements, done on the integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.types import TensorType
+from sardonyx.optimize.fusion import Fusion, Refused, fusion, require
+from sardonyx.optimize.manager import Log, optimization
+from sardonyx.optimize.pattern import Match, attribute
+from sardonyx.optimize.spelling.quantized import GROUPS
+from sardonyx.optimize.spelling.quantized_values import Produced, Quantized, dequantized, is_dequantized, quantized
+
+REARRANGE = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""What keeps every element, once."""
+
+MOVE = frozenset({*REARRANGE, "Expand", "Gather", "MaxPool", "Resize", "Slice", "Split"})
+"""What gives elements of its first input and nothing else."""
+
+LOOK_AHEAD = 8
+"""Moves in a row through which readers are looked for."""
+
+
+@optimization("SinkDequantize")
+def sink_dequantize(graph: Graph, log: Log) -> None:
+    """move(DequantizeLinear(q))  ->  DequantizeLinear(move(q)), where what reads it can take the integers."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            sink_dequantize(sub, log)
+        if _moves(node) and is_dequantized(node.inputs[0]) and all(_wants(out, 0) for out in node.outputs):
+            _sink(graph, node, log)
+
+
+def _sink(graph: Graph, node: Node, log: Log) -> None:
+    try:
+        x = dequantized(node.inputs[0])
+    except Refused as e:
+        log.declined(node, str(e))
+        return
+    op = Builder(graph, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
+    moved = op.call("", node.op_type, x.q, *node.inputs[1:], outputs=len(node.outputs), **node.attrs)
+    parts = moved if isinstance(moved, tuple) else (moved,)
+    for part, real in zip(parts, node.outputs, strict=True):
+        part.type = _like(real, x)
+    steps = x.scalars(op)
+    new = tuple(op.DequantizeLinear(part, *steps) for part in parts)
+    log.replace(graph, [node], node.outputs, new, op.made, f"{node.op_type} of the integers")
+
+
+def _like(real: Value, x: Quantized) -> TensorType:
+    """The type of integers in the shape of reals."""
+    return TensorType(x.dtype, real.shape)
+
+
+def _moves(node: Node) -> bool:
+    if node.op_type not in MOVE or node.domain or not node.inputs:
+        return False
+    if node.op_type == "Resize":
+        return attribute(node, "mode") == "nearest" and node.input(1) is None
+    return node.op_type != "MaxPool" or len(node.outputs) == 1
+
+
+def _wants(v: Value, depth: int) -> bool:
+    """Whether everything that reads ``v`` can read integers in its place."""
+    if v.is_output or depth > LOOK_AHEAD or not v.uses:
+        return False
+    return all(_takes(reader, i, depth) for reader, i in v.uses)
+
+
+def _takes(reader: Node, i: int, depth: int) -> bool:
+    if reader.op_type == "QuantizeLinear" or (reader.op_type in ("Gemm", "MatMul") and not reader.domain):
+        return i == 0 or (reader.op_type != "QuantizeLinear" and is_dequantized(reader.inputs[0]))
+    if _moves(reader):
+        return i == 0 and all(_wants(out, depth + 1) for out in reader.outputs)
+    return reader.op_type in GROUPS and all(n.op_type == "QuantizeLinear" for n in reader.outputs[0].consumers)
+
+
+@fusion
+class RaiseQuantize(Fusion):
+    """QuantizeLinear(rearrange(x))  ->  rearrange(QuantizeLinear(x))."""
+
+    def pattern(self, op: Any, s: Any) -> Any:
+        return op.QuantizeLinear(Produced(*REARRANGE, name="move"), s, op.optional("z"), name="quantize")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        y = quantized(m.node("quantize"))
+        moves = _rearranged(m.node("move"))
+        x = moves[-1].inputs[0]
+        assert x is not None
+        require(_is_private(x), "others read what is rearranged", x)
+        attrs = {key: value for key, value in m.node("quantize").attrs.items() if key != "axis"}
+        moved = op.QuantizeLinear(x, *y.scalars(op), **attrs)
+        moved.type = _like(x, y)
+        for move in reversed(moves):
+            moved = op.call("", move.op_type, moved, *move.inputs[1:], **move.attrs)
+            moved.type = _like(move.outputs[0], y)
+        return moved
+
+
+def _is_private(v: Value) -> bool:
+    return len(v.uses) == 1 and not v.is_output
+
+
+def _rearranged(last: Node) -> list[Node]:
+    """A rearrangement and those before it that nobody else reads, the last first."""
+    moves, x = [last], last.inputs[0]
+    while x is not None and _is_private(x) and x.producer is not None:
+        if x.producer.op_type not in REARRANGE or x.producer.domain:
+            break
+        moves.append(x.producer)
+        x = x.producer.inputs[0]
+    return moves

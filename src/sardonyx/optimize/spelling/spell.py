@@ -1,0 +1,23 @@
+"""The optimized model as it is saved, in one spelling or the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sardonyx.ir.clone import clone
+from sardonyx.ir.graph import Model
+from sardonyx.optimize import manager, pipelines
+from sardonyx.optimize.api import finished
+from sardonyx.optimize.report import Report
+
+
+def spell(model: Model, spelling: str, written: Mapping[str, int], *, level: str, report: Report) -> Model:
+    """A copy of an optimized model, at the lowest opsets from ``written`` on, that says what was done to it.
+
+    ``portable`` has the operators of ONNX alone, ``contrib`` onnxruntime's where it has a kernel for them.
+    """
+    copy = clone(model)
+    if spelling == "contrib":
+        spelled = manager.run(copy.graph, pipelines.CONTRIB)
+        report = Report([*report.rewrites, *spelled.rewrites])
+    return finished(copy, written, level=level, spelling=spelling, report=report)

@@ -1,0 +1,180 @@
+"""What is certain of every value while a graph is walked in order: types with symbolic dimensions, and contents.
+
+Only two sources are believed: the declared inputs of the main graph, where one name is one size, and what follows from
+them by the rules of operators. Of what a model states about inner values, numbers fill gaps and names are not used at
+all. A dimension that nothing tells gets a name of its own, so that equal ones stay equal.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
+from contextlib import contextmanager
+
+from sardonyx.errors import SardonyxError
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Dim, Expr
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.shape import Shape
+from sardonyx.ir.types import TensorType, ValueType
+from sardonyx.ops.infer import MAX_CONTENT, constant_content, output_types
+from sardonyx.optimize import contents
+from sardonyx.optimize.contents import Array
+
+
+class Facts:
+    """What is known so far. ``contents`` holds elements of small tensors, ``places`` where sizes can be read."""
+
+    def __init__(self) -> None:
+        self.contents: dict[Value, Array] = {}
+        self.equal: MutableMapping[Hashable, Value] = ChainMap()
+        """The first value of each content."""
+        self.places: MutableMapping[Expr, tuple[tuple[Value, int], ...]] = ChainMap()
+        """Inputs, and other values whose shape is read, by the sizes of their axes."""
+        self._count = 0
+
+    def fresh(self) -> Expr:
+        """A size of which nothing is known."""
+        self._count += 1
+        return dims.symbol(f"{dims.FRESH}{self._count}")
+
+    def content(self, value: Value) -> Array | None:
+        found = self.contents.get(value)
+        if found is None and value.const is not None:
+            found = constant_content(value)
+            if found is not None:
+                self.contents[value] = found
+        return found
+
+    # -- walking
+
+    def walk(self, graph: Graph, change: Callable[[Graph, Node], None] | None = None) -> None:
+        """Learn every node of a main graph, in order; ``change`` may rewrite each one right after."""
+        with self._declared(graph.inputs):
+            self._walk(graph, change)
+
+    @contextmanager
+    def _declared(self, inputs: list[Value]) -> Iterator[None]:
+        """Give inputs names for all their dimensions for as long as the walk lasts."""
+        stated = [v.type for v in inputs]
+        for v in inputs:
+            if not v.is_const:
+                v.type = self._complete(v.type)
+                self.show(v)
+        try:
+            yield
+        finally:
+            for v, t in zip(inputs, stated, strict=True):
+                v.type = t
+
+    def _walk(self, graph: Graph, change: Callable[[Graph, Node], None] | None) -> None:
+        for node in graph.nodes:
+            self.learn(node, change)
+            if change is not None:
+                change(graph, node)
+
+    def learn(self, node: Node, change: Callable[[Graph, Node], None] | None = None) -> None:
+        """Types and contents of a node's outputs, from those of its inputs."""
+        joined = self._subgraphs(node, change)
+        found = joined or output_types(node, self.content)
+        for out, t in zip(node.outputs, found, strict=True):
+            out.type = self._complete(_believed(t, out.type))
+        self._learn_contents(node)
+
+    def show(self, value: Value) -> None:
+        """Let sizes be read from this value."""
+        for axis, d in enumerate(value.shape or ()):
+            if isinstance(d, Expr):
+                known = self.places.get(d, ())
+                if len(known) < 4 and (value, axis) not in known:
+                    self.places[d] = (*known, (value, axis))
+
+    def key(self, value: Value) -> Hashable:
+        """Equal for values of equal type and elements; None where an element is not known."""
+        content = self.contents.get(value)
+        if content is None or not contents.is_complete(content):
+            return None
+        return value.dtype, content.shape, tuple(content.flat)
+
+    def _complete(self, t: ValueType | None) -> ValueType | None:
+        if not isinstance(t, TensorType) or t.shape is None or all(type(d) in (int, Expr) for d in t.shape):
+            return t
+        named = (dims.known(d) for d in t.shape)
+        return TensorType(t.dtype, tuple(self.fresh() if d is None else d for d in named), t.layout, t.quantization)
+
+    def _learn_contents(self, node: Node) -> None:
+        rule = contents.RULES.get(node.op_type) if not node.domain else None
+        if rule is None or not any(_may_be_content(out) for out in node.outputs):
+            return
+        ins = [None if v is None else self.content(v) for v in node.inputs]
+        try:
+            found = rule(node, ins)
+        except (SardonyxError, LookupError, ValueError, TypeError, ArithmeticError):
+            return
+        for out, content in zip(node.outputs, found, strict=False):
+            if content is not None and content.size <= MAX_CONTENT:
+                self.contents[out] = content
+
+    # -- subgraphs
+
+    def _subgraphs(self, node: Node, change: Callable[[Graph, Node], None] | None) -> list[ValueType | None] | None:
+        """Walk the bodies of a node; what they say together of its outputs."""
+        bodies = [graph for _, graph in node.subgraphs()]
+        for body in bodies:
+            for v in body.inputs:
+                v.type = self._complete(_believed(None, v.type))
+            outer = self.equal, self.places
+            self.equal, self.places = ChainMap({}, self.equal), ChainMap({}, self.places)
+            self._walk(body, change)
+            self.equal, self.places = outer
+        if node.op_type == "If" and bodies:
+            ends = zip(*(body.outputs for body in bodies), strict=False)
+            return [_common([v.type for v in alternatives]) for alternatives in ends]
+        return [None] * len(node.outputs) if bodies else None
+
+
+def _may_be_content(value: Value) -> bool:
+    t = value.type
+    if not isinstance(t, TensorType) or t.shape is None or len(t.shape) > 2:
+        return False
+    return t.dtype.name in ("i64", "i32", "bool", "f32", "f64") and all(
+        type(d) is int and d <= MAX_CONTENT for d in t.shape
+    )
+
+
+def _believed(found: ValueType | None, stated: ValueType | None) -> ValueType | None:
+    """What rules found, with gaps filled by numbers that the model states."""
+    if found is None and isinstance(stated, TensorType):
+        found = TensorType(stated.dtype, None if stated.shape is None else (None,) * len(stated.shape))
+    if not isinstance(found, TensorType):
+        return stated if found is None else found
+    shape = found.shape
+    if not isinstance(stated, TensorType) or (shape is not None and not any(map(_is_open, shape))):
+        return found
+    return TensorType(found.dtype, _filled(shape, stated.shape))
+
+
+def _filled(found: Shape | None, stated: Shape | None) -> Shape | None:
+    if stated is None or (found is not None and len(found) != len(stated)):
+        return found
+    open_ = found or (None,) * len(stated)
+    return tuple(s if isinstance(s, int) and _is_open(d) else d for d, s in zip(open_, stated, strict=True))
+
+
+def _is_open(d: Dim) -> bool:
+    return d is None or dims.is_fresh(d)
+
+
+def _common(alternatives: list[ValueType | None]) -> ValueType | None:
+    """What holds of a value that is one of several."""
+    first = alternatives[0]
+    if not all(isinstance(t, TensorType) for t in alternatives):
+        return first if all(t == first for t in alternatives) else None
+    tensors = [t for t in alternatives if isinstance(t, TensorType)]
+    shapes = [t.shape for t in tensors]
+    if any(t.dtype is not tensors[0].dtype for t in tensors):
+        return None
+    if any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
+        return TensorType(tensors[0].dtype)
+    ranks = zip(*(s for s in shapes if s is not None), strict=True)
+    return TensorType(tensors[0].dtype, tuple(ds[0] if all(d == ds[0] for d in ds) else None for ds in ranks))

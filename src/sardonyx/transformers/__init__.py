@@ -1,0 +1,1 @@
+"""onnxruntime.transformers' names over Sardonyx's optimizer."""

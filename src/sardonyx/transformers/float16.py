@@ -1,0 +1,332 @@
+"""A model in half precision: every f32 value becomes f16, except where an operator or the user wants it wide.
+
+Each value has one type, that of the place where it is made; a reader that wants another one reads a Cast, shared by
+all such readers of a graph. So two neighbours that stay wide exchange f32 with nothing in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.errors import InvalidArgument
+from sardonyx.ir.clone import clone
+from sardonyx.ir.graph import Graph, Model, Node, Value
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType, ort_name
+from sardonyx.model.load import load
+from sardonyx.model.save import model_to_proto
+
+if TYPE_CHECKING:
+    import onnx
+
+MIN_POSITIVE, MAX_FINITE = 5.96e-08, 65504.0
+
+DEFAULT_OP_BLOCK_LIST = [
+    "ArrayFeatureExtractor", "Binarizer", "CastMap", "CategoryMapper", "DictVectorizer", "FeatureVectorizer", "Imputer",
+    "LabelEncoder", "LinearClassifier", "LinearRegressor", "Normalizer", "OneHotEncoder", "RandomUniformLike",
+    "SVMClassifier", "SVMRegressor", "Scaler", "TreeEnsembleClassifier", "TreeEnsembleRegressor", "TreeEnsemble",
+    "ZipMap", "NonMaxSuppression", "TopK", "RoiAlign", "Range", "CumSum", "Min", "Max", "Upsample",
+]  # fmt: skip
+"""Operators that onnxruntime's conversion leaves in f32, by its names."""
+
+WIDE_INPUTS = {"GroupNorm": (1, 2), "SkipGroupNorm": (1, 2)}
+"""Inputs of com.microsoft operators that are f32 in any case; those of ai.onnx are read from their schemas."""
+
+WIDE_CONTRIB = frozenset({"DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "QEmbedLayerNormalization"})
+"""com.microsoft operators that have no f16 form."""
+
+DTYPE_ATTRIBUTES = ("to", "dtype", "output_datatype", "output_dtype")
+"""Attributes that state the element type of a result."""
+
+VALUE_ATTRIBUTES = frozenset({"mask_filter_value"})
+"""Attributes that are numbers of the element type: what is added where a mask hides a key, finfo.min as a rule."""
+
+F32_BY_DEFAULT = {
+    "RandomNormal": "dtype", "RandomUniform": "dtype", "SequenceEmpty": "dtype", "EyeLike": "dtype",
+    "BlackmanWindow": "output_datatype", "HammingWindow": "output_datatype", "HannWindow": "output_datatype",
+    "MelWeightMatrix": "output_datatype",
+}  # fmt: skip
+"""Operators whose result is f32 where the attribute is left out."""
+
+
+@dataclass(frozen=True)
+class Halving:
+    """What stays wide, and how constants are narrowed."""
+
+    min_positive: float = MIN_POSITIVE
+    max_finite: float = MAX_FINITE
+    keep_io_types: bool | Collection[str] = False
+    op_block_list: frozenset[str] = frozenset(DEFAULT_OP_BLOCK_LIST)
+    node_block_list: frozenset[str] = frozenset()
+    force_initializers: bool = False
+    force_inputs: Mapping[str, Collection[int]] = field(default_factory=dict)
+    wide: DType = dtypes.f32
+    """What blocked nodes compute in."""
+
+    def keeps(self, name: str) -> bool:
+        kept = self.keep_io_types
+        return kept if isinstance(kept, bool) else name in kept
+
+
+def convert_np_to_float16(
+    np_array: Any, min_positive_val: float = MIN_POSITIVE, max_finite_val: float = MAX_FINITE
+) -> Any:
+    """An array as f16 in which no finite number becomes 0 or infinite that was not; NaN and infinities stay."""
+    x = np.asarray(np_array)
+    size = np.abs(x)
+    size = np.where((size > 0) & (size < min_positive_val), min_positive_val, size)
+    size = np.where(np.isfinite(size) & (size > max_finite_val), max_finite_val, size)
+    return np.copysign(size, x).astype(np.float16)
+
+
+def convert_float_to_float16(
+    model: Any,
+    min_positive_val: float = MIN_POSITIVE,
+    max_finite_val: float = MAX_FINITE,
+    keep_io_types: bool | list[str] = False,
+    disable_shape_infer: bool = False,
+    op_block_list: Iterable[str] | None = None,
+    node_block_list: Iterable[str] | None = None,
+    force_fp16_initializers: bool = False,
+    force_fp16_inputs: Mapping[str, Collection[int]] | None = None,
+    use_bfloat16_as_blocked_nodes_dtype: bool = False,
+) -> onnx.ModelProto:
+    """A copy of a model (a path or a ModelProto) in half precision; the arguments are onnxruntime's."""
+    source = load(model, infer=not disable_shape_infer)
+    options = options_of(
+        min_positive_val=min_positive_val,
+        max_finite_val=max_finite_val,
+        keep_io_types=keep_io_types,
+        op_block_list=op_block_list,
+        node_block_list=node_block_list,
+        force_fp16_initializers=force_fp16_initializers,
+        force_fp16_inputs=force_fp16_inputs,
+        use_bfloat16_as_blocked_nodes_dtype=use_bfloat16_as_blocked_nodes_dtype,
+    )
+    return model_to_proto(halved(source, options))
+
+
+def options_of(
+    *,
+    min_positive_val: float = MIN_POSITIVE,
+    max_finite_val: float = MAX_FINITE,
+    keep_io_types: bool | Iterable[str] = False,
+    op_block_list: Iterable[str] | None = None,
+    node_block_list: Iterable[str] | None = None,
+    force_fp16_initializers: bool = False,
+    force_fp16_inputs: Mapping[str, Collection[int]] | None = None,
+    use_bfloat16_as_blocked_nodes_dtype: bool = False,
+) -> Halving:
+    """onnxruntime's arguments, checked."""
+    if min_positive_val < MIN_POSITIVE:
+        raise InvalidArgument(
+            "min_positive_val is below f16's smallest number", expected=5.96e-08, got=min_positive_val
+        )
+    if max_finite_val > MAX_FINITE:
+        raise InvalidArgument("max_finite_val is above f16's largest number", expected=MAX_FINITE, got=max_finite_val)
+    return Halving(
+        min_positive_val,
+        max_finite_val,
+        keep_io_types if isinstance(keep_io_types, bool) else frozenset(keep_io_types),
+        frozenset(DEFAULT_OP_BLOCK_LIST if op_block_list is None else op_block_list),
+        frozenset(node_block_list or ()),
+        force_fp16_initializers,
+        dict(force_fp16_inputs or {}),
+        dtypes.bf16 if use_bfloat16_as_blocked_nodes_dtype else dtypes.f32,
+    )
+
+
+def halved(model: Model, options: Halving) -> Model:
+    """A copy of a model in half precision."""
+    copy = clone(model)
+    _Conversion(copy, options).run()
+    return copy
+
+
+class _Conversion:
+    """Types first, for every value; then constants and Casts, reader by reader."""
+
+    def __init__(self, model: Model, options: Halving) -> None:
+        self.model, self.options = model, options
+        self.float: dict[Value, DType] = {}
+        """What every value that was f32 is to be."""
+        self.blocked: set[Node] = set()
+        self.casts: dict[tuple[Graph, Value, DType], Value] = {}
+
+    def run(self) -> None:
+        graph = self.model.graph
+        self._type_graph(graph, blocked=False)
+        for value in graph.inputs:
+            if _is_wide(value.type):
+                self.float[value] = dtypes.f32 if self.options.keeps(value.name) else dtypes.f16
+        self._convert_graph(graph)
+        for value, dtype in self.float.items():
+            value.type = _retyped(value.type, dtype)
+
+    def _type_graph(self, graph: Graph, *, blocked: bool) -> None:
+        """Decide the type of everything that is made in a graph."""
+        inside = self.options.wide if blocked else dtypes.f16
+        for value in (*graph.inputs, *graph.initializers.values()):
+            if _is_wide(value.type):
+                self.float[value] = dtypes.f32 if value.is_const else inside
+        for node in graph.nodes:
+            if blocked or self._is_blocked(node):
+                self.blocked.add(node)
+            for _, sub in node.subgraphs():
+                self._type_graph(sub, blocked=node in self.blocked)
+            for i, out in enumerate(node.outputs):
+                if out.type is None and any(v is not None and v in self.float for v in node.inputs):
+                    out.type = TensorType(dtypes.f32)  # only operators that onnx does not know are untyped
+                if _is_wide(out.type):
+                    self.float[out] = self._made(node, i)
+
+    def _is_blocked(self, node: Node) -> bool:
+        options = self.options
+        if node.op_type in options.op_block_list or (node.name and node.name in options.node_block_list):
+            return True
+        return node.domain == "com.microsoft" and node.op_type in WIDE_CONTRIB
+
+    def _made(self, node: Node, i: int) -> DType:
+        """The type of output ``i``, of those that were f32."""
+        return self._fitting(node, i, node.outputs[i], _allowed_outputs)
+
+    def _wanted(self, node: Node, i: int) -> DType:
+        """The type that input ``i`` is to have, of those that were f32."""
+        if i in self.options.force_inputs.get(node.op_type, ()):
+            return dtypes.f16
+        if node.domain == "com.microsoft" and i in WIDE_INPUTS.get(node.op_type, ()):
+            return dtypes.f32
+        return self._fitting(node, i, node.inputs[i], _allowed_inputs)
+
+    def _fitting(self, node: Node, i: int, value: Value | None, allowed_at: Any) -> DType:
+        wanted = self.options.wide if node in self.blocked else dtypes.f16
+        places = allowed_at(node.op_type, self.model.opsets.get(node.domain, 1), node.domain)
+        if not places:
+            return wanted
+        allowed = places[min(i, len(places) - 1)]
+        t = None if value is None else _retyped(value.type, wanted)
+        return wanted if ort_name(t) in allowed else dtypes.f32
+
+    def _convert_graph(self, graph: Graph) -> None:
+        for node in list(graph.nodes):
+            if node not in self.blocked or self.options.wide is not dtypes.f32:
+                self._restate(node)
+            for _, sub in node.subgraphs():
+                self._convert_graph(sub)
+            for i, value in enumerate(node.inputs):
+                if value in self.float:
+                    node.set_input(i, self._as(graph, value, self._wanted(node, i), before=node))
+        for i, value in enumerate(graph.outputs):
+            if value in self.float:
+                graph.set_output(i, self._as(graph, value, self._leaves(graph, i), before=None))
+        for name, value in list(graph.initializers.items()):
+            if value in self.float and value.is_const and value.is_dead:
+                del graph.initializers[name]
+
+    def _leaves(self, graph: Graph, i: int) -> DType:
+        """The type in which output ``i`` of a graph is given out."""
+        if graph.parent is not None:
+            return self.options.wide if graph.parent in self.blocked else dtypes.f16
+        return dtypes.f32 if self.options.keeps(graph.output_names[i]) else dtypes.f16
+
+    def _as(self, graph: Graph, value: Value, dtype: DType, *, before: Node | None) -> Value:
+        """``value`` in the wanted type: itself, another constant, or a Cast of it in this graph."""
+        if self.float[value] is dtype and not (value.is_const and self.options.force_initializers):
+            return value
+        key = (graph, value, dtype)
+        if key not in self.casts:
+            self.casts[key] = (
+                self._constant(graph, value, dtype) if value.is_const else _cast(graph, value, dtype, before)
+            )
+        return self.casts[key]
+
+    def _constant(self, graph: Graph, value: Value, dtype: DType) -> Value:
+        assert value.const is not None
+        half = self._narrowed(value.const)
+        if dtype is dtypes.f16:
+            return graph.add_const(half, f"{value.name}_f16")
+        array = half.numpy() if self.options.force_initializers else value.numpy()
+        return graph.add_const(Tensor.of(array.astype(dtype.numpy)), f"{value.name}_{dtype.name}")
+
+    def _narrowed(self, tensor: Tensor) -> Tensor:
+        """A constant in half precision, computed when somebody reads it."""
+        low, high = self.options.min_positive, self.options.max_finite
+        return Tensor(
+            dtypes.f16, tensor.shape, lambda: convert_np_to_float16(tensor.numpy(), low, high), name=tensor.name
+        )
+
+    def _restate(self, node: Node) -> None:
+        """Attributes that hold f32 data, or name f32 as the type of a result."""
+        made = next((self.float[out] for out in node.outputs if out in self.float), None)
+        if made is None or made is dtypes.f32:
+            return
+        for key in DTYPE_ATTRIBUTES:
+            if node.attrs.get(key) == dtypes.f32.onnx:
+                node.attrs[key] = made.onnx
+        for key in VALUE_ATTRIBUTES & node.attrs.keys():
+            limit = self.options.max_finite if made is dtypes.f16 else float("inf")
+            node.attrs[key] = max(-limit, min(limit, node.attrs[key]))
+        if node.op_type in F32_BY_DEFAULT and not node.domain:
+            node.attrs.setdefault(F32_BY_DEFAULT[node.op_type], made.onnx)
+        if node.op_type not in ("Constant", "ConstantOfShape") or node.domain:
+            return
+        stated: Any = node.attrs.get("value")
+        for key in ("value_float", "value_floats"):
+            if key in node.attrs:
+                stated = Tensor.of(np.array(node.attrs.pop(key), np.float32))
+        if stated is None:
+            stated = Tensor.of(np.zeros(1, np.float32))
+        half = self._narrowed(stated)
+        node.attrs["value"] = half if made is dtypes.f16 else Tensor.of(stated.numpy().astype(made.numpy))
+
+
+def _cast(graph: Graph, value: Value, dtype: DType, before: Node | None) -> Value:
+    out = Value(f"{value.name}_{dtype.name}", _retyped(value.type, dtype))
+    node = Node("Cast", [value], [out], {"to": dtype.onnx}, name=f"{value.name}_to_{dtype.name}")
+    if before is None:
+        graph.append(node)
+    else:
+        graph.insert(node, before=before)
+    return out
+
+
+def _is_wide(t: ValueType | None) -> bool:
+    """Whether a type is made of f32."""
+    if isinstance(t, SequenceType | OptionalType):
+        return _is_wide(t.elem)
+    return isinstance(t, TensorType) and t.dtype is dtypes.f32
+
+
+def _retyped(t: ValueType | None, dtype: DType) -> ValueType | None:
+    if isinstance(t, SequenceType | OptionalType):
+        return type(t)(_retyped(t.elem, dtype))
+    return replace(t, dtype=dtype) if isinstance(t, TensorType) else t
+
+
+@cache
+def _allowed_inputs(op_type: str, opset: int, domain: str) -> list[frozenset[str]]:
+    return _allowed(op_type, opset, domain, "inputs")
+
+
+@cache
+def _allowed_outputs(op_type: str, opset: int, domain: str) -> list[frozenset[str]]:
+    return _allowed(op_type, opset, domain, "outputs")
+
+
+def _allowed(op_type: str, opset: int, domain: str, places: str) -> list[frozenset[str]]:
+    """The types that an operator's schema allows at each place; empty for operators without one."""
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(op_type, opset, domain)
+    except defs.SchemaError:
+        return []
+    variables = {c.type_param_str: frozenset(c.allowed_type_strs) for c in schema.type_constraints}
+    return [variables.get(formal.type_str, frozenset([formal.type_str])) for formal in getattr(schema, places)]

@@ -1,0 +1,141 @@
+"""Dimension arithmetic, against plain integers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sardonyx.ir import dims
+
+A, B, C = dims.symbol("a"), dims.symbol("b"), dims.symbol("c")
+
+TEXTS = {
+    "a + 1": dims.add(A, 1),
+    "a + b": dims.add(B, A),
+    "2*a": dims.add(A, A),
+    "a*b": dims.mul(B, A),
+    "a*b + b": dims.mul(dims.add(A, 1), B),
+    "-a": dims.neg(A),
+    "a - b": dims.sub(A, B),
+    "div(a + 1, 2)": dims.floordiv(dims.add(A, 1), 2),
+    "a + div(b, 2)": dims.floordiv(dims.add(dims.mul(A, 2), B), 2),
+    "min(4, a)": dims.minimum(A, 4),
+    "broadcast(a, b)": dims.broadcast(B, A),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_expression_has_one_text_and_its_text_means_it(text: str) -> None:
+    assert TEXTS[text] == text
+    again = dims.of(text)
+    assert again == text and isinstance(again, dims.Expr)
+
+
+NUMBERS: dict[str, tuple[Any, int]] = {
+    "a - a": (dims.sub(A, A), 0),
+    "(a + 3) - (a + 1)": (dims.sub(dims.add(A, 3), dims.add(1, A)), 2),
+    "0 * a": (dims.mul(A, 0), 0),
+    "64ab / ab": (dims.exact_div(dims.product([64, A, B]), dims.mul(A, B)), 64),
+    "64(a + b) / (a + b)": (dims.exact_div(dims.mul(dims.add(A, B), 64), dims.add(B, A)), 64),
+    "7 // 2": (dims.floordiv(7, 2), 3),
+    "a with 5 for a": (dims.evaluate(dims.ceildiv(A, 2), {"a": 5}), 3),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_what_is_a_number_is_an_int(name: str) -> None:
+    found, expected = NUMBERS[name]
+    assert type(found) is int and found == expected
+
+
+def test_what_is_not_known_stays_so() -> None:
+    for fn in (dims.add, dims.sub, dims.mul, dims.floordiv, dims.minimum, dims.maximum):
+        assert fn(A, None) is None and fn(None, 3) is None
+    assert dims.exact_div(A, 2) is None
+    assert dims.floordiv(A, 0) is None
+    assert dims.broadcast(None, 1) is None and dims.broadcast(None, 7) == 7
+
+
+DECLARED = {
+    "batch": "batch",
+    "past_sequence_length+1": "past_sequence_length + 1",
+    "2*s0": "2*s0",
+    "DynamicDimension.0": "DynamicDimension.0",
+    "floor(h/32)": "`floor(h/32)`",
+    "my batch": "`my batch`",
+    "7": "`7`",
+    "?": None,
+    "-1": None,
+    "None": None,
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_names_that_models_declare(name: str) -> None:
+    assert dims.of(name) == DECLARED[name]
+
+
+def test_bounds() -> None:
+    assert dims.at_least(A, 0) and not dims.at_least(A, 1)
+    assert dims.at_least(dims.add(A, 1), 1) and not dims.at_least(dims.sub(A, 1), 0)
+    assert dims.at_least(dims.maximum(dims.sub(A, 3), 1), 1)
+    assert dims.differ(dims.add(A, 1), A) and not dims.differ(A, B)
+    assert dims.differ(A, -1) and not dims.differ(A, 0)
+
+
+def test_a_slice_that_is_added_to_the_whole_was_whole() -> None:
+    assert dims.broadcast(dims.minimum(A, 512), A) == A
+    assert dims.broadcast(A, dims.minimum(A, 0)) == 0
+
+
+def test_expressions_that_grow_are_given_up() -> None:
+    d: Any = A
+    for i in range(40):
+        d = dims.floordiv(dims.add(d, i), 2)
+    assert d is None
+
+
+_LEAVES = st.one_of(st.sampled_from(["a", "b", "c"]), st.integers(0, 6))
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[[int, int], int]]] = {
+    "add": (dims.add, operator.add),
+    "sub": (dims.sub, operator.sub),
+    "mul": (dims.mul, operator.mul),
+    "min": (dims.minimum, min),
+    "max": (dims.maximum, max),
+    "div": (dims.floordiv, operator.floordiv),
+    "mod": (dims.mod, operator.mod),
+}
+_TREES = st.recursive(_LEAVES, lambda t: st.tuples(st.sampled_from(sorted(_FUNCTIONS)), t, t), max_leaves=7)
+
+
+def _build(tree: Any) -> Any:
+    if not isinstance(tree, tuple):
+        return dims.symbol(tree) if isinstance(tree, str) else tree
+    return _FUNCTIONS[tree[0]][0](_build(tree[1]), _build(tree[2]))
+
+
+def _compute(tree: Any, sizes: dict[str, int]) -> int:
+    if not isinstance(tree, tuple):
+        return sizes[tree] if isinstance(tree, str) else tree
+    return _FUNCTIONS[tree[0]][1](_compute(tree[1], sizes), _compute(tree[2], sizes))
+
+
+@settings(max_examples=300, deadline=None)
+@given(_TREES, st.tuples(*[st.integers(0, 9)] * 3))
+def test_expressions_evaluate_like_integers(tree: Any, numbers: tuple[int, int, int]) -> None:
+    sizes = dict(zip("abc", numbers, strict=True))
+    built = _build(tree)
+    try:
+        expected = _compute(tree, sizes)
+    except ZeroDivisionError:
+        return
+    if built is not None:
+        assert dims.evaluate(built, sizes) == expected
+        assert dims.evaluate(dims.known(str(built)), sizes) == expected if not isinstance(built, int) else True
+        if dims.at_least(built, 1):
+            assert expected >= 1

@@ -1,0 +1,71 @@
+"""Every level and spelling gives the answers of level disabled, on real models and on exporters' graphs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.optimize import api
+from sardonyx.optimize.check import Checker, answers, difference
+from sardonyx.optimize.pipelines import LEVELS
+from tests.conftest import MODELS, TEST_ALL
+from tests.transformers.models import encoder, feeds
+
+REAL = sorted(MODELS.glob("*.onnx")) if MODELS.is_dir() else []
+ZOO = sorted(Path(os.environ["SARDONYX_ZOO"]).glob("*.onnx")) if "SARDONYX_ZOO" in os.environ else []
+"""What benchmarks/zoo.py --small writes, where SARDONYX_ZOO says that it is."""
+
+WAYS = [("basic", "portable"), ("extended", "contrib")]
+if TEST_ALL:
+    WAYS = [(level, spelling) for level in LEVELS if level != "disabled" for spelling in api.SPELLINGS]
+
+TOLERANCE = 1e-3
+"""Relative, on every output, group by group of like magnitude: rounding adds up over a whole network."""
+
+LARGE = 30_000_000
+"""Bytes of a model from which only the full run looks at it."""
+
+
+def stored(path: Path) -> dict[str, Any] | None:
+    """The feeds that lie beside a model, where they do."""
+    for beside in (path.with_suffix(".npz"), path.parent / "ref" / f"{path.stem}.npz"):
+        if beside.exists():
+            arrays = np.load(beside, allow_pickle=True)
+            return {k[3:].replace("|", "/"): arrays[k] for k in arrays.files if k.startswith("in:")}
+    return None
+
+
+def same_everywhere(source: Any, fed: dict[str, Any] | None) -> None:
+    model, _, _ = api._loaded(source, None)
+    checker = Checker(model.graph, fed)
+    for level, spelling in WAYS:
+        result = sardonyx.optimize_model(model, level, spelling=spelling)
+        got = answers(result.model, checker.feeds)
+        for name, a, b in zip(model.graph.output_names, checker.outputs, got, strict=True):
+            why = difference(a, b, _tolerance(a))
+            assert why is None, f"{level} {spelling}: {name}: {why}"
+
+
+def _tolerance(x: Any) -> float | None:
+    return TOLERANCE if isinstance(x, np.ndarray) and x.dtype == np.float32 else None
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda p: p.stem)
+def test_real_models(path: Path) -> None:
+    if path.stat().st_size > LARGE and not TEST_ALL:
+        pytest.skip("large; runs with SARDONYX_TEST_ALL=1")
+    same_everywhere(path, stored(path))
+
+
+@pytest.mark.parametrize("path", ZOO, ids=lambda p: p.stem)
+def test_exported_models(path: Path) -> None:
+    same_everywhere(path, stored(path))
+
+
+def test_an_encoder() -> None:
+    same_everywhere(encoder(), feeds())
