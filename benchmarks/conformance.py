@@ -1,6 +1,8 @@
-"""How many cases of ONNX's backend suite an engine passes: ``python benchmarks/conformance.py sardonyx|onnxruntime|onnx.reference``.
+"""How many cases of ONNX's backend suite an engine passes.
 
-All engines are judged by one comparison, the one of the tests: kind, type, shape, and value up to the case's tolerances.
+    python benchmarks/conformance.py sardonyx|onnxruntime|onnx.reference
+
+All engines are judged by one comparison, that of the tests: kind, type, shape, and value up to the case's tolerances.
 The six Bernoulli cases, whose expected values are one random draw, count when they run.
 """
 

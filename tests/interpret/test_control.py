@@ -15,7 +15,8 @@ from tests.optimize.graphs import parse
 
 LOOP = (
     "t = Constant<value_int={trips}>() {cond} "
-    "y, rows = Loop(t, {given}, x) <body = b (int64 i, bool c, float[2,3] s) => (bool d, float[2,3] u, float[2,3] v) {{ "
+    "y, rows = Loop(t, {given}, x) "
+    "<body = b (int64 i, bool c, float[2,3] s) => (bool d, float[2,3] u, float[2,3] v) {{ "
     "  d = {end} u = Add(s, x) v = Mul(s, s) }}>"
 )
 
@@ -60,7 +61,8 @@ def test_another_thread_can_stop_a_run() -> None:
 def test_scan_follows_axes_and_directions() -> None:
     model = parse(
         "z = Constant<value_floats=[0.0,0.0]>() "
-        "last, sums = Scan(z, x) <num_scan_inputs=1, scan_input_axes=[1], scan_input_directions=[1], scan_output_axes=[1], "
+        "last, sums = Scan(z, x) "
+        "<num_scan_inputs=1, scan_input_axes=[1], scan_input_directions=[1], scan_output_axes=[1], "
         "scan_output_directions=[1], body = b (float[2] s, float[2] e) => (float[2] n, float[2] o) "
         "{ n = Add(s, e) o = Identity(n) }>",
         outputs="float[2] last, float[2,3] sums",

@@ -33,7 +33,7 @@ def run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     return sardonyx.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})[0]
 
 
-@pytest.mark.parametrize("spelling", api.SPELLINGS)
+@pytest.mark.parametrize("spelling", pipelines.SPELLINGS)
 @pytest.mark.parametrize("level", pipelines.LEVELS)
 def test_every_level_and_spelling_gives_the_same_answers(level: str, spelling: str) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
@@ -55,7 +55,7 @@ def test_spellings() -> None:
 def test_a_contrib_model_loads_in_onnxruntime(tmp_path: Path) -> None:
     ort = pytest.importorskip("onnxruntime")
     x = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
-    for spelling in api.SPELLINGS:
+    for spelling in pipelines.SPELLINGS:
         sardonyx.optimize_model(gelu(), spelling=spelling).save(tmp_path / "m.onnx")
         got = ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
         np.testing.assert_allclose(got, run(model_to_proto(gelu()), x), rtol=1e-5, atol=1e-6)

@@ -37,7 +37,8 @@ def test_no_ops_are_removed(body: str) -> None:
 NOT_NO_OPS = {
     "zero minus": "a = Relu(x) c = Constant<value_float=0.0>() b = Sub(c, a) y = Neg(b)",
     "plus zero turns -0 into 0": "a = Relu(x) c = Constant<value_float=0.0>() b = Add(a, c) y = Neg(b)",
-    "times a one that broadcasts": "a = Relu(x) c = Constant<value_floats=[1.0]>() d = Unsqueeze(c, e) b = Mul(a, d) y = Neg(b)",
+    "times a one that broadcasts": "a = Relu(x) c = Constant<value_floats=[1.0]>() d = Unsqueeze(c, e) "
+    "b = Mul(a, d) y = Neg(b)",
     "transpose that turns": "a = Relu(x) b = Transpose(a) y = Neg(b)",
     "cast to another type": "a = Relu(x) b = Cast<to=11>(a) c = Cast<to=1>(b) y = Neg(c)",
     "dropout in training": "a = Relu(x) t = Constant<value_int=1>() m = Cast<to=9>(t) b = Dropout(a, , m) y = Neg(b)",
@@ -76,12 +77,14 @@ def test_constants_fold_through_a_chain() -> None:
 
 HUGE = {
     "ConstantOfShape": "s = Constant<value_ints=[100000,100000]>() a = ConstantOfShape(s) y = ReduceSum(a)",
-    "Expand": "c = Constant<value_float=1.0>() s = Constant<value_ints=[100000,100000]>() a = Expand(c, s) y = ReduceSum(a)",
-    "Tile": "c = Constant<value_floats=[1.0,2.0]>() r = Constant<value_ints=[1000000000]>() a = Tile(c, r) y = ReduceSum(a)",
+    "Expand": "c = Constant<value_float=1.0>() s = Constant<value_ints=[100000,100000]>() a = Expand(c, s) "
+    "y = ReduceSum(a)",
+    "Tile": "c = Constant<value_floats=[1.0,2.0]>() r = Constant<value_ints=[1000000000]>() a = Tile(c, r) "
+    "y = ReduceSum(a)",
     "Range": "b = Constant<value_int=0>() l = Constant<value_int=1000000000>() d = Constant<value_int=1>() "
     "a = Range(b, l, d) f = Cast<to=1>(a) y = ReduceSum(f)",
-    "OneHot": "i = Constant<value_ints=[1,2,3]>() d = Constant<value_int=1000000000>() v = Constant<value_floats=[0.0,1.0]>() "
-    "a = OneHot(i, d, v) y = ReduceSum(a)",
+    "OneHot": "i = Constant<value_ints=[1,2,3]>() d = Constant<value_int=1000000000>() "
+    "v = Constant<value_floats=[0.0,1.0]>() a = OneHot(i, d, v) y = ReduceSum(a)",
 }
 
 
@@ -101,7 +104,9 @@ def test_quantization_of_constants_is_left_to_providers() -> None:
 
 
 def test_folding_that_fails_is_declined_with_the_reason() -> None:
-    model = parse("a = Constant<value_ints=[1,2]>() i = Constant<value_int=7>() b = Gather(a, i) c = Cast<to=1>(b) y = Add(x, c)")
+    model = parse(
+        "a = Constant<value_ints=[1,2]>() i = Constant<value_int=7>() b = Gather(a, i) c = Cast<to=1>(b) y = Add(x, c)"
+    )
     report = apply(model, "FoldConstants")
     assert "Gather" in ops(model.graph)
     assert any("Gather" in d.node and "fails" in d.reason for d in report.declined)
@@ -140,6 +145,7 @@ def test_dead_code_goes_and_subgraphs_keep_what_they_capture() -> None:
 def test_no_output_is_larger_than_the_folding_limit() -> None:
     side = int((fold.MAX_NBYTES // 4) ** 0.5)
     for n, folded in ((side, True), (side + 1, False)):
-        model = parse(f"s = Constant<value_ints=[{n},{n}]>() a = ConstantOfShape(s) y = ReduceSum(a)", outputs="float y")
+        body = f"s = Constant<value_ints=[{n},{n}]>() a = ConstantOfShape(s) y = ReduceSum(a)"
+        model = parse(body, outputs="float y")
         apply(model, "InferShapes", "FoldConstants")
         assert ("ConstantOfShape" not in ops(model.graph)) is folded

@@ -20,7 +20,7 @@ from sardonyx.ir.spec import verify
 from sardonyx.ir.types import TensorType
 from sardonyx.normalize.run import normalize
 from sardonyx.ops.infer import OPSETS
-from sardonyx.optimize import api
+from sardonyx.optimize import api, pipelines
 from sardonyx.optimize.check import answers, difference
 from tests.conftest import TEST_ALL
 
@@ -349,7 +349,7 @@ def test_every_level_answers_as_disabled_does(made: tuple[Model, dict[str, Any]]
     model, feeds = made
     expected = answers(model, feeds)
     for level in LEVELS:
-        for spelling in api.SPELLINGS if level == "extended" else ("portable",):
+        for spelling in pipelines.SPELLINGS if level == "extended" else ("portable",):
             result = api.optimize_model(model, level, spelling=spelling)
             verify(result.model.graph, level)
             for i, (a, b) in enumerate(zip(expected, answers(result.model, feeds), strict=True)):

@@ -66,7 +66,8 @@ def test_a_graph_is_cut_at_changes_of_owner_and_still_right() -> None:
 def test_a_part_gives_what_only_a_subgraph_reads() -> None:
     source = proto(
         "a = Neg(x) c = Constant<value_int=1>() b = Cast<to=9>(c) "
-        "y = If(b) <then_branch = t () => (float[2,3] p) { p = Exp(a) }, else_branch = e () => (float[2,3] q) { q = Abs(a) }>"
+        "y = If(b) <then_branch = t () => (float[2,3] p) { p = Exp(a) }, "
+        "else_branch = e () => (float[2,3] q) { q = Abs(a) }>"
     )
     engine = build(source, BuildOptions(providers=[Doubling()], level="disabled"))
     x = np.ones((2, 3), np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import onnx
@@ -26,7 +26,7 @@ def _evaluator() -> Any:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def exists(domain: str, op_type: str) -> bool:
     """Whether onnx has an executable meaning for an operator."""
     if domain not in OPSETS:

@@ -1,7 +1,8 @@
 """A graph as a flat list of steps over numbered slots.
 
-Everything that does not depend on the data is decided here once: which function runs a node, where its inputs and outputs
-lie, and after which step a value is dropped. A subgraph is a program of its own whose captures are further inputs.
+Everything that does not depend on the data is decided here once: which function runs a node, where its inputs and
+outputs lie, and after which step a value is dropped. A subgraph is a program of its own whose captures are further
+inputs.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Program:
         return slot
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        """The values of ``outputs`` for the values of ``inputs``; some may share memory with each other and with ``args``."""
+        """The values of ``outputs`` for those of ``inputs``; they may share memory with each other and ``args``."""
         if self._template is None:
             template: list[Any] = [None] * self._width
             for slot, value in self._constants:

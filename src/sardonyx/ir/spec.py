@@ -1,7 +1,6 @@
 """What is legal in a graph, checked between stages when ``SARDONYX_VERIFY`` is on.
 
-Always: every edge is recorded at both ends, every value is made before it is read, and names of graph inputs are unique.
-After normalize: every node of a known domain is in its newest form, which ``ops`` and ``partition`` rely on.
+Every edge is recorded at both ends, every value is made before it is read, and names of graph inputs are unique.
 """
 
 from __future__ import annotations

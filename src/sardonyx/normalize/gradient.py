@@ -1,7 +1,8 @@
 """ai.onnx.preview.training.Gradient, written out as the nodes of reverse-mode differentiation.
 
-The node names a value ``y`` and values ``xs`` of its graph; its outputs are dy/dx. The forward nodes between them are read
-off the graph, copied where the node is given other values than those it names, and walked backwards by the rules below.
+The node names a value ``y`` and values ``xs`` of its graph; its outputs are dy/dx. The forward nodes between them are
+read off the graph, copied where the node is given other values than those it names, and walked backwards by the rules
+below.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _expand(graph: Graph, node: Node) -> None:
     try:
         y, sources = named[node.attrs["y"]], [named[name] for name in (*xs, *zs)]
     except KeyError as e:
-        raise InvalidGraph("Gradient names a value that its graph does not have", where=node.label, got=str(e)) from None
+        raise InvalidGraph("Gradient names a value that its graph lacks", where=node.label, got=str(e)) from None
     if len(sources) != len(node.inputs):
         raise InvalidGraph("Gradient has one input for each of xs and zs", where=node.label, got=len(node.inputs))
     forward = _ancestors(y, set(sources))
@@ -76,9 +77,8 @@ def _ancestors(y: Value, stop: set[Value]) -> list[Node]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            for v in node.inputs:
-                if v is not None and v.producer is not None and v not in stop:
-                    stack.append((v.producer, False))
+            read = (v for v in node.inputs if v is not None and v not in stop)
+            stack += [(v.producer, False) for v in read if v.producer is not None]
     return order
 
 

@@ -1,7 +1,7 @@
 """The table of operator meanings.
 
-A meaning is a Python function over numpy values: tensors positional (None where an optional one is left out), attributes
-keyword-only with ONNX's defaults, returning an array or a tuple of outputs. It never writes into its inputs.
+A meaning is a Python function over numpy values: tensors positional (None where an optional one is left out),
+attributes keyword-only with ONNX's defaults, returning an array or a tuple of outputs. It never writes into its inputs.
 Two keywords are not attributes, and are supplied to the functions that declare them: ``outputs``, how many outputs the
 node has, and ``generator``, the node's own stream of random numbers.
 Only the newest version of an operator has a meaning: ``normalize`` brings older ones to that form.

@@ -32,7 +32,6 @@ from sardonyx.optimize.shapes import fix_dimensions
 if TYPE_CHECKING:
     import onnx
 
-SPELLINGS = ("contrib", "portable")
 METADATA = "sardonyx.optimized"
 """The key of the metadata in which a saved model says what was done to it."""
 
@@ -169,28 +168,22 @@ def order_of(level: str, spelling: str) -> tuple[str, ...]:
     """The passes of a level, and those of the spelling from extended on."""
     if level not in pipelines.LEVELS:
         raise InvalidArgument("unknown level", expected=", ".join(pipelines.LEVELS), got=repr(level))
-    if spelling not in SPELLINGS:
-        raise InvalidArgument("unknown spelling", expected=", ".join(SPELLINGS), got=repr(spelling))
+    if spelling not in pipelines.SPELLINGS:
+        raise InvalidArgument("unknown spelling", expected=", ".join(pipelines.SPELLINGS), got=repr(spelling))
     order = pipelines.LEVELS[level]
-    return (*order, *pipelines.CONTRIB) if spelling == "contrib" and level not in ("disabled", "basic") else order
+    return order if level in ("disabled", "basic") else (*order, *pipelines.SPELLINGS[spelling])
 
 
 def pass_names(names: Collection[str]) -> set[str]:
     """Our names of passes that are named by us or by onnxruntime."""
     if isinstance(names, str):
         raise InvalidArgument("disabled is a collection of names", got=repr(names))
-    found: set[str] = set()
     for name in names:
-        if name in manager.PASSES:
-            found.add(name)
-        elif name in pipelines.ONNXRUNTIME_NAMES:
-            ours = pipelines.ONNXRUNTIME_NAMES[name]
-            found.update([ours] if isinstance(ours, str) else ours)
-        else:
+        if name not in manager.PASSES and name not in pipelines.ONNXRUNTIME_NAMES:
             near = difflib.get_close_matches(name, [*manager.PASSES, *pipelines.ONNXRUNTIME_NAMES], 3)
             hint = f"did you mean {' or '.join(near)}?" if near else "see sardonyx.optimize.pipelines"
             raise InvalidArgument("no pass has this name", got=repr(name), hint=hint)
-    return found
+    return pipelines.our_names(names)
 
 
 def finished(model: Model, written: Mapping[str, int], *, level: str, spelling: str, report: Report) -> Model:

@@ -21,7 +21,6 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.pattern import Apply, Match, written
 
-
 MAX_READINGS = 8
 """Ways of reading one expression that are tried: a commutative operator has two."""
 
@@ -37,7 +36,7 @@ def require(holds: object, reason: str, value: Value | None = None) -> None:
 
 
 class Fusion:
-    """One rewrite. ``pattern`` may give a tuple of expressions; ``shares`` says that inner values may have other readers."""
+    """One rewrite. ``pattern`` may give a tuple of expressions; ``shares``: inner values may have other readers."""
 
     shares = False
 
@@ -72,7 +71,8 @@ class Fusion:
             log.declined(root, str(e))
             return False
         new = result if isinstance(result, tuple) else (result,)
-        what = f"{' + '.join(n.op_type for n in reversed(nodes))} -> {', '.join(n.op_type for n in op.made) or 'nothing'}"
+        before, after = (" + ".join(n.op_type for n in ns) for ns in (reversed(nodes), op.made))
+        what = f"{before} -> {after or 'nothing'}"
         return log.replace(graph, nodes, root.outputs[: len(new)], new, op.made, what)
 
 

@@ -12,7 +12,6 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.spec import verify
 from sardonyx.optimize.report import Declined, Report, Rewrite
 
-
 Judge: TypeAlias = Callable[[Sequence[Value], Sequence[Value], Sequence[Node]], "str | None"]
 """Says why new values, made by new nodes, differ from the old ones they are to replace; None when they do not."""
 

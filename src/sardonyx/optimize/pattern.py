@@ -3,8 +3,8 @@
     def pattern(self, op, x, scale, eps):
         return x / op.Sqrt(op.ReduceMean(x * x, axes=[-1], keepdims=1) + eps) * scale
 
-A parameter matches any value, the same one wherever it is named. A number matches a scalar constant. Add, Mul, Min, Max,
-And, Or, Xor, Equal and Sum of two match in both orders. A keyword is an attribute, compared with the node's or the
+A parameter matches any value, the same one wherever it is named. A number matches a scalar constant. Add, Mul, Min,
+Max, And, Or, Xor, Equal and Sum of two match in both orders. A keyword is an attribute, compared with the node's or the
 schema's default, or, where the operator takes it as an input in its newest form, a constant input. ``op.either`` gives
 alternatives; an expression that is used twice must be one and the same value.
 """

@@ -141,12 +141,14 @@ LATE = ("FoldMulConv", "MultiplyByReciprocal")
 QUANTIZED = (
     "FoldQuantizedClip",
     "SinkDequantize",
+    "FoldDequantizedArg",
     "CancelQuantization",
     "RaiseQuantize",
-    "SpellQLinear",
+    "RemoveDeadCode",
     "SpellQLinearAveragePool",
-    "SpellIntegerGemm",
     "SpellQGemm",
+    "SpellQLinear",
+    "SpellIntegerGemm",
     "SpellMatMulIntegerToFloat",
     "SpellDequantizedMatMul",
     "SpellDynamicQuantizeMatMul",
@@ -178,6 +180,11 @@ CONTRIB = (
     "RemoveDeadCode",
 )
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
+
+PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
+"""What other engines' readings of ai.onnx's operators need, for models that are saved for any of them."""
+
+SPELLINGS = {"contrib": CONTRIB, "portable": PORTABLE}
 
 BASIC = (*SHAPES, *SIMPLIFY, *CLEANUP)
 EXTENDED = (*BASIC, *RAISE, *ATTENTION, *LATE, *CLEANUP)
@@ -220,18 +227,65 @@ ONNXRUNTIME_NAMES: dict[str, str | tuple[str, ...]] = {
     "MatMulAddFusion": "FuseMatMulAdd",
     "GemmTransposeFusion": ("FuseGemmTranspose", "FuseTransposeGemm"),
     "GemmSumFusion": "FuseGemmAdd",
+    "QDQPropagationTransformer": ("SinkDequantize", "RaiseQuantize"),
+    "QDQSelectorActionTransformer": (
+        "SpellQLinear",
+        "SpellIntegerGemm",
+        "SpellDequantizedMatMul",
+        "SpellMatMulNBits",
+    ),
+    "MatMulIntegerToFloatFusion": "SpellMatMulIntegerToFloat",
+    "DynamicQuantizeMatMulFusion": "SpellDynamicQuantizeMatMul",
 }
-"""onnxruntime's optimizers and the pass that does their work here, so that ``disabled_optimizers`` keeps its meaning."""
+"""onnxruntime's optimizers and the passes that do their work here: ``disabled_optimizers`` keeps its meaning."""
 
 _MODULES = (
-    activation, arithmetic, attention, attention_parts, branches, casts, cleanup, conv, flat_attention, fold, fold_shapes, gemm, heads, movement, noop, norm, pad, positions, quantized, quantized_blocks,
-    quantized_matmul, quantized_movement, reshapes, rotary, shapes, space_to_depth,
-    spelled_activation, spelled_attention, spelled_attention_mask, spelled_conv, spelled_embedding, spelled_matmul, spelled_norm, transposes,
-)  # fmt: skip
+    activation,
+    arithmetic,
+    attention,
+    attention_parts,
+    branches,
+    casts,
+    cleanup,
+    conv,
+    flat_attention,
+    fold,
+    fold_shapes,
+    gemm,
+    heads,
+    movement,
+    noop,
+    norm,
+    pad,
+    positions,
+    quantized,
+    quantized_blocks,
+    quantized_matmul,
+    quantized_movement,
+    reshapes,
+    rotary,
+    shapes,
+    space_to_depth,
+    spelled_activation,
+    spelled_attention,
+    spelled_attention_mask,
+    spelled_conv,
+    spelled_embedding,
+    spelled_matmul,
+    spelled_norm,
+    transposes,
+)
 
 
 def optimize(graph: Graph, level: str, disabled: Collection[str] = ()) -> Report:
     """Rewrite a graph in place by the passes of a level, leaving out those named in ``disabled``."""
-    named = [ONNXRUNTIME_NAMES.get(name, name) for name in disabled]
-    off = {ours for names in named for ours in ((names,) if isinstance(names, str) else names)}
-    return manager.run(graph, LEVELS[level], off)
+    return manager.run(graph, LEVELS[level], our_names(disabled))
+
+
+def our_names(names: Collection[str]) -> set[str]:
+    """Passes that are named by us or by onnxruntime; a name that nobody has stays as it is."""
+    found: set[str] = set()
+    for name in names:
+        ours = ONNXRUNTIME_NAMES.get(name, name)
+        found.update([ours] if isinstance(ours, str) else ours)
+    return found

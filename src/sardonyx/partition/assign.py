@@ -16,7 +16,7 @@ class Owner:
 
 
 def assign(graph: Graph, providers: Sequence[Provider]) -> dict[Node, Owner]:
-    """The first provider that claims a node owns it. The last provider must claim every node or say why the model cannot run."""
+    """The first provider that claims a node owns it; a node that nobody claims has no owner."""
     claims = [(p, p.claims(graph)) for p in providers]
     chosen = "the only provider in the chain" if len(claims) == 1 else "first in the provider order to claim it"
     owners: dict[Node, Owner] = {}
@@ -64,9 +64,11 @@ def _part(graph: Graph, nodes: list[Node]) -> Part:
         for v in (*node.inputs, *captured):
             if v is not None and v not in made and not v.is_const:
                 inputs[v] = None
-        for out in node.outputs:
-            if out.is_output or any(_outermost(user, graph) not in inside for user in out.consumers):
-                outputs.append(out)
+        outputs += [
+            out
+            for out in node.outputs
+            if out.is_output or any(_outermost(user, graph) not in inside for user in out.consumers)
+        ]
     return Part(tuple(nodes), tuple(inputs), tuple(outputs))
 
 

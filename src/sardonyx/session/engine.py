@@ -190,7 +190,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
     with phase("optimize"):
         report = optimize(graph, options.level, options.disabled_passes)
         if options.save_path is not None:
-            _save(model, written, options.level, report, options.save_path)
+            _save(model, written, report, options)
     with phase("partition"):
         owners = assign(graph, [*options.providers, ReferenceProvider()])
         _refuse_orphans(model, owners)
@@ -215,12 +215,14 @@ def _as_sparse(t: ValueType | None) -> ValueType | None:
     return SparseTensorType(t.dtype, t.shape) if isinstance(t, TensorType) else t
 
 
-def _save(model: Model, written: dict[str, int], level: str, report: Report, path: str) -> None:
+def _save(model: Model, written: dict[str, int], report: Report, options: BuildOptions) -> None:
     """Write the model as optimized, with onnxruntime's own operators where the level fuses into them."""
     from sardonyx.optimize.spelling.spell import spell
 
+    assert options.save_path is not None
+    level, disabled = options.level, options.disabled_passes
     spelling = "portable" if level in ("disabled", "basic") else "contrib"
-    save(spell(model, spelling, written, level=level, report=report), path)
+    save(spell(model, spelling, written, level=level, report=report, disabled=disabled), options.save_path)
 
 
 def _constants_nbytes(graph: Graph) -> Iterator[int]:

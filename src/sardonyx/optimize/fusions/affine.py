@@ -42,7 +42,7 @@ class Constant(Var):
 
 def lazy(dtype: DType, shape: tuple[int, ...], compute: Vector, name: str) -> Tensor:
     """A constant computed on demand and rounded once, to its own type."""
-    return Tensor(dtype, shape, lambda: np.ascontiguousarray(compute().astype(dtype.numpy, copy=False)), name=name)
+    return Tensor(dtype, shape, lambda: np.asarray(compute(), dtype.numpy, order="C"), name=name)
 
 
 def wide(tensor: Tensor) -> Array:

@@ -117,7 +117,7 @@ def turned_inputs(node: Node, order: Perm) -> tuple[list[Any], dict[str, Any]]:
         i = AXES_INPUT[node.op_type]
         axes = node.input(i)
         if axes is not None:
-            inputs[i] = np.array([at[a % len(order)] for a in axes.numpy().tolist()], np.int64)
+            inputs[i] = np.array([at[a % len(order)] for a in axes.numpy().tolist()], axes.numpy().dtype)
         elif node.op_type == "Pad":
             inputs[1] = inputs[1].numpy().reshape(2, -1)[:, order].reshape(-1)
     return inputs, attrs
@@ -136,6 +136,6 @@ def transposed(tensor: Tensor, shape: tuple[int, ...], order: Perm) -> Tensor:
     return Tensor(
         tensor.dtype,
         tuple(shape[axis] for axis in order),
-        lambda: np.ascontiguousarray(tensor.numpy().reshape(shape).transpose(order)),
+        lambda: np.asarray(tensor.numpy().reshape(shape).transpose(order), order="C"),
         name=tensor.name,
     )

@@ -26,12 +26,13 @@ from sardonyx.optimize.spelling.quantized_values import (
     require_same,
 )
 
+
 def conv(op: Builder, node: Node, y: Quantized) -> Any:
     x, w = dequantized(node.input(0)), dequantized(node.input(1), axis=0)
     require_product(x, w, y)
     zeros = w.zeros()
     require((zeros == zeros.reshape(-1)[0]).all(), "the zero point differs between channels", w.zero)
-    bias = bias_in_units(op, node.input(2), x, w)
+    bias = bias_in_units(op, node.input(2), x, w, 0)
     return op.QLinearConv(*x.inputs(op), *w.inputs(op), *y.steps(op), bias, **node.attrs)
 
 
@@ -43,11 +44,12 @@ def matmul(op: Builder, node: Node, y: Quantized) -> Any:
 
 
 def gemm(op: Builder, node: Node, y: Quantized | None) -> Any:
-    a, b = dequantized(node.input(0)), dequantized(node.input(1), axis=0 if attribute(node, "transB") else 1)
+    columns = 0 if attribute(node, "transB") else 1
+    a, b = dequantized(node.input(0)), dequantized(node.input(1), axis=columns)
     require_product(a, b, y)
     require(attribute(node, "alpha") == 1, "there is a factor", node.outputs[0])
     require(node.input(2) is None or attribute(node, "beta") == 1, "the bias has a factor", node.input(2))
-    bias = bias_in_units(op, node.input(2), a, b)
+    bias = bias_in_units(op, node.input(2), a, b, columns)
     attrs = {"alpha": 1.0, "transA": attribute(node, "transA"), "transB": attribute(node, "transB")}
     return op.call(MICROSOFT, "QGemm", *a.inputs(op), *b.inputs(op), bias, *(y.steps(op) if y else ()), **attrs)
 
@@ -178,9 +180,7 @@ class FoldQuantizedClip(Fusion):
     """QuantizeLinear(Relu(x)), QuantizeLinear(Clip(x))  ->  QuantizeLinear(x), where it clips as much itself."""
 
     def pattern(self, op: Any, x: Any, s: Any) -> Any:
-        clipped = op.either(
-            op.Relu(x), op.Clip(x, op.optional("low"), op.optional("high")), op.Clip(x, op.optional("low"))
-        )
+        clipped = op.either(op.Relu(x), op.Clip(x, op.optional("low"), op.optional("high")))
         return op.QuantizeLinear(clipped, s, op.optional("z"), name="quantize")
 
     def rewrite(self, op: Builder, m: Match) -> Any:

@@ -12,7 +12,7 @@ from sardonyx.ir.graph import Value
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.fusions.affine import Constant
 from sardonyx.optimize.fusions.checks import fits_trailing, root, sizes
-from sardonyx.optimize.pattern import Match
+from sardonyx.optimize.pattern import Match, Var
 from sardonyx.optimize.spelling import MICROSOFT
 from sardonyx.optimize.spelling.quantized_values import KERNELS, Produced, dequantized, require_product
 
@@ -34,7 +34,7 @@ def _require_factor(scale: Value, b: Value) -> None:
 
 @fusion
 class SpellQGemm(Fusion):
-    """QuantizeLinear(Cast(MatMulInteger(a, b) + c) * factor, 1, z)  ->  QGemm(a, b, c), with the factor as b's scale."""
+    """QuantizeLinear(Cast(MatMulInteger(a, b) + c) * factor, 1, z)  ->  QGemm(a, b, c), the factor as b's scale."""
 
     def pattern(self, op: Any, a: Any, b: Any, c: Any, z: Any) -> Any:
         product = _product(op, a, b)
@@ -80,31 +80,36 @@ class SpellMatMulIntegerToFloat(Fusion):
             s, t = (m.s, m.t) if m.s.shape in ((), (1,)) else (m.t, m.s)
             require(s.shape in ((), (1,)), "the left side has more than one scale", s)
         _require_factor(t, m.b)
-        require(m.a_zero is None or m.a_zero.shape in ((), (1,)), "the left side has more than one zero point", m.a_zero)
+        require(
+            m.a_zero is None or m.a_zero.shape in ((), (1,)), "the left side has more than one zero point", m.a_zero
+        )
         scale = op.const(np.ones((), np.float32)) if s is None else s
         return op.call(MICROSOFT, "MatMulIntegerToFloat", m.a, m.b, scale, t, m.a_zero, m.b_zero)
 
 
 @fusion
 class SpellDequantizedMatMul(Fusion):
-    """MatMul(DequantizeLinear(a), DequantizeLinear(b))  ->  MatMulIntegerToFloat(a, b)."""
+    """MatMul(DequantizeLinear(a), DequantizeLinear(b)) + bias  ->  MatMulIntegerToFloat(a, b, bias)."""
 
     shares = True
 
     def pattern(self, op: Any, a: Any, b: Any, s: Any, t: Any) -> Any:
         left = op.DequantizeLinear(a, s, op.optional("y"))
         right = op.DequantizeLinear(b, t, op.optional("z"))
-        return op.MatMul(left, right)
+        gemm = op.Gemm(left, right, Var("bias"), transA=0, transB=0, alpha=1.0, beta=1.0)
+        return op.MatMul(left, right), gemm
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        left, right = root(m).inputs
+        left, right = root(m).inputs[:2]
         a, b = dequantized(left), dequantized(right, axis=-1)
         require_product(a, b)
         for v in (a.q, b.q):
             require(v.rank is not None and v.rank >= 2, "an operand is no matrix", v)
         require(b.is_per_tensor or b.q.rank == 2, "only a matrix has a scale for each column", b.q)
+        bias = m.values.get("bias")
+        require(bias is None or fits_trailing(bias, b.q), "the addend is no bias of the columns", bias)
         (s, y), (t, z) = a.scalars(op), b.steps(op)
-        return op.call(MICROSOFT, "MatMulIntegerToFloat", a.q, b.q, s, t, y, z)
+        return op.call(MICROSOFT, "MatMulIntegerToFloat", a.q, b.q, s, t, y, z, bias)
 
 
 @fusion

@@ -16,8 +16,11 @@ from sardonyx.optimize.spelling.quantized_values import Produced, Quantized, deq
 REARRANGE = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """What keeps every element, once."""
 
-MOVE = frozenset({*REARRANGE, "Expand", "Gather", "MaxPool", "Resize", "Slice", "Split"})
-"""What gives elements of its first input and nothing else."""
+MOVE = frozenset({
+    *REARRANGE, "DepthToSpace", "Expand", "Gather", "GatherElements", "MaxPool", "Pad", "ReduceMax", "ReduceMin",
+    "Resize", "Slice", "SpaceToDepth", "Split", "Tile",
+})  # fmt: skip
+"""What gives elements of its first input and nothing else, zeros aside."""
 
 LOOK_AHEAD = 8
 """Moves in a row through which readers are looked for."""
@@ -40,11 +43,14 @@ def _sink(graph: Graph, node: Node, log: Log) -> None:
         log.declined(node, str(e))
         return
     op = Builder(graph, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
-    moved = op.call("", node.op_type, x.q, *node.inputs[1:], outputs=len(node.outputs), **node.attrs)
+    steps = x.scalars(op)
+    others = list(node.inputs[1:])
+    if _fills(node):
+        others[1:2] = [steps[1]]
+    moved = op.call("", node.op_type, x.q, *others, outputs=len(node.outputs), **node.attrs)
     parts = moved if isinstance(moved, tuple) else (moved,)
     for part, real in zip(parts, node.outputs, strict=True):
         part.type = _like(real, x)
-    steps = x.scalars(op)
     new = tuple(op.DequantizeLinear(part, *steps) for part in parts)
     log.replace(graph, [node], node.outputs, new, op.made, f"{node.op_type} of the integers")
 
@@ -59,7 +65,14 @@ def _moves(node: Node) -> bool:
         return False
     if node.op_type == "Resize":
         return attribute(node, "mode") == "nearest" and node.input(1) is None
+    if _fills(node):
+        value = node.input(2)
+        return value is None or (value.is_scalar_const and value.item() == 0)
     return node.op_type != "MaxPool" or len(node.outputs) == 1
+
+
+def _fills(node: Node) -> bool:
+    return node.op_type == "Pad" and attribute(node, "mode") == "constant"
 
 
 def _wants(v: Value, depth: int) -> bool:
@@ -112,3 +125,19 @@ def _rearranged(last: Node) -> list[Node]:
         moves.append(x.producer)
         x = x.producer.inputs[0]
     return moves
+
+
+@fusion
+class FoldDequantizedArg(Fusion):
+    """ArgMax(DequantizeLinear(q)), ArgMin(DequantizeLinear(q))  ->  that of the integers, which have the same order."""
+
+    shares = True
+
+    def pattern(self, op: Any, q: Any, s: Any) -> Any:
+        real = op.DequantizeLinear(q, s, op.optional("z"), name="real")
+        return op.call("", ("ArgMax", "ArgMin"), real, name="arg")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        x, arg = dequantized(m.node("real").output), m.node("arg")
+        require(x.scale.item() > 0, "the scale is not positive", x.scale)
+        return op.call("", arg.op_type, x.q, **arg.attrs)

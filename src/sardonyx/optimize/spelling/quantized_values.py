@@ -121,10 +121,13 @@ def require_same(*values: Quantized) -> None:
         require(v.dtype is values[0].dtype, "the integers are of another type", v.q)
 
 
-def bias_in_units(op: Builder, bias: Value | None, a: Quantized, b: Quantized) -> Value | None:
-    """A bias as i32 in units of the product of two scales: as it is stored, or where that loses nothing."""
+def bias_in_units(op: Builder, bias: Value | None, a: Quantized, b: Quantized, axis: int) -> Value | None:
+    """A bias, one for each index of an axis of b, as i32 in units of the product of two scales: as it is stored, or
+    where that loses nothing."""
     if bias is None:
         return None
+    vector = b.q.shape is not None and bias.shape == (b.q.shape[axis],)
+    require(vector and bias.rank == 1, "the bias is not known to be one for each column", bias)
     unit = a.scale.numpy().reshape(()) * b.scale.numpy()
     node = bias.producer
     if node is not None and is_dequantized(bias):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Model
@@ -11,13 +11,21 @@ from sardonyx.optimize.api import finished
 from sardonyx.optimize.report import Report
 
 
-def spell(model: Model, spelling: str, written: Mapping[str, int], *, level: str, report: Report) -> Model:
+def spell(
+    model: Model,
+    spelling: str,
+    written: Mapping[str, int],
+    *,
+    level: str,
+    report: Report,
+    disabled: Collection[str] = (),
+) -> Model:
     """A copy of an optimized model, at the lowest opsets from ``written`` on, that says what was done to it.
 
     ``portable`` has the operators of ONNX alone, ``contrib`` onnxruntime's where it has a kernel for them.
     """
     copy = clone(model)
-    if spelling == "contrib":
-        spelled = manager.run(copy.graph, pipelines.CONTRIB)
+    if level not in ("disabled", "basic"):
+        spelled = manager.run(copy.graph, pipelines.SPELLINGS[spelling], pipelines.our_names(disabled))
         report = Report([*report.rewrites, *spelled.rewrites])
     return finished(copy, written, level=level, spelling=spelling, report=report)

@@ -17,13 +17,15 @@ HALVES = (dtypes.f16, dtypes.bf16)
 STARTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """Contractions: their sums are f32 in any case, and begin a chain."""
 
-FOLLOWS = STARTS | frozenset(
-    "Add Sub Mul Div Pow Sqrt Exp Log Erf Abs Neg Relu LeakyRelu PRelu Elu Selu Sigmoid HardSigmoid HardSwish Tanh "
-    "Softplus Gelu Clip Softmax LogSoftmax BatchNormalization InstanceNormalization LayerNormalization RMSNormalization "
-    "GroupNormalization LRN AveragePool MaxPool GlobalAveragePool GlobalMaxPool ReduceMean ReduceSum ReduceMax ReduceMin "
-    "ReduceL2 Sum Mean Concat Identity Flatten Reshape Transpose Squeeze Unsqueeze Slice Split Gather Expand Tile Pad "
-    "DepthToSpace SpaceToDepth Where Resize Dropout Shape Size".split()
-)
+FOLLOWS = STARTS | {
+    "Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Exp", "Log", "Erf", "Abs", "Neg", "Relu", "LeakyRelu", "PRelu",
+    "Elu", "Selu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Softplus", "Gelu", "Clip", "Softmax",
+    "LogSoftmax", "BatchNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization",
+    "GroupNormalization", "LRN", "AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMean",
+    "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "Sum", "Mean", "Concat", "Identity", "Flatten", "Reshape",
+    "Transpose", "Squeeze", "Unsqueeze", "Slice", "Split", "Gather", "Expand", "Tile", "Pad", "DepthToSpace",
+    "SpaceToDepth", "Where", "Resize", "Dropout", "Shape", "Size",
+}  # fmt: skip
 """Operators that mean the same in f32, rounded: they go on with a chain that reaches them. A Cast ends it."""
 
 
