@@ -94,8 +94,6 @@ def assert_same(got: Any, expected: Any, rtol: float, atol: float) -> None:
         np.testing.assert_array_equal(got, expected)
     elif got.dtype.kind == "V" or got.dtype.itemsize < 2:
         wide = 2**-6 if got.dtype.name == "bfloat16" else 0.0
-        np.testing.assert_allclose(
-            got.astype(np.float32), expected.astype(np.float32), rtol=max(rtol, wide), atol=atol
-        )
+        np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=max(rtol, wide), atol=atol)
     else:
         np.testing.assert_allclose(got, expected, rtol=rtol, atol=atol)

@@ -51,5 +51,3 @@ def is_runnable(node: Node) -> bool:
     if not node.domain and node.op_type in control.KERNELS:
         return True
     return registry.find(node.domain, node.op_type) is not None or fallback.exists(node.domain, node.op_type)
-
-

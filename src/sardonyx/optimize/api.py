@@ -36,6 +36,8 @@ METADATA = "sardonyx.optimized"
 """The key of the metadata in which a saved model says what was done to it."""
 
 EVERYTHING = "every pass"
+QUANTIZED = 5e-2
+"""Relative tolerance of a whole quantized model; its parts are judged to one step each."""
 
 USUAL_OPSET = 17
 """Where the search for an opset to write begins for a graph that came from no file."""
@@ -223,7 +225,8 @@ def _checked(
         model = clone(source)
         judge = Checker(model.graph, feeds)
         report = manager.run(model.graph, tuple(order), off, judge)
-        suspects = None if _is_random(source) else Suspects(source, [n for n in order if n not in off], judge.feeds)
+        kept = [name for name in order if name not in off]
+        suspects = None if _is_random(source) else Suspects(source, kept, judge.feeds, _whole_tolerance(source))
         why = None if suspects is None else suspects.differs(model)
         if suspects is None or why is None:
             break
@@ -236,6 +239,14 @@ def _checked(
     if suspects is None:
         unchecked.append("the model as a whole: it draws random numbers")
     return model, report
+
+
+def _whole_tolerance(model: Model) -> float | None:
+    """How far a whole model's answers may move; None for what rounding alone allows.
+
+    Where a network quantizes in between, one value that falls to the other side of a step moves all that follow.
+    """
+    return QUANTIZED if any(node.op_type == "QuantizeLinear" for node in model.graph.all_nodes()) else None
 
 
 def _is_random(model: Model) -> bool:

@@ -24,9 +24,7 @@ def remove_dead_code(graph: Graph, log: Log) -> None:
         else:
             for _, sub in node.subgraphs():
                 remove_dead_code(sub, log)
-    graph.initializers = {
-        name: v for name, v in graph.initializers.items() if v.overridable or not v.is_dead
-    }
+    graph.initializers = {name: v for name, v in graph.initializers.items() if v.overridable or not v.is_dead}
 
 
 @optimization("ShareConstants")

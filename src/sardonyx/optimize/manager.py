@@ -92,9 +92,7 @@ def optimization(name: str) -> Callable[[Pass], Pass]:
     return register
 
 
-def run(
-    graph: Graph, order: tuple[str, ...], disabled: Collection[str] = (), judge: Judge | None = None
-) -> Report:
+def run(graph: Graph, order: tuple[str, ...], disabled: Collection[str] = (), judge: Judge | None = None) -> Report:
     """Run the named passes in order; a judge has a say in every replacement."""
     report, verified = Report(), knobs.VERIFY.get()
     for name in order:
