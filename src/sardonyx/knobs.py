@@ -1,10 +1,11 @@
 """Every environment variable that Sardonyx reads.
 
+    SARDONYX_CACHE                      path       folder in which optimized graphs are kept between starts
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
     ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata
     ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS  list       providers that ``sardonyx.backend`` does not use
     SARDONYX_MAX_VALUE_NBYTES           int        most bytes of one computed value; by default 1024 times
-                                                     what model and feeds hold, and 128 MiB in any case
+                                                     what model and feeds hold, and 192 MiB in any case
 
 Variables are read when they are asked for, so that a program may set them at any time.
 """
@@ -40,6 +41,7 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+CACHE: Knob[str | None] = Knob("SARDONYX_CACHE", None, str)
 VERIFY = Knob("SARDONYX_VERIFY", False, _switch)
 LOAD_CONFIG_FROM_MODEL = Knob("ORT_LOAD_CONFIG_FROM_MODEL", False, _switch)
 BACKEND_EXCLUDE_PROVIDERS: Knob[tuple[str, ...]] = Knob("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", (), _words)

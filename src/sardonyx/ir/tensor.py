@@ -31,7 +31,9 @@ class Tensor:
         name: str = "",
         origin: object = None,
     ) -> None:
-        self.dtype, self.shape, self.name, self.origin = dtype, shape, name, origin
+        self.dtype, self.shape, self.name = dtype, shape, name
+        self.origin = origin
+        """Where in the model's files the bytes lie; None for a constant that was computed, or is small."""
         self._fetch = fetch
         self._array: np.ndarray[Any, Any] | None = None
 

@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -36,22 +37,22 @@ def load(
     files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are ignored.
     With ``infer``, types and shapes are those that onnx's inference adds to what the file states.
     """
-    data, skeleton, path = _scanned(source)
-    proto = _parse(skeleton.data)
+    opened = open_model(source, folder=folder, in_memory=in_memory)
+    payloads, proto = opened.payloads, opened.proto
     opsets = _opsets(proto)
     proto = functions.inline(proto)
-    if b"ai.onnx" in skeleton.data:
+    if b"ai.onnx" in opened.skeleton.data:
         for node in every_node(proto.graph.node):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
-    home = Folder(path, folder=folder)
-    home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
-    payloads = Payloads(data, skeleton, home)
     payloads.shelve_sparse(proto.graph)
     sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
     stated: Stated = {}
     if infer:
         proto, stated = inferred(proto, opsets)
-    given = {name: Tensor.of(array, name) for name, array in (initializers or {}).items()}
+    given = {
+        name: array if isinstance(array, Tensor) else Tensor.of(array, name)
+        for name, array in (initializers or {}).items()
+    }
     reader = GraphReader(payloads, proto.ir_version, opsets, stated, given)
     return Model(
         graph=reader.read(proto.graph),
@@ -63,9 +64,31 @@ def load(
         model_version=proto.model_version if proto.HasField("model_version") else None,
         doc=text(proto.doc_string, "model description"),
         metadata={text(p.key, "metadata"): text(p.value, "metadata") for p in proto.metadata_props},
-        path=path,
+        path=opened.path,
         sparse_outputs=sparse_outputs,
     )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model whose skeleton is parsed, and nothing more."""
+
+    proto: onnx.ModelProto
+    skeleton: wire.Skeleton
+    payloads: Payloads
+    path: str | None
+
+    def initializers(self) -> dict[str, Tensor]:
+        """The main graph's constants, by name."""
+        return {t.name: self.payloads.tensor(t, f"initializer {t.name!r}") for t in self.proto.graph.initializer}
+
+
+def open_model(source: Any, *, folder: str | None = None, in_memory: Mapping[str, bytes] | None = None) -> Opened:
+    """Scan a model and parse its skeleton."""
+    data, skeleton, path = _scanned(source)
+    home = Folder(path, folder=folder)
+    home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
+    return Opened(_parse(skeleton.data), skeleton, Payloads(data, skeleton, home), path)
 
 
 def _scanned(source: Any) -> tuple[memoryview, wire.Skeleton, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -176,10 +177,10 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     outside = sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
     try:
         if outside:
-            _write(f"{path}.data", _external_chunks(proto, weights, os.path.basename(path) + ".data"))
+            write_whole(f"{path}.data", _external_chunks(proto, weights, os.path.basename(path) + ".data"))
         else:
             proto.graph.initializer.extend(tensor_to_proto(t, name) for name, t in weights.items())
-        _write(path, [proto.SerializeToString()])
+        write_whole(path, [proto.SerializeToString()])
     except OSError as e:
         raise Fail(f"the model cannot be written ({e.strerror})", where=path) from None
 
@@ -200,7 +201,8 @@ def _external_chunks(proto: onnx.ModelProto, weights: dict[str, Tensor], locatio
         proto.graph.initializer.append(filled)
 
 
-def _write(path: str, chunks: Any) -> None:
+def write_whole(path: str, chunks: Iterable[bytes]) -> None:
+    """Write a file under another name and rename it: readers see all of it or nothing."""
     fd, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".", suffix=".tmp")
     try:
         with os.fdopen(fd, "wb") as file:

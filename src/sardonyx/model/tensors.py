@@ -70,13 +70,16 @@ class Payloads:
         if self._sparse_key in keys:
             return self.sparse(self.shelf[int(keys[self._sparse_key])], where)
         span = keys.get(self.skeleton.key)
+        origin: tuple[object, ...]
         if span is not None:
-            fetch = self._from_span(self.skeleton.spans[int(span)], dtype, shape, where)
+            place = self.skeleton.spans[int(span)]
+            fetch, origin = self._from_span(place, dtype, shape, where), tuple(place)
         elif proto.data_location == onnx.TensorProto.EXTERNAL:
             fetch = self._from_file(keys, dtype, shape, where)
+            origin = (keys.get("location"), keys.get("offset"), keys.get("length"))
         else:
             return _inline(proto, dtype, shape, where)
-        return Tensor(dtype, shape, fetch, name=proto.name)
+        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin)
 
     def sparse(self, proto: onnx.SparseTensorProto, where: str) -> Tensor:
         """A sparse constant as the dense tensor it stands for, made dense when first read."""

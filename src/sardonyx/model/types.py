@@ -6,6 +6,7 @@ import onnx
 
 from sardonyx import dtypes
 from sardonyx.errors import BrokenGraph, InvalidProtobuf
+from sardonyx.ir.dims import is_fresh
 from sardonyx.ir.shape import Dim, Shape
 from sardonyx.ir.types import (
     MapType,
@@ -83,7 +84,7 @@ def to_proto(t: ValueType | None) -> onnx.TypeProto:
                 d = shape.dim.add()
                 if isinstance(dim, int):
                     d.dim_value = dim
-                elif isinstance(dim, str):
+                elif isinstance(dim, str) and not is_fresh(dim):
                     d.dim_param = dim
     elif isinstance(t, (SequenceType, OptionalType)):
         holder = proto.sequence_type if isinstance(t, SequenceType) else proto.optional_type

@@ -31,6 +31,8 @@ from sardonyx.optimize.shapes import fix_dimensions
 from sardonyx.partition.assign import Owner, assign, cut, prepare
 from sardonyx.partition.provider import Executable, Part, Provider, RunContext
 from sardonyx.providers.reference import ReferenceProvider
+from sardonyx.session import cache
+from sardonyx.session.cache import Prepared
 from sardonyx.session.explain import Explanation
 
 
@@ -173,24 +175,32 @@ def build(source: Any, options: BuildOptions) -> Engine:
         if verified:
             verify(graph, name)
 
-    with phase("load"):
-        model = load(
-            source,
-            folder=options.external_folder,
-            in_memory=options.external_files,
-            initializers=options.initializers,
-        )
-        graph, written = model.graph, dict(model.opsets)
-        weights_nbytes = sum(_constants_nbytes(graph))
-        inputs = [v for v in graph.inputs if not v.overridable]
-        stated = [v.type for v in graph.outputs]
-    with phase("normalize"):
-        normalize(model)
-        fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
-    with phase("optimize"):
-        report = optimize(graph, options.level, options.disabled_passes)
-        if options.save_path is not None:
-            _save(model, written, report, options)
+    plain = not (options.save_path or options.initializers or options.external_files)
+    kept = cache.entry(source, _settings(options), folder=options.external_folder) if plain else None
+    prepared = None if kept is None else kept.read()
+    if prepared is None:
+        with phase("load"):
+            model = load(
+                source,
+                folder=options.external_folder,
+                in_memory=options.external_files,
+                initializers=options.initializers,
+            )
+            graph, written = model.graph, dict(model.opsets)
+            weights_nbytes = sum(_constants_nbytes(graph))
+            stated = [v.type for v in graph.outputs]
+        with phase("normalize"):
+            normalize(model)
+            fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)
+        with phase("optimize"):
+            report = optimize(graph, options.level, options.disabled_passes)
+            if options.save_path is not None:
+                _save(model, written, report, options)
+        prepared = Prepared(model, stated, report, weights_nbytes)
+        if kept is not None:
+            kept.write(prepared)
+    model, stated, report, graph = prepared.model, prepared.stated, prepared.report, prepared.model.graph
+    inputs = [v for v in graph.inputs if not v.overridable]
     with phase("partition"):
         owners = assign(graph, [*options.providers, ReferenceProvider()])
         _refuse_orphans(model, owners)
@@ -201,7 +211,8 @@ def build(source: Any, options: BuildOptions) -> Engine:
     known = [types.merge(t, _shown(v.type)) for t, v in zip(stated, graph.outputs, strict=True)]
     known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
-    return Engine(model, inputs, outputs, parts, Explanation.of(graph, owners, report, phases), phases, weights_nbytes)
+    explanation = Explanation.of(graph, owners, report, phases)
+    return Engine(model, inputs, outputs, parts, explanation, phases, prepared.weights_nbytes)
 
 
 def _shown(t: ValueType | None) -> ValueType | None:
@@ -223,6 +234,12 @@ def _save(model: Model, written: dict[str, int], report: Report, options: BuildO
     level, disabled = options.level, options.disabled_passes
     spelling = "portable" if level in ("disabled", "basic") else "contrib"
     save(spell(model, spelling, written, level=level, report=report, disabled=disabled), options.save_path)
+
+
+def _settings(options: BuildOptions) -> Any:
+    """What decides the optimized graph, beside the model."""
+    fixed = [sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())]
+    return [options.level, sorted(options.disabled_passes), fixed]
 
 
 def _constants_nbytes(graph: Graph) -> Iterator[int]:

@@ -1,0 +1,145 @@
+"""Optimized graphs of model files, kept between starts in the folder that ``SARDONYX_CACHE`` names.
+
+An entry holds the graph after the optimizer, with the constants that the optimizer made; the model's own initializers
+are referred to by name and stay in its file. Its name is a digest of everything that decides what the optimizer does:
+the model without its large payloads, size and time of the files that hold those, level and options, and versions. The
+folder must be private to the user. An entry that cannot be read is a miss, and one that cannot be written is left out:
+both are logged.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import stat
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx
+
+from sardonyx import knobs
+from sardonyx.errors import SardonyxError
+from sardonyx.ir.graph import Model
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ir.types import ValueType
+from sardonyx.model.load import Opened, load, open_model
+from sardonyx.model.save import Names, model_to_proto, tensor_to_proto, write_whole
+from sardonyx.model.types import from_proto, to_proto
+from sardonyx.optimize.report import Declined, Report, Rewrite
+from sardonyx.session import log
+from sardonyx.session.environment import get_build_info
+
+MAX_NBYTES = 256 << 20
+"""Bytes of constants made by the optimizer up to which a graph is kept."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the phases before partitioning give."""
+
+    model: Model
+    stated: list[ValueType | None]
+    """Types of the outputs as the model states them."""
+    report: Report
+    weights_nbytes: int
+
+
+class Entry:
+    """The place of one model and one set of options in the cache."""
+
+    def __init__(self, folder: str, opened: Opened, settings: Any) -> None:
+        self._opened = opened
+        digest = hashlib.blake2b(digest_size=20)
+        digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
+        files = [opened.path, *_external_files(opened)]
+        told = [[os.path.realpath(f), *_identity(f)] for f in files if f is not None]
+        digest.update(json.dumps([told, settings, get_build_info(), onnx.__version__]).encode())
+        self._stem = os.path.join(folder, digest.hexdigest())
+
+    def read(self) -> Prepared | None:
+        """What was kept, or None."""
+        try:
+            with open(f"{self._stem}.json", encoding="utf-8") as file:
+                told = json.load(file)
+            own = self._opened.initializers()
+            model = load(f"{self._stem}.onnx", infer=False, initializers={k: own[v] for k, v in told["own"].items()})
+            report = Report([Rewrite(n, tuple(o), w) for n, o, w in told["rewrites"]])
+            report.declined = [Declined(*row) for row in told["declined"]]
+            stated = [from_proto(onnx.TypeProto.FromString(base64.b64decode(t))) for t in told["stated"]]
+        except FileNotFoundError:
+            return None
+        except (SardonyxError, OSError, ValueError, KeyError, TypeError) as error:
+            log.logger.warning("the cache entry %s is not readable and will be written anew: %s", self._stem, error)
+            return None
+        return Prepared(_named(model, self._opened), stated, report, told["weights_nbytes"])
+
+    def write(self, prepared: Prepared) -> None:
+        """Keep what the optimizer made of the model."""
+        graph, own = prepared.model.graph, self._opened.initializers()
+        names = Names(graph)
+        proto = model_to_proto(prepared.model, weights=False)
+        references: dict[str, str] = {}
+        made = [v for v in graph.initializers.values() if v.const is not None and not _is_own(v.const, own)]
+        if sum(v.const.nbytes for v in made if v.const is not None) > MAX_NBYTES:
+            return
+        for value in graph.initializers.values():
+            assert value.const is not None
+            if _is_own(value.const, own):
+                references[names(value)] = value.const.name
+                stand_in = proto.graph.initializer.add(name=names(value), data_type=value.const.dtype.onnx)
+                stand_in.dims.extend(value.const.shape)
+            else:
+                proto.graph.initializer.append(tensor_to_proto(value.const, names(value)))
+        told = {
+            "own": references,
+            "rewrites": [[r.name, r.nodes, r.what] for r in prepared.report.rewrites],
+            "declined": [[d.name, d.node, d.reason] for d in prepared.report.declined],
+            "stated": [base64.b64encode(to_proto(t).SerializeToString()).decode() for t in prepared.stated],
+            "weights_nbytes": prepared.weights_nbytes,
+        }
+        try:
+            write_whole(f"{self._stem}.onnx", [proto.SerializeToString()])
+            write_whole(f"{self._stem}.json", [json.dumps(told).encode()])
+        except OSError as error:
+            log.logger.warning("the optimized graph is not kept: %s", error)
+
+
+def entry(source: Any, settings: Any, *, folder: str | None) -> Entry | None:
+    """The entry of a model file, or None where the cache is off or cannot be trusted."""
+    where = knobs.CACHE.get()
+    if not where or not isinstance(source, (str, os.PathLike)):
+        return None
+    try:
+        os.makedirs(where, mode=0o700, exist_ok=True)
+        info = os.lstat(where)
+    except OSError as error:
+        log.logger.warning("the cache folder cannot be used: %s", error)
+        return None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+        log.logger.warning("the cache folder %s is not private (mode 0700, yours, no link): caching is off", where)
+        return None
+    return Entry(where, open_model(source, folder=folder), settings)
+
+
+def _is_own(tensor: Tensor, own: dict[str, Tensor]) -> bool:
+    """Whether a constant of the graph is still the model's own: the same bytes of the same file."""
+    return tensor.origin is not None and tensor.name in own and own[tensor.name].origin == tensor.origin
+
+
+def _named(model: Model, opened: Opened) -> Model:
+    proto = opened.proto
+    version = proto.model_version if proto.HasField("model_version") else None
+    return replace(model, ir_version=proto.ir_version, model_version=version, path=opened.path)
+
+
+def _external_files(opened: Opened) -> list[str]:
+    base = opened.payloads.folder.base
+    found = {e.value for t in opened.proto.graph.initializer for e in t.external_data if e.key == "location"}
+    return [os.path.join(base, location) for location in sorted(found)]
+
+
+def _identity(path: str) -> tuple[int, int, int]:
+    info = os.stat(path)
+    return info.st_size, info.st_mtime_ns, info.st_ino

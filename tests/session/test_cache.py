@@ -1,0 +1,107 @@
+"""Optimized graphs kept between starts: the same answers, nothing optimized again, and no trust in what is damaged."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sardonyx.interpret.context import RunContext
+from sardonyx.session.engine import BuildOptions, Engine, build
+
+DEMO = Path(__file__).resolve().parents[2] / "demo"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copy(DEMO / "digits.onnx", tmp_path / "model.onnx"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def was_kept(engine: Engine) -> bool:
+    return "optimize" not in engine.phases
+
+
+def answers(engine: Engine) -> list[np.ndarray]:
+    images = np.load(DEMO / "heldout.npz")["images"][:8]
+    return engine.run({"image": images}, [o.name for o in engine.outputs], RunContext())
+
+
+def test_a_second_start_optimizes_nothing_and_answers_the_same(model: Path, folder: Path) -> None:
+    first, second = build(model, BuildOptions()), build(model, BuildOptions())
+    assert not was_kept(first) and was_kept(second)
+    for a, b in zip(answers(first), answers(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip([*first.inputs, *first.outputs], [*second.inputs, *second.outputs], strict=True):
+        assert (a.name, str(a.type)) == (b.name, str(b.type))
+    assert [str(r) for r in first.explain().report.rewrites] == [str(r) for r in second.explain().report.rewrites]
+
+
+def test_the_folder_is_private(model: Path, folder: Path) -> None:
+    build(model, BuildOptions())
+    assert folder.stat().st_mode & 0o077 == 0
+    assert {p.suffix for p in folder.iterdir()} == {".json", ".onnx"}
+
+
+def test_weights_stay_in_the_models_file(model: Path, folder: Path) -> None:
+    build(model, BuildOptions(level="disabled"))
+    (kept,) = folder.glob("*.onnx")
+    assert kept.stat().st_size < model.stat().st_size / 4
+
+
+@pytest.mark.parametrize("options", [BuildOptions(level="basic"), BuildOptions(free_dims={"batch": 4})])
+def test_other_options_are_another_entry(model: Path, folder: Path, options: BuildOptions) -> None:
+    build(model, BuildOptions())
+    assert not was_kept(build(model, options))
+    assert was_kept(build(model, options))
+
+
+def test_a_changed_model_is_another_entry(model: Path, folder: Path) -> None:
+    build(model, BuildOptions())
+    data = bytearray(model.read_bytes())
+    at = len(data) // 2
+    data[at] ^= 1
+    model.write_bytes(data)
+    os.utime(model, ns=(1, 1))
+    assert not was_kept(build(model, BuildOptions()))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".onnx"])
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xff\xff"])
+def test_a_damaged_entry_is_a_miss_and_is_mended(
+    model: Path, folder: Path, suffix: str, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = answers(build(model, BuildOptions()))
+    (damaged,) = folder.glob(f"*{suffix}")
+    damaged.write_bytes(content)
+    with caplog.at_level(logging.WARNING, "sardonyx"):
+        again = build(model, BuildOptions())
+    assert not was_kept(again) and "not readable" in caplog.text
+    np.testing.assert_array_equal(answers(again)[1], expected[1])
+    assert was_kept(build(model, BuildOptions()))
+
+
+def test_a_folder_that_others_can_write_is_not_trusted(
+    model: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with caplog.at_level(logging.WARNING, "sardonyx"):
+        assert not was_kept(build(model, BuildOptions()))
+    assert "not private" in caplog.text
+    assert not any(folder.iterdir())
+
+
+def test_it_is_off_unless_asked_for(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SARDONYX_CACHE", raising=False)
+    build(model, BuildOptions())
+    assert not was_kept(build(model, BuildOptions()))
