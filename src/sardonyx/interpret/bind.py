@@ -18,9 +18,8 @@ def bind(node: Node) -> tuple[Kernel, Sequence[Value], bool]:
     maker = control.KERNELS.get(node.op_type) if not node.domain else None
     if maker is not None:
         bodies = {key: compile_graph(graph) for key, graph in node.subgraphs()}
-        captured = {key: body.inputs[len(graph.inputs) :] for (key, graph), body in _pairs(node, bodies)}
-        kernel = maker(node, bodies)
-        return kernel, [v for values in captured.values() for v in values], True
+        captured = [v for key, graph in node.subgraphs() for v in bodies[key].inputs[len(graph.inputs) :]]
+        return maker(node, bodies), captured, True
     meaning = registry.find(node.domain, node.op_type)
     if meaning is None:
         return fallback.kernel(node), (), False
@@ -35,10 +34,6 @@ def bind(node: Node) -> tuple[Kernel, Sequence[Value], bool]:
     if "generator" in meaning.supplied and "seed" in attrs:
         attrs["generator"] = stream(attrs["seed"])
     return (partial(meaning.numpy, **attrs) if attrs else meaning.numpy), (), False
-
-
-def _pairs(node: Node, bodies: dict[str, Program]) -> list[tuple[tuple[str, Graph], Program]]:
-    return [((key, graph), bodies[key]) for key, graph in node.subgraphs()]
 
 
 def compile_graph(graph: Graph) -> Program:

@@ -6,6 +6,9 @@ a cast back to half stays only where somebody else reads the value. The result i
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
@@ -69,11 +72,14 @@ def _widened(op: Builder, value: Value, wide: dict[Value, Value]) -> Value:
     if found is None:
         assert isinstance(value.type, TensorType)
         if value.is_const and value.const is not None:
-            half = value.const
-            fetch = lambda: half.numpy().astype(dtypes.f32.numpy)  # noqa: E731
-            found = op.graph.add_const(Tensor(dtypes.f32, half.shape, fetch, name=value.name), value.name)
+            fetch = partial(_as_f32, value.const)
+            found = op.graph.add_const(Tensor(dtypes.f32, value.const.shape, fetch, name=value.name), value.name)
         else:
             found = op.Cast(value, to=dtypes.f32.onnx)
             found.type = TensorType(dtypes.f32, value.type.shape)
         wide[value] = found
     return found
+
+
+def _as_f32(half: Tensor) -> Any:
+    return half.numpy().astype(dtypes.f32.numpy)
