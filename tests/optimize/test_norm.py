@@ -35,6 +35,8 @@ LAYER_NORMS = {
     "xk = Mul(x, k) y = Add(xk, o)",
     "tf, the difference taken twice": CENTRED + "c2 = Sub(x, m) s = Mul(c2, c2) v = ReduceMean(s, a) p = Add(v, e) "
     "r = Sqrt(p) n = Div(c, r) t = Mul(n, g) y = Add(t, b)",
+    "tf, means as poolings": "m = GlobalAveragePool(x) c = Sub(x, m) s = Mul(c, c) v = GlobalAveragePool(s) "
+    "p = Add(v, e) r = Sqrt(p) k = Div(g, r) mk = Mul(m, k) o = Sub(b, mk) xk = Mul(x, k) y = Add(xk, o)",
     "without a bias": VARIANCE + "r = Sqrt(p) n = Div(c, r) y = Mul(n, g)",
     "bare": VARIANCE + "r = Sqrt(p) y = Div(c, r)",
     "scale with leading ones": "l = Constant<value_ints=[1,1,4]>() g3 = Reshape(g, l) " + VARIANCE

@@ -36,8 +36,9 @@ NORMS = ("LayerNormalization", "RMSNormalization")
 
 
 def mean(op: Any, x: Any, name: str) -> Any:
-    """The mean over constant axes, which stay."""
-    return op.ReduceMean(x, axes=lambda axes: True, keepdims=1, name=name)
+    """The mean over constant axes, which stay; tf2onnx writes that over the last of three as a pooling."""
+    reduced = op.ReduceMean(x, axes=lambda axes: True, keepdims=1, name=name)
+    return op.either(reduced, op.GlobalAveragePool(x, name=name))
 
 
 def square(op: Any, x: Any) -> Any:
@@ -53,9 +54,11 @@ def inverse_root(op: Any, variance: Any, eps: Any) -> tuple[Any, Any]:
 
 def axes_of(node: Node) -> list[int]:
     """The constant axes of a reduction, from 0 up and in order."""
-    x, axes = node.inputs[0], node.inputs[1]
-    assert x is not None and axes is not None
+    x, axes = node.inputs[0], node.input(1)
+    assert x is not None
     require(x.rank is not None, "the rank is not known", x)
+    if axes is None:
+        return list(range(2, x.rank or 2))
     return sorted(int(a) % (x.rank or 1) for a in axes.numpy().reshape(-1))
 
 
