@@ -83,7 +83,7 @@ def why_not(name: str) -> str | None:
     if name == CPU:
         return None
     if name not in _registered and name not in _installed():
-        return f"Sardonyx has no provider for {ONNXRUNTIME[name]} in this installation; nodes run on the CPU instead"
+        return f"Sardonyx has no provider for {ONNXRUNTIME[name]} in this installation"
     try:
         return make(name, {}).probe()
     except Exception as error:  # another package's code: whatever is wrong with it must not stop a session

@@ -47,7 +47,7 @@ def check_and_normalize_provider_args(
     for name, options in pairs:
         if name not in available_provider_names:
             listed = ", ".join(available_provider_names)
-            why = f" {registry.why_not(name)}." if registry.is_known(name) else ""
+            why = f" {registry.why_not(name)}; nodes run on the CPU instead." if registry.is_known(name) else ""
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names.Available providers: '{listed}'.{why}",
                 stacklevel=4,
