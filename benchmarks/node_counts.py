@@ -56,6 +56,13 @@ def count(model: onnx.ModelProto) -> Counter[str]:
     return Counter(name for body in (model.graph, *model.functions) for name in operators(body))
 
 
+def allowance(model: onnx.ModelProto) -> float:
+    """How far the answers of a rewritten model may be from the original's."""
+    half = any(t.data_type == onnx.TensorProto.FLOAT16 for t in model.graph.initializer)
+    coarse = half or bool(QUANTIZED_OPERATORS & {name.split(":")[-1] for name in count(model)})
+    return COARSELY if coarse else AGREES
+
+
 def save_by_onnxruntime(model: Path, out: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -147,8 +154,6 @@ def check(model: Path, saved: dict[str, Path]) -> dict[str, Any]:
 def measure(model: Path, verify: bool) -> dict[str, Any]:
     proto = onnx.load(model, load_external_data=False)
     original = count(proto)
-    half = any(t.data_type == onnx.TensorProto.FLOAT16 for t in proto.graph.initializer)
-    coarse = half or bool(QUANTIZED_OPERATORS & {name.split(":")[-1] for name in original})
     row: dict[str, Any] = {"model": model.stem, "original": sum(original.values()), "failed": []}
     kinds, saved = {}, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +172,7 @@ def measure(model: Path, verify: bool) -> dict[str, Any]:
             found = check(model, saved)
             row["failed"] += [reason.replace(f"{folder}/", "") for reason in found.pop("failed")]
             row |= found
-            limit = COARSELY if coarse else AGREES
+            limit = allowance(proto)
             row["disagree"] = [key for key, far in found.items() if far > limit and key.startswith("ours")]
     if len(kinds) == 2:
         ours, theirs = kinds["sardonyx"], kinds["onnxruntime"]

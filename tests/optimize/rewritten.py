@@ -50,7 +50,7 @@ def check(case: Case, *passes: str, tolerance: float = 1e-4) -> Report:
         assert got.dtype == want.dtype and got.shape == want.shape
         if want.dtype.kind == "f":
             got, want = got.astype(np.float64), want.astype(np.float64)
-            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * max(1.0, np.abs(want).max()))
+            np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * np.abs(want).max(initial=1.0))
         else:
             np.testing.assert_array_equal(got, want)
     if case.reason:

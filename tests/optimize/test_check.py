@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node
 from sardonyx.model.text import from_text
-from sardonyx.optimize import feeds
-from sardonyx.optimize.api import optimize_model
+from sardonyx.optimize import feeds, manager
+from sardonyx.optimize.api import Optimized, optimize_model
 from sardonyx.optimize.check import difference
 from tests.optimize.graphs import parse
 from tests.optimize.planted import RIGHT_NEG, WRONG_TANH, flip_softmax, planted, replaces
@@ -34,6 +36,57 @@ def test_a_rewrite_that_cannot_run_is_rolled_back() -> None:
         result = optimize_model(parse("y = Neg(x)"), "basic", check=True)
     assert result.statistics() == {"Neg": 1}
     assert "does not run" in result.report.rolled_back[0].reason
+
+
+QDQ = (
+    "s = Constant<value_float=0.02>() z = Constant<value=int8 {3}>() u = QuantizeLinear(x, s, z) "
+    "d = DequantizeLinear(u, s, z) k = Constant<value_float=8.0>() m = Mul(d, k) p = Constant<value_float=0.1>() "
+    "q = QuantizeLinear(m, p, z) r = Transpose<perm=[1,0]>(q) y = DequantizeLinear(r, p, z)"
+)
+"""A step of the first quantization is 1.6 steps of the second one."""
+
+
+def quantizes(move: float) -> manager.Pass:
+    """A pass that writes Quantize(x) and Quantize(Dequantize(u) * k) anew, all elements moved by ``move`` steps."""
+
+    def write(op: Builder, node: Node) -> object:
+        x, scale, zero = node.inputs
+        product = x.producer
+        if product is not None:
+            x = op.Mul(op.DequantizeLinear(*product.inputs[0].producer.inputs), product.inputs[1])
+        steps = op.Floor(op.Add(op.Add(op.Div(x, scale), op.Cast(zero, to=1)), op.const(0.5 + move)))
+        return op.Cast(op.Clip(steps, op.const(-128.0), op.const(127.0)), to=3)
+
+    return replaces("QuantizeLinear", write)
+
+
+def quantized(move: float) -> Optimized:
+    x = np.random.default_rng(0).standard_normal((40, 50), np.float32)
+    model = parse(QDQ, inputs="float[40,50] x", outputs="float[50,40] y")
+    with planted("basic", Quantizes=quantizes(move)):
+        return optimize_model(model, "basic", check=True, feeds={"x": x})
+
+
+def test_a_step_of_rounding_is_not_carried_into_the_next_region() -> None:
+    result = quantized(0.2)
+    assert not result.report.rolled_back
+    assert result.statistics()["Floor"] == 2 and "QuantizeLinear" not in result.statistics()
+
+
+@pytest.mark.parametrize("zero, reason", [(1, "steps off in the mean"), (-1, "in the mean"), (20, "more than a step")])
+def test_a_wrong_zero_point_is_rolled_back(zero: int, reason: str) -> None:
+    result = quantized(zero)
+    assert [entry.name for entry in result.report.rolled_back] == ["Quantizes", "Quantizes"]
+    assert all(reason in entry.reason for entry in result.report.rolled_back)
+    assert result.statistics()["QuantizeLinear"] == 2 and "Floor" not in result.statistics()
+
+
+def test_small_integers_that_nothing_rounded_are_compared_as_they_are() -> None:
+    model = parse("z = Sub(x, x) b = Greater(x, z) y = Cast<to=2>(b)", outputs="uint8[2,3] y")
+    wrong = replaces("Cast", lambda op, node: op.Cast(op.Not(node.inputs[0]), to=2))
+    with planted("basic", Flips=wrong):
+        result = optimize_model(model, "basic", check=True)
+    assert [entry.name for entry in result.report.rolled_back] == ["Flips"]
 
 
 def test_a_change_in_place_shows_in_the_whole_and_its_pass_is_left_out() -> None:
@@ -106,6 +159,7 @@ SAME = {
     "noise around zero": (np.float32([0, 1]), np.float32([5e-7, 1])),
     "NaN and infinity in place": (np.float32([np.nan, np.inf, 1]), np.float32([np.nan, np.inf, 1])),
     "one level of eight bits": (np.uint8([3, 4]), np.uint8([4, 4])),
+    "one level of sixteen bits": (np.int16([300, 4]), np.int16([301, 4])),
     "sequences": ([np.int64([1])], [np.int64([1])]),
     "nothing": (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32)),
 }
@@ -118,6 +172,7 @@ OTHER = {
     "another type": (np.float32([1]), np.float64([1])),
     "another integer": (np.int64([1, 2]), np.int64([1, 3])),
     "two levels of eight bits": (np.uint8([3]), np.uint8([5])),
+    "one level everywhere": (np.uint8([3, 4, 5, 6]), np.uint8([4, 5, 6, 7])),
     "another text": (np.array(["a"], object), np.array(["b"], object)),
     "a shorter sequence": ([np.int64([1])], []),
 }

@@ -21,9 +21,9 @@ from tests.optimize.graphs import apply, ops
 from tests.optimize.rewritten import Case, check, run
 
 PASSES = (
-    "FuseSlices", "FuseGatherUnsqueeze", "CancelSplits", "FuseConcats", "FuseTransposes", "CancelTransposes",
-    "FuseTransposes", "FoldTransposeReduce", "FoldShapeOfTranspose", "FoldUnitTranspose", "FoldTransposedConstants",
-    "FuseFlatSoftmax", "FuseReshapes", "FoldExpand", "RemoveNoOps",
+    "FuseSlices", "FuseGatherUnsqueeze", "FoldGatherND", "CancelSplits", "FuseConcats", "FuseTransposes",
+    "CancelTransposes", "FuseTransposes", "FoldTransposeReduce", "FoldShapeOfTranspose", "FoldUnitTranspose",
+    "FoldTransposedConstants", "FuseFlatSoftmax", "FuseReshapes", "RemoveNoOps",
 )  # fmt: skip
 X = {"x": (2, 3, 4, 5)}
 TO, BACK = "perm=[0,2,3,1]", "perm=[0,3,1,2]"
@@ -53,6 +53,22 @@ FUSED = {
     "free dimensions that stay": Case(
         "a = Unsqueeze(x, s) y = Reshape(a, t)", ["Reshape"], {"x": (2, 3, 8)}, {"s": ints(2), "t": ints(0, 0, 4, 2)},
         symbols={"x": "[batch, length, 8]"},
+    ),
+    "an empty batch that is inferred": Case(
+        "a = Flatten<axis=2>(x) y = Unsqueeze(a, s)", ["Reshape"], {"x": (0, 3, 4)}, {"s": ints(0)},
+        symbols={"x": "[batch, length, 4]"},
+    ),
+    "an empty batch that is copied": Case(
+        "a = Flatten<axis=1>(x) y = Unsqueeze(a, s)", ["Reshape"], {"x": (0, 3, 4)}, {"s": ints(-1)},
+        symbols={"x": "[batch, 3, 4]"},
+    ),
+    "lengths copied and inferred, as the model asked": Case(
+        "a = Reshape(x, t) y = Unsqueeze(a, s)", ["Reshape"], {"x": (2, 3, 4)}, {"s": ints(2), "t": ints(0, -1)},
+        symbols={"x": "[batch, length, 4]"},
+    ),
+    "rows looked up by tuples of one": Case(
+        "u = Unsqueeze(i, s) y = GatherND(x, u)", ["Gather"], {**X, "i": np.array([[1, 0, -1], [0, 1, 1]])},
+        {"s": ints(-1)},
     ),
     "slices of two axes": Case(
         "a = Slice(x, s, e, i) y = Slice(a, t, e, j, n)", ["Slice"], X,
@@ -109,9 +125,6 @@ FUSED = {
     "transpose of which only the shape is asked": Case(
         f"a = Transpose<{TO}>(x) y = Shape(a)", ["Shape", "Gather"], X, outputs="int64[] y", symbols={"x": "[a,b,c,d]"}
     ),
-    "expand that the other operand does": Case(
-        "a = Expand(x, s) y = Add(z, a)", ["Add"], {"x": (3, 1), "z": (2, 3, 4)}, {"s": ints(2, 3, 4)}
-    ),
 }  # fmt: skip
 
 
@@ -121,9 +134,24 @@ def test_fused(case: Case) -> None:
 
 
 KEPT = {
+    "rows looked up by tuples of two": Case(
+        "u = Unsqueeze(i, s) y = GatherND(x, u)", ["Unsqueeze", "GatherND"], {**X, "i": np.array([1, 2])},
+        {"s": ints(0)}, reason="an index has several parts",
+    ),
     "reshape to unknown sizes": Case(
         "a = Reshape(x, s) y = Reshape(a, t)", ["Reshape", "Reshape"], {**X, "t": ints(3, 2, 20)}, {"s": ints(6, -1)},
-        reason="not known",
+        reason="no constant target",
+    ),
+    "flatten and unsqueeze of what may be empty": Case(
+        "a = Flatten(x) y = Unsqueeze(a, s)", ["Flatten", "Unsqueeze"], {"x": (0, 3, 4)}, {"s": ints(2)},
+        symbols={"x": "[batch, length, 4]"}, reason="whatever is 0",
+    ),
+    "squeeze and flatten of what may be empty": Case(
+        "a = Squeeze(x, s) y = Flatten(a)", ["Squeeze", "Flatten"], {"x": (0, 1, 3, 4)}, {"s": ints(1)},
+        symbols={"x": "[batch, 1, length, 4]"}, reason="whatever is 0",
+    ),
+    "transpose of an axis of length 1 and one that may be empty": Case(
+        "y = Transpose<perm=[1,0,2]>(x)", ["Transpose"], {"x": (3, 1, 0)}, symbols={"x": "[length, 1, width]"},
     ),
     "reshape that others read": Case(
         "a = Reshape(x, s) b = Relu(a) y = Reshape(a, t)", ["Reshape", "Relu", "Reshape"], X,
@@ -167,10 +195,6 @@ KEPT = {
     "transpose before a reduction that leaves axes turned": Case(
         f"a = Transpose<{TO}>(x) y = ReduceMean<keepdims=0>(a, s)", ["Transpose", "ReduceMean"], X, {"s": ints(0)},
         reason="change places",
-    ),
-    "expand that nobody else does": Case(
-        "a = Expand(x, s) y = Add(z, a)", ["Expand", "Add"], {"x": (3, 1), "z": (3, 4)}, {"s": ints(2, 3, 4)},
-        reason="smaller than the result",
     ),
 }  # fmt: skip
 

@@ -22,6 +22,11 @@ CONSTANTS = (
 CENTRED = "m = ReduceMean(x, a) c = Sub(x, m) "
 VARIANCE = CENTRED + "s = Mul(c, c) v = ReduceMean(s, a) p = Add(v, e) "
 RMS = "s = Pow(x, two) v = ReduceMean(s, a) p = Add(v, e) "
+ONE_PASS = (
+    "part = Constant<value_float=0.25>() zero = Constant<value_float=0.0>() sx = ReduceSum<keepdims=0>(x, a) "
+    "m = Mul(sx, part) xx = Mul(x, x) sxx = ReduceSum<keepdims=0>(xx, a) mm = Mul(part, sxx) q = Mul(m, m) "
+    "d = Sub(mm, q) v = Max(zero, d) "
+)
 
 LAYER_NORMS = {
     "torch, Pow and Div": CENTRED + "s = Pow(c, two) v = ReduceMean(s, a) p = Add(e, v) r = Sqrt(p) n = Div(c, r) "
@@ -39,6 +44,14 @@ LAYER_NORMS = {
     "p = Add(v, e) r = Sqrt(p) k = Div(g, r) mk = Mul(m, k) o = Sub(b, mk) xk = Mul(x, k) y = Add(xk, o)",
     "without a bias": VARIANCE + "r = Sqrt(p) n = Div(c, r) y = Mul(n, g)",
     "bare": VARIANCE + "r = Sqrt(p) y = Div(c, r)",
+    "flax, the variance in one pass": ONE_PASS + "w = Constant<value_ints=[0,3,1]>() m3 = Reshape(m, w) c = Sub(x, m3) "
+    "v3 = Reshape(v, w) p = Add(v3, e) r = Sqrt(p) k = Div(g, r) t = Mul(c, k) y = Add(t, b)",
+    "one pass, by counts and Unsqueeze": "n = Constant<value_float=4.0>() sx = ReduceSum<keepdims=0>(x, a) "
+    "m = Div(sx, n) xx = Pow(x, two) sxx = ReduceSum<keepdims=0>(xx, a) mm = Div(sxx, n) q = Pow(m, two) "
+    "d = Sub(mm, q) v = Relu(d) m3 = Unsqueeze(m, a) c = Sub(x, m3) v3 = Unsqueeze(v, a) p = Add(v3, e) "
+    "i = Pow(p, minus) t = Mul(c, i) h = Mul(t, g) y = Add(h, b)",
+    "one pass, means that keep their axes": "m = ReduceMean(x, a) xx = Mul(x, x) mm = ReduceMean(xx, a) q = Mul(m, m) "
+    "v = Sub(mm, q) c = Sub(x, m) p = Add(v, e) r = Sqrt(p) n = Div(c, r) t = Mul(n, g) y = Add(t, b)",
     "scale with leading ones": "l = Constant<value_ints=[1,1,4]>() g3 = Reshape(g, l) " + VARIANCE
     + "r = Sqrt(p) n = Div(c, r) t = Mul(n, g3) y = Add(t, b)",
 }  # fmt: skip
@@ -49,6 +62,23 @@ def test_layer_norm(body: str) -> None:
     model = parse(CONSTANTS + body, inputs="float[2,3,4] x", outputs="float[2,3,4] y")
     apply_and_compare(model, *PASSES)
     assert ops(model.graph) == ["LayerNormalization"]
+
+
+FIRST = CONSTANTS.replace("value_ints=[-1]", "value_ints=[1]") + "l = Constant<value_ints=[4,1]>() "
+FIRST += "g2 = Reshape(g, l) b2 = Reshape(b, l) "
+AXIS_ONE = {
+    "two passes": VARIANCE + "r = Sqrt(p) n = Div(c, r) t = Mul(n, g2) y = Add(t, b2)",
+    "flax": ONE_PASS + "w = Constant<value_ints=[-1,1,3]>() m3 = Reshape(m, w) c = Sub(x, m3) v3 = Reshape(v, w) "
+    "p = Add(v3, e) r = Sqrt(p) k = Div(g2, r) t = Mul(c, k) y = Add(t, b2)",
+}
+
+
+@pytest.mark.parametrize("body", AXIS_ONE.values(), ids=AXIS_ONE.keys())
+def test_a_norm_over_another_axis_than_the_last_stands_between_transposes(body: str) -> None:
+    model = parse(FIRST + body, inputs="float[2,4,3] x", outputs="float[2,4,3] y")
+    apply_and_compare(model, *PASSES)
+    assert ops(model.graph) == ["Transpose", "LayerNormalization", "Transpose"]
+    assert all(out.dtype is not None and out.rank == 3 for node in model.graph.nodes for out in node.outputs)
 
 
 RMS_NORMS = {
@@ -132,6 +162,9 @@ OTHERS = {
     "LpNormalization": LAST + "e = Constant<value_float=1e-12>() l = ReduceL2(x, a) k = Max(l, e) y = Div(x, k)",
     "LpNormalization by Clip": LAST + "e = Constant<value_float=1e-12>() s = Shape(x) l = ReduceL2(x, a) "
     "k = Clip(l, e) w = Expand(k, s) y = Div(x, w)",
+    "Softmax of jax": LAST + "i = Constant<value_floats=[1.0]>() z = Constant<value_floats=[0.0]>() "
+    "f = Div(i, z) low = Neg(f) m = ReduceMax<keepdims=0>(x, a) h = Max(low, m) w = Constant<value_ints=[-1,1]>() "
+    "h2 = Reshape(h, w) d = Sub(x, h2) p = Exp(d) t = ReduceSum<keepdims=0>(p, a) t2 = Reshape(t, w) y = Div(p, t2)",
     "Softmax": LAST + "m = ReduceMax(x, a) d = Sub(x, m) p = Exp(d) t = ReduceSum(p, a) y = Div(p, t)",
 }
 
@@ -156,8 +189,10 @@ NEAR_MISSES = {
     "epsilon is not a scalar constant": "m = ReduceMean(x, a) c = Sub(x, m) s = Mul(c, c) v = ReduceMean(s, a) "
     "p = Add(v, z) " + TAIL,
     "also read by": VARIANCE + TAIL + " z2 = Neg(c)",
-    "are not the last ones": "a1 = Constant<value_ints=[1]>() m = ReduceMean(x, a1) c = Sub(x, m) s = Mul(c, c) "
-    "v = ReduceMean(s, a1) p = Add(v, e) " + TAIL,
+    "scale does not fit the normalized axes": "a1 = Constant<value_ints=[1]>() m = ReduceMean(x, a1) c = Sub(x, m) "
+    "s = Mul(c, c) v = ReduceMean(s, a1) p = Add(v, e) r = Sqrt(p) i = Reciprocal(r) k = Mul(i, g) y = Mul(c, k)",
+    "not divided by its 4 terms": ONE_PASS.replace("0.25", "0.125") + "m3 = Unsqueeze(m, a) c = Sub(x, m3) "
+    "v3 = Unsqueeze(v, a) p = Add(v3, e) " + TAIL,
     "different axes": "a1 = Constant<value_ints=[1]>() m = ReduceMean(x, a) c = Sub(x, m) s = Mul(c, c) "
     "v = ReduceMean(s, a1) p = Add(v, e) " + TAIL,
 }  # fmt: skip
@@ -170,6 +205,17 @@ def test_near_misses_stay_and_say_why(reason: str, body: str) -> None:
     report = apply_and_compare(model, *PASSES)
     assert "LayerNormalization" not in ops(model.graph)
     assert any(reason in d.reason for d in report.declined), report.declined
+
+
+def test_a_mean_whose_axis_comes_back_in_another_place_is_not_of_a_norm() -> None:
+    body = "m = ReduceMean<keepdims=0>(x, a1) xx = Mul(x, x) mm = ReduceMean<keepdims=0>(xx, a1) q = Mul(m, m) "
+    body += "v = Sub(mm, q) m3 = Unsqueeze(m, a) c = Sub(x, m3) v3 = Unsqueeze(v, a) p = Add(v3, e) "
+    body += "r = Sqrt(p) y = Div(c, r)"
+    body = "a1 = Constant<value_ints=[1]>() " + body
+    model = parse(CONSTANTS + body, inputs="float[3,3,3] x", outputs="float[3,3,3] y")
+    report = apply_and_compare(model, *PASSES)
+    assert "LayerNormalization" not in ops(model.graph)
+    assert any("back in their places" in d.reason for d in report.declined)
 
 
 def test_a_graph_output_inside_stays() -> None:

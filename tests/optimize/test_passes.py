@@ -20,6 +20,7 @@ NO_OPS = {
     "concat of one": "a = Relu(x) b = Concat<axis=0>(a) y = Neg(b)",
     "sum of one": "a = Relu(x) b = Sum(a) y = Neg(b)",
     "times one": "a = Relu(x) c = Constant<value_float=1.0>() b = Mul(c, a) y = Neg(b)",
+    "times ones": "a = Relu(x) c = Constant<value_floats=[1.0,1.0,1.0]>() b = Mul(a, c) y = Neg(b)",
     "minus zero": "a = Relu(x) c = Constant<value_float=0.0>() b = Sub(a, c) y = Neg(b)",
     "over one": "a = Relu(x) c = Constant<value_float=1.0>() b = Div(a, c) y = Neg(b)",
     "pad by nothing": "a = Relu(x) p = Constant<value_ints=[0,0,0,0]>() b = Pad(a, p) y = Neg(b)",
@@ -39,6 +40,7 @@ NOT_NO_OPS = {
     "plus zero turns -0 into 0": "a = Relu(x) c = Constant<value_float=0.0>() b = Add(a, c) y = Neg(b)",
     "times a one that broadcasts": "a = Relu(x) c = Constant<value_floats=[1.0]>() d = Unsqueeze(c, e) "
     "b = Mul(a, d) y = Neg(b)",
+    "times ones, and a two": "a = Relu(x) c = Constant<value_floats=[1.0,2.0,1.0]>() b = Mul(a, c) y = Neg(b)",
     "transpose that turns": "a = Relu(x) b = Transpose(a) y = Neg(b)",
     "cast to another type": "a = Relu(x) b = Cast<to=11>(a) c = Cast<to=1>(b) y = Neg(c)",
     "dropout in training": "a = Relu(x) t = Constant<value_int=1>() m = Cast<to=9>(t) b = Dropout(a, , m) y = Neg(b)",

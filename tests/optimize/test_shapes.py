@@ -265,6 +265,16 @@ FOLDED = {
         "float[N,S,4] x, float[S,1] z",
         ["Add"],
     ),
+    "expand to numbers before a broadcast": (
+        "s = Constant<value_ints=[2,3,4]>() e = Expand(z, s) y = Add(x, e)",
+        "float[2,3,4] x, float[3,1] z",
+        ["Add"],
+    ),
+    "expand that nobody else does": (
+        "s = Constant<value_ints=[2,3,4]>() e = Expand(z, s) y = Add(x, e)",
+        "float[3,4] x, float[3,1] z",
+        ["Expand", "Add"],
+    ),
     "expand by numbers beside dimensions": (
         (
             "s = Shape(x) i = Constant<value_ints=[0]>() n = Gather(s, i) k = Constant<value_ints=[3,4]>() "

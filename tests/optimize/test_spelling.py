@@ -26,11 +26,13 @@ BATCH = ("float[2,3,4] x, float[2,5,4] w", "float[2,3,5] y")
 TRANSPOSED = "s = Constant<value_float=4.0>() t = Transpose<perm=[0,2,1]>(w) "
 IDS = ("int64[B,S] x, int64[B,S] z", "float[B,S,4] y")
 PLACED = ("int64[B,S] x, int64[1,S] p", "float[B,S,4] y")
+PLACED_EACH = ("int64[B,S] x, int64[B,S] p", "float[B,S,4] y")
 TABLES = "".join(
     f"t{i} = Constant<value_floats=[{','.join(str((j * (7 + i)) % 11 / 10) for j in range(4 * n))}]>() "
     f"l{i} = Constant<value_ints=[{n},4]>() e{i} = Reshape(t{i}, l{i}) "
     for i, n in enumerate((9, 3, 6))
 )
+LOOKED_UP = TABLES + "d = Gather(e0, x) h = Gather(e2, p) "
 PLACES = (
     "p1 = Constant<value_ints=[0,1,2,3,4,5]>() pa = Constant<value_ints=[0]>() pu = Unsqueeze(p1, pa) "
     "n = Shape<start=1,end=2>(x) one = Constant<value_ints=[1]>() p = Slice(pu, pa, n, one) "
@@ -49,6 +51,8 @@ CASES = {
     "skip of two axes": (("float[3,4] x, float[3,4] z", "float[3,4] y"),
                          G + "s = Add(x, z) y = LayerNormalization(s, g, b)", ["SkipLayerNormalization"]),
     "BiasGelu": (THREE, G + "s = Add(b, x) y = Gelu(s)", ["BiasGelu"]),
+    "BiasGelu, a bias with leading ones": (
+        THREE, G + "l = Constant<value_ints=[1,1,4]>() b3 = Reshape(b, l) s = Add(b3, x) y = Gelu(s)", ["BiasGelu"]),
     "FastGelu": (THREE, G + 's = Add(b, x) y = Gelu<approximate="tanh">(s)', ["FastGelu"]),
     "Gelu": (THREE, "y = Gelu(x)", ["Gelu"]),
     "QuickGelu": (THREE, "q = Constant<value_float=1.702>() a = Mul(x, q) s = Sigmoid(a) y = Mul(x, s)", ["QuickGelu"]),
@@ -80,6 +84,18 @@ CASES = {
                                   "y = LayerNormalization(t, g, b)", ["Cast", "Cast", "EmbedLayerNormalization"]),
     "embedding of DistilBERT": (IDS, G + TABLES + PLACES + "d = Gather(e0, x) h = Gather(e2, p) t = Add(d, h) "
                                 "y = LayerNormalization(t, g, b)", ["Cast", "EmbedLayerNormalization"]),
+    "embedding of GPT-2, whose sum is read": (
+        PLACED_EACH, G + LOOKED_UP + "t = Add(d, h) n = LayerNormalization(t, g, b) y = Sub(n, t)",
+        ["Cast", "Cast", "EmbedLayerNormalization", "Sub"]),
+    "embedding whose shape is asked": (
+        PLACED_EACH, G + LOOKED_UP + "n = Shape(d) t = Add(d, h) u = LayerNormalization(t, g, b) "
+        "f = Constant<value_ints=[-1,4]>() v = Reshape(u, f) m = Relu(v) y = Reshape(m, n)",
+        ["Cast", "Cast", "EmbedLayerNormalization", "Shape", "Reshape", "Relu", "Reshape"]),
+    "embedding of Whisper's decoder": (
+        IDS, G + TABLES + "d = Gather(e0, x) n = Shape(d) at = Constant<value_int=1>() zero = Constant<value_int=0>() "
+        "s = Gather(n, at) r = Range(zero, s, at) o = Constant<value_ints=[0]>() p0 = Unsqueeze(r, o) "
+        "i = Constant<value_ints=[1]>() c = Shape<end=1>(x) k = Concat<axis=0>(c, i) p = Tile(p0, k) "
+        "h = Gather(e2, p) t = Add(d, h) y = LayerNormalization(t, g, b)", ["Cast", "EmbedLayerNormalization"]),
 }  # fmt: skip
 
 
@@ -97,6 +113,27 @@ def test_spelled_models_agree_here_and_in_onnxruntime(types: tuple[str, str], bo
     for w, a, b in zip(want, there, here, strict=True):
         np.testing.assert_allclose(a, w, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(b, w, rtol=1e-4, atol=1e-5)
+
+
+EMBEDDED = G + LOOKED_UP + "t = Add(d, h) "
+NOT_EMBEDDINGS = {
+    "positions may be of another length": (("int64[B,S] x, int64[1,P] p", "float[B,S,4] y"),
+                                           EMBEDDED + "y = LayerNormalization(t, g, b)"),
+    "a look-up is also read by Relu": (PLACED, EMBEDDED + "r = Relu(d) u = LayerNormalization(t, g, b) y = Add(u, r)"),
+    "a look-up is a graph output": (("int64[B,S] x, int64[1,S] p", "float[B,S,4] y, float[B,S,4] d"),
+                                    EMBEDDED + "y = LayerNormalization(t, g, b)"),
+    "a table is not a constant matrix": (("int64[B,S] x, int64[1,S] p, float[9,4] e0", "float[B,S,4] y"),
+                                         EMBEDDED.replace("e0 = Reshape", "unread = Reshape")
+                                         + "y = LayerNormalization(t, g, b)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "case"), NOT_EMBEDDINGS.items())
+def test_what_is_no_embedding_layer_stays_and_says_why(reason: str, case: tuple[tuple[str, str], str]) -> None:
+    (inputs, outputs), body = case
+    result = optimize_model(parse(body, inputs=inputs, outputs=outputs), "extended")
+    assert "EmbedLayerNormalization" not in [n.op_type for n in result.model.graph.nodes]
+    assert any(reason in d.reason for d in result.report.declined), result.report.declined
 
 
 def test_rms_norm_with_a_skip_loads_at_a_low_opset() -> None:

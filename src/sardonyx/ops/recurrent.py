@@ -105,6 +105,10 @@ class _Layer:
         zeros = np.zeros((ways, batch, hidden), self.x.dtype)
         self.states = [zeros if s is None else np.swapaxes(widen(s), 0, 1) if layout else widen(s) for s in states]
 
+    def bias(self, way: int) -> Array:
+        """Those of the inputs and of the state, for cells that add both to the same gates."""
+        return np.asarray(np.add(*np.split(self.b[way], 2)))
+
     def run(self, bias: Callable[[int], Array], step: Callable[[int], Step]) -> tuple[Array, ...]:
         """Y and the last state of every kind, over all directions; ``bias`` and ``step`` are those of one direction."""
         steps, batch, _ = self.x.shape
@@ -169,7 +173,7 @@ def rnn(
         f, recurrent = functions[way], layer.r[way].T
         return lambda gates, state: (f(limit(gates + state[0] @ recurrent)),)
 
-    return layer.run(lambda way: np.add(*np.split(layer.b[way], 2)), step)
+    return layer.run(layer.bias, step)
 
 
 @op("GRU")
@@ -265,4 +269,4 @@ def lstm(
 
         return advance
 
-    return layer.run(lambda way: np.add(*np.split(layer.b[way], 2)), step)
+    return layer.run(layer.bias, step)

@@ -10,7 +10,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Model, Node, Value
 from sardonyx.optimize import manager
-from sardonyx.optimize.check import Checker, answers, difference
+from sardonyx.optimize.check import Checker, answers, difference, is_rounded
 from sardonyx.optimize.report import Rewrite
 
 
@@ -50,8 +50,9 @@ class Suspects:
             got = answers(model, self.feeds)
         except SardonyxError as e:
             return f"it no longer runs: {e}"
-        for name, a, b in zip(self.model.graph.output_names, self.expected, got, strict=True):
-            why = difference(a, b, self.tolerance)
+        graph = self.model.graph
+        for name, value, a, b in zip(graph.output_names, graph.outputs, self.expected, got, strict=True):
+            why = difference(a, b, self.tolerance, rounded=is_rounded(value))
             if why is not None:
                 return f"output {name!r}: {why}"
         return None

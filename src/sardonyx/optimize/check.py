@@ -1,9 +1,10 @@
 """Rewrites judged by numbers: new nodes run on the values that the region saw in one run of the original model.
 
 The original runs once, on feeds that are given or made up, and every value is kept. A replacement is computed from the
-kept values of what it reads, and compared with the kept value of what it replaces; its own values are kept in turn, for
-the rewrites that come after. Where no value is known (a branch that did not run, a body inside a loop's body) nothing
-can be said, and that is noted.
+kept values of what it reads, and compared with the kept value of what it replaces. What it replaces keeps the value of
+the original, so that the rounding of one rewrite is no part of the next one's judgement; only values inside of a
+replacement are its own. Where no value is known (a branch that did not run, a body inside a loop's body) nothing can be
+said, and that is noted.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ TOLERANCES = {"f64": 1e-5, "f32": 1e-4, "f16": 5e-3, "bf16": 4e-2}
 
 NARROW = 0.25
 """Relative tolerance of the eight-bit floats and below."""
+
+DRIFT = 0.5
+"""Steps of quantization that elements may move by in the mean: rounding goes both ways, a wrong zero point does not."""
 
 FAR = 100.0
 """Elements this many times the median are a group of their own: a mask of -1e9 must not drown the scores beside it."""
@@ -84,11 +88,12 @@ class Checker:
             if got is None and self.values[before] is not None:
                 self._pass_over(old, f"the value of {after.name!r} is not known")
                 continue
-            why = difference(self.values[before], got)
+            why = difference(self.values[before], got, rounded=is_rounded(before))
             if why is not None:
                 return f"{before.name!r} would differ: {why}"
-            self.values[after] = got
-        self.values.update(found)
+        originals = {b: self.values[a] for a, b in zip(old, new, strict=True) if a in self.values}
+        for value, x in {**found, **originals}.items():
+            self.values.setdefault(value, x)
         return None
 
     def _pass_over(self, old: Sequence[Value], why: str) -> None:
@@ -180,10 +185,32 @@ def _as_body(node: Node, args: Sequence[Any], wanted: Collection[Value]) -> Prog
     return compile_graph(graph)
 
 
-def difference(expected: Any, got: Any, tolerance: float | None = None) -> str | None:
-    """How two values differ by more than rounding; None where they do not. ``tolerance`` is relative, for floats."""
+def is_rounded(value: Value) -> bool:
+    """Whether a small integer comes from a float, by operators that quantize or cast, moved about since or not."""
+    node = value.producer if value.dtype is not None and _has_steps(value.dtype) else None
+    while node is not None and node.inputs:
+        first = node.inputs[0]
+        if node.op_type.startswith("QLinear") or node.op_type.endswith("QuantizeLinear"):
+            return True
+        if first is None or first.dtype != value.dtype:
+            return node.op_type == "Cast" and first is not None and first.dtype is not None and first.dtype.is_float
+        node = first.producer
+    return False
+
+
+def _has_steps(dtype: DType) -> bool:
+    """Whether quantization gives such values."""
+    return dtype.is_integer and dtype.bits <= 16
+
+
+def difference(expected: Any, got: Any, tolerance: float | None = None, *, rounded: bool = True) -> str | None:
+    """How two values differ by more than rounding; None where they do not.
+
+    ``tolerance`` is relative. ``rounded`` says that integers of the types of quantization come from floats: they may be
+    a step off, or, with a tolerance, farther.
+    """
     if isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
-        found = (difference(a, b, tolerance) for a, b in zip(expected, got, strict=True))
+        found = (difference(a, b, tolerance, rounded=rounded) for a, b in zip(expected, got, strict=True))
         return next((why for why in found if why is not None), None)
     if not isinstance(expected, np.ndarray) or not isinstance(got, np.ndarray):
         return None if type(expected) is type(got) and expected == got else "it is another kind of value"
@@ -195,11 +222,22 @@ def difference(expected: Any, got: Any, tolerance: float | None = None) -> str |
     if dtype.kind == "complex":
         pairs = ((expected.real, got.real), (expected.imag, got.imag))
         return next((why for a, b in pairs if (why := difference(a, b, tolerance)) is not None), None)
-    unequal = expected != got
-    if dtype.is_integer and dtype.bits <= 8:
-        unequal = np.abs(expected.astype(np.int64) - got.astype(np.int64)) > 1
-    count = int(np.count_nonzero(unequal))
+    if rounded and _has_steps(dtype) and expected.size:
+        return _step_difference(expected.astype(np.float64), got.astype(np.float64), tolerance)
+    count = int(np.count_nonzero(expected != got))
     return f"{count} of {expected.size} elements are not equal" if count else None
+
+
+def _step_difference(a: Any, b: Any, tolerance: float | None) -> str | None:
+    steps = b - a
+    count, drift = int(np.count_nonzero(np.abs(steps) > 1)), abs(float(steps.mean()))
+    if tolerance is not None and _error(a, b) <= tolerance:
+        return None
+    if count:
+        return f"{count} of {a.size} elements are more than a step off"
+    if drift > DRIFT + 1 / a.size:
+        return f"the elements are {drift:.2g} steps off in the mean"
+    return None
 
 
 def _float_difference(expected: Any, got: Any, dtype: DType, tolerance: float | None) -> str | None:

@@ -13,6 +13,9 @@ from sardonyx.optimize.manager import Log, optimization
 NOT_NEGATIVE = frozenset({"Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus"})
 """Operators on floats whose result is never less than zero."""
 
+MAX_NEUTRAL = 4096
+"""Elements of a constant that are looked at."""
+
 TO_THE_END = 2**31 - 1
 """Where exporters end a slice that takes everything."""
 
@@ -143,15 +146,23 @@ def _neutral(number: int, *, either: bool, exact_on_floats: bool = True) -> Call
             return None
         pairs = ((a, b), (b, a)) if either else ((a, b),)
         for x, c in pairs:
-            if not c.is_const or c.const is None or c.const.size != 1 or x.dtype is None:
+            if not c.is_const or c.const is None or c.const.size > MAX_NEUTRAL or x.dtype is None:
                 continue
             if x.dtype.is_float and not exact_on_floats:
                 continue
-            if c.rank is not None and x.rank is not None and c.rank <= x.rank and np.all(c.numpy() == number):
+            if _stays(x, c) and np.all(c.numpy() == number):
                 return x
         return None
 
     return rule
+
+
+def _stays(x: Value, c: Value) -> bool:
+    """Whether ``x`` keeps its shape where it is broadcast with a constant ``c``."""
+    if c.shape is None or x.rank is None or x.rank < len(c.shape):
+        return False
+    dims = x.shape[x.rank - len(c.shape) :] if x.shape is not None else ()
+    return all(d in (1, e) for d, e in zip(c.shape, dims, strict=True))
 
 
 RULES: dict[str, Callable[[Node], Value | None]] = {

@@ -16,10 +16,12 @@ from sardonyx.optimize.fusions import (
     flat_attention,
     gemm,
     heads,
+    loops,
     movement,
     norm,
     pad,
     positions,
+    reductions,
     reshapes,
     rotary,
     space_to_depth,
@@ -35,7 +37,15 @@ from sardonyx.optimize.spelling import matmul as spelled_matmul
 from sardonyx.optimize.spelling import norm as spelled_norm
 from sardonyx.optimize.spelling import quantized, quantized_blocks, quantized_matmul, quantized_movement
 
-SHAPES = ("RemoveNoOps", "FoldConstants", "InlineBranches", "FoldShapes", "FoldConstants", "InferShapes")
+SHAPES = (
+    "RemoveNoOps",
+    "FoldLoopInvariants",
+    "FoldConstants",
+    "InlineBranches",
+    "FoldShapes",
+    "FoldConstants",
+    "InferShapes",
+)
 """What is known decides what fits: shapes and constants first."""
 
 POINTWISE = (
@@ -49,13 +59,13 @@ POINTWISE = (
     "FuseMinMax",
     "FuseClips",
     "FoldClipRelu",
-    "FoldExpand",
     "FoldShapeOfPointwise",
 )
 MOVEMENT = (
     "FuseSpaceToDepth",
     "FuseSlices",
     "FuseGatherUnsqueeze",
+    "FoldGatherND",
     "CancelSplits",
     "FuseConcats",
     "FuseTransposes",
@@ -159,6 +169,7 @@ QUANTIZED = (
 
 CONTRIB = (
     "SpellAttention",
+    "SpellMultiHeadAttention",
     "AdaptAttentionMasks",
     "ShareConstants",
     "ShareDuplicates",
@@ -166,6 +177,7 @@ CONTRIB = (
     *QUANTIZED,
     "SpellEmbedLayerNorm",
     "SpellSkipLayerNorm",
+    "SpellBiasSkipLayerNorm",
     "SpellSimplifiedLayerNorm",
     "SpellBiasGelu",
     "SpellGelu",
@@ -198,7 +210,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
 }
 
 ONNXRUNTIME_NAMES: dict[str, str | tuple[str, ...]] = {
-    "AttentionFusion": ("FuseAttention", "SpellAttention"),
+    "AttentionFusion": ("FuseAttention", "FuseFlatAttention", "SpellAttention", "SpellMultiHeadAttention"),
     "ConstantFolding": "FoldConstants",
     "ConstantSharing": "ShareConstants",
     "CommonSubexpressionElimination": "ShareDuplicates",
@@ -253,6 +265,7 @@ _MODULES = (
     fold_shapes,
     gemm,
     heads,
+    loops,
     movement,
     noop,
     norm,
@@ -262,6 +275,7 @@ _MODULES = (
     quantized_blocks,
     quantized_matmul,
     quantized_movement,
+    reductions,
     reshapes,
     rotary,
     shapes,

@@ -12,13 +12,14 @@ DIFFUSION = ("unet", "vae", "clip")
 PASSES: dict[str, tuple[str, ...]] = {
     "enable_gelu": ("FuseGelu", "FuseTanhGelu", "SpellBiasGelu", "SpellGelu", "SpellQuickGelu"),
     "enable_layer_norm": ("FuseLayerNorm", "FuseRMSNorm", "SpellSimplifiedLayerNorm"),
-    "enable_attention": ("FuseAttention",),
+    "enable_attention": ("FuseAttention", "FuseFlatAttention", "SpellAttention", "SpellMultiHeadAttention"),
     "enable_rotary_embeddings": ("FuseRotaryEmbedding",),
     "enable_skip_layer_norm": ("SpellSkipLayerNorm",),
+    "enable_bias_skip_layer_norm": ("SpellBiasSkipLayerNorm",),
     "enable_embed_layer_norm": ("SpellEmbedLayerNorm",),
     "enable_bias_gelu": ("SpellBiasGelu",),
 }
-"""Each switch and the passes that do its work here. A bias goes into SkipLayerNormalization wherever there is one."""
+"""Each switch and the passes that do its work here."""
 
 SWITCHES = {
     "gelu": "Gelu",
@@ -43,8 +44,19 @@ DIFFUSION_SWITCHES = {
 """Options ``enable_X`` that a flag ``--disable_X`` turns off, and what they are about."""
 
 
+WITHOUT_EFFECT = (
+    "disable_multi_head_attention_bias",
+    "enable_qordered_matmul",
+    "enable_shape_inference",
+    "enable_gemm_fast_gelu",
+    "group_norm_channels_last",
+    "attention_mask_format",
+    *(f"enable_{name}" for name in DIFFUSION_SWITCHES),
+)
+"""Options that are accepted and change nothing: see FusionOptions."""
+
 ONE_INPUT_ATTENTION = "SpellAttention"
-"""The pass that writes com.microsoft.Attention where MultiHeadAttention can say the same."""
+"""The pass that writes com.microsoft.Attention; where it is off, MultiHeadAttention says the same."""
 
 
 class AttentionMaskFormat:
@@ -67,7 +79,14 @@ class AttentionOpType(Enum):
 
 
 class FusionOptions:
-    """Switches, with onnxruntime's names and defaults for a type of model."""
+    """Switches, with onnxruntime's names and defaults for a type of model.
+
+    Those of ``WITHOUT_EFFECT`` are accepted, so that programs that set them run, and change nothing: shapes are always
+    inferred, a mask keeps the form that the model gives it, biases of MultiHeadAttention are its inputs, and the
+    operators of GPU kernels (QOrderedMatMul, GemmFastGelu, and those of Stable Diffusion) are not written. So it is
+    with an ``attention_op_type`` other than MultiHeadAttention: which operator can say what the model does is decided
+    for each attention by itself.
+    """
 
     def __init__(self, model_type: str) -> None:
         self.enable_gelu = True

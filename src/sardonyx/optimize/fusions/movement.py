@@ -6,7 +6,6 @@ from typing import Any
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.ir.shape import Shape
 from sardonyx.optimize.fold import MAX_NBYTES
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.fusions.affine import Constant
@@ -58,6 +57,21 @@ class FuseGatherUnsqueeze(Fusion):
         same = len(axes) == 1 and (axes[0] % rank == axis % m.x.rank if known else axes[0] == axis)
         require(same, "another axis comes back", m.axes)
         return op.Gather(m.x, m.i.numpy().reshape(1), axis=axis)
+
+
+@fusion
+class FoldGatherND(Fusion):
+    """GatherND(x, Unsqueeze(i, -1))  ->  Gather(x, i), along the first axis."""
+
+    def pattern(self, op: Any, x: Any, i: Any) -> Any:
+        return op.GatherND(x, op.Unsqueeze(i, Constant("axes"), name="tuples"), batch_dims=0)
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        tuples = m.node("tuples").output
+        require(tuples.rank is not None, "the rank of the indices is not known", tuples)
+        last = (tuples.rank or 0) - 1
+        require(m.axes.numpy().tolist() in ([-1], [last]), "an index has several parts", tuples)
+        return op.Gather(m.x, m.i, axis=0)
 
 
 @optimization("FuseConcats")
@@ -135,43 +149,3 @@ def _transposed_constant(op: Builder, node: Node) -> Found | None:
     if w.const.nbytes > MAX_NBYTES and (len(w.uses) > 1 or w.is_output):
         return None
     return [op.const(transposed(w.const, w.const.shape, perm))], []
-
-
-@fusion
-class FoldExpand(Fusion):
-    """f(Expand(x), y)  ->  f(x, y), where y stretches x as far by itself."""
-
-    shares = True
-
-    def pattern(self, op: Any, x: Any, y: Any) -> Any:
-        kinds = (
-            "Add",
-            "Sub",
-            "Mul",
-            "Div",
-            "Pow",
-            "Equal",
-            "Greater",
-            "Less",
-            "GreaterOrEqual",
-            "LessOrEqual",
-            "And",
-            "Or",
-        )
-        stretched = op.Expand(x, op.optional("shape"))
-        return op.call("", kinds, stretched, y, name="f"), op.call("", kinds, y, stretched, name="f")
-
-    def rewrite(self, op: Builder, m: Match) -> Any:
-        f = m.node("f")
-        require(_stretches(m.x.shape, m.y.shape, f.output.shape), "what is left may be smaller than the result", m.y)
-        swapped = f.inputs[0] is m.y
-        return op.call("", f.op_type, *((m.y, m.x) if swapped else (m.x, m.y)), **f.attrs)
-
-
-def _stretches(x: Shape | None, y: Shape | None, result: Shape | None) -> bool:
-    """Whether x and y alone broadcast to a result."""
-    if x is None or y is None or result is None or max(len(x), len(y)) != len(result):
-        return False
-    rank = len(result)
-    dims = zip((1,) * (rank - len(x)) + x, (1,) * (rank - len(y)) + y, result, strict=True)
-    return all(r is not None and r in (a, b) and {a, b} <= {1, r} for a, b, r in dims)

@@ -1,4 +1,4 @@
-"""Normalizations written out: layer, RMS, instance, group and L2 norm.
+"""Normalizations written out: layer, RMS, instance and group norm.
 
 The standardized core becomes an operator with a scale of ones first; a factor and an addend that follow are taken in
 after, and casts around it last, so each way of writing those is stated once.
@@ -14,52 +14,36 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.optimize.fusion import Fusion, fusion, require
+from sardonyx.optimize.fusions.axes import Perm, perm_of, turned_const
+from sardonyx.optimize.fusions.axes import inverse as inverse_perm
 from sardonyx.optimize.fusions.checks import (
     fits_trailing,
     number,
     per_channel,
     require_float,
-    require_shape_of,
     result,
     same_shape,
     sizes,
+)
+from sardonyx.optimize.fusions.masks import typed
+from sardonyx.optimize.fusions.norm_forms import (
+    axes_of,
+    inverse_root,
+    keeps_axes,
+    mean,
+    moments,
+    one_pass,
+    require_axes_back,
+    require_mean,
+    square,
+    standardized,
 )
 from sardonyx.optimize.pattern import Match, attribute
 
 MAX_ONES = 1 << 20
 """Elements up to which a scale of ones may be made up."""
 
-MAX_NORM_EPSILON = 1e-7
-"""A lower bound of a norm that only keeps a division by zero away."""
-
 NORMS = ("LayerNormalization", "RMSNormalization")
-
-
-def mean(op: Any, x: Any, name: str) -> Any:
-    """The mean over constant axes, which stay; tf2onnx writes that over the last of three as a pooling."""
-    reduced = op.ReduceMean(x, axes=lambda axes: True, keepdims=1, name=name)
-    return op.either(reduced, op.GlobalAveragePool(x, name=name))
-
-
-def square(op: Any, x: Any) -> Any:
-    return op.either(op.Pow(x, 2.0), x * x)
-
-
-def inverse_root(op: Any, variance: Any, eps: Any) -> tuple[Any, Any]:
-    """sqrt(variance + eps) and its inverse, as exporters write them."""
-    power = variance + eps
-    root = op.either(op.Sqrt(power), op.Pow(power, 0.5))
-    return root, op.either(op.Reciprocal(root), 1.0 / root, op.Pow(power, -0.5))
-
-
-def axes_of(node: Node) -> list[int]:
-    """The constant axes of a reduction, from 0 up and in order."""
-    x, axes = node.inputs[0], node.input(1)
-    assert x is not None
-    require(x.rank is not None, "the rank is not known", x)
-    if axes is None:
-        return list(range(2, x.rank or 2))
-    return sorted(int(a) % (x.rank or 1) for a in axes.numpy().reshape(-1))
 
 
 def trailing(node: Node) -> int:
@@ -87,21 +71,26 @@ def is_ones(v: Value | None) -> bool:
 class FuseLayerNorm(Fusion):
     """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)  ->  LayerNormalization(x, 1), InstanceNormalization(x, 1, 0).
 
-    Also with a scale, and the bias, multiplied out: x * (scale / root) + (bias - mean(x) * (scale / root)).
+    Also with a scale, and the bias, multiplied out: x * (scale / root) + (bias - mean(x) * (scale / root)), and with
+    the variance as mean(x^2) - mean(x)^2, a difference that rounds away digits where the mean is large: there the fused
+    answer differs from the written one, and is the more exact. Axes that are not the last ones are brought there, and
+    back.
     """
 
-    def pattern(self, op: Any, x: Any, eps: Any, scale: Any, bias: Any) -> Any:
+    def pattern(
+        self, op: Any, x: Any, eps: Any, scale: Any, bias: Any, share: Any, count: Any, shape: Any, shape2: Any
+    ) -> Any:
         average = mean(op, x, "mean")
         centred = x - average
         root, inverse = inverse_root(op, mean(op, square(op, centred), "variance"), eps)
         factor = op.either(inverse * scale, scale / root, inverse)
         return (
-            centred / root,
-            centred * inverse,
-            centred * op.either(inverse * scale, scale / root),
+            *standardized(op, centred, root, inverse, scale),
             x * factor + (bias - average * factor),
             (x * factor - average * factor) + bias,
             x * factor - average * factor,
+            *one_pass(op, x, eps, scale, moments(op, x, share, count, keepdims=1)),
+            *one_pass(op, x, eps, scale, moments(op, x, share, count, keepdims=0), shape, shape2),
         )
 
     def rewrite(self, op: Builder, m: Match) -> Any:
@@ -110,17 +99,40 @@ class FuseLayerNorm(Fusion):
         require_float(m.x)
         axes = axes_of(m.node("mean"))
         require(axes == axes_of(m.node("variance")), "mean and variance are over different axes", m.x)
+        for name in ("mean", "variance"):
+            require_mean(m.node(name), m)
+        if not keeps_axes(m.node("mean")):
+            for v in (m.node("centred").inputs[1], m.node("power").output):
+                require_axes_back(v, m.x, axes)
         if scale is None and bias is None and m.x.rank >= 4 and axes == list(range(2, m.x.rank)):
             channels = sizes(m.x, 1, 2)
             require(channels is not None, "the number of channels is not known", m.x)
             one, zero = (op.const(np.full(channels or (), n, m.x.dtype.numpy)) for n in (1, 0))
             return op.InstanceNormalization(m.x, one, zero, epsilon=eps)
-        count = trailing(m.node("mean"))
-        require(scale is None or fits_trailing(scale, m.x, count), "scale does not fit the normalized axes", scale)
-        require(bias is None or fits_trailing(bias, m.x, count), "bias does not fit the normalized axes", bias)
-        if scale is None:
-            scale = ones(op, m.x, count)
-        return op.LayerNormalization(m.x, scale, bias, axis=-count, epsilon=eps)
+        return _layer_norm(op, m.x, axes, scale, bias, eps)
+
+
+def _layer_norm(op: Builder, x: Value, axes: list[int], scale: Value | None, bias: Value | None, eps: float) -> Value:
+    """LayerNormalization over any axes of ``x``, between two Transposes where they are not the last ones."""
+    require(axes, "it normalizes no axis", x)
+    order = [axis for axis in range(x.rank or 0) if axis not in axes] + axes
+    back = None if order == list(range(len(order))) else inverse_perm(order)
+    moved = x if back is None else typed(op.Transpose(x, perm=order))
+    if scale is None:
+        scale = ones(op, moved, len(axes))
+    else:
+        scale = _trailing(op, _before(op, scale, back), moved, len(axes), "scale")
+    if bias is not None:
+        bias = _trailing(op, _before(op, bias, back), moved, len(axes), "bias")
+    return _transposed(op, op.LayerNormalization(moved, scale, bias, axis=-len(axes), epsilon=eps), back)
+
+
+def _before(op: Builder, v: Value, perm: Perm | None) -> Value:
+    """An operand of what a Transpose gives, as one of what it is given."""
+    if perm is None:
+        return v
+    require(v.is_const and v.rank is not None and v.rank <= len(perm), "it is not a constant of that rank", v)
+    return op.const(turned_const(v, inverse_perm(perm), len(perm)))
 
 
 @fusion
@@ -176,7 +188,8 @@ class FuseNormScale(Fusion):
 
     def pattern(self, op: Any, x: Any, one: Any, zero: Any, scale: Any) -> Any:
         layer = op.call("", NORMS, x, one, None, name="norm")
-        return layer * scale, op.InstanceNormalization(x, one, zero, name="norm") * scale
+        instance = op.InstanceNormalization(x, one, zero, name="norm")
+        return layer * scale, instance * scale, op.Transpose(layer, name="back") * scale
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         norm, zero = m.node("norm"), _given(m, "zero")
@@ -187,7 +200,9 @@ class FuseNormScale(Fusion):
                 return op.LayerNormalization(m.x, m.scale, axis=2, **norm.attrs)
             return op.InstanceNormalization(m.x, _channels(op, m.scale, m.x), zero, **norm.attrs)
         require(m.scale.dtype is m.x.dtype, "scale is of another type", m.scale)
-        return op.call("", norm.op_type, m.x, _trailing(op, m.scale, m.x, norm, "scale"), **norm.attrs)
+        perm = _perm_back(m)
+        scale = _trailing(op, _before(op, m.scale, perm), m.x, _axes_count(norm), "scale")
+        return _transposed(op, op.call("", norm.op_type, m.x, scale, **norm.attrs), perm)
 
 
 @fusion
@@ -196,27 +211,45 @@ class FuseNormBias(Fusion):
 
     def pattern(self, op: Any, x: Any, scale: Any, zero: Any, bias: Any) -> Any:
         layer = op.LayerNormalization(x, scale, None, name="norm")
-        return layer + bias, op.InstanceNormalization(x, scale, zero, name="norm") + bias
+        instance = op.InstanceNormalization(x, scale, zero, name="norm")
+        return layer + bias, instance + bias, op.Transpose(layer, name="back") + bias
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         norm, zero = m.node("norm"), _given(m, "zero")
         if norm.op_type == "InstanceNormalization":
             require(zero.is_const and not zero.numpy().any(), "the normalization has a bias already", zero)
             return op.InstanceNormalization(m.x, m.scale, _channels(op, m.bias, m.x), **norm.attrs)
-        return op.LayerNormalization(m.x, m.scale, _trailing(op, m.bias, m.x, norm, "bias"), **norm.attrs)
+        perm = _perm_back(m)
+        bias = _trailing(op, _before(op, m.bias, perm), m.x, _axes_count(norm), "bias")
+        return _transposed(op, op.LayerNormalization(m.x, m.scale, bias, **norm.attrs), perm)
 
 
-def _trailing(op: Builder, v: Value, x: Value, norm: Node, what: str) -> Value:
-    """A constant or a value that has the shape of the axes a norm is over, without leading ones."""
+def _perm_back(m: Match) -> Perm | None:
+    """Of the Transpose after a norm whose axes were brought last, if there is one."""
+    return next((perm_of(node) for pattern, node in m.nodes.items() if pattern.name == "back"), None)
+
+
+def _transposed(op: Builder, y: Value, perm: Perm | None) -> Value:
+    return y if perm is None else op.Transpose(typed(y), perm=perm)
+
+
+def _axes_count(norm: Node) -> int:
+    """How many last axes a norm is over."""
+    x, axis = norm.inputs[0], attribute(norm, "axis")
+    assert x is not None
     require(x.rank is not None, "the rank is not known", x)
-    axis = attribute(norm, "axis")
-    count = -axis if axis < 0 else (x.rank or 0) - axis
+    return int(-axis if axis < 0 else (x.rank or 0) - axis)
+
+
+def _trailing(op: Builder, v: Value, x: Value, count: int, what: str) -> Value:
+    """A constant or a value that has the shape of the last axes, which a norm is over, without leading ones."""
     if fits_trailing(v, x, count):
         return v
     shape = sizes(x, -count)
     require(v.is_const and shape is not None, f"{what} does not fit the normalized axes", v)
     array = v.numpy()
-    require(array.ndim <= (x.rank or 0) and _broadcasts(array.shape, shape or ()), f"{what} does not fit", v)
+    fits = array.ndim <= (x.rank or 0) and _broadcasts(array.shape, shape or ())
+    require(fits, f"{what} does not fit the normalized axes", v)
     return op.const(np.broadcast_to(array, shape or ()) if array.ndim <= count else array.reshape(shape or ()))
 
 
@@ -266,51 +299,3 @@ def _keeps_batch(split: Value, groups: Value, x: Value) -> bool:
         return True
     assert groups.shape is not None and x.shape is not None
     return groups.shape[0] is not None and groups.shape[0] == x.shape[0]
-
-
-@fusion
-class FuseLpNormalization(Fusion):
-    """x / max(l2(x), eps)  ->  LpNormalization(x): the same for norms of at least eps, and for zeros."""
-
-    def pattern(self, op: Any, x: Any, eps: Any, shape: Any) -> Any:
-        norm = op.ReduceL2(x, axes=lambda axes: len(axes) == 1, keepdims=1, name="norm")
-        bounded = op.either(op.Max(norm, eps), op.Clip(norm, eps, None), op.Clip(norm, eps))
-        return x / op.maybe("Expand", bounded, shape)
-
-    def rewrite(self, op: Builder, m: Match) -> Any:
-        require_float(m.x)
-        require(0 < number(m.eps, "epsilon") <= MAX_NORM_EPSILON, "the least norm is not tiny", m.eps)
-        require(same_shape(result(m), m.x), "the shape is not known to be that of the input", result(m))
-        return op.LpNormalization(m.x, axis=axes_of(m.node("norm"))[0], p=2)
-
-
-@fusion
-class FuseGlobalAveragePool(Fusion):
-    """mean(x, every axis from 2 on)  ->  GlobalAveragePool(x)."""
-
-    def pattern(self, op: Any, x: Any) -> Any:
-        return op.ReduceMean(x, axes=lambda axes: len(axes) >= 2, keepdims=1, name="mean")
-
-    def rewrite(self, op: Builder, m: Match) -> Any:
-        require_float(m.x)
-        spatial = list(range(2, m.x.rank or 0))
-        require(spatial and axes_of(m.node("mean")) == spatial, "the axes are not the spatial ones", m.x)
-        return op.GlobalAveragePool(m.x)
-
-
-@fusion
-class FuseSoftmax(Fusion):
-    """exp(x - max(x)) / sum(exp(x - max(x)))  ->  Softmax(x)."""
-
-    def pattern(self, op: Any, x: Any) -> Any:
-        one_axis: Any = {"axes": lambda axes: len(axes) == 1, "keepdims": 1}
-        powers = op.Exp(x - op.ReduceMax(x, **one_axis, name="max"))
-        total = op.ReduceSum(powers, **one_axis, name="sum")
-        return powers / total, powers * op.Reciprocal(total)
-
-    def rewrite(self, op: Builder, m: Match) -> Any:
-        require_float(m.x)
-        require_shape_of(m, m.x)
-        axes = axes_of(m.node("max"))
-        require(axes == axes_of(m.node("sum")), "maximum and sum are over different axes", m.x)
-        return op.Softmax(m.x, axis=axes[0])

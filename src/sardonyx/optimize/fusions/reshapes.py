@@ -31,8 +31,9 @@ class FuseReshapes(Fusion):
         both = {inner.op_type, outer.op_type}
         if both == {"Unsqueeze"} and m.s.is_const and m.t.is_const:
             return op.Unsqueeze(m.x, _both_axes(m.s, m.t, outer.output))
-        target = _explicit(outer, m) or target_shape(m.x.shape, outer.output.shape)
-        require(target is not None, "more than one dimension of the result is not known", outer.output)
+        infers = any(_infers(v) for v in (m.s, m.t))
+        target = _explicit(outer, m) or target_shape(m.x.shape, outer.output.shape, infers=infers)
+        require(target is not None, "no constant target makes the result, whatever is 0", outer.output)
         return op.Reshape(m.x, target)
 
 
@@ -82,13 +83,23 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     return a is not None and a == b and None not in a
 
 
-def target_shape(given: Shape | None, wanted: Shape | None) -> list[int] | None:
-    """The second input of a Reshape from one shape to another: sizes, 0 for an axis kept where it is, one -1."""
+def target_shape(given: Shape | None, wanted: Shape | None, *, infers: bool = False) -> list[int] | None:
+    """The second input of a Reshape from one shape to another: sizes, 0 for an axis kept where it is, one -1.
+
+    An axis that is kept may turn out to be of length 0, beside which no length can be inferred: the two stand together
+    only where the model relied on that already (``infers``).
+    """
     if wanted is None:
         return None
     kept = given or ()
     target = [_size(d, kept[i] if i < len(kept) else None) for i, d in enumerate(wanted)]
-    return target if target.count(-1) <= 1 and 0 not in wanted else None
+    decided = infers or not {0, -1} <= set(target)
+    return target if decided and target.count(-1) <= 1 and 0 not in wanted else None
+
+
+def _infers(target: Value | None) -> bool:
+    """Whether a constant shape has a length that is inferred beside one that is copied."""
+    return target is not None and target.is_const and {0, -1} <= set(target.numpy().reshape(-1).tolist())
 
 
 def _size(wanted: Dim, given: Dim) -> int:

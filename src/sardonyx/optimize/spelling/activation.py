@@ -29,10 +29,19 @@ class SpellBiasGelu(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         require_kernel(m.x)
-        x, bias = (m.x, m.bias) if m.bias.rank == 1 else (m.bias, m.x)
-        require(bias.rank == 1 and fits_trailing(bias, x), "the addend is no bias of the last axis", bias)
         fast = attribute(m.node("gelu"), "approximate") == "tanh"
-        return op.call(MICROSOFT, "FastGelu" if fast else "BiasGelu", x, bias)
+        return op.call(MICROSOFT, "FastGelu" if fast else "BiasGelu", m.x, _vector(op, m.bias, m.x))
+
+
+def _vector(op: Builder, bias: Value, x: Value) -> Value:
+    """A bias of the last axis of ``x``, a constant without its leading ones."""
+    if fits_trailing(bias, x):
+        return bias
+    flat = bias.is_const and bias.rank is not None and x.rank is not None and 1 < bias.rank <= x.rank
+    shape = bias.shape or ()
+    fits = flat and x.shape is not None and shape[-1] == x.shape[-1] and set(shape[:-1]) == {1}
+    require(fits, "the addend is no bias of the last axis", bias)
+    return op.const(bias.numpy().reshape(-1))
 
 
 @fusion

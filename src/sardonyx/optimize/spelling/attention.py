@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +16,10 @@ from sardonyx.optimize.fusion import Refused, require
 from sardonyx.optimize.fusions.attention_parts import same, scale_of
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.spelling import MICROSOFT
-from sardonyx.optimize.spelling.attention_mask import bias, hides_rows, padding
+from sardonyx.optimize.spelling.attention_mask import Padding, bias, hides_rows, padding
+
+Spelled: TypeAlias = tuple[str, tuple["Value | None", ...], dict[str, Any]]
+"""An operator, its inputs, and the attributes that are its own."""
 
 PLAIN = {"scale", "q_num_heads", "kv_num_heads", "is_causal", "softmax_precision"}
 """Attributes of Attention that onnxruntime's operators have too; any other must have its default."""
@@ -23,51 +27,77 @@ PLAIN = {"scale", "q_num_heads", "kv_num_heads", "is_causal", "softmax_precision
 
 @optimization("SpellAttention")
 def spell_attention(graph: Graph, log: Log) -> None:
-    """Attention(x @ wq + bq, x @ wk + bk, x @ wv + bv)  ->  com.microsoft Attention(x, [wq wk wv], [bq bk bv]).
+    """Attention(x @ wq + bq, x @ wk + bk, x @ wv + bv)  ->  com.microsoft Attention(x, [wq wk wv], [bq bk bv])."""
+    _each(graph, log, _as_attention)
 
-    Where the projections are of several values, or there is a cache, MultiHeadAttention takes the biases alone.
-    """
+
+@optimization("SpellMultiHeadAttention")
+def spell_multi_head_attention(graph: Graph, log: Log) -> None:
+    """Attention(q + bq, k + bk, v + bv)  ->  com.microsoft MultiHeadAttention(q, k, v, [bq bk bv])."""
+    _each(graph, log, _as_multi_head)
+
+
+def _each(graph: Graph, log: Log, spell: Callable[[Builder, Node], Spelled | None]) -> None:
     for node in list(graph.nodes):
         for _, sub in node.subgraphs():
-            spell_attention(sub, log)
+            _each(sub, log, spell)
         if node.op_type == "Attention" and not node.domain:
             op = Builder(graph, node, prefix=node.name, origin=node.origin)
             try:
-                _spell(op, node, log)
+                _spell(op, node, spell, log)
             except Refused as e:
                 for made in reversed(op.made):
                     graph.remove(made)
                 log.declined(node, str(e))
 
 
-def _spell(op: Builder, node: Node, log: Log) -> None:
+def _spell(op: Builder, node: Node, spell: Callable[[Builder, Node], Spelled | None], log: Log) -> None:
     _require_plain(node)
-    parts = [_part(x) for x in node.inputs[:3]]
-    attrs: dict[str, Any] = {"num_heads": node.attrs["q_num_heads"], "scale": scale_of(node)}
-    if node.attrs.get("is_causal", 0):
-        attrs["unidirectional"] = 1
     mask = node.input(3)
     require(
         mask is None or not hides_rows(mask), "a row without keys is 0, and is not in onnxruntime's operators", mask
     )
-    keys = padding(mask) if mask is not None and node.input(4) is None else None
-    if keys is not None:
+    spelled = spell(op, node)
+    if spelled is None:
+        return
+    op_type, inputs, sizes = spelled
+    attrs: dict[str, Any] = {"num_heads": node.attrs["q_num_heads"], "scale": scale_of(node), **sizes}
+    if node.attrs.get("is_causal", 0):
+        attrs["unidirectional"] = 1
+    if (keys := _padding(node)) is not None:
         attrs["mask_filter_value"] = keys.fill
-        kept = keys.keys if keys.keys.dtype is dtypes.i32 else op.Cast(keys.keys, to=dtypes.i32.onnx)
-        masks = (kept, None)
-    else:
-        masks = (None, bias(op, node))
-    packed = None if node.input(4) is not None else _packed(op, parts)
-    inputs: tuple[Value | None, ...]
-    if packed is not None:
-        op_type, (x, weight, term, attrs["qkv_hidden_sizes"]) = "Attention", packed
-        inputs = (x, weight, term, masks[0], None, masks[1])
-    else:
-        op_type, inputs = "MultiHeadAttention", (*_with_biases(op, parts), *masks, node.input(4), node.input(5))
     count = len(node.outputs) if node.input(4) is not None else 1
     outs = op.call(MICROSOFT, op_type, *inputs, outputs=count, **attrs)
     new = outs if isinstance(outs, tuple) else (outs,)
     log.replace(op.graph, [node], node.outputs[:count], new, op.made, f"Attention -> {MICROSOFT} {op_type}")
+
+
+def _as_attention(op: Builder, node: Node) -> Spelled | None:
+    packed = None if node.input(4) is not None else _packed(op, [_part(x) for x in node.inputs[:3]])
+    if packed is None:
+        return None
+    x, weight, term, sizes = packed
+    keys, bias_of_scores = _masks(op, node)
+    return "Attention", (x, weight, term, keys, None, bias_of_scores), {"qkv_hidden_sizes": sizes}
+
+
+def _as_multi_head(op: Builder, node: Node) -> Spelled:
+    parts = [_part(x) for x in node.inputs[:3]]
+    inputs = (*_with_biases(op, parts), *_masks(op, node), node.input(4), node.input(5))
+    return "MultiHeadAttention", inputs, {}
+
+
+def _padding(node: Node) -> Padding | None:
+    mask = node.input(3)
+    return padding(mask) if mask is not None and node.input(4) is None else None
+
+
+def _masks(op: Builder, node: Node) -> tuple[Value | None, Value | None]:
+    """The mask of keys, or the bias of scores."""
+    keys = _padding(node)
+    if keys is None:
+        return None, bias(op, node)
+    return keys.keys if keys.keys.dtype is dtypes.i32 else op.Cast(keys.keys, to=dtypes.i32.onnx), None
 
 
 def _require_plain(node: Node) -> None:
@@ -76,7 +106,7 @@ def _require_plain(node: Node) -> None:
     require(q.dtype is dtypes.f32, "onnxruntime has no kernel for the element type", q)
     heads = node.attrs.get("q_num_heads")
     require(q.rank == 3 and heads is not None, "heads are split outside of it", q)
-    require(heads == node.attrs["kv_num_heads"], "query heads share key heads", k)
+    require(heads == node.attrs["kv_num_heads"], f"query heads share key heads, and {_not_grouped(node)}", k)
     require(node.input(6) is None, "the lengths of keys are given", node.input(6))
     require(node.attrs.get("softmax_precision", 1) == dtypes.f32.onnx, "the softmax has another type", q)
     for name in node.attrs.keys() - PLAIN:
@@ -89,6 +119,17 @@ def _require_plain(node: Node) -> None:
     require(not causal or node.input(3) is None, "a causal mask beside another, which may be the lower one", k)
     read = [out for out in node.outputs[1 if node.input(4) is None else 3 :] if not out.is_dead]
     require(not read, "an output that onnxruntime's operators do not have is read", read[0] if read else None)
+
+
+def _not_grouped(node: Node) -> str:
+    """Why onnxruntime's GroupQueryAttention, the operator for shared heads, cannot say the same."""
+    q, mask = node.inputs[0], node.input(3)
+    assert q is not None and q.shape is not None
+    if node.input(4) is not None and 1 not in q.shape[:2]:
+        return "GroupQueryAttention takes a cache of several examples for one new token at a time only"
+    if mask is not None:
+        return "GroupQueryAttention is causal besides the mask, which differs in rows that hide every key"
+    return "GroupQueryAttention asks for the lengths of keys, which are more nodes"
 
 
 @dataclass(frozen=True)

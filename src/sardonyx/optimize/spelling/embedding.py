@@ -1,92 +1,196 @@
-"""BERT's embedding layer: look-ups of words, positions and segments, added and normalized."""
+"""Embedding layers: look-ups of words, positions and segments, added and normalized."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
-from sardonyx.ir.graph import Node, Value
-from sardonyx.optimize.fusion import Fusion, fusion, require
-from sardonyx.optimize.fusions.checks import fits_trailing
-from sardonyx.optimize.pattern import Match, attribute
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.optimize.fusion import Refused, require
+from sardonyx.optimize.fusions.checks import fits_trailing, same_shape
+from sardonyx.optimize.manager import Log, optimization
+from sardonyx.optimize.pattern import attribute
 from sardonyx.optimize.spelling import MICROSOFT
 from sardonyx.optimize.spelling.activation import require_kernel
 
-
-@fusion
-class SpellEmbedLayerNorm(Fusion):
-    """LayerNormalization(words[ids] + segments[segment_ids] + positions[places])  ->  EmbedLayerNormalization."""
-
-    def pattern(self, op: Any, gamma: Any, beta: Any, t1: Any, t2: Any, t3: Any, i1: Any, i2: Any, i3: Any) -> Any:
-        a, b, c = (op.Gather(t, i, axis=0) for t, i in ((t1, i1), (t2, i2), (t3, i3)))
-        return tuple(op.LayerNormalization(total, gamma, beta, name="norm") for total in ((a + b) + c, a + b))
-
-    def rewrite(self, op: Builder, m: Match) -> Any:
-        norm = m.node("norm")
-        require(attribute(norm, "axis") in (-1, 2), "it normalizes more than the last axis", norm.inputs[0])
-        tables: list[Any] = [(m.values[f"t{n}"], m.values[f"i{n}"]) for n in (1, 2, 3) if f"t{n}" in m.values]
-        for table, _ in tables:
-            require_kernel(table)
-            require(table.is_const and table.rank == 2, "a table is not a constant matrix", table)
-        for v in (m.gamma, m.beta):
-            require(v.is_const and fits_trailing(v, tables[0][0]), "it does not fit the tables", v)
-        ids, places, segments = _roles(tables)
-        position_ids = None if _counts(places[1], ids[1]) else _narrow(op, places[1])
-        segment, segment_ids = (None, None) if segments is None else (segments[0], _narrow(op, segments[1]))
-        y, _ = op.call(
-            MICROSOFT,
-            "EmbedLayerNormalization",
-            _narrow(op, ids[1]),
-            segment_ids,
-            ids[0],
-            places[0],
-            segment,
-            m.gamma,
-            m.beta,
-            None,
-            position_ids,
-            outputs=2,
-            epsilon=float(attribute(norm, "epsilon")),
-        )
-        return y
+LAYS_OUT = ("Unsqueeze", "Reshape", "Tile", "Expand", "Cast")
+"""What repeats a row of positions for every example, where the length of the row stays."""
 
 
-def _roles(tables: list[tuple[Value, Value]]) -> tuple[Any, Any, Any]:
-    """Which look-up is that of the words, the positions and the segments: (table, indices) each.
+@dataclass(frozen=True)
+class LookUp:
+    """table[indices]"""
 
-    Positions are one row for all examples, or counted; words have the larger of the tables that are left.
+    node: Node
+    table: Value
+    indices: Value
+
+
+@optimization("SpellEmbedLayerNorm")
+def spell_embeddings(graph: Graph, log: Log) -> None:
+    """LayerNormalization(words[ids] + segments[segment_ids] + positions[places])  ->  EmbedLayerNormalization.
+
+    The sum is an output where others read it. Positions that are 0, 1, ... are what the operator supposes.
     """
-    places = [t for t in tables if t[1].rank == 2 and t[1].shape is not None and t[1].shape[0] == 1]
-    require(len(places) == 1, "which look-up is that of positions is not known", tables[0][1])
-    rest = sorted((t for t in tables if t is not places[0]), key=lambda t: -int(t[0].shape[0]))  # type: ignore[index,arg-type]
-    for _, indices in rest:
-        require(indices.rank == 2 and indices.shape == rest[0][1].shape, "the indices have different shapes", indices)
-    return rest[0], places[0], rest[1] if len(rest) > 1 else None
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for node in list(order):
+        for _, sub in node.subgraphs():
+            spell_embeddings(sub, log)
+        if node.op_type != "LayerNormalization" or node.domain:
+            continue
+        found = _look_ups(node.inputs[0], graph)
+        if found is not None:
+            try:
+                _spell(graph, node, *found, order, log)
+            except Refused as why:
+                log.declined(node, str(why))
+
+
+def _look_ups(total: Value | None, graph: Graph) -> tuple[list[Node], list[LookUp]] | None:
+    """The additions, last first, and the two or three look-ups that a value is the sum of."""
+    added = _adds(total, graph)
+    if added is None:
+        return None
+    adds, terms = [added], list(added.inputs)
+    for i, term in enumerate(terms[:2]):
+        inner = _adds(term, graph)
+        if inner is not None:
+            adds.append(inner)
+            terms[i : i + 1] = inner.inputs
+            break
+    found = []
+    for term in terms:
+        node = None if term is None else term.producer
+        if node is None or node.op_type != "Gather" or attribute(node, "axis") != 0 or node.graph is not graph:
+            return None
+        table, indices = node.inputs
+        assert table is not None and indices is not None
+        found.append(LookUp(node, table, indices))
+    return adds, found
+
+
+def _adds(v: Value | None, graph: Graph) -> Node | None:
+    node = None if v is None else v.producer
+    return node if node is not None and node.op_type == "Add" and node.graph is graph else None
+
+
+def _spell(
+    graph: Graph, norm: Node, adds: list[Node], look_ups: list[LookUp], order: dict[Node, int], log: Log
+) -> None:
+    total, (gamma, beta) = adds[0].output, (norm.inputs[1], norm.input(2))
+    require(attribute(norm, "axis") in (-1, 2), "it normalizes more than the last axis", total)
+    require(all(out.is_dead for out in norm.outputs[1:]), "its statistics are read", norm.outputs[0])
+    for one in look_ups:
+        require_kernel(one.table)
+        require(one.table.is_const and one.table.rank == 2, "a table is not a constant matrix", one.table)
+    for v in (gamma, beta):
+        fits = v is not None and v.is_const and fits_trailing(v, look_ups[0].table)
+        require(fits, "scale and bias do not fit the tables", v or total)
+    words, places, segments = _roles(look_ups)
+    at, ids = places.indices, words.indices
+    counted = _counts(at, ids)
+    require(counted or _same_length(at, ids), "positions may be of another length", at)
+    for add in adds[1:]:
+        require(len(add.output.uses) == 1 and not add.output.is_output, "a part of the sum is read", add.output)
+    shapes = [node for one in look_ups for node in _other_readers(one, adds)]
+    read = [one.indices for one in look_ups if one is not places or not counted]
+    for node in shapes:
+        of_sum = node.op_type == "Shape" and same_shape(node.inputs[0], total)  # type: ignore[arg-type]
+        ready = node in order and all(v.producer is None or order[v.producer] < order[node] for v in read)
+        require(of_sum and ready, f"a look-up is also read by {node.label}", node.inputs[0])
+    shared = len(total.uses) > 1 or total.is_output or bool(shapes)
+    # The new node stands before the first reader of the sum, and before those that ask for its shape.
+    before = min((adds[0], *shapes), key=lambda node: order[node])
+    nodes = [norm, *adds, *(one.node for one in look_ups)]
+    origin = tuple(dict.fromkeys(name for node in reversed(nodes) for name in node.origin))
+    op = Builder(graph, before, prefix=norm.name or norm.outputs[0].name, origin=origin)
+    outs = op.call(
+        MICROSOFT,
+        "EmbedLayerNormalization",
+        _narrow(op, words.indices),
+        None if segments is None else _narrow(op, segments.indices),
+        words.table,
+        places.table,
+        None if segments is None else segments.table,
+        gamma,
+        beta,
+        None,
+        None if counted else _narrow(op, places.indices),
+        outputs=3 if shared else 2,
+        epsilon=float(attribute(norm, "epsilon")),
+    )
+    old, new = ([norm.outputs[0], total], [outs[0], outs[2]]) if shared else ([norm.outputs[0]], [outs[0]])
+    what = f"{' + '.join(n.op_type for n in reversed(nodes))} -> EmbedLayerNormalization"
+    if log.replace(graph, nodes, old, new, op.made, what):
+        for node in shapes:
+            node.set_input(0, outs[2])
+
+
+def _other_readers(one: LookUp, adds: list[Node]) -> list[Node]:
+    require(not one.node.output.is_output, "a look-up is a graph output", one.node.output)
+    return [reader for reader in one.node.output.consumers if reader not in adds]
+
+
+def _roles(look_ups: list[LookUp]) -> tuple[LookUp, LookUp, LookUp | None]:
+    """Which look-up is that of the words, of the positions and of the segments.
+
+    Positions are those with one row for all examples; else the tables go by size. The sum does not depend on it.
+    """
+    rest = sorted(look_ups, key=lambda one: -int(one.table.shape[0]))  # type: ignore[index,arg-type]
+    for one in rest:
+        require(one.indices.rank == 2, "the indices are not known to have two axes", one.indices)
+    rows = [one for one in rest if one.indices.shape is not None and one.indices.shape[0] == 1]
+    places = rows[0] if rows and len(rows) < len(rest) else rest[1]
+    rest.remove(places)
+    words, *segments = rest
+    for one in segments:
+        require(same_shape(one.indices, words.indices), "the indices have different shapes", one.indices)
+    return words, places, segments[0] if segments else None
+
+
+def _same_length(places: Value, ids: Value) -> bool:
+    assert places.shape is not None and ids.shape is not None
+    length = ids.shape[1]
+    return length is not None and places.shape[1] == length and (places.shape[0] == 1 or same_shape(places, ids))
 
 
 def _counts(places: Value, ids: Value) -> bool:
     """Whether indices are known to be 0, 1, ... as many as there are words, which is what the operator supposes."""
-    if places.shape is None or ids.shape is None or ids.shape[1] is None:
+    assert ids.shape is not None
+    length = ids.shape[1]
+    node = places.producer
+    while length is not None and node is not None and node.op_type in LAYS_OUT:
+        inner = node.inputs[0]
+        if inner is None or not inner.shape or not places.shape or inner.shape[-1] != places.shape[-1]:
+            return False
+        places, node = inner, inner.producer
+    if length is None or places.shape is None:
         return False
     if places.is_const:
-        return places.shape[1] == ids.shape[1] and _is_range(places)
-    cut = places.producer
-    if cut is None or cut.op_type != "Slice" or len(cut.inputs) < 4:
+        return places.shape[-1] == length and _is_range(places)
+    if node is None or node.op_type not in ("Range", "Slice"):
         return False
-    data, start, end, axes = cut.inputs[:4]
-    step = cut.input(4)
-    if data is None or start is None or end is None or axes is None or not data.is_const or not _is_range(data):
+    if node.op_type == "Range":
+        start, _, step = node.inputs
+        return places.shape[0] == length and _is(start, 0) and _is(step, 1)
+    data, start, end, axes = node.inputs[:4] if len(node.inputs) >= 4 else (None,) * 4
+    if data is None or end is None or not data.is_const or not _is_range(data):
         return False
-    plain = start.is_scalar_const and start.item() == 0 and axes.is_scalar_const and axes.item() in (1, -1)
-    return plain and (step is None or (step.is_scalar_const and step.item() == 1)) and _is_length(end, ids.shape[1])
+    plain = _is(start, 0) and (_is(axes, -1) or _is(axes, len(data.shape or ()) - 1))
+    return plain and (node.input(4) is None or _is(node.input(4), 1)) and _is_length(end, length)
+
+
+def _is(v: Value | None, number: int) -> bool:
+    return v is not None and v.is_scalar_const and v.item() == number
 
 
 def _is_range(v: Value) -> bool:
-    array = v.numpy()
-    return array.ndim == 2 and array.shape[0] == 1 and bool((array[0] == np.arange(array.shape[1])).all())
+    array = v.numpy().reshape(-1)
+    return v.const is not None and v.const.shape[-1:] == array.shape and bool((array == np.arange(array.size)).all())
 
 
 def _is_length(v: Value, dim: Any) -> bool:
@@ -100,7 +204,7 @@ def _is_length(v: Value, dim: Any) -> bool:
         return False
     x, start, end = node.inputs[0], node.attrs.get("start", 0), node.attrs.get("end")
     whole = part is not None and part.is_scalar_const and part.item() == 1 and start == 0
-    picked = whole or (part is None and (start, end) == (1, 2))
+    picked = whole or (part is None and start in (1, -1) and end in (2, None))
     return picked and x is not None and x.shape is not None and x.rank == 2 and x.shape[1] == dim
 
 

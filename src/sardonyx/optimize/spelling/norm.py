@@ -31,7 +31,7 @@ class SpellSimplifiedLayerNorm(Fusion):
 
 @optimization("SpellSkipLayerNorm")
 def spell_skip_norms(graph: Graph, log: Log) -> None:
-    """norm(a + bias + b)  ->  Skip...Normalization(a, b, bias); the sum is an output where others read it."""
+    """norm(a + b)  ->  Skip...Normalization(a, b); the sum is an output where others read it."""
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             spell_skip_norms(sub, log)
@@ -54,12 +54,7 @@ def _spell_skip_norm(graph: Graph, norm: Node, added: Node, log: Log) -> None:
     for v in (gamma, beta):
         require(v is None or (v.is_const and fits_trailing(v, total) and v.dtype is total.dtype), "it does not fit", v)
     x, skip = _operands(added)
-    nodes, bias = [norm, added], None
-    for v in (x, skip):
-        found = _bias(v, graph) if bias is None and same_shape(v, total) else None
-        if found is not None:
-            x, skip = found[0], skip if v is x else x
-            bias, nodes = found[1], [norm, added, found[2]]
+    nodes = [norm, added]
     # The new node stands where the sum did, for readers of the sum may come before the normalization.
     op = Builder(graph, added, prefix=norm.name or norm.outputs[0].name, origin=_origin(nodes))
     op_type, shared = SKIP[norm.op_type], len(total.uses) > 1 or total.is_output
@@ -67,7 +62,7 @@ def _spell_skip_norm(graph: Graph, norm: Node, added: Node, log: Log) -> None:
     outputs = [Value(stem)]
     if shared:
         outputs += [Value(""), Value(""), Value(f"{stem}:sum")]
-    parameters = (gamma, beta, bias) if norm.op_type == "LayerNormalization" else (gamma, bias)
+    parameters = (gamma, beta) if norm.op_type == "LayerNormalization" else (gamma,)
     op.call(MICROSOFT, op_type, x, skip, *parameters, outputs=outputs, epsilon=float(attribute(norm, "epsilon")))
     old, new = [norm.outputs[0]], [outputs[0]]
     if shared:
@@ -88,6 +83,33 @@ def _operands(added: Node) -> tuple[Value, Value]:
     shared = total.rank == 3 and b.shape in ((1, *total.shape[1:]), total.shape[1:])
     require(same_shape(b, total) or (shared and None not in total.shape), "the addends have different shapes", b)
     return a, b
+
+
+@optimization("SpellBiasSkipLayerNorm")
+def spell_biased_skip_norms(graph: Graph, log: Log) -> None:
+    """Skip...Normalization(a + bias, b)  ->  Skip...Normalization(a, b, bias)."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            spell_biased_skip_norms(sub, log)
+        if node.op_type in SKIP.values() and node.domain == MICROSOFT:
+            _take_bias(graph, node, log)
+
+
+def _take_bias(graph: Graph, node: Node, log: Log) -> None:
+    x, skip, *parameters = node.inputs
+    assert x is not None and skip is not None
+    place = 2 if node.op_type == "SkipLayerNormalization" else 1
+    for v, other in ((x, skip), (skip, x)):
+        found = _bias(v, graph) if same_shape(v, node.outputs[0]) else None
+        if found is None:
+            continue
+        inner, bias, added = found
+        padded = [*parameters, *[None] * (place - len(parameters)), bias]
+        op = Builder(graph, node, prefix=node.name, origin=_origin([node, added]))
+        outputs = [Value(out.name, out.type) for out in node.outputs]
+        op.call(MICROSOFT, node.op_type, inner, other, *padded, outputs=outputs, **node.attrs)
+        log.replace(graph, [node, added], node.outputs, outputs, op.made, f"Add + {node.op_type} -> {node.op_type}")
+        return
 
 
 def _bias(v: Value, graph: Graph) -> tuple[Value, Value, Node] | None:

@@ -1,0 +1,72 @@
+"""Loops, and what does not change in them."""
+
+from __future__ import annotations
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.clone import clone_node
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.optimize.manager import Log, optimization
+
+CARRIED = 2
+"""The first input of a Loop, and of its body, that is carried from one turn to the next."""
+
+
+@optimization("FoldLoopInvariants")
+def fold_invariants(graph: Graph, log: Log) -> None:
+    """Loop(..., v) whose body hands v on as it came  ->  a Loop whose body reads v from outside."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            fold_invariants(sub, log)
+        if node.op_type == "Loop" and not node.domain:
+            found = _invariants(graph, node)
+            if found:
+                _fold(graph, node, found, log)
+
+
+def _invariants(graph: Graph, node: Node) -> set[int]:
+    """Positions among the carried values of those that no turn changes, and no output of a subgraph is made of."""
+    body: Graph = node.attrs["body"]
+    found = set()
+    for i, (inner, out) in enumerate(zip(body.inputs[CARRIED:], node.outputs, strict=False)):
+        handed_on = body.outputs[1 + i]
+        elsewhere = inner.is_output - (handed_on is inner)
+        if _source(handed_on) is not inner or elsewhere or node.input(CARRIED + i) is None:
+            continue
+        if not (out.is_output and graph.parent is not None):
+            found.add(i)
+    return found
+
+
+def _source(v: Value) -> Value:
+    """What a value is a copy of."""
+    while v.producer is not None and v.producer.op_type == "Identity" and v.producer.inputs[0] is not None:
+        v = v.producer.inputs[0]
+    return v
+
+
+def _fold(graph: Graph, node: Node, found: set[int], log: Log) -> None:
+    body: Graph = node.attrs["body"]
+    outer = list(node.inputs[CARRIED:])
+    copies: dict[Value, Value] = {}
+    for i, inner in enumerate(body.inputs[CARRIED:]):
+        value = outer[i] if i in found else None
+        copies[inner] = Value(inner.name, inner.type) if value is None else value
+    for v in body.inputs[:CARRIED]:
+        copies[v] = Value(v.name, v.type)
+    kept = [v for i, v in enumerate(body.inputs) if i - CARRIED not in found]
+    new = Graph(body.name, [copies[v] for v in kept], doc=body.doc)
+    for name, v in body.initializers.items():
+        copies[v] = new.initializers[name] = Value(v.name, v.type, const=v.const)
+    for inner_node in body.nodes:
+        new.append(clone_node(inner_node, copies))
+    for i, (v, name) in enumerate(zip(body.outputs, body.output_names, strict=True)):
+        if i - 1 not in found:
+            new.add_output(copies.get(v, v), name)
+    op = Builder(graph, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
+    inputs = [*node.inputs[:CARRIED], *(v for i, v in enumerate(outer) if i not in found)]
+    left = [Value(out.name) for i, out in enumerate(node.outputs) if i not in found]
+    op.call("", "Loop", *inputs, outputs=left, **{**node.attrs, "body": new})
+    made = iter(left)
+    results = [outer[i] if i in found else next(made) for i in range(len(node.outputs))]
+    what = f"{len(found)} carried values that no turn changes are read from outside"
+    log.replace(graph, [node], node.outputs, [v for v in results if v is not None], op.made, what)

@@ -1,0 +1,73 @@
+"""What a Loop carries along unchanged is read from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from sardonyx.ir.graph import Graph, Model
+from sardonyx.model.text import from_text
+from sardonyx.normalize.run import normalize
+from tests.optimize.agree import apply_and_compare
+from tests.optimize.graphs import ops
+
+HEAD = "body (int64 i, bool c, float[2,3] s, float[3,3] w) => "
+STEP = "{ co = Identity(c) so = MatMul(s, w) wo = Identity(w) z = Relu(so) }"
+
+
+def looped(body: str, results: str = "y, v, zs", outputs: str = "float[2,3] y, float[n,2,3] zs") -> Model:
+    """A Loop of three turns over x (2, 3), carrying x and the weights v0 (3, 3)."""
+    model = from_text(
+        f'<ir_version: 10, opset_import: ["" : 21]> g (float[2,3] x, float[3,3] v0) => ({outputs}) {{ '
+        "n = Constant<value_int=3>() t = Constant<value_int=1>() on = Cast<to=9>(t) "
+        f"{results} = Loop (n, on, x, v0) <body = {body}> }}"
+    )
+    normalize(model)
+    return model
+
+
+def loop_of(graph: Graph) -> tuple[list[str], Graph]:
+    node = next(node for node in graph.nodes if node.op_type == "Loop")
+    return [v.name for v in node.inputs if v is not None], node.attrs["body"]
+
+
+@pytest.mark.parametrize("outputs", ["float[2,3] y, float[n,2,3] zs", "float[2,3] y, float[3,3] v, float[n,2,3] zs"])
+def test_what_no_turn_changes_is_read_from_outside(outputs: str) -> None:
+    model = looped(HEAD + "(bool co, float[2,3] so, float[3,3] wo, float[2,3] z) " + STEP, outputs=outputs)
+    report = apply_and_compare(model, "RemoveNoOps", "FoldLoopInvariants")
+    inputs, body = loop_of(model.graph)
+    assert inputs[2:] == ["x"]
+    assert [len(body.inputs), len(body.outputs)] == [3, 3]
+    assert [v.name for v in body.captures()] == ["v0"]
+    assert report.count()["FoldLoopInvariants"] == 1
+
+
+KEPT = {
+    "it changes": HEAD
+    + "(bool co, float[2,3] so, float[3,3] wo, float[2,3] z) "
+    + STEP.replace("Identity(w)", "Neg(w)"),
+    "it is a scan output too": HEAD + "(bool co, float[2,3] so, float[3,3] w, float[3,3] w) "
+    "{ co = Identity(c) so = MatMul(s, w) }",
+}
+
+
+@pytest.mark.parametrize("body", KEPT.values(), ids=KEPT.keys())
+def test_what_changes_or_is_collected_stays(body: str) -> None:
+    model = looped(body, outputs="float[2,3] y, float[n,a,3] zs")
+    report = apply_and_compare(model, "RemoveNoOps", "FoldLoopInvariants")
+    assert "FoldLoopInvariants" not in report.count()
+    assert len(loop_of(model.graph)[0]) == 4
+
+
+def test_values_that_change_places_are_carried() -> None:
+    body = "body (int64 i, bool c, float[2,3] s, float[2,3] w) => "
+    body += "(bool co, float[2,3] w1, float[2,3] s1, float[2,3] z) "
+    body += "{ co = Identity(c) w1 = Identity(w) s1 = Identity(s) z = Add(s, w) }"
+    model = from_text(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[2,3] x, float[2,3] v0) => (float[2,3] y, float[2,3] v) { '
+        "n = Constant<value_int=3>() t = Constant<value_int=1>() on = Cast<to=9>(t) "
+        f"y, v, zs = Loop (n, on, x, v0) <body = {body}> }}"
+    )
+    normalize(model)
+    apply_and_compare(model, "RemoveNoOps", "FoldLoopInvariants")
+    assert ops(model.graph) == ["Loop"]
+    assert len(loop_of(model.graph)[0]) == 4
