@@ -1,6 +1,8 @@
 """Every environment variable that Sardonyx reads.
 
     SARDONYX_CACHE                      path       folder in which optimized graphs are kept between starts
+    SARDONYX_CPU                        name       CPU for which code is emitted, in LLVM's words; the host's by default
+    SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
     ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata
     ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS  list       providers that ``sardonyx.backend`` does not use
@@ -42,6 +44,8 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 CACHE: Knob[str | None] = Knob("SARDONYX_CACHE", None, str)
+CPU: Knob[str | None] = Knob("SARDONYX_CPU", None, str)
+CHECK_ADDRESSES = Knob("SARDONYX_CHECK_ADDRESSES", False, _switch)
 VERIFY = Knob("SARDONYX_VERIFY", False, _switch)
 LOAD_CONFIG_FROM_MODEL = Knob("ORT_LOAD_CONFIG_FROM_MODEL", False, _switch)
 BACKEND_EXCLUDE_PROVIDERS: Knob[tuple[str, ...]] = Knob("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", (), _words)

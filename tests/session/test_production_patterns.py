@@ -127,7 +127,8 @@ def test_a_profile_adds_up_by_operator(model: str, tmp_path: Path) -> None:
         if event.get("cat") == "Node":
             assert event["dur"] >= 0
             calls[event["args"]["op_name"]] = calls.get(event["args"]["op_name"], 0) + 1
-    assert calls == dict.fromkeys(("Conv", "Relu", "GlobalAveragePool", "Flatten", "MatMul"), 3)
+    assert {"Conv", "GlobalAveragePool", "MatMul"} <= set(calls), "what is fused into another node has no event"
+    assert set(calls.values()) == {3}
 
 
 def test_io_binding_by_address(model: str) -> None:

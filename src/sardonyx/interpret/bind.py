@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.interpret import control, fallback
+from sardonyx.interpret.control import Body
 from sardonyx.interpret.program import Kernel, Program, program_of
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ops import registry
 from sardonyx.ops.random import stream
 
 
-def bind(node: Node) -> tuple[Kernel, Sequence[Value], bool]:
-    """The kernel of a node in normal form, what it reads beside its inputs, and whether it takes the context."""
+def bind(node: Node, body: Callable[[Graph], Body] | None = None) -> tuple[Kernel, Sequence[Value], bool]:
+    """The kernel of a node in normal form, what it reads beside its inputs, and whether it takes the context.
+
+    ``body`` makes a subgraph ready to run; by default, every node of it by numpy.
+    """
     maker = control.KERNELS.get(node.op_type) if not node.domain else None
     if maker is not None:
-        bodies = {key: compile_graph(graph) for key, graph in node.subgraphs()}
+        bodies = {key: (body or compile_graph)(graph) for key, graph in node.subgraphs()}
         captured = [v for key, graph in node.subgraphs() for v in bodies[key].inputs[len(graph.inputs) :]]
         return maker(node, bodies), captured, True
     meaning = registry.find(node.domain, node.op_type)

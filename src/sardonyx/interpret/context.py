@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sardonyx.errors import Fail
@@ -12,15 +12,39 @@ from sardonyx.errors import Fail
 class RunContext:
     """One caller's run. ``stop`` may be set from another thread; it is looked at between steps."""
 
-    __slots__ = ("deadline", "record", "stop")
+    __slots__ = ("_stop", "_watched", "deadline", "places", "record")
 
     def __init__(
         self, *, timeout_s: float | None = None, record: Callable[[Any, int, int, Any, Any], None] | None = None
     ) -> None:
-        self.stop = False
+        self._stop = False
+        self._watched: tuple[Any, int] | None = None
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.record = record
         """Called as ``record(node, start_ns, end_ns, inputs, outputs)`` after each step, when given."""
+
+        self.places: Mapping[int, Any] = {}
+        """Arrays of the caller's that outputs, by number, may be written into; whoever does gives back that array."""
+
+    @property
+    def stop(self) -> bool:
+        return self._stop
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        self._stop = value
+        watched = self._watched
+        if value and watched is not None:
+            watched[0][watched[1]] = 1
+
+    def watch(self, words: Any, i: int) -> None:
+        """While native code runs, ``stop`` is told to it through a word of memory."""
+        self._watched = (words, i)
+        if self._stop:
+            words[i] = 1
+
+    def unwatch(self) -> None:
+        self._watched = None
 
     def check(self) -> None:
         """Raise if the run was cancelled or is late."""

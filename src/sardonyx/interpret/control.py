@@ -5,14 +5,14 @@ A kernel gets the node's inputs and then, body by body, the values that each bod
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, OutOfBudget
 from sardonyx.interpret.context import RunContext
-from sardonyx.interpret.program import Kernel, Program
+from sardonyx.interpret.program import Kernel
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.ops import registry
@@ -21,7 +21,16 @@ from sardonyx.ops.limits import check_nbytes
 ENDLESS = 2**31
 """Trips from which a loop that nothing can end early is refused: it would run for hours."""
 
-Bodies = dict[str, Program]
+
+class Body(Protocol):
+    """A subgraph that is ready to run; what it captures comes after its inputs."""
+
+    inputs: tuple[Value, ...]
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]: ...
+
+
+Bodies = dict[str, Body]
 
 
 def make_if(node: Node, bodies: Bodies) -> Kernel:
@@ -175,7 +184,7 @@ def _behind_identities(value: Value) -> Value:
     return value
 
 
-def _single(node: Node, bodies: Bodies) -> tuple[Graph, Program]:
+def _single(node: Node, bodies: Bodies) -> tuple[Graph, Body]:
     graph = node.attrs.get("body")
     if not isinstance(graph, Graph):
         raise InvalidGraph(f"{node.op_type} needs a body", where=node.label)

@@ -20,7 +20,7 @@ from sardonyx.ir.types import TensorType
 class Tensor:
     """A constant: its type at once, its elements on demand."""
 
-    __slots__ = ("_array", "_fetch", "dtype", "name", "origin", "shape")
+    __slots__ = ("_array", "_fetch", "_lies", "dtype", "name", "origin", "shape")
 
     def __init__(
         self,
@@ -30,11 +30,13 @@ class Tensor:
         *,
         name: str = "",
         origin: object = None,
+        lies: Callable[[], np.ndarray[Any, Any]] | None = None,
     ) -> None:
+        """``lies`` gives a view of the elements in the model's file, where they are stored as they are used."""
         self.dtype, self.shape, self.name = dtype, shape, name
         self.origin = origin
-        """Where in the model's files the bytes lie; None for a constant that was computed, or is small."""
-        self._fetch = fetch
+        """Where in which file the bytes lie; None for a constant that was computed, or is small."""
+        self._fetch, self._lies = fetch, lies
         self._array: np.ndarray[Any, Any] | None = None
 
     @classmethod
@@ -74,6 +76,10 @@ class Tensor:
             self._array = array = _frozen(array)
             self._fetch = None
         return array
+
+    def peek(self) -> np.ndarray[Any, Any]:
+        """The elements for one look: as they lie in the model's file, perhaps not aligned, and nothing is kept."""
+        return self._lies() if self._array is None and self._lies is not None else self.numpy()
 
     def item(self) -> Any:
         return self.numpy().item()

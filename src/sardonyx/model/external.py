@@ -37,6 +37,12 @@ class Folder:
             found = self._mapped[location] = _map(self._resolve(location, where), where)
         return found
 
+    def identity(self, location: str) -> object:
+        """What tells an external file from any other, and from itself after a change."""
+        if location in self.in_memory:
+            return id(self.in_memory[location])
+        return identity(self._resolve(location, location))
+
     def _resolve(self, location: str, where: str) -> str:
         parts = location.replace("\\", "/").split("/")
         if not location or "\0" in location or os.path.isabs(location) or ".." in parts or ":" in parts[0]:
@@ -53,6 +59,12 @@ class Folder:
                 got=repr(location),
             )
         return real
+
+
+def identity(path: str) -> tuple[int, ...]:
+    """What tells a file from any other, and from itself after a change."""
+    info = os.stat(path)
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def _inside(path: str, root: str) -> bool:

@@ -88,7 +88,7 @@ def open_model(source: Any, *, folder: str | None = None, in_memory: Mapping[str
     data, skeleton, path = _scanned(source)
     home = Folder(path, folder=folder)
     home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
-    return Opened(_parse(skeleton.data), skeleton, Payloads(data, skeleton, home), path)
+    return Opened(_parse(skeleton.data), skeleton, Payloads(data, skeleton, home, path), path)
 
 
 def _scanned(source: Any) -> tuple[memoryview, wire.Skeleton, str | None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from sardonyx.errors import BrokenGraph, OutOfBudget
 from sardonyx.ir.shape import count
 from sardonyx.ir.tensor import Tensor
 from sardonyx.model import wire
-from sardonyx.model.external import Folder
+from sardonyx.model.external import Folder, identity
 from sardonyx.model.protos import subgraphs
 from sardonyx.model.types import MAX_RANK, dtype_of, text
 
@@ -30,8 +31,10 @@ _FIXED = {wire.FLOATS: np.dtype("<f4"), wire.DOUBLES: np.dtype("<f8")}
 class Payloads:
     """Finds the bytes of a tensor: in the skeleton, in a span of the source, or in an external file."""
 
-    def __init__(self, source: memoryview, skeleton: wire.Skeleton, folder: Folder) -> None:
+    def __init__(self, source: memoryview, skeleton: wire.Skeleton, folder: Folder, path: str | None = None) -> None:
         self.source, self.skeleton, self.folder = source, skeleton, folder
+        self.file: object = identity(path) if path is not None and isinstance(source.obj, mmap.mmap) else id(source)
+        """What tells the source from any other."""
         self.shelf: list[onnx.SparseTensorProto] = []
 
     def shelve_sparse(self, graph: onnx.GraphProto) -> None:
@@ -73,13 +76,15 @@ class Payloads:
         origin: tuple[object, ...]
         if span is not None:
             place = self.skeleton.spans[int(span)]
-            fetch, origin = self._from_span(place, dtype, shape, where), tuple(place)
+            fetch, origin = self._from_span(place, dtype, shape, where), (self.file, *place)
         elif proto.data_location == onnx.TensorProto.EXTERNAL:
             fetch = self._from_file(keys, dtype, shape, where)
-            origin = (keys.get("location"), keys.get("offset"), keys.get("length"))
+            location = keys.get("location", "")
+            origin = (self.folder.identity(location), location, keys.get("offset"), keys.get("length"))
         else:
             return _inline(proto, dtype, shape, where)
-        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin)
+        lies = partial(_as_stored, *fetch.args) if _is_stored_as_used(fetch, dtype) else None
+        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin, lies=lies)
 
     def sparse(self, proto: onnx.SparseTensorProto, where: str) -> Tensor:
         """A sparse constant as the dense tensor it stands for, made dense when first read."""
@@ -96,7 +101,7 @@ class Payloads:
             raise BrokenGraph("a sparse tensor's indices do not fit its values", where=where, got=indices.shape)
         return Tensor(values.dtype, shape, partial(_densify, values, indices, shape, where), name=proto.values.name)
 
-    def _from_span(self, span: wire.Span, dtype: DType, shape: tuple[int, ...], where: str) -> Callable[[], Array]:
+    def _from_span(self, span: wire.Span, dtype: DType, shape: tuple[int, ...], where: str) -> partial[Array]:
         if span.field == wire.RAW:
             _check_nbytes(span.nbytes, dtype, shape, where)
             return partial(from_raw, self.source, span.offset, dtype, shape)
@@ -111,7 +116,7 @@ class Payloads:
             _from_field, self.source[span.offset : span.offset + span.nbytes], span.field, dtype, shape, where
         )
 
-    def _from_file(self, keys: dict[str, str], dtype: DType, shape: tuple[int, ...], where: str) -> Callable[[], Array]:
+    def _from_file(self, keys: dict[str, str], dtype: DType, shape: tuple[int, ...], where: str) -> partial[Array]:
         data = self.folder.open(keys.get("location", ""), where)
         offset = _natural(keys.get("offset") or "0", where)
         nbytes = _natural(keys.get("length") or str(dtype.nbytes(count(shape))), where)
@@ -154,6 +159,15 @@ def from_raw(data: memoryview, offset: int, dtype: DType, shape: tuple[int, ...]
     if sys.byteorder == "big" or not array.flags.aligned:
         array = array.astype(dtype.numpy)
     return array.view(dtype.numpy)
+
+
+def _is_stored_as_used(fetch: partial[Array], dtype: DType) -> bool:
+    return fetch.func is from_raw and dtype.bits % 8 == 0 and sys.byteorder == "little"
+
+
+def _as_stored(data: memoryview, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """A view of raw elements, aligned or not."""
+    return np.frombuffer(data, dtype.numpy, count(shape), offset).reshape(shape)
 
 
 def _unpack(packed: Array, dtype: DType, n: int) -> Array:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.graph import Graph, Node, Value
 
-__all__ = ["Claims", "Executable", "Part", "Provider", "RunContext"]
+__all__ = ["Claims", "Declined", "Executable", "Memory", "Part", "Planned", "Provider", "Quick", "RunContext"]
 
 Claims = dict[Node, str | None]
 """Node by node: None for yes, else the reason why not."""
@@ -24,11 +24,47 @@ class Part:
     outputs: tuple[Value, ...]
 
 
+class Declined(Exception):
+    """A provider cannot compile a part whose nodes it claimed, for the reason given."""
+
+
 class Executable(Protocol):
     """A compiled part. Safe to run from many threads at once, each with a context of its own."""
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         """The part's outputs for its inputs, in the order of ``Part``."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a part takes for one set of shapes, known before any of it is taken."""
+
+    constants_nbytes: int
+    intermediates_nbytes: int
+    least_nbytes: int
+    """The largest set of intermediates that live at once: no plan needs less for them."""
+    scratch_nbytes: int
+    outputs_nbytes: int
+
+    @property
+    def peak_nbytes(self) -> int:
+        return self.constants_nbytes + self.intermediates_nbytes + self.scratch_nbytes + self.outputs_nbytes
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """An executable that plans its memory."""
+
+    def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
+        """For the shapes of the part's inputs."""
+
+
+@runtime_checkable
+class Quick(Protocol):
+    """An executable whose outputs are arrays that share memory with nothing, and that can run without a context."""
+
+    def run_again(self, args: Sequence[Any]) -> list[Any] | None:
+        """The outputs, for shapes that ran before; None for others."""
 
 
 class Provider(Protocol):
@@ -46,4 +82,4 @@ class Provider(Protocol):
         """Rewrite the nodes that this provider owns to the form it runs best; nodes it adds are its own."""
 
     def compile(self, part: Part) -> Executable:
-        """Make a part ready to run."""
+        """Make a part ready to run; Declined hands it to the last provider of the chain."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx.errors import SardonyxError
+from sardonyx.partition.provider import RunContext
 from sardonyx.session.devices import NativeDevice, OrtDevice, require_cpu
 from sardonyx.session.misuse import ExecutionError, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector, element_type, memory_at
@@ -84,7 +85,10 @@ class SessionIOBinding:
         if not self._outputs:
             raise ExecutionError("Error in execution: At least one output should be requested.")
         try:
-            results = session.compute(session.wanted(list(self._outputs)), self._inputs, run_options)
+            context = RunContext()
+            bound = {name: v.value for name, v in self._outputs.items() if self._in_place[name]}
+            context.places = session.engine.places({n: a for n, a in bound.items() if isinstance(a, np.ndarray)})
+            results = session.compute(session.wanted(list(self._outputs)), self._inputs, run_options, context)
             for (name, target), result in zip(list(self._outputs.items()), results, strict=True):
                 if self._in_place[name] and target.is_tensor():
                     self._fill(name, target, result)
@@ -114,7 +118,8 @@ class SessionIOBinding:
                 expected=list(result.shape),
                 got=list(into.shape),
             )
-        np.copyto(into, result)
+        if result is not target.value:
+            np.copyto(into, result)
 
 
 class IOBinding:

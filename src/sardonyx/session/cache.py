@@ -13,13 +13,12 @@ import base64
 import hashlib
 import json
 import os
-import stat
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 
-from sardonyx import knobs
+from sardonyx import folders
 from sardonyx.errors import SardonyxError
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
@@ -108,19 +107,10 @@ class Entry:
 
 def entry(source: Any, settings: Any, *, folder: str | None) -> Entry | None:
     """The entry of a model file, or None where the cache is off or cannot be trusted."""
-    where = knobs.CACHE.get()
-    if not where or not isinstance(source, (str, os.PathLike)):
+    where = folders.chosen()
+    if where is None or not isinstance(source, (str, os.PathLike)):
         return None
-    try:
-        os.makedirs(where, mode=0o700, exist_ok=True)
-        info = os.lstat(where)
-    except OSError as error:
-        log.logger.warning("the cache folder cannot be used: %s", error)
-        return None
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
-        log.logger.warning("the cache folder %s is not private (mode 0700, yours, no link): caching is off", where)
-        return None
-    return Entry(where, open_model(source, folder=folder), settings)
+    return Entry(str(where), open_model(source, folder=folder), settings)
 
 
 def _is_own(tensor: Tensor, own: dict[str, Tensor]) -> bool:

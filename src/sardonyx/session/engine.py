@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import knobs
-from sardonyx.errors import Fail, InvalidGraph, ModelLoadCanceled
+from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, ModelLoadCanceled
 from sardonyx.interpret.bind import is_runnable
 from sardonyx.ir import types
 from sardonyx.ir.dims import is_fresh
@@ -28,8 +28,9 @@ from sardonyx.ops.infer import OPSETS
 from sardonyx.optimize.pipelines import optimize
 from sardonyx.optimize.report import Report
 from sardonyx.optimize.shapes import fix_dimensions
-from sardonyx.partition.assign import Owner, assign, cut, prepare
-from sardonyx.partition.provider import Executable, Part, Provider, RunContext
+from sardonyx.partition.assign import Owner, assign
+from sardonyx.partition.parts import Bodies, Parts
+from sardonyx.partition.provider import Memory, Planned, Provider, Quick, RunContext
 from sardonyx.providers.reference import ReferenceProvider
 from sardonyx.session import cache
 from sardonyx.session.cache import Prepared
@@ -61,7 +62,7 @@ class Engine:
         model: Model,
         inputs: list[Value],
         outputs: list[Value],
-        parts: list[tuple[Part, Executable]],
+        parts: Parts,
         explanation: Explanation,
         phases: dict[str, float],
         weights_nbytes: int,
@@ -71,42 +72,44 @@ class Engine:
         self.overridable = [v for v in model.graph.inputs if v.overridable]
         self._explanation = explanation
         self._parts = parts
-        self._given = tuple(model.graph.outputs)
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
         self._names = tuple(v.name for v in model.graph.inputs)
         self._weights_nbytes = weights_nbytes
-        self._whole = self._is_whole()
-
-    def _is_whole(self) -> bool:
-        """Whether one part takes exactly the graph's inputs and gives exactly its outputs."""
-        graph = self.model.graph
-        if len(self._parts) != 1:
-            return False
-        part = self._parts[0][0]
-        return part.inputs == tuple(graph.inputs) and part.outputs == tuple(graph.outputs)
+        self._whole = parts.whole
+        quick = self._whole if not model.sparse_outputs else None
+        self.quick = quick if isinstance(quick, Quick) else None
+        """The only part, if it can be run without this engine's help."""
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self._names)]
         held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))
         try:
-            results = self._parts[0][1].run(args, context) if self._whole else self._run_parts(args, context)
+            results = (self._whole or self._parts).run(args, context)
         finally:
             limits.release(held)
         picked = [results[self._positions[name]] for name in wanted]
         if self.model.sparse_outputs:
             picked = [_sparse(v) if n in self.model.sparse_outputs else v for n, v in zip(wanted, picked, strict=True)]
-        return own(picked, args)
+        return picked if self.quick is not None and len(set(wanted)) == len(picked) else own(picked, args)
 
     def _default(self, i: int) -> Any:
         value = self.model.graph.inputs[i]
         return None if value.const is None else value.numpy()
 
-    def _run_parts(self, args: list[Any], context: RunContext) -> list[Any]:
-        env: dict[Value, Any] = dict(zip(self.model.graph.inputs, args, strict=True))
-        for part, executable in self._parts:
-            env.update(zip(part.outputs, executable.run([env[v] for v in part.inputs], context), strict=True))
-        return [v.numpy() if v not in env and v.const is not None else env[v] for v in self._given]
+    def places(self, arrays: dict[str, Any]) -> dict[int, Any]:
+        """Arrays for outputs by name, as a context takes them; none where more than one part has a hand in them."""
+        return {self._positions[name]: a for name, a in arrays.items()} if self.quick is not None else {}
+
+    def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
+        """What a run of these input shapes takes."""
+        executable = self._whole
+        if not isinstance(executable, Planned):
+            raise Fail("only a model that is compiled as a whole has a plan", hint="explain() says what runs where")
+        missing = [name for name in self._names if name not in shapes]
+        if missing:
+            raise InvalidArgument("a plan needs the shape of every input", expected=list(self._names), got=list(shapes))
+        return executable.memory([tuple(shapes[name]) for name in self._names])
 
     def explain(self) -> Explanation:
         return self._explanation
@@ -202,16 +205,16 @@ def build(source: Any, options: BuildOptions) -> Engine:
     model, stated, report, graph = prepared.model, prepared.stated, prepared.report, prepared.model.graph
     inputs = [v for v in graph.inputs if not v.overridable]
     with phase("partition"):
-        owners = assign(graph, [*options.providers, ReferenceProvider()])
+        bodies = Bodies([])
+        bodies.providers = [*options.providers, ReferenceProvider(bodies)]
+        owners = assign(graph, bodies.providers)
         _refuse_orphans(model, owners)
-        prepare(graph, owners)
-        pieces = cut(graph, owners)
     with phase("compile"):
-        parts = [(part, provider.compile(part)) for provider, part in pieces]
+        parts = Parts(graph, owners, bodies.providers[-1])
     known = [types.merge(t, _shown(v.type)) for t, v in zip(stated, graph.outputs, strict=True)]
     known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
-    explanation = Explanation.of(graph, owners, report, phases)
+    explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases)
     return Engine(model, inputs, outputs, parts, explanation, phases, prepared.weights_nbytes)
 
 

@@ -77,6 +77,11 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
     _thread_pool = (int(intra_op_num_threads), int(inter_op_num_threads))
 
 
+def global_threads() -> int:
+    """Threads inside an operator that the process shares; 0 lets the engine decide."""
+    return 0 if _thread_pool is None else _thread_pool[0]
+
+
 def check_thread_pool(per_session: bool) -> None:
     """Refuse a session whose choice of threads contradicts the process's."""
     if per_session and _thread_pool is not None:

@@ -38,7 +38,9 @@ class Explanation:
             owner = owners[node]
             rows.append(_row(node, owner.provider.name, owner.reason))
             for _, sub in node.subgraphs():
-                rows += [_row(n, owner.provider.name, f"in a body of {node.label}") for n in sub.all_nodes()]
+                for n in sub.all_nodes():
+                    inner = owners.get(n, owner)
+                    rows.append(_row(n, inner.provider.name, f"in a body of {node.label}; {inner.reason}"))
         return cls(tuple(rows), report, phases)
 
     def by_node(self, graph: Graph) -> list[tuple[Node, Placement]]:

@@ -116,6 +116,9 @@ class SessionOptions(Options):
     execution_mode = Option(ExecutionMode.ORT_SEQUENTIAL, "Sequential or parallel.")
     execution_order = Option(ExecutionOrder.DEFAULT, "In which order nodes run.")
     graph_optimization_level = Option(GraphOptimizationLevel.ORT_ENABLE_ALL, "How far the graph is rewritten.")
+    precision = Option(
+        "highest", "How exact products are: highest (as f32), high (bf16 in three parts) or medium (bf16)."
+    )
     use_deterministic_compute = Option(False, "Ask for results that do not vary from run to run.")
 
     def __init__(self) -> None:
@@ -128,6 +131,7 @@ class SessionOptions(Options):
         self._providers: list[tuple[str, dict[str, str]]] = []
         self._policy: OrtExecutionProviderDevicePolicy | Delegate | None = None
         self._cancelled = False
+        self._max_memory: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {k: v for k, v in self.__dict__.items() if k != "_policy" or not callable(v)}

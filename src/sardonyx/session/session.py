@@ -13,7 +13,7 @@ from typing import Any
 from sardonyx import knobs
 from sardonyx.errors import EPFail
 from sardonyx.partition import registry
-from sardonyx.partition.provider import RunContext
+from sardonyx.partition.provider import Memory, RunContext
 from sardonyx.partition.registry import CPU
 from sardonyx.session import log
 from sardonyx.session.binding import IOBinding
@@ -92,6 +92,10 @@ class Session:
     def __init__(self, enable_fallback: bool = True) -> None:
         self._sess: NativeSession
         self._enable_fallback = enable_fallback
+
+    def plan(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
+        """What memory a run of these input shapes takes, before any of it is taken; for models compiled as a whole."""
+        return self._sess.engine.memory(shapes)
 
     def get_session_options(self) -> SessionOptions:
         """The options that the session was made with."""
@@ -281,8 +285,8 @@ class InferenceSession(Session):
     """A model, loaded and ready. Any number of threads may run it; it can be pickled, and used after a fork.
 
     ``path_or_bytes`` is a path, serialized bytes, a binary file or an ``onnx.ModelProto``. ``providers`` are names, or
-    pairs of name and options, in order of preference. With ``strict``, what is otherwise warned about raises: a
-    provider that is not there, a configuration key nobody knows.
+    pairs of name and options, in order of preference. ``precision`` is that of ``SessionOptions``. A
+    run whose plan needs more than ``max_memory`` bytes raises before memory is taken. With ``strict``, what is otherwise warned about raises: a provider that is not there, a configuration key nobody knows.
     """
 
     def __init__(
@@ -292,6 +296,8 @@ class InferenceSession(Session):
         providers: ProviderList | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
+        precision: str | None = None,
+        max_memory: int | None = None,
         strict: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -299,7 +305,7 @@ class InferenceSession(Session):
         read_config = kwargs.pop("read_config_from_model", None)
         self._read_config = knobs.LOAD_CONFIG_FROM_MODEL.get() if read_config is None else bool(int(read_config))
         self._disabled = frozenset(kwargs.pop("disabled_optimizers", None) or ())
-        self._strict = strict
+        self._strict, self._precision, self._max_memory = strict, precision, max_memory
         _refuse_unknown(kwargs, strict)
         self._source, self._model_path = _source(path_or_bytes)
         self._sess_options_initial = sess_options
@@ -321,6 +327,10 @@ class InferenceSession(Session):
                 if registry.is_known(name) and name not in available:
                     raise EPFail(f"{name} was asked for and is not available", hint=registry.why_not(name))
         made_with = self._sess_options_initial or SessionOptions()
+        if self._precision is not None or self._max_memory is not None:
+            made_with = made_with.__copy__()
+            made_with.precision = self._precision or made_with.precision
+            made_with._max_memory = self._max_memory
         if names and made_with.has_providers():
             warnings.warn(
                 "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has "
@@ -379,7 +389,15 @@ def _source(given: Any) -> tuple[Any, str | None]:
 
 
 def _refuse_unknown(kwargs: Mapping[str, Any], strict: bool) -> None:
-    known = ("enable_fallback", "read_config_from_model", "disabled_optimizers", "strict", "providers", "sess_options")
+    known = (
+        "enable_fallback",
+        "read_config_from_model",
+        "disabled_optimizers",
+        "precision",
+        "strict",
+        "providers",
+        "sess_options",
+    )
     for name in kwargs:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

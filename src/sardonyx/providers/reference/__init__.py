@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from sardonyx.interpret.bind import bind, is_runnable
+from sardonyx.interpret.control import Body
 from sardonyx.interpret.program import Program
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.partition.provider import Claims, Executable, Part
@@ -11,6 +15,10 @@ from sardonyx.providers.reference.widen import widen
 
 class ReferenceProvider:
     name = "reference"
+
+    def __init__(self, body: Callable[[Graph], Body] | None = None) -> None:
+        """``body`` makes the bodies of control flow ready, perhaps on other providers; by default they run here."""
+        self._bind = partial(bind, body=body)
 
     def probe(self) -> str | None:
         return None
@@ -27,4 +35,4 @@ class ReferenceProvider:
         widen(graph, owned)
 
     def compile(self, part: Part) -> Executable:
-        return Program(part.nodes, part.inputs, part.outputs, bind)
+        return Program(part.nodes, part.inputs, part.outputs, self._bind)

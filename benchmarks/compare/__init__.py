@@ -1,0 +1,1 @@
+"""Sardonyx beside onnxruntime and OpenVINO: times, errors, starts and memory. `python -m benchmarks.compare --help`"""

@@ -1,0 +1,85 @@
+"""What is timed: a model's file, and feeds of one size for it.
+
+A folder of models holds MODEL.onnx, and for each case CASE.npz (feeds as `in:NAME`, what torch answers to them as
+`torch:NAME`), both written by benchmarks/models.py, and CASE.f64.npz (the float64 reference; see reference.py).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = Path(os.environ.get("SARDONYX_BENCH_CACHE", Path.home() / ".cache" / "sardonyx-bench"))
+FOLDER = CACHE / "compare"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the tables. A case with steps feeds one token at a time and hands the cache on."""
+
+    name: str
+    model: str
+    batch: int = 1
+    length: int = 0
+    steps: int = 0
+
+    def onnx(self, folder: Path) -> Path:
+        return folder / f"{self.model}.onnx"
+
+    def feeds(self, folder: Path) -> Path:
+        return folder / f"{self.name}.npz"
+
+    def reference(self, folder: Path) -> Path:
+        return folder / f"{self.name}.f64.npz"
+
+
+CASES = (
+    Case("bert-1x128", "bert", 1, 128),
+    Case("vit-1", "vit"),
+    Case("gpt2-1x256", "gpt2", 1, 256),
+    Case("minilm-1x128", "minilm", 1, 128),
+    Case("gpt2-steps", "gpt2-past", steps=64),
+    Case("bert-8x128", "bert", 8, 128),
+    Case("whisper-encoder-1", "whisper-encoder"),
+    Case("t5-encoder-1x128", "t5-encoder", 1, 128),
+    Case("mlp-1", "mlp"),
+    Case("mlp-64", "mlp", 64),
+)
+"""In the order in which a short budget is spent."""
+
+
+def stored(path: Path, kind: str) -> Feeds:
+    """The arrays of one kind (`in`, `torch`, `out`) in a case's file, by tensor name."""
+    with np.load(path) as file:
+        return {key.split(":", 1)[1]: file[key] for key in file if key.startswith(f"{kind}:")}
+
+
+def store(path: Path, **kinds: Feeds) -> None:
+    """Write arrays by kind and name; the file appears whole or not at all."""
+    arrays = {f"{kind}:{name}": array for kind, named in kinds.items() for name, array in named.items()}
+    part = path.with_suffix(".part.npz")
+    np.savez(part, allow_pickle=False, **arrays)
+    part.replace(path)
+
+
+def step_feeds(ids: Array, step: int, cache: Feeds) -> Feeds:
+    """What a decoder takes to read token `step` of `ids` after those before it, whose keys and values are `cache`."""
+    return {
+        "input_ids": ids[:, step : step + 1],
+        "attention_mask": np.ones((len(ids), step + 1), np.int64),
+        "position_ids": np.full((len(ids), 1), step, np.int64),
+        **cache,
+    }
+
+
+def cache_of(outputs: Feeds) -> Feeds:
+    """The cache that a step gave, under the names by which the next one takes it."""
+    return {n.replace("present.", "past_key_values.", 1): v for n, v in outputs.items() if n.startswith("present.")}

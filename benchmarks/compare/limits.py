@@ -1,0 +1,73 @@
+"""What the machine can do: arithmetic peaks, and the rate at which a buffer of given size is read.
+
+The CPU provider measures both with loops that do nothing else (`sardonyx.providers.cpu.limits`: `peak_flops`,
+`read_bandwidth`, and `peak_tile_flops` where the chip multiplies bf16). Where it cannot, numpy's matrix product and sum
+stand in, which reach less than the peak, and the result says so in `source`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+SIDE = 768
+READ_NBYTES = 1 << 26
+"""A smaller buffer is read over again until as much has been read, so that starting threads counts for little."""
+
+
+def measure(threads: int, nbytes: int) -> dict[str, Any]:
+    """The limits at so many threads; `read_nbytes` over a buffer of `nbytes`, which may fit a cache."""
+    try:
+        from sardonyx.providers.cpu import limits
+    except ImportError as error:
+        return _by_numpy(threads, nbytes) | {"source": f"numpy ({error})"}
+    figures = {"f32_flops": limits.peak_flops(threads=threads), "read_nbytes": limits.read_bandwidth(nbytes, threads)}
+    products = getattr(limits, "peak_tile_flops", None)
+    rate = products(threads=threads) if products else None
+    return figures | ({"bf16_flops": rate} if rate else {}) | {"source": "register-only loops"}
+
+
+def _by_numpy(threads: int, nbytes: int) -> dict[str, float]:
+    a, buffer = _square(), _buffer(max(nbytes // 8, threads))
+    times = max(1, READ_NBYTES // buffer.nbytes)
+    product = _best(lambda: a @ a)
+    with ThreadPoolExecutor(threads) as pool:
+        parts = np.array_split(buffer, threads)
+        read = _best(lambda: list(pool.map(lambda part: [np.bitwise_or.reduce(part) for _ in range(times)], parts)))
+    return {"f32_flops": 2 * SIDE**3 / product, "read_nbytes": times * buffer.nbytes / read}
+
+
+@cache
+def _square() -> Any:
+    return np.ones((SIDE, SIDE), np.float32)
+
+
+@cache
+def _buffer(size: int) -> Any:
+    return np.ones(size, np.int64)
+
+
+def _best(work: Callable[[], Any], times: int = 2) -> float:
+    """The shortest of a few runs after one that is not counted: a limit is what is reached undisturbed."""
+    seconds = []
+    for _ in range(times + 1):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])
+
+
+def limit_seconds(figures: dict[str, Any], precision: str, flops: float, weights: float) -> float:
+    """The least time for so many operations on so many weights, each read once, at a precision.
+
+    f32 results may be had from six bf16 products, and nearly f32 ones from three, where that is faster.
+    """
+    products = {"highest": 6, "high": 3, "medium": 1}[precision]
+    peak = max(figures["f32_flops"], figures.get("bf16_flops", 0.0) / products)
+    itemsize = 2 if precision == "medium" and "bf16_flops" in figures else 4
+    return float(max(flops / peak, weights * itemsize / figures["read_nbytes"]))

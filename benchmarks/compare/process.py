@@ -1,0 +1,117 @@
+"""Worker processes, from the outside."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.cases import ROOT
+from benchmarks.compare.engines import Contestant, Unavailable
+
+TIMEOUT_S = 600.0
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Failed(Exception):
+    """A contestant took part and failed."""
+
+
+def environment() -> dict[str, str]:
+    """For a child that imports these benchmarks, and Sardonyx from this checkout."""
+    sources = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sources))}
+
+
+class Process:
+    """A worker of its own interpreter; ends with the `with` block."""
+
+    def __init__(self, threads: int, isa: str = "", cache: str = "", deadline: float = math.inf) -> None:
+        env = environment() | dict.fromkeys(THREAD_VARIABLES, str(threads))
+        env |= {"SARDONYX_CPU": isa} if isa else {}
+        env |= {"SARDONYX_CACHE": cache} if cache else {}
+        self.threads, self.cache, self.deadline = threads, cache, deadline
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        command = [sys.executable, "-m", "benchmarks.compare.worker"]
+        self._child = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.kill()
+        self._child.wait()
+        for file in (self._child.stdin, self._child.stdout, self._log):
+            if file is not None:
+                file.close()
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """One request, one reply; Unavailable and Failed carry the worker's words."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        try:
+            self._child.stdin.write(json.dumps({"do": do, **request}) + "\n")
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(self._last_words()) from None
+        timeout_s = min(TIMEOUT_S, max(1.0, self.deadline - time.monotonic()))
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._child.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout_s):
+                self._child.kill()
+                raise Failed(f"no answer to '{do}' within {timeout_s:.0f} s")
+        line = self._child.stdout.readline()
+        if not line:
+            raise Failed(self._last_words())
+        reply: dict[str, Any] = json.loads(line)
+        if "unavailable" in reply:
+            raise Unavailable(reply["unavailable"])
+        if "failed" in reply:
+            raise Failed(reply["failed"])
+        return reply
+
+    def open(self, contestant: Contestant, model: Path) -> dict[str, Any]:
+        who = asdict(contestant)
+        return self.ask("open", contestant=who, model=str(model), threads=self.threads, cache=self.cache)
+
+    def _last_words(self) -> str:
+        code = self._child.wait()
+        self._log.seek(0)
+        lines = self._log.read().strip().splitlines()
+        return f"the process ended with {code}" + (f": {lines[-1][:300]}" if lines else "")
+
+
+def cores() -> list[int]:
+    """The cores that this process may use, no more of them than its cgroup's quota pays for."""
+    allowed = sorted(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except OSError:
+        return allowed
+    return allowed if quota == "max" else allowed[: max(1, int(quota) // int(period))]
+
+
+@contextmanager
+def busy_neighbours(wanted: bool) -> Iterator[None]:
+    """A process that never rests on each core, where wanted."""
+    spin = [sys.executable, "-c", "while True: pass"]
+    children = [(core, subprocess.Popen(spin)) for core in cores()] if wanted else []
+    try:
+        for core, child in children:
+            os.sched_setaffinity(child.pid, {core})
+        yield
+    finally:
+        for _, child in children:
+            child.kill()
+            child.wait()

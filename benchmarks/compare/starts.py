@@ -1,0 +1,68 @@
+"""Fresh processes: import, session creation and first run, with an empty cache folder and a filled one; peak memory."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.cases import Case
+from benchmarks.compare.engines import Contestant, Unavailable
+from benchmarks.compare.process import Failed, Process
+
+FIGURES = ("import_s", "open_s", "first_s", "peak_mb")
+
+
+def measure_starts(
+    case: Case,
+    contestants: Sequence[Contestant],
+    folder: Path,
+    threads: int,
+    times: int,
+    seconds: float,
+    deadline: float,
+) -> dict[str, Any]:
+    """Medians of each contestant's cold and warm start, taken in turns until the seconds are over."""
+    _read_through(case.onnx(folder))
+    found: dict[str, dict[str, list[dict[str, float]]]] = {}
+    absent: dict[str, str] = {}
+    begin = time.monotonic()
+    for taken in range(times):
+        if taken and time.monotonic() - begin > seconds * taken / (taken + 1):
+            times = taken
+            break
+        for contestant in contestants:
+            if contestant.name in absent:
+                continue
+            with tempfile.TemporaryDirectory() as cache:
+                try:
+                    for kind in ("cold", "warm"):
+                        figures = _start(Process(threads, contestant.isa, cache, deadline), case, contestant, folder)
+                        found.setdefault(contestant.name, {}).setdefault(kind, []).append(figures)
+                except (Unavailable, Failed) as why:
+                    absent[contestant.name] = str(why)
+    medians = {
+        name: {kind: {key: statistics.median(s[key] for s in starts) for key in FIGURES} for kind, starts in of.items()}
+        for name, of in found.items()
+        if name not in absent
+    }
+    return {"threads": threads, "times": times, "contestants": medians, "absent": absent}
+
+
+def _start(fresh: Process, case: Case, contestant: Contestant, folder: Path) -> dict[str, float]:
+    with fresh as process:
+        opened = process.open(contestant, case.onnx(folder))
+        process.ask("feed", feeds=str(case.feeds(folder)))
+        first = process.ask("turn", runs=1)["seconds"][0]
+        peak = process.ask("memory")["peak_mb"]
+    return {"import_s": opened["import_s"], "open_s": opened["open_s"], "first_s": first, "peak_mb": peak}
+
+
+def _read_through(path: Path) -> None:
+    """Have the file in the page cache, so that no start pays for the disk."""
+    with path.open("rb") as file:
+        while file.read(1 << 24):
+            pass

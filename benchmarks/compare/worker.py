@@ -1,0 +1,118 @@
+"""A contestant's process: opens a model once and then does what it is asked, one JSON line for one JSON line.
+
+open    {contestant, model, threads, cache}   import the engine and open the model
+feed    {feeds}                               take a case's feeds
+turn    {runs}                                run so often; the seconds of each run, or of each step
+check   {reference}                           run once; seconds, errors against the reference, digest of the answers
+memory  {}                                    the most memory that this process has held, in MB
+limits  {threads, nbytes}                     what the machine can do
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from benchmarks.compare.cases import Feeds, cache_of, step_feeds, stored
+from benchmarks.compare.engines import Contestant, Runner, Unavailable, import_engine, open_model
+from benchmarks.compare.stats import relative_error
+
+Reply = dict[str, Any]
+
+
+class Worker:
+    runner: Runner
+    names: list[str]
+    feeds: Feeds
+    steps: int
+
+    def open(self, contestant: dict[str, str], model: str, threads: int, cache: str) -> Reply:
+        asked = Contestant(**contestant)
+        start = time.perf_counter()
+        package = import_engine(asked.engine)
+        imported = time.perf_counter()
+        self.runner = open_model(asked, package, model, threads, cache)
+        opened = time.perf_counter()
+        self.names = self.runner.names()
+        version = str(package.__version__).split("-")[0]
+        return {"import_s": imported - start, "open_s": opened - imported, "version": version, **self.runner.about}
+
+    def feed(self, feeds: str) -> Reply:
+        self.feeds = stored(Path(feeds), "in")
+        self.steps = self.feeds["input_ids"].shape[1] if any(n.startswith("past") for n in self.feeds) else 0
+        return {}
+
+    def turn(self, runs: int) -> Reply:
+        clock = time.perf_counter
+        if self.steps:
+            return {"seconds": [s for _ in range(runs) for s, _ in self.generate()]}
+        run, feeds, seconds = self.runner.run, self.feeds, []
+        for _ in range(runs):
+            start = clock()
+            run(feeds)
+            seconds.append(clock() - start)
+        return {"seconds": seconds}
+
+    def generate(self) -> Iterator[tuple[float, Feeds]]:
+        """Token by token, each step's seconds and outputs; keys and values given are keys and values fed."""
+        ids, cache = self.feeds["input_ids"], {n: v for n, v in self.feeds.items() if n.startswith("past")}
+        for step in range(self.steps):
+            feeds = step_feeds(ids, step, cache)
+            start = time.perf_counter()
+            answers = self.runner.run(feeds)
+            seconds = time.perf_counter() - start
+            outputs = dict(zip(self.names, answers, strict=True))
+            cache = {name: value.copy() for name, value in cache_of(outputs).items()}
+            yield seconds, outputs
+
+    def check(self, reference: str) -> Reply:
+        wanted = stored(Path(reference), "out")
+        if self.steps:
+            seconds, told = zip(*((s, outputs["logits"].copy()) for s, outputs in self.generate()), strict=True)
+            answers = {"logits": np.concatenate(told, axis=1)}
+        else:
+            start = time.perf_counter()
+            results = self.runner.run(self.feeds)
+            seconds = (time.perf_counter() - start,)
+            answers = dict(zip(self.names, results, strict=True))
+        digest = hashlib.sha256(b"".join(np.ascontiguousarray(answers[name]).tobytes() for name in wanted))
+        errors = {name: relative_error(answers[name], wanted[name]) for name in wanted}
+        return {"seconds": seconds, "errors": errors, "digest": digest.hexdigest()[:16]}
+
+    def memory(self) -> Reply:
+        with open("/proc/self/status", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return {"peak_mb": int(fields["VmHWM"].split()[0]) * 1024 / 1e6}
+
+    def limits(self, threads: int, nbytes: int) -> Reply:
+        from benchmarks.compare.limits import measure
+
+        return measure(threads, nbytes)
+
+
+def serve(requests: TextIO, replies: TextIO) -> None:
+    worker = Worker()
+    for line in requests:
+        request = json.loads(line)
+        action: Callable[..., Reply] = getattr(worker, request.pop("do"))
+        try:
+            reply = action(**request)
+        except Unavailable as why:
+            reply = {"unavailable": str(why)}
+        except Exception as error:
+            reply = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    pipe = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever an engine prints goes to stderr
+    serve(sys.stdin, pipe)

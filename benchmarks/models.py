@@ -1,0 +1,154 @@
+"""The models that `python -m benchmarks.compare` times, with random weights from one seed; nothing is downloaded.
+
+    python benchmarks/models.py --out DIR               all of them: 2.5 GB
+    python benchmarks/models.py --out DIR bert mlp      these
+    python benchmarks/models.py --out DIR --small       the same layers, narrow, and short inputs: to try things
+
+Weights are as transformers initializes them, with biases and scales moved off 0 and 1, so that no engine finds
+anything to leave out. Batch and sequence are free in the files. Torch's TorchScript exporter writes them at opset 17;
+`--exporter dynamo` takes its other one, at opset 18, which needs onnxscript and is slower. Beside the models
+lie the feeds of each case and torch's own answers to them. Files that exist are kept. Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from benchmarks.compare.cases import CASES, FOLDER, Case, Feeds, store  # noqa: E402
+
+SEED = 0
+MODELS = tuple(dict.fromkeys(case.model for case in CASES))
+
+
+def sample_of(name: str, small: bool) -> Any:
+    """A model by name: the zoo's, or one of the two that only this program needs."""
+    from zoo_transformers import TRANSFORMERS
+
+    own = {"minilm": minilm, "mlp": mlp}
+    return own[name](small) if name in own else TRANSFORMERS[name].build(small, "eager")
+
+
+def minilm(small: bool) -> Any:
+    """BERT in the sizes of all-MiniLM-L6-v2."""
+    from transformers import BertConfig, BertModel
+    from zoo_samples import Input
+    from zoo_transformers import IDS, called, text
+
+    width = 48 if small else 384
+    config = BertConfig(
+        attn_implementation="eager",
+        num_hidden_layers=6,
+        hidden_size=width,
+        num_attention_heads=12,
+        intermediate_size=4 * width,
+        vocab_size=500 if small else 30522,
+    )
+    inputs = text(config.vocab_size, Input("token_type_ids", IDS, limit=2))
+    return called(BertModel(config), inputs, ["last_hidden_state"])
+
+
+def mlp(small: bool) -> Any:
+    from torch import nn
+    from zoo_samples import Input, Sample
+
+    width = 64 if small else 1024
+    layers = (nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+    return Sample(nn.Sequential(*layers), [Input("x", ("batch", 784))], ["logits"])
+
+
+def move_off_zero(module: Any) -> None:
+    import torch
+
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.ndim == 1:
+                p.add_(0.05 * torch.randn_like(p))
+
+
+def write_case(case: Case, sample: Any, small: bool, out: Path) -> None:
+    """The case's feeds, and what the module answers to them."""
+    import torch
+
+    torch.manual_seed(SEED)
+    shrink = 4 if small else 1
+    length = (case.steps or case.length) // shrink
+    sizes = {"batch": case.batch, "sequence": length, "total": length, "past": 0}
+    feeds = {i.name: i.sample(sizes) for i in sample.inputs}
+    if case.steps:
+        feeds["position_ids"] = torch.arange(length)[None]
+    with torch.no_grad():
+        answers = sample.module(*feeds.values())
+    answers = (answers,) if isinstance(answers, torch.Tensor) else answers
+    given: Feeds = {name: t.numpy() for name, t in feeds.items()}
+    told: Feeds = {name: t.numpy() for name, t in zip(sample.outputs, answers, strict=True) if "present" not in name}
+    store(case.feeds(out), **{"in": given, "torch": told})
+
+
+def build(name: str, small: bool, exporter: str, threads: int, out: Path) -> str:
+    """Write one model and its cases; returns the line to print."""
+    import torch
+    from zoo import export
+
+    torch.set_num_threads(threads)
+    start = time.perf_counter()
+    path = out / f"{name}.onnx"
+    torch.manual_seed(SEED)
+    sample = sample_of(name, small)
+    sample.module.eval()
+    move_off_zero(sample.module)
+    if not path.exists():
+        part = path.with_suffix(".part.onnx")
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            export(sample, exporter, part)
+        part.replace(path)
+    for case in CASES:
+        if case.model == name:
+            write_case(case, sample, small, out)
+    return f"{name}: {path.stat().st_size / 1e6:.1f} MB by {exporter}, {time.perf_counter() - start:.0f} s"
+
+
+def is_built(name: str, out: Path) -> bool:
+    files = [case.feeds(out) for case in CASES if case.model == name]
+    return all(file.exists() for file in (out / f"{name}.onnx", *files))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"models to build: {', '.join(MODELS)}")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--small", action="store_true", help="the same layers, narrow, and short inputs")
+    parser.add_argument("--exporter", choices=("ts", "dynamo"), default="ts", help="torch's exporter")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="models built at a time")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(MODELS):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    missing = [name for name in args.names or MODELS if not is_built(name, args.out)]
+    jobs = max(1, min(args.jobs, len(missing)))
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    failures = 0
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        tasks = {pool.submit(build, name, args.small, args.exporter, threads, args.out): name for name in missing}
+        for task in as_completed(tasks):
+            error = task.exception()
+            failures += error is not None
+            line = f"{tasks[task]}: {type(error).__name__}: {str(error)[:500]}" if error else task.result()
+            print(line, flush=True)
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

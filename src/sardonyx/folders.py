@@ -1,0 +1,47 @@
+"""The cache folder: private to the user, or not used at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from functools import lru_cache
+from pathlib import Path
+
+from sardonyx import knobs
+
+OFF = "off"
+
+
+def chosen() -> Path | None:
+    """The folder that ``SARDONYX_CACHE`` names, when it can be trusted; None when it is unset."""
+    named = knobs.CACHE.get()
+    return private(named) if named and named != OFF else None
+
+
+def usual() -> Path | None:
+    """The chosen folder, or the user's own when none is named; None when caching is off or the folder is not private."""
+    named = knobs.CACHE.get()
+    if named == OFF:
+        return None
+    if named:
+        return private(named)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return private(os.path.join(home, "sardonyx")) if os.path.isabs(home) else None
+
+
+@lru_cache(maxsize=64)
+def private(where: str) -> Path | None:
+    """A folder that belongs to the user alone, made if it is not there; else None, and the reason is logged, once."""
+    try:
+        os.makedirs(where, mode=0o700, exist_ok=True)
+        info = os.lstat(where)
+    except OSError as error:
+        logging.getLogger("sardonyx").warning("the cache folder cannot be used: %s", error)
+        return None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+        logging.getLogger("sardonyx").warning(
+            "the cache folder %s is not private (mode 0700, yours, no link): caching is off", where
+        )
+        return None
+    return Path(where)

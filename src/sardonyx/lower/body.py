@@ -1,0 +1,89 @@
+"""Writing expressions: operands are asked for as they are met, equal steps are one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir.scalar import Program
+from sardonyx.lower.groups import Apply, Count, Expression, Reduce, View
+
+Handle = int
+"""A value of a body: ``~i`` is operand i, ``j`` the result of step j."""
+
+
+class Body:
+    """An expression that is being written, over views."""
+
+    def __init__(self, given: Sequence[DType] = ()) -> None:
+        """``given`` are the types of first operands that are not in memory."""
+        self.given = tuple(given)
+        self.views: list[View] = []
+        self._steps: dict[Apply | Reduce | Count, Handle] = {}
+
+    def operand(self, view: View) -> Handle:
+        if view not in self.views:
+            self.views.append(view)
+        return ~(len(self.given) + self.views.index(view))
+
+    def apply(self, program: Program, *args: Handle, dtype: DType) -> Handle:
+        return self._step(Apply(program, args, dtype))
+
+    def reduce(self, kind: str, arg: Handle, dtype: DType, *, is_last: bool = False) -> Handle:
+        return self._step(Reduce(kind, arg, dtype, is_last))
+
+    def count(self, dtype: DType) -> Handle:
+        return self._step(Count(dtype))
+
+    def inline(self, expression: Expression, operands: Sequence[Handle]) -> list[Handle]:
+        """The results of another expression on values of this one."""
+        handles = list(operands)
+        for step in expression.steps:
+            if isinstance(step, Apply):
+                handles.append(self.apply(step.program, *(handles[a] for a in step.args), dtype=step.dtype))
+            elif isinstance(step, Reduce):
+                handles.append(self.reduce(step.kind, handles[step.arg], step.dtype, is_last=step.is_last))
+            else:
+                handles.append(self.count(step.dtype))
+        return [handles[r] for r in expression.results]
+
+    def expression(self, results: Sequence[Handle]) -> Expression:
+        """What was written, with operands numbered before steps; steps that nothing needs are left out."""
+        steps = list(self._steps)
+        needed: set[Handle] = set()
+        todo = [r for r in results if r >= 0]
+        while todo:
+            h = todo.pop()
+            if h not in needed:
+                needed.add(h)
+                todo += [a for a in _args(steps[h]) if a >= 0]
+        kept = sorted(needed)
+        first = len(self.given) + len(self.views)
+        number = {h: first + i for i, h in enumerate(kept)}
+
+        def renumbered(step: Apply | Reduce | Count) -> Apply | Reduce | Count:
+            if isinstance(step, Apply):
+                return Apply(step.program, tuple(number.get(a, ~a) for a in step.args), step.dtype)
+            if isinstance(step, Reduce):
+                return Reduce(step.kind, number.get(step.arg, ~step.arg), step.dtype, step.is_last)
+            return step
+
+        operands = (*self.given, *(v.dtype for v in self.views))
+        return Expression(
+            operands, tuple(renumbered(steps[h]) for h in kept), tuple(number.get(r, ~r) for r in results)
+        )
+
+    def _step(self, step: Apply | Reduce | Count) -> Handle:
+        return self._steps.setdefault(step, len(self._steps))
+
+
+def _args(step: Apply | Reduce | Count) -> tuple[Handle, ...]:
+    if isinstance(step, Apply):
+        return step.args
+    return (step.arg,) if isinstance(step, Reduce) else ()
+
+
+def work_type(*types: DType) -> DType:
+    """What floats are computed in: f64 where one of them is, else f32."""
+    return dtypes.f64 if dtypes.f64 in types else dtypes.f32

@@ -1,0 +1,105 @@
+"""From the nodes of a part to groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.ir import dims
+from sardonyx.ir.graph import Node, Value
+from sardonyx.lower import rules, views
+from sardonyx.lower.facts import Learned, is_name
+from sardonyx.lower.fuse import fuse
+from sardonyx.lower.groups import Group, View, reads, writes
+from sardonyx.lower.lowering import RULES, Check, Lowering
+from sardonyx.lower.rules.pointwise import pointwise
+from sardonyx.lower.simplify import simplify
+from sardonyx.lower.sizes import Refused
+from sardonyx.partition.provider import Part
+
+assert rules, "importing the families registers their rules"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A part as groups in an order in which they can run."""
+
+    groups: tuple[Group, ...]
+    views: dict[Value, View]
+    """Where values lie; of those that fusion keeps out of memory the place is not used."""
+    inputs: tuple[View, ...]
+    """The part's inputs, each all of a storage of its own."""
+    outputs: tuple[View, ...]
+    """The part's outputs, likewise."""
+    checks: tuple[Check, ...]
+    """What must hold of sizes; look at it whenever they change."""
+    sizes: dict[str, tuple[int, int]]
+    """Where the size of each name is read: an input, and an axis of it."""
+
+
+def lower(part: Part, learned: Learned | None = None) -> Lowered:
+    """Groups for all nodes of a part; every one of them must be claimed.
+
+    Raises ``Refused`` where sizes that the part works with cannot be told from its inputs.
+    """
+    if learned is None:
+        graph = part.nodes[0].graph
+        assert graph is not None
+        learned = Learned.of(graph)
+    lowered = _lower(part, learned)
+    if _unknown(lowered):
+        lowered = _lower(part, learned.within(part))
+    if unknown := _unknown(lowered):
+        raise Refused(f"no input of the part tells {', '.join(sorted(unknown))}")
+    return lowered
+
+
+def _lower(part: Part, learned: Learned) -> Lowered:
+    low = Lowering(learned)
+    inputs = tuple(low.take(v) for v in part.inputs)
+    for node in part.nodes:
+        emit(low, node)
+    outputs = tuple(_output(low, v) for v in part.outputs)
+    groups = tuple(simplify(g) for g in fuse(low.groups))
+    return Lowered(groups, low.views, inputs, outputs, tuple(low.checks), _sizes(inputs))
+
+
+def emit(low: Lowering, node: Node) -> None:
+    """The groups of one node; a node whose elements follow from sizes needs none until they are read."""
+    low.node = node
+    if not all(low.learned.is_shapely(out) for out in node.outputs):
+        if node.domain:
+            raise Refused(f"{node.domain}.{node.op_type} is not compiled")
+        RULES.get(node.op_type, pointwise)(low, node)
+
+
+def _output(low: Lowering, value: Value) -> View:
+    """Memory of the caller's for a value: the storage it lies in, or a copy where that is not its own."""
+    assert value.producer is not None
+    low.node = value.producer
+    view = low.view(value)
+    if view.storage.kind != "temporary" or not views.is_whole(view):
+        target = low.make(value)
+        low.copy(view, target)
+        view = target
+    view.storage.kind, view.storage.value = "output", value
+    return view
+
+
+def _unknown(lowered: Lowered) -> set[str]:
+    """Names that a plan must know and the inputs do not tell."""
+    found: set[str] = set()
+    for view in (*lowered.inputs, *(v for g in lowered.groups for v in (*reads(g), *writes(g)))):
+        for d in (*view.shape, *view.strides, view.offset, view.storage.elements):
+            found.update(dims.names(d))
+    for d in (d for check in lowered.checks for d in (check.size, *check.allowed)):
+        found.update(dims.names(d))
+    return found - lowered.sizes.keys()
+
+
+def _sizes(inputs: tuple[View, ...]) -> dict[str, tuple[int, int]]:
+    found: dict[str, tuple[int, int]] = {}
+    for i, view in enumerate(inputs):
+        for axis, d in enumerate(view.shape):
+            if is_name(d):
+                found.setdefault(str(d), (i, axis))
+    return found

@@ -1,0 +1,297 @@
+"""Which groups become one.
+
+The rules, tried for every loop in order on the groups that make its operands, the first operand first:
+
+- Two loops become one where the second reads what the first writes at the same index: element by element, or, with
+  what is one number per row, anywhere in that row. Boxes count as the same when their axes can be split to the same
+  sizes. A loop that reduces nothing may be walked in any order of axes, so transposes between loops vanish. Loops
+  that reduce must reduce the same axes.
+- A loop that reduces nothing becomes part of the epilogue of a contraction whose elements it reads at the same index,
+  where its views can be walked by the contraction's own axes.
+- What the first group writes is still stored when somebody else reads it, so nothing is computed twice.
+- Nothing is fused across another group that needs the first and makes something for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.groups import Contraction, Expression, Group, Loop, Storage, View, reads, writes
+from sardonyx.lower.nest import Nest, common, matching_order
+from sardonyx.lower.sizes import Refused
+
+MAX_VIEWS = 16
+"""Views of one loop: more would not fit the address registers of a kernel."""
+
+
+def fuse(groups: Sequence[Group]) -> list[Group]:
+    """The groups after fusion, in an order in which they can run."""
+    return _Fusion(groups).run()
+
+
+class _Fusion:
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self.groups: list[Group | None] = list(groups)
+        self.readers: dict[Storage, set[int]] = {}
+        self.writers: dict[Storage, set[int]] = {}
+        self.rank = list(range(len(self.groups)))
+        """Falls along no dependency, so that a group cannot lead to one of lower or equal rank."""
+        for i, group in enumerate(self.groups):
+            if group is not None:
+                self._enter(i, group)
+
+    def _enter(self, i: int, group: Group) -> None:
+        for view in reads(group):
+            self.readers.setdefault(view.storage, set()).add(i)
+        for view in writes(group):
+            self.writers.setdefault(view.storage, set()).add(i)
+
+    def _leave(self, i: int) -> None:
+        group = self.groups[i]
+        assert group is not None
+        for view in reads(group):
+            self.readers[view.storage].discard(i)
+        for view in writes(group):
+            self.writers[view.storage].discard(i)
+        self.groups[i] = None
+
+    def run(self) -> list[Group]:
+        for i in range(len(self.groups)):
+            while self._absorb(i):
+                pass
+        return self._sorted()
+
+    def _absorb(self, i: int) -> bool:
+        """Fuse the group at ``i`` with one that makes an operand of it."""
+        second = self.groups[i]
+        if not isinstance(second, Loop):
+            return False
+        for p in dict.fromkeys(w for v in second.inputs for w in self.writers.get(v.storage, ())):
+            first = self.groups[p]
+            if not isinstance(first, (Loop, Contraction)) or p == i:
+                continue
+            if any(len(self.writers[v.storage]) > 1 for v in second.inputs if p in self.writers.get(v.storage, ())):
+                continue
+            kept = [v for v in first.outputs if v.storage.kind == "output" or self.readers.get(v.storage, {i}) - {i}]
+            try:
+                fused = _fused(first, second, kept)
+            except Refused:
+                continue
+            if fused is not None and not self._is_between(p, i):
+                self._leave(p)
+                self._leave(i)
+                self.groups[i] = fused
+                self._enter(i, fused)
+                self._raise(i)
+                return True
+        return False
+
+    def _raise(self, i: int) -> None:
+        """Give what depends on a group a higher rank than it has."""
+        todo = [i]
+        while todo:
+            i = todo.pop()
+            for g in self._after(i):
+                if self.rank[g] <= self.rank[i]:
+                    self.rank[g] = self.rank[i] + 1
+                    todo.append(g)
+
+    def _after(self, i: int) -> Iterator[int]:
+        group = self.groups[i]
+        assert group is not None
+        for view in writes(group):
+            yield from self.readers.get(view.storage, ())
+
+    def _is_between(self, p: int, i: int) -> bool:
+        """Whether some other group depends on ``p``, and ``i`` on it."""
+        todo = [g for g in self._after(p) if g != i]
+        seen = set(todo)
+        while todo:
+            for g in self._after(todo.pop()):
+                if g == i:
+                    return True
+                if g not in seen and self.rank[g] < self.rank[i]:
+                    seen.add(g)
+                    todo.append(g)
+        return False
+
+    def _sorted(self) -> list[Group]:
+        """What is needed first comes first; otherwise the order stays."""
+        done: set[int] = set()
+        result: list[Group] = []
+        for root, _ in enumerate(self.groups):
+            todo = [root]
+            while todo:
+                group = self.groups[todo[-1]]
+                waiting = self._before(group) - done if group is not None and todo[-1] not in done else set()
+                if waiting:
+                    todo += sorted(waiting, reverse=True)
+                    continue
+                i = todo.pop()
+                if group is not None and i not in done:
+                    done.add(i)
+                    result.append(group)
+        return result
+
+    def _before(self, group: Group) -> set[int]:
+        return {w for v in reads(group) for w in self.writers.get(v.storage, ())}
+
+
+def _fused(first: Loop | Contraction, second: Loop, kept: Sequence[View]) -> Loop | Contraction | None:
+    """The two as one group that still stores the views ``kept`` of the first."""
+    if isinstance(first, Contraction):
+        found = _over_contraction(first, Nest.of(second))
+        if found is None:
+            return None
+        body = Body(first.epilogue.operands[:1])
+        handles = [~0, *(body.operand(v) for v in first.extra)]
+        stores = _joined(body, handles, first.epilogue, first.outputs, kept, found)
+        return replace(
+            first,
+            nodes=tuple(dict.fromkeys(first.nodes + second.nodes)),
+            epilogue=body.expression([h for h, _, _ in stores]),
+            extra=tuple(body.views),
+            outputs=tuple(v for _, v, _ in stores),
+        )
+    pair = _aligned(Nest.of(first), Nest.of(second))
+    if pair is None:
+        return None
+    one, two = pair
+    kept_here = [v for v, old in zip(one.outputs, first.outputs, strict=True) if old in kept]
+    body = Body()
+    stores = _joined(body, [body.operand(v) for v in one.inputs], one.expression, one.outputs, kept_here, two, one.rows)
+    if len(body.views) + len(stores) > MAX_VIEWS:
+        return None
+    nest = Nest(
+        one.extents,
+        max(one.reduced, two.reduced),
+        tuple(body.views),
+        body.expression([h for h, _, _ in stores]),
+        tuple(v for _, v, _ in stores),
+        tuple(row for _, _, row in stores),
+    )
+    nodes = tuple(dict.fromkeys(first.nodes + second.nodes))
+    return Loop(nodes, nest.extents, nest.reduced, nest.inputs, nest.expression, nest.stored())
+
+
+def _joined(
+    body: Body,
+    operands: list[Handle],
+    expression: Expression,
+    outputs: Sequence[View],
+    kept: Sequence[View],
+    second: Nest,
+    rows: Sequence[bool] | None = None,
+) -> list[tuple[Handle, View, bool]]:
+    """Write both expressions into a body: what is stored, where, and whether once per row."""
+    made = body.inline(expression, operands)
+    by_storage = {v.storage: h for v, h in zip(outputs, made, strict=True)}
+    inputs = [by_storage[v.storage] if v.storage in by_storage else body.operand(v) for v in second.inputs]
+    results = body.inline(second.expression, inputs)
+    first = zip(made, outputs, rows or [False] * len(made), strict=True)
+    return [*((h, v, r) for h, v, r in first if v in kept), *zip(results, second.outputs, second.rows, strict=True)]
+
+
+def _aligned(first: Nest, second: Nest) -> tuple[Nest, Nest] | None:
+    """Two nests over one box, in which the second reads what the first makes at the same index."""
+    for one, two in _orders(first, second):
+        cut = common(one.extents, two.extents)
+        if cut is not None:
+            one, two = one.split(cut[0]), two.split(cut[1])
+            if len(one.extents) != len(two.extents):  # an axis of one element was kept for a reduction
+                one, two = _padded(one, len(two.extents)), _padded(two, len(one.extents))
+        elif one.reduced and not two.reduced:
+            cut = common(one.extents[: one.outer], two.extents)
+            if cut is None:
+                continue
+            inner = [(axis, one.extents[axis]) for axis in range(one.outer, len(one.extents))]
+            one = one.split([*cut[0], *inner])
+            two = two.split(cut[1]).over_rows_of(one)
+        else:
+            continue
+        if one.reduced and two.reduced and one.reduced != two.reduced:
+            continue
+        if _meets(one.outputs, two.inputs):
+            return one, two
+    return None
+
+
+def _padded(nest: Nest, rank: int) -> Nest:
+    if len(nest.extents) >= rank:
+        return nest
+    one = tuple(views.inserted(v, len(v.shape)) for v in nest.inputs)
+    return replace(
+        nest,
+        extents=(*nest.extents, 1),
+        reduced=nest.reduced + (nest.reduced > 0),
+        inputs=one,
+        outputs=tuple(views.inserted(v, len(v.shape)) for v in nest.outputs),
+    )
+
+
+def _orders(first: Nest, second: Nest) -> Iterator[tuple[Nest, Nest]]:
+    """The two as they are, and in the other orders of axes that may bring them together."""
+    yield first, second
+    made = {v.storage: v for v in first.outputs}
+    read = next(v for v in second.inputs if v.storage in made)
+    if not second.reduced:
+        yield first, second.permuted(views.memory_order(read))
+    if not first.reduced:
+        order = matching_order(made[read.storage], read)
+        if order is not None:
+            yield first.permuted(order), second
+
+
+def _meets(outputs: Sequence[View], inputs: Sequence[View]) -> bool:
+    """Whether everything that is read of what is made is read where it is made."""
+    made: dict[Storage, View] = {}
+    for view in outputs:
+        if view.storage in made and any(v.storage is view.storage for v in inputs):
+            return False
+        made[view.storage] = view
+    return all(views.same_elements(made[v.storage], v) for v in inputs if v.storage in made)
+
+
+def _over_contraction(first: Contraction, second: Nest) -> Nest | None:
+    """A nest walked by the axes of a contraction whose results it reads at the same index."""
+    if second.reduced:
+        return None
+    box = (*first.batch, first.m, first.n)
+    read = next(v for v in second.inputs if any(v.storage is made.storage for made in first.outputs))
+    for nest in (second, second.permuted(views.memory_order(read))):
+        cut = common(box, nest.extents)
+        if cut is None:
+            continue
+        parts = nest.split(cut[1])
+        inputs = [_regrouped(v, cut[0], box) for v in parts.inputs]
+        outputs = [_regrouped(v, cut[0], box) for v in parts.outputs]
+        if None in inputs or None in outputs:
+            continue
+        whole = replace(
+            parts,
+            extents=box,
+            inputs=tuple(v for v in inputs if v is not None),
+            outputs=tuple(v for v in outputs if v is not None),
+        )
+        if _meets(first.outputs, whole.inputs):
+            return whole
+    return None
+
+
+def _regrouped(view: View, pieces: Sequence[tuple[int, object]], box: Sequence[object]) -> View | None:
+    """A view over parts of the axes of a box, over the box itself; None where its strides do not allow that."""
+    owners = [axis for axis, _ in pieces]
+    for i in reversed(range(len(owners) - 1)):
+        if owners[i] == owners[i + 1]:
+            if not views.joins(view, i):
+                return None
+            view = views.joined(view, i)
+            del owners[i]
+    for axis in range(len(box)):
+        if axis not in owners:
+            view = views.inserted(view, axis)
+            owners.insert(axis, axis)
+    return view

@@ -1,0 +1,224 @@
+"""The state of lowering: where each value lies, the groups so far, and what sizes must satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.facts import Learned
+from sardonyx.lower.groups import Fill, Group, Loop, Storage, View
+from sardonyx.lower.sizes import Refused, mul, product, stretch
+
+TYPES = frozenset(
+    dtypes.of_name(n)
+    for n in ("f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """What must hold of a size before a run: that it is one of ``allowed``, or at least ``least``."""
+
+    node: Node
+    what: str
+    size: Known
+    allowed: tuple[Known, ...] = ()
+    least: int | None = None
+
+
+class Lowering:
+    """Groups are written node by node; ``node`` is the one at hand."""
+
+    node: Node
+
+    def __init__(self, learned: Learned) -> None:
+        self.learned = learned
+        self.groups: list[Group] = []
+        self.views: dict[Value, View] = {}
+        self.checks: dict[Check, None] = {}
+        self._constants: dict[int, Storage] = {}
+        self._scalars: dict[tuple[DType, object], View] = {}
+
+    # -- values
+
+    def shape(self, value: Value) -> tuple[Known, ...]:
+        return self.learned.shape(value)
+
+    def dtype(self, value: Value) -> DType:
+        found = value.dtype
+        if found is None or found not in TYPES:
+            raise Refused(f"elements of type {found} are not compiled")
+        return found
+
+    def input(self, i: int) -> Value:
+        """Input ``i`` of the node at hand, which must be there."""
+        value = self.node.input(i)
+        if value is None:
+            raise Refused(f"input {i} is absent")
+        return value
+
+    def view(self, value: Value) -> View:
+        """Where a value lies; constants, and what follows from sizes, are given a place when first asked for."""
+        found = self.views.get(value)
+        if found is None:
+            if value.is_const and value.const is not None:
+                found = self.constant(value.const, value)
+            elif self.learned.is_shapely(value):
+                found = self.make(value)
+                self.groups.append(Fill((self.node,), found, tuple(self.sizes(value))))
+            else:
+                raise Refused(f"{value.name!r} has no place")
+            self.views[value] = found
+        return found
+
+    def constant(self, tensor: Tensor, value: Value | None = None) -> View:
+        storage = self._constants.get(id(tensor))
+        if storage is None:
+            if tensor.dtype not in TYPES:
+                raise Refused(f"elements of type {tensor.dtype} are not compiled")
+            storage = Storage("constant", tensor.dtype, tensor.size, value, tensor)
+            self._constants[id(tensor)] = storage
+        return views.dense(storage, tensor.shape)
+
+    def scalar(self, number: object, dtype: DType) -> View:
+        """A constant of one element, without axes."""
+        found = self._scalars.get((dtype, number))
+        if found is None:
+            found = self._scalars[dtype, number] = self.constant(Tensor.of(np.asarray(number).astype(dtype.numpy)))
+        return found
+
+    def number(self, size: Known) -> View:
+        """A size as an i64 without axes."""
+        if isinstance(size, int):
+            return self.scalar(size, dtypes.i64)
+        view = self.temporary(dtypes.i64, ())
+        self.groups.append(Fill((self.node,), view, (size,)))
+        return view
+
+    def indices(self, size: Known) -> View:
+        """0, 1, ... below a size, as i64."""
+        view = self.temporary(dtypes.i64, (size,))
+        self.groups.append(Fill((self.node,), view, start=0, step=1))
+        return view
+
+    def temporary(self, dtype: DType, shape: Sequence[Known], value: Value | None = None) -> View:
+        return views.dense(Storage("temporary", dtype, product(shape), value), shape)
+
+    def take(self, value: Value) -> View:
+        """The place of an input of the part."""
+        shape = self.shape(value)
+        view = views.dense(Storage("input", self.dtype(value), product(shape), value), shape)
+        self.views[value] = view
+        return view
+
+    def make(self, value: Value) -> View:
+        """Memory of its own for a value."""
+        view = self.views[value] = self.temporary(self.dtype(value), self.shape(value), value)
+        return view
+
+    def alias(self, value: Value, view: View) -> None:
+        """A value that is a window of what is there already."""
+        self.views[value] = view
+
+    # -- elements that follow from sizes
+
+    def sizes(self, value: Value) -> list[Known]:
+        """The elements of a value that is a shape, or a part of one."""
+        found = self.learned.content(value)
+        if found is None or any(d is None for d in found):
+            raise Refused(f"the elements of {value.name!r} are not known before the run")
+        return [d for d in found if d is not None]
+
+    def numbers(self, value: Value) -> list[int]:
+        """The elements of a value that is constant."""
+        found = self.sizes(value)
+        if not all(isinstance(d, int) for d in found):
+            raise Refused(f"the elements of {value.name!r} are not constant")
+        return [d for d in found if isinstance(d, int)]
+
+    # -- conditions
+
+    def require(self, what: str, size: Known, *allowed: Known) -> None:
+        """That a size is one of others; certain, checked in every plan, or, where it cannot be, refused."""
+        if size in allowed:
+            return
+        if all(dims.differ(size, other) for other in allowed):
+            raise Refused(f"{what}: {size} is none of {', '.join(map(str, allowed))}")
+        self.checks[Check(self.node, what, size, allowed)] = None
+
+    def require_least(self, what: str, size: Known, least: int) -> None:
+        if dims.at_least(size, least):
+            return
+        if isinstance(size, int):
+            raise Refused(f"{what}: {size} is less than {least}")
+        self.checks[Check(self.node, what, size, (), least)] = None
+
+    def fit(self, view: View, box: Sequence[Known]) -> View:
+        """A view repeated to a box, by ONNX's broadcasting."""
+        lead = len(box) - len(view.shape)
+        if lead < 0:
+            raise Refused("an operand has more axes than the result")
+        strides: list[Known] = [0] * lead
+        for size, whole, stride in zip(view.shape, box[lead:], view.strides, strict=True):
+            factor = stretch(size, whole)
+            if size not in (1, whole):
+                allowed = (whole,) if factor == 1 else (whole, 1)
+                self.require("the shapes of the operands do not broadcast together", size, *allowed)
+            strides.append(mul(factor, stride))
+        return View(view.storage, tuple(box), tuple(strides), view.offset)
+
+    # -- groups
+
+    def loop(
+        self, extents: Iterable[Known], body: Body, stores: Sequence[tuple[Handle, View]], *, reduced: int = 0
+    ) -> None:
+        """A loop that stores values of a body, each in all its axes or in those that are not reduced."""
+        expression = body.expression([h for h, _ in stores])
+        outputs = tuple(view for _, view in stores)
+        self.groups.append(Loop((self.node,), tuple(extents), reduced, tuple(body.views), expression, outputs))
+
+    def copy(self, source: View, target: View) -> None:
+        body = Body()
+        self.loop(target.shape, body, [(body.operand(self.fit(source, target.shape)), target)])
+
+    def reshaped(self, view: View, shape: Sequence[Known]) -> View:
+        """A view under another shape, copied where its strides do not allow that."""
+        found = views.reshaped(view, shape)
+        if found is None:
+            dense = self.temporary(view.dtype, view.shape)
+            self.copy(view, dense)
+            found = views.reshaped(dense, shape)
+            assert found is not None
+        return found
+
+
+Rule = Callable[[Lowering, Node], None]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*op_types: str) -> Callable[[Rule], Rule]:
+    """Register how operators of ai.onnx are lowered; a rule that cannot raises ``Refused``."""
+
+    def register(fn: Rule) -> Rule:
+        for op_type in op_types:
+            assert op_type not in RULES, op_type
+            RULES[op_type] = fn
+        return fn
+
+    return register
+
+
+def axis_of(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise Refused(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank

@@ -1,0 +1,146 @@
+"""Attention, and rotary positions."""
+
+from __future__ import annotations
+
+import math
+
+from sardonyx import dtypes
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.scalar import Emitter, Expr, trace
+from sardonyx.lower import views
+from sardonyx.lower.body import Body
+from sardonyx.lower.groups import Attention, Gather, View
+from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.rules.pointwise import as_type
+from sardonyx.lower.rules.reduce import apply
+from sardonyx.lower.sizes import Refused, add, sub
+
+
+def heads_first(view: View, heads: int | None) -> View:
+    """(batch, length, heads * width) as (batch, heads, length, width); four axes are so already."""
+    if len(view.shape) == 4:
+        return view
+    hidden = view.shape[2] if len(view.shape) == 3 else None
+    if not heads or not isinstance(hidden, int) or hidden % heads:
+        raise Refused("the hidden size is no known multiple of the heads")
+    return views.permuted(views.split(view, 2, (heads, hidden // heads)), (0, 2, 1, 3))
+
+
+def _alive(node: Node, i: int) -> Value | None:
+    return node.outputs[i] if i < len(node.outputs) and not node.outputs[i].is_dead else None
+
+
+@rule("Attention")
+def attention(low: Lowering, node: Node) -> None:
+    attrs = node.attrs
+    if node.input(6) is not None or max(attrs.get("left_window_size", -1), attrs.get("right_window_size", -1)) >= 0:
+        raise Refused("Attention with windows or counts of valid keys is not compiled")
+    if _alive(node, 3) is not None:
+        raise Refused("Attention whose scores are an output is not compiled")
+    if attrs.get("softmax_precision") == dtypes.f64.onnx:
+        raise Refused("Attention with a softmax in f64 is not compiled")
+    q = heads_first(low.view(low.input(0)), attrs.get("q_num_heads"))
+    k, v = (heads_first(low.view(low.input(i)), attrs.get("kv_num_heads")) for i in (1, 2))
+    if q.dtype is dtypes.f64 or not q.dtype is k.dtype is v.dtype:
+        raise Refused("Attention in f64, or of several types, is not compiled")
+    (batch, heads, rows, width), keys = q.shape, k.shape[2]
+    if not isinstance(heads, int) or not isinstance(k.shape[1], int) or not k.shape[1] or heads % k.shape[1]:
+        raise Refused("query heads are no known multiple of key heads")
+    if not isinstance(width, int):
+        raise Refused("the size of a head is not known before the run")
+    fit = "Attention: Q, K and V do not fit each other"
+    for size, whole in ((k.shape[0], batch), (k.shape[3], width), *zip(v.shape[:3], k.shape[:3], strict=True)):
+        low.require(fit, size, whole)
+    past, present = None, None
+    if node.input(4) is not None:
+        past = low.view(low.input(4)), low.view(low.input(5))
+        for old, new in zip(past, (k, v), strict=True):
+            for axis in (0, 1, 3):
+                low.require(fit, old.shape[axis], new.shape[axis])
+        low.require(fit, past[1].shape[2], past[0].shape[2])
+        keys = add(past[0].shape[2], keys)
+        present = _place(low, _alive(node, 1), k, keys), _place(low, _alive(node, 2), v, keys)
+    else:
+        for i, new in ((1, k), (2, v)):
+            if (value := _alive(node, i)) is not None:
+                low.alias(value, new)
+    mask = None if node.input(3) is None else _mask(low, low.view(low.input(3)), (batch, heads, rows, keys))
+    scale = attrs.get("scale")
+    low.groups.append(
+        Attention(
+            (node,), q, k, v, mask, heads_first(low.make(node.outputs[0]), heads),
+            1 / math.sqrt(width or 1) if scale is None else scale,
+            bool(attrs.get("is_causal", 0)), attrs.get("softcap", 0.0), past, present,
+        )
+    )  # fmt: skip
+
+
+def _place(low: Lowering, value: Value | None, new: View, keys: Known) -> View:
+    """Memory for past and new together."""
+    if value is not None:
+        return low.make(value)
+    return low.temporary(new.dtype, (*new.shape[:2], keys, new.shape[3]))
+
+
+def _mask(low: Lowering, mask: View, shape: tuple[Known, ...]) -> View:
+    """Over all scores; a mask over fewer keys would hide those it lacks."""
+    if not mask.shape or mask.shape[-1] != shape[-1]:
+        raise Refused("a mask that is not known to cover all keys is not compiled")
+    if mask.dtype not in (dtypes.bool_, dtypes.f32):
+        wide, body = low.temporary(dtypes.f32, mask.shape), Body()
+        program = trace(as_type, (True,), source=mask.dtype, to=dtypes.f32)
+        low.loop(mask.shape, body, [(body.apply(program, body.operand(mask), dtype=dtypes.f32), wide)])
+        mask = wide
+    return low.fit(mask, shape)
+
+
+def _first(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:
+    return cos * a - sin * b
+
+
+def _second(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:
+    return sin * a + cos * b
+
+
+@rule("RotaryEmbedding")
+def rotary_embedding(low: Lowering, node: Node) -> None:
+    """Pairs of features turned together: one loop that writes both halves."""
+    heads = node.attrs.get("num_heads")
+    x, out = (heads_first(v, heads) for v in (low.view(low.input(0)), low.make(node.output)))
+    batch, _, length, width = x.shape
+    if not isinstance(width, int):
+        raise Refused("the size of a head is not known before the run")
+    size = node.attrs.get("rotary_embedding_dim", 0) or width
+    if size % 2 or not 0 < size <= width:
+        raise Refused("the rotated size must be even")
+    half = size // 2
+    turns = [_turn(low, low.input(i), node.input(3), (batch, length, half)) for i in (1, 2)]
+
+    def pair(view: View) -> tuple[View, View]:
+        if node.attrs.get("interleaved", 0):
+            return views.window(view, 3, 0, half, 2), views.window(view, 3, 1, half, 2)
+        return views.window(view, 3, 0, half), views.window(view, 3, half, half)
+
+    body, box = Body(), (*x.shape[:3], half)
+    args = [body.operand(v) for v in (*pair(x), *(low.fit(views.inserted(t, 1), box) for t in turns))]
+    results = [apply(body, fn, *args, dtype=out.dtype) for fn in (_first, _second)]
+    low.loop(box, body, list(zip(results, pair(out), strict=True)))
+    if size < width:
+        rest = sub(width, size)
+        low.copy(views.window(x, 3, size, rest), views.window(out, 3, size, rest))
+
+
+def _turn(low: Lowering, cache: Value, positions: Value | None, shape: tuple[Known, ...]) -> View:
+    """Sines or cosines of each position: (batch, length, half)."""
+    view = low.view(cache)
+    if positions is not None:
+        index = low.view(positions)
+        rows = low.temporary(view.dtype, (*index.shape, view.shape[1]))
+        low.groups.append(Gather((low.node,), view, index, 0, rows))
+        view = rows
+    if len(view.shape) != 3:
+        raise Refused("the caches do not fit the input")
+    for size, wanted in zip(view.shape, shape, strict=True):
+        low.require("RotaryEmbedding: the caches do not fit the input", size, wanted)
+    return view

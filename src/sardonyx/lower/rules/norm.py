@@ -1,0 +1,160 @@
+"""Normalizations: rows less their mean, over their deviation."""
+
+from __future__ import annotations
+
+from sardonyx.dtypes import DType
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.groups import View
+from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.rules.pointwise import square
+from sardonyx.lower.rules.reduce import Rows, apply, mean, minus, times
+from sardonyx.lower.sizes import Refused
+
+
+def _reciprocal_root(e: Emitter, x: Expr, *, epsilon: float) -> Expr:
+    return 1 / e.sqrt(x + epsilon)
+
+
+def _scaled(e: Emitter, x: Expr, inverse: Expr, scale: Expr, bias: Expr | None = None) -> Expr:
+    y = x * inverse * scale
+    return y if bias is None else y + bias
+
+
+def _standardize(body: Body, x: Handle, work: DType, epsilon: float) -> tuple[Handle, Handle, Handle]:
+    """x less its mean, the mean, and the reciprocal deviation."""
+    middle = mean(body, x, work)
+    centered = apply(body, minus, x, middle, dtype=work)
+    variance = mean(body, apply(body, square, centered, dtype=work), work)
+    return centered, middle, apply(body, _reciprocal_root, variance, dtype=work, epsilon=epsilon)
+
+
+@rule("LayerNormalization")
+def layer_normalization(low: Lowering, node: Node) -> None:
+    x = low.view(low.input(0))
+    rows = _trailing(low, node, x)
+    body, work = rows.body, work_type(x.dtype)
+    out = low.make(node.outputs[0])
+    centered, middle, inverse = _standardize(body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5))
+    affine = [rows.operand(low.view(v)) for v in node.inputs[1:3] if v is not None]
+    y = apply(body, _scaled, centered, inverse, *affine, dtype=out.dtype)
+    stores = [(y, rows.full(out))]
+    for value, handle in zip(node.outputs[1:], (middle, inverse), strict=False):
+        if not value.is_dead:
+            stores.append((handle, rows.row(low.make(value), keepdims=True)))
+    rows.store(*stores)
+
+
+@rule("RMSNormalization")
+def rms_normalization(low: Lowering, node: Node) -> None:
+    x = low.view(low.input(0))
+    rows = _trailing(low, node, x)
+    body, work = rows.body, work_type(x.dtype)
+    out, value = low.make(node.output), body.operand(rows.x)
+    squares = mean(body, apply(body, square, value, dtype=work), work)
+    inverse = apply(body, _reciprocal_root, squares, dtype=work, epsilon=node.attrs.get("epsilon", 1e-5))
+    y = apply(body, _scaled, value, inverse, rows.operand(low.view(low.input(1))), dtype=out.dtype)
+    rows.store((y, rows.full(out)))
+
+
+def _trailing(low: Lowering, node: Node, x: View) -> Rows:
+    rank = len(x.shape)
+    return Rows(low, x, range(axis_of(node.attrs.get("axis", -1), rank), rank))
+
+
+@rule("InstanceNormalization")
+def instance_normalization(low: Lowering, node: Node) -> None:
+    x, out = low.view(low.input(0)), low.make(node.output)
+    scale, bias = (_per_channel(low, low.input(i), x) for i in (1, 2))
+    _affine_rows(low, node, x, out, scale, bias, 2)
+
+
+@rule("GroupNormalization")
+def group_normalization(low: Lowering, node: Node) -> None:
+    x, out = low.view(low.input(0)), low.make(node.output)
+    groups, channels = node.attrs["num_groups"], x.shape[1]
+    if not isinstance(channels, int) or groups < 1 or channels % groups:
+        raise Refused("channels are no multiple of num_groups")
+    scale, bias = (_per_channel(low, low.input(i), x) for i in (1, 2))
+    sizes = (groups, channels // groups)
+    x, out, scale, bias = (views.split(v, 1 - lead, sizes) for v, lead in ((x, 0), (out, 0), (scale, 1), (bias, 1)))
+    _affine_rows(low, node, x, out, scale, bias, 2)
+
+
+def _affine_rows(low: Lowering, node: Node, x: View, out: View, scale: View, bias: View, lead: int) -> None:
+    """Rows of all but the first axes, normalized, scaled and shifted."""
+    rows, work = Rows(low, x, range(lead, len(x.shape))), work_type(x.dtype)
+    value = rows.body.operand(rows.x)
+    centered, _, inverse = _standardize(rows.body, value, work, node.attrs.get("epsilon", 1e-5))
+    args = (centered, inverse, rows.operand(scale), rows.operand(bias))
+    rows.store((apply(rows.body, _scaled, *args, dtype=out.dtype), rows.full(out)))
+
+
+def _per_channel(low: Lowering, value: Value, x: View) -> View:
+    """A vector over axis 1, with axes for those behind it."""
+    view = low.view(value)
+    if len(x.shape) < 2 or len(view.shape) != 1:
+        raise Refused("a vector of one value per channel is needed")
+    low.require("one value per channel", view.shape[0], x.shape[1])
+    for _ in x.shape[2:]:
+        view = views.inserted(view, len(view.shape))
+    return view
+
+
+def _factor(e: Emitter, scale: Expr, variance: Expr, *, epsilon: float) -> Expr:
+    return scale / e.sqrt(variance + epsilon)
+
+
+def _moved_and_scaled(e: Emitter, x: Expr, middle: Expr, factor: Expr, bias: Expr) -> Expr:
+    return (x - middle) * factor + bias
+
+
+@rule("BatchNormalization")
+def batch_normalization(low: Lowering, node: Node) -> None:
+    """One factor per channel first, then a pass over all elements."""
+    if node.attrs.get("training_mode", 0):
+        raise Refused("BatchNormalization in training mode is not compiled")
+    x, out = low.view(low.input(0)), low.make(node.outputs[0])
+    scale, bias, middle, variance = (_per_channel(low, low.input(i), x) for i in range(1, 5))
+    work = work_type(x.dtype, scale.dtype, middle.dtype)
+    factor, body = low.temporary(work, scale.shape), Body()
+    args = (body.operand(scale), body.operand(variance))
+    value = apply(body, _factor, *args, dtype=work, epsilon=node.attrs.get("epsilon", 1e-5))
+    low.loop(factor.shape, body, [(value, factor)])
+    body = Body()
+    operands = [body.operand(low.fit(v, x.shape)) for v in (x, middle, factor, bias)]
+    low.loop(x.shape, body, [(apply(body, _moved_and_scaled, *operands, dtype=out.dtype), out)])
+
+
+def _divided_unless_zero(e: Emitter, x: Expr, norm: Expr) -> Expr:
+    return e.where(e.ne(norm, 0), x / norm, 0)
+
+
+@rule("LpNormalization")
+def lp_normalization(low: Lowering, node: Node) -> None:
+    x, out = low.view(low.input(0)), low.make(node.output)
+    rows, work = Rows(low, x, [node.attrs.get("axis", -1)]), work_type(x.dtype)
+    body, value = rows.body, rows.body.operand(rows.x)
+    if node.attrs.get("p", 2) == 1:
+        norm = body.reduce("sum", apply(body, Emitter.abs, value, dtype=work), work)
+    else:
+        total = body.reduce("sum", apply(body, square, value, dtype=work), work)
+        norm = apply(body, Emitter.sqrt, total, dtype=work)
+    rows.store((apply(body, _divided_unless_zero, value, norm, dtype=out.dtype), rows.full(out)))
+
+
+def _reciprocal_deviation(e: Emitter, variance: Expr) -> Expr:
+    return 1 / (e.sqrt(variance) + 1e-9)
+
+
+@rule("MeanVarianceNormalization")
+def mean_variance_normalization(low: Lowering, node: Node) -> None:
+    x, out = low.view(low.input(0)), low.make(node.output)
+    rows, work = Rows(low, x, node.attrs.get("axes") or (0, 2, 3)), work_type(x.dtype)
+    body, value = rows.body, rows.body.operand(rows.x)
+    centered = apply(body, minus, value, mean(body, value, work), dtype=work)
+    variance = mean(body, apply(body, square, centered, dtype=work), work)
+    inverse = apply(body, _reciprocal_deviation, variance, dtype=work)
+    rows.store((apply(body, times, centered, inverse, dtype=out.dtype), rows.full(out)))

@@ -1,0 +1,228 @@
+"""Reductions, softmax, and where the largest lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.ir.scalar import Emitter, Expr, trace
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.groups import View
+from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.rules.pointwise import as_type, square
+from sardonyx.lower.sizes import Refused
+
+INFINITY = float("inf")
+
+
+class Rows:
+    """A tensor whose given axes come last, to be reduced; there is always one."""
+
+    def __init__(self, low: Lowering, x: View, axes: Sequence[int]) -> None:
+        self.low, self.rank = low, len(x.shape)
+        self.axes = sorted(axis_of(a, self.rank) for a in axes)
+        self.kept = [i for i in range(self.rank) if i not in self.axes]
+        self.body = Body()
+        self.x = self.full(x)
+        self.extents = self.x.shape
+        self.reduced = max(len(self.axes), 1)
+
+    def full(self, view: View) -> View:
+        """A view of the tensor's shape, in the order of this box."""
+        view = views.permuted(view, [*self.kept, *self.axes])
+        return view if self.axes else views.inserted(view, self.rank)
+
+    def row(self, view: View, *, keepdims: bool) -> View:
+        """The view of a result with one number per row."""
+        for axis in reversed(self.axes) if keepdims else ():
+            view = views.removed(view, axis)
+        return view
+
+    def operand(self, view: View) -> Handle:
+        """An operand that broadcasts to the tensor."""
+        shape: list[Known] = [0] * self.rank
+        for axis, size in zip([*self.kept, *self.axes], self.extents, strict=False):
+            shape[axis] = size
+        return self.body.operand(self.full(self.low.fit(view, shape)))
+
+    def store(self, *stores: tuple[Handle, View]) -> None:
+        self.low.loop(self.extents, self.body, stores, reduced=self.reduced)
+
+
+def apply(body: Body, fn: Callable[..., Expr], *args: Handle, dtype: DType, **attributes: object) -> Handle:
+    return body.apply(trace(fn, (True,) * len(args), **attributes), *args, dtype=dtype)
+
+
+def divide(e: Emitter, x: Expr, y: Expr) -> Expr:
+    return x / y
+
+
+def minus(e: Emitter, x: Expr, y: Expr) -> Expr:
+    return x - y
+
+
+def times(e: Emitter, x: Expr, y: Expr) -> Expr:
+    return x * y
+
+
+def plus(e: Emitter, x: Expr, y: Expr) -> Expr:
+    return x + y
+
+
+def mean(body: Body, x: Handle, work: DType) -> Handle:
+    return apply(body, divide, body.reduce("sum", x, work), body.count(work), dtype=work)
+
+
+# Reduce operators, each from the elements of a row (in the type to compute in) to one number
+
+
+def _mean(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+    return apply(body, divide, body.reduce("sum", x, work), body.count(work), dtype=out if out.is_float else work)
+
+
+def _l1(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+    return body.reduce("sum", apply(body, Emitter.abs, x, dtype=work), out)
+
+
+def _sum_square(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+    return body.reduce("sum", apply(body, square, x, dtype=work), out)
+
+
+def _l2(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+    return apply(body, Emitter.sqrt, _sum_square(body, x, work, work), dtype=out if out.is_float else work)
+
+
+def _log_sum(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+    return apply(body, Emitter.log, body.reduce("sum", x, work), dtype=out)
+
+
+def _finite_or_zero(e: Emitter, x: Expr) -> Expr:
+    return e.where(e.abs(x) < INFINITY, x, 0)
+
+
+def _exp_minus(e: Emitter, x: Expr, y: Expr) -> Expr:
+    return e.exp(x - y)
+
+
+def _log_plus(e: Emitter, x: Expr, y: Expr) -> Expr:
+    return e.log(x) + y
+
+
+def _log_sum_exp(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+    shift = apply(body, _finite_or_zero, body.reduce("max", x, work), dtype=work)
+    total = body.reduce("sum", apply(body, _exp_minus, x, shift, dtype=work), work)
+    return apply(body, _log_plus, total, shift, dtype=out)
+
+
+def _plain(kind: str) -> Callable[[Body, Handle, DType, DType], Handle]:
+    return lambda body, x, work, out: body.reduce(kind, x, out)
+
+
+_REDUCTIONS = {
+    "ReduceSum": _plain("sum"), "ReduceProd": _plain("prod"), "ReduceMax": _plain("max"), "ReduceMin": _plain("min"),
+    "ReduceMean": _mean, "ReduceL1": _l1, "ReduceL2": _l2, "ReduceSumSquare": _sum_square, "ReduceLogSum": _log_sum,
+    "ReduceLogSumExp": _log_sum_exp,
+}  # fmt: skip
+
+
+@rule(*_REDUCTIONS)
+def reduction(low: Lowering, node: Node) -> None:
+    given, x = node.input(1), low.view(low.input(0))
+    axes = low.numbers(given) if given is not None else []
+    if not axes and not node.attrs.get("noop_with_empty_axes", 0):
+        axes = list(range(len(x.shape)))
+    rows, out = Rows(low, x, axes), low.make(node.output)
+    body, work = rows.body, _work(node.op_type, x.dtype)
+    value = body.operand(rows.x)
+    if x.dtype is not work and not x.dtype.is_float:
+        value = apply(body, as_type, value, dtype=work, source=x.dtype, to=work)
+    result = _REDUCTIONS[node.op_type](body, value, work, x.dtype if work.is_float == x.dtype.is_float else work)
+    if not x.dtype.is_float and work is not x.dtype:
+        result = apply(body, as_type, result, dtype=x.dtype, source=work, to=x.dtype)
+    rows.store((result, rows.row(out, keepdims=bool(node.attrs.get("keepdims", 1)))))
+
+
+def _work(name: str, dtype: DType) -> DType:
+    """The type that a reduction computes in."""
+    if dtype.is_float:
+        return work_type(dtype)
+    if name in ("ReduceLogSum", "ReduceLogSumExp") or (
+        dtype is dtypes.bool_ and name not in ("ReduceMax", "ReduceMin")
+    ):
+        raise Refused(f"{name} of {dtype} is not compiled")
+    if name == "ReduceMean":
+        return dtypes.of_name("u64") if dtype.kind == "uint" else dtypes.i64
+    return dtypes.f64 if name == "ReduceL2" else dtype
+
+
+@rule("ArgMax", "ArgMin")
+def arg(low: Lowering, node: Node) -> None:
+    x = low.view(low.input(0))
+    axis = axis_of(node.attrs.get("axis", 0), len(x.shape))
+    low.require_least(f"{node.op_type}: the axis is empty", x.shape[axis], 1)
+    rows, out = Rows(low, x, [axis]), low.make(node.output)
+    is_last = bool(node.attrs.get("select_last_index", 0))
+    found = rows.body.reduce(node.op_type.lower(), rows.body.operand(rows.x), dtypes.i64, is_last=is_last)
+    rows.store((found, rows.row(out, keepdims=bool(node.attrs.get("keepdims", 1)))))
+
+
+@rule("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(low: Lowering, node: Node) -> None:
+    x = low.view(low.input(0))
+    rows, out = Rows(low, x, range(2, len(x.shape))), low.make(node.output)
+    pool = _mean if node.op_type == "GlobalAveragePool" else _plain("max")
+    result = pool(rows.body, rows.body.operand(rows.x), work_type(x.dtype), x.dtype)
+    rows.store((result, rows.row(out, keepdims=True)))
+
+
+def _equals(e: Emitter, x: Expr, y: Expr, *, to: DType) -> Expr:
+    return e.cast(e.eq(x, y), to)
+
+
+@rule("Hardmax")
+def hardmax(low: Lowering, node: Node) -> None:
+    """One where the index is that of the first maximum."""
+    x = low.view(low.input(0))
+    axis = axis_of(node.attrs.get("axis", -1), len(x.shape))
+    rows, out = Rows(low, x, [axis]), low.make(node.output)
+    first = rows.body.reduce("argmax", rows.body.operand(rows.x), dtypes.i64)
+    index = rows.body.operand(low.fit(low.indices(x.shape[axis]), rows.extents))
+    result = apply(rows.body, _equals, index, first, dtype=out.dtype, to=out.dtype)
+    rows.store((result, rows.full(out)))
+
+
+@rule("Softmax", "LogSoftmax")
+def softmax(low: Lowering, node: Node) -> None:
+    """The sum is at least 1, so its reciprocal loses nothing.
+
+    In a narrow type every step of ONNX's function body rounds: the exponentials, their sum, the quotient.
+    """
+    x = low.view(low.input(0))
+    rows, out = Rows(low, x, [node.attrs.get("axis", -1)]), low.make(node.output)
+    body, work = rows.body, work_type(x.dtype)
+    value = body.operand(rows.x)
+    shifted = apply(body, minus, value, body.reduce("max", value, work), dtype=work)
+    exps = apply(body, Emitter.exp, shifted, dtype=work)
+    if node.op_type == "Softmax" and work is not out.dtype:
+        exps = apply(body, _rounded, exps, dtype=out.dtype, to=out.dtype)
+        total = apply(body, _rounded, body.reduce("sum", exps, work), dtype=out.dtype, to=out.dtype)
+        result = apply(body, divide, exps, total, dtype=out.dtype)
+    elif node.op_type == "Softmax":
+        inverse = apply(body, _reciprocal, body.reduce("sum", exps, work), dtype=work)
+        result = apply(body, times, exps, inverse, dtype=out.dtype)
+    else:
+        total = body.reduce("sum", exps, work)
+        result = apply(body, minus, shifted, apply(body, Emitter.log, total, dtype=work), dtype=out.dtype)
+    rows.store((result, rows.full(out)))
+
+
+def _reciprocal(e: Emitter, x: Expr) -> Expr:
+    return 1 / x
+
+
+def _rounded(e: Emitter, x: Expr, *, to: DType) -> Expr:
+    return e.cast(x, to)

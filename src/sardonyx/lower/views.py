@@ -1,0 +1,149 @@
+"""What can be done to a view without touching memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cmp_to_key
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage, View
+from sardonyx.lower.sizes import add, mul, product
+
+Shape = tuple[Known, ...]
+
+
+def dense_strides(shape: Sequence[Known]) -> Shape:
+    strides: list[Known] = []
+    step: Known = 1
+    for d in reversed(shape):
+        strides.append(step)
+        step = mul(step, d)
+    return tuple(reversed(strides))
+
+
+def dense(storage: Storage, shape: Sequence[Known], offset: Known = 0) -> View:
+    """Elements one after the other, the last axis the fastest."""
+    return View(storage, tuple(shape), dense_strides(shape), offset)
+
+
+def is_dense(view: View) -> bool:
+    wanted = dense_strides(view.shape)
+    return all(d == 1 or s == w for d, s, w in zip(view.shape, view.strides, wanted, strict=True))
+
+
+def is_whole(view: View) -> bool:
+    """Whether a view is all of its storage, in order."""
+    return view.offset == 0 and is_dense(view) and product(view.shape) == view.storage.elements
+
+
+def permuted(view: View, perm: Sequence[int]) -> View:
+    return replace(view, shape=tuple(view.shape[p] for p in perm), strides=tuple(view.strides[p] for p in perm))
+
+
+def inserted(view: View, axis: int, size: Known = 1) -> View:
+    """With a new axis along which the elements are repeated."""
+    shape, strides = list(view.shape), list(view.strides)
+    shape.insert(axis, size)
+    strides.insert(axis, 0)
+    return replace(view, shape=tuple(shape), strides=tuple(strides))
+
+
+def removed(view: View, axis: int, index: Known = 0) -> View:
+    """At one index of an axis."""
+    return View(
+        view.storage,
+        (*view.shape[:axis], *view.shape[axis + 1 :]),
+        (*view.strides[:axis], *view.strides[axis + 1 :]),
+        add(view.offset, mul(index, view.strides[axis])),
+    )
+
+
+def window(view: View, axis: int, start: Known, length: Known, step: int = 1) -> View:
+    """``length`` elements of an axis, from ``start`` on."""
+    shape, strides = list(view.shape), list(view.strides)
+    shape[axis] = length
+    strides[axis] = mul(step, view.strides[axis])
+    return View(view.storage, tuple(shape), tuple(strides), add(view.offset, mul(start, view.strides[axis])))
+
+
+def split(view: View, axis: int, sizes: Sequence[Known]) -> View:
+    """One axis as several; the caller knows that the sizes multiply to its own."""
+    strides = tuple(mul(s, view.strides[axis]) for s in dense_strides(sizes))
+    return replace(
+        view,
+        shape=(*view.shape[:axis], *sizes, *view.shape[axis + 1 :]),
+        strides=(*view.strides[:axis], *strides, *view.strides[axis + 1 :]),
+    )
+
+
+def joins(view: View, axis: int) -> bool:
+    """Whether an axis and the next can be walked as one."""
+    return view.strides[axis] == mul(view.strides[axis + 1], view.shape[axis + 1])
+
+
+def joined(view: View, axis: int) -> View:
+    """An axis and the next as one."""
+    return replace(
+        view,
+        shape=(*view.shape[:axis], mul(view.shape[axis], view.shape[axis + 1]), *view.shape[axis + 2 :]),
+        strides=(*view.strides[:axis], *view.strides[axis + 1 :]),
+    )
+
+
+def collapsed(view: View) -> View:
+    """With as few axes as can be."""
+    for axis in reversed(range(len(view.shape))):
+        if view.shape[axis] == 1:
+            view = removed(view, axis)
+    for axis in reversed(range(len(view.shape) - 1)):
+        if joins(view, axis):
+            view = joined(view, axis)
+    return view
+
+
+def reshaped(view: View, shape: Sequence[Known]) -> View | None:
+    """The same elements in order under another shape; None where strides do not allow it."""
+    if is_dense(view):
+        return replace(view, shape=tuple(shape), strides=dense_strides(shape))
+    old, strides = collapsed(view), list[Known]()
+    left = list(shape)
+    for size, stride in zip(reversed(old.shape), reversed(old.strides), strict=True):
+        rest: Known = size
+        while rest != 1:
+            if not left:
+                return None
+            d = left.pop()
+            quotient = dims.exact_div(rest, d)
+            if quotient is None:
+                return None
+            strides.append(stride)
+            stride, rest = mul(stride, d), quotient
+    if any(d != 1 for d in left):
+        return None
+    strides += [0] * len(left)
+    return replace(view, shape=tuple(shape), strides=tuple(reversed(strides)))
+
+
+def same_elements(a: View, b: View) -> bool:
+    """Whether two views of equal shape are the same elements, index by index."""
+    return (
+        a.storage is b.storage
+        and a.offset == b.offset
+        and all(d == 1 or s == t for d, s, t in zip(a.shape, a.strides, b.strides, strict=True))
+    )
+
+
+def memory_order(view: View) -> list[int]:
+    """The axes by falling strides, as far as strides can be compared."""
+
+    def compare(i: int, j: int) -> int:
+        a, b = view.strides[i], view.strides[j]
+        if a == b or view.shape[i] == 1 or view.shape[j] == 1:
+            return 0
+        if b == 0 or dims.exact_div(a, b) is not None:
+            return -1
+        return int(a == 0 or dims.exact_div(b, a) is not None)
+
+    return sorted(range(len(view.shape)), key=cmp_to_key(compare))

@@ -1,0 +1,1 @@
+"""Sizes, lifetimes and places of memory, for concrete shapes: pure functions."""

@@ -1,0 +1,126 @@
+"""Symbolic sizes turned into Python code, so that a new shape costs microseconds.
+
+``Sizes`` collects expressions, gives each a number once, and evaluates all of them in one call of a function whose source
+it writes. ``Binding`` finds the sizes of names in the shapes that a caller feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Atom, Expr, Known
+
+
+class SizesDiffer(Exception):
+    """The shapes fed do not fit the model's dimensions: the message says which."""
+
+
+class Sizes:
+    """A numbered set of expressions."""
+
+    def __init__(self) -> None:
+        self.expressions: list[Known] = []
+        self._numbers: dict[Known, int] = {}
+
+    def number(self, size: Known) -> int:
+        """The place of an expression among the results."""
+        known = self._numbers.get(size)
+        if known is None:
+            known = self._numbers[size] = len(self.expressions)
+            self.expressions.append(size)
+        return known
+
+    def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+        """A function from the sizes of names to the values of all expressions."""
+        variables = {name: f"v{i}" for i, name in enumerate(names)}
+        unpack = f"{', '.join(variables.values())}, = sizes" if names else "pass"
+        results = "".join(f"    {source(e, variables)},\n" for e in self.expressions)
+        scope: dict[str, Any] = {"div": _div, "mod": _mod, "broadcast": _broadcast, "min": min, "max": max}
+        exec(f"def evaluate(sizes):\n  {unpack}\n  return (\n{results}  )", scope)
+        found: Callable[[Sequence[int]], tuple[int, ...]] = scope["evaluate"]
+        return found
+
+
+def source(size: Known, variables: dict[str, str]) -> str:
+    """An expression as Python; KeyError for a name that has no variable."""
+    if not isinstance(size, Expr):
+        return repr(int(size))
+    terms = [
+        "*".join([*([str(c)] if c != 1 or not m else []), *(_atom(a, variables) for a in m)])
+        for m, c in size.terms.items()
+    ]
+    return f"({' + '.join(terms)})" if len(terms) > 1 else terms[0]
+
+
+def _atom(atom: Atom, variables: dict[str, str]) -> str:
+    if not atom.fn:
+        return variables[atom]
+    return f"{atom.fn}({', '.join(source(a, variables) for a in atom.args)})"
+
+
+def _div(a: int, b: int) -> int:
+    if b == 0:
+        raise SizesDiffer("a size is divided by zero")
+    return a // b
+
+
+def _mod(a: int, b: int) -> int:
+    return a - b * _div(a, b)
+
+
+def _broadcast(a: int, b: int) -> int:
+    if a != b and a != 1 and b != 1:
+        raise SizesDiffer(f"sizes {a} and {b} do not broadcast")
+    return b if a == 1 else a
+
+
+class Binding:
+    """From the shapes of inputs to the sizes of names; every other dimension of an input is checked against them."""
+
+    def __init__(self, shapes: Sequence[tuple[Known, ...] | None]) -> None:
+        """``shapes`` are the inputs' as the graph knows them; None for an input whose shape nobody asks."""
+        self.shapes = tuple(shapes)
+        places: dict[str, tuple[int, int]] = {}
+        for i, shape in enumerate(shapes):
+            for axis, d in enumerate(shape or ()):
+                name = name_of(d)
+                if name is not None:
+                    places.setdefault(name, (i, axis))
+        self.names = tuple(places)
+        self._places = tuple(places.values())
+        checked = [
+            (i, axis, d)
+            for i, shape in enumerate(shapes)
+            for axis, d in enumerate(shape or ())
+            if places.get(name_of(d) or "") != (i, axis)
+        ]
+        sizes = Sizes()
+        self._checks = tuple((i, axis, sizes.number(d)) for i, axis, d in checked)
+        self._evaluate = sizes.compiled(self.names)
+
+    def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """The size of each name. SizesDiffer when a dimension is not what the others make it."""
+        found = tuple([shapes[i][axis] for i, axis in self._places])
+        expected = self._evaluate(found)
+        for i, axis, number in self._checks:
+            if shapes[i][axis] != expected[number]:
+                raise SizesDiffer(
+                    f"axis {axis} of input {i} is {shapes[i][axis]}, but {self.shapes[i][axis]} is {expected[number]}"  # type: ignore[index]
+                )
+        return found
+
+
+def name_of(d: Known) -> str | None:
+    """The name that a dimension is, if it is one."""
+    if not isinstance(d, Expr) or len(d.terms) != 1:
+        return None
+    ((monomial, c),) = d.terms.items()
+    return str(monomial[0]) if c == 1 and len(monomial) == 1 and not monomial[0].fn else None
+
+
+def unbound(expressions: Sequence[Known], names: Sequence[str]) -> list[str]:
+    """Names in expressions that no input gives a size to."""
+    have = set(names)
+    return sorted({n for e in expressions for n in dims.names(e)} - have)

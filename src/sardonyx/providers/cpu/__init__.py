@@ -1,0 +1,57 @@
+"""The CPU provider: groups of nodes compiled to native code for the chip at hand."""
+
+from __future__ import annotations
+
+import platform
+
+from sardonyx.errors import NotImplemented
+from sardonyx.ir.graph import Graph, Node
+from sardonyx.partition.provider import Claims, Declined, Executable, Part
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.threads import Settings, limit
+
+PRECISIONS = ("highest", "high", "medium")
+
+
+class CpuProvider:
+    """Claims what lowering can express; compiles it for one precision and team."""
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        *,
+        precision: str = "highest",
+        threads: int = 0,
+        settings: Settings | None = None,
+        max_memory: int | None = None,
+    ) -> None:
+        """``threads`` 0 takes what the machine allows; ``max_memory`` is in bytes."""
+        allowed = limit()
+        self.precision, self.max_memory = precision, max_memory
+        self.threads = min(threads, allowed.threads) if threads else allowed.threads
+        self.settings = settings or Settings()
+
+    def probe(self) -> str | None:
+        """None where the compiler was tested: Linux on x86-64 and on 64-bit Arm."""
+        if platform.system() != "Linux" or not (isa.is_x86() or isa.is_arm()):
+            return f"the compiler is not tested on {platform.system()} {platform.machine()}"
+        return None
+
+    def claims(self, graph: Graph) -> Claims:
+        from sardonyx.lower.claims import refusals
+
+        return refusals(graph)
+
+    def prepare(self, graph: Graph, owned: list[Node]) -> None:
+        """Nothing to rewrite: lowering works on the graph as it is."""
+
+    def compile(self, part: Part) -> Executable:
+        from sardonyx.lower.sizes import Refused
+        from sardonyx.providers.cpu.compile import compile_part
+        from sardonyx.providers.cpu.table import Unplannable
+
+        try:
+            return compile_part(part, self)
+        except (Refused, Unplannable, NotImplemented) as why:
+            raise Declined(str(why)) from why

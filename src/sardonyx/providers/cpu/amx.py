@@ -1,0 +1,137 @@
+"""Matrix tiles: eight registers of 16 rows of 64 bytes, and products of bf16 pairs between them.
+
+    zero(t)               t = 0
+    load(t, p, stride)    row r of t = the 64 bytes at p + r * stride
+    store(t, p, stride)   the reverse
+    dot_bf16(c, a, b)     c[m, n] += sum over j of a[m, 2j] b[j, 2n] + a[m, 2j+1] b[j, 2n+1]
+
+``dot_bf16`` sums the even and the odd products of a row in f32 accumulators of their own, fused, adds the two, and adds
+that to c; denormals count as zero wherever they come or go. Where the chip has no tiles, ordinary vectors do the same,
+bit for bit, on tiles that lie on the stack: a kernel written with tiles runs everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.providers.cpu.dsl import Kernel
+from sardonyx.providers.cpu.values import I8, POINTER, Buf, Operand, Val, f32, i8, i64, u32
+
+COUNT, ROWS, ROW_NBYTES = 8, 16, 64
+NBYTES = ROWS * ROW_NBYTES
+PAIRS = LANES = 16
+"""Pairs of bf16, or f32 elements, in a row."""
+
+_CONFIGURATION = (1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0)
+"""Palette 1; 64 bytes a row and 16 rows for each of the eight tiles: 64 bytes, as the chip reads them."""
+_SIGN, _EXPONENT, _HIGH_HALF = 0x8000_0000, 0x7F80_0000, 0xFFFF_0000
+
+
+class Tiles:
+    """The tile registers of one kernel, from ``configure`` to ``release``."""
+
+    def __init__(self, k: Kernel) -> None:
+        assert k.isa.amx, f"{k.isa.name} has no tiles"
+        self.k = k
+        self._stack = k.local(i8, COUNT * NBYTES) if k.isa.is_emulated else None
+
+    def configure(self) -> None:
+        """Every tile takes its full size, and is zero."""
+        if self._stack is not None:
+            for t in range(COUNT):
+                self.zero(t)
+            return
+        words = self.k.local(i64, len(_CONFIGURATION))
+        for i, word in enumerate(_CONFIGURATION):
+            words.store(i, word)
+        self.k.call("llvm.x86.ldtilecfg", words.ptr)
+
+    def release(self) -> None:
+        if self._stack is None:
+            self.k.call("llvm.x86.tilerelease")
+
+    def zero(self, t: int) -> None:
+        if self._stack is None:
+            self.k.call("llvm.x86.tilezero", I8(t))
+        else:
+            self._carry_out("tile_zero", _zero, self._tile(t))
+
+    def load(self, t: int, source: Buf, stride_nbytes: Operand = ROW_NBYTES) -> None:
+        self._check(source, stride_nbytes)
+        stride = self.k.value(stride_nbytes, i64)
+        if self._stack is None:
+            self.k.call("llvm.x86.tileloadd64", I8(t), source.ptr, stride.ir)
+        else:
+            self._carry_out("tile_load", _load, self._tile(t), source.ptr, self._as_pointer(stride))
+
+    def store(self, t: int, target: Buf, stride_nbytes: Operand = ROW_NBYTES) -> None:
+        self._check(target, stride_nbytes)
+        stride = self.k.value(stride_nbytes, i64)
+        if self._stack is None:
+            self.k.call("llvm.x86.tilestored64", I8(t), target.ptr, stride.ir)
+        else:
+            self._carry_out("tile_store", _store, self._tile(t), target.ptr, self._as_pointer(stride))
+
+    def dot_bf16(self, c: int, a: int, b: int) -> None:
+        if self._stack is None:
+            self.k.call("llvm.x86.tdpbf16ps", I8(c), I8(a), I8(b))
+        else:
+            self._carry_out("tile_dot_bf16", _dot_bf16, *(self._tile(t) for t in (c, a, b)))
+
+    # -- what the chip does, in ordinary instructions
+
+    def _tile(self, t: int) -> Any:
+        assert self._stack is not None
+        return self._stack.at(t * NBYTES).ptr
+
+    def _as_pointer(self, number: Val) -> Any:
+        return self.k.b.inttoptr(number.ir, POINTER)
+
+    def _carry_out(self, name: str, body: Any, *args: Any) -> None:
+        self.k.b.call(self.k.subroutine(name, len(args), body), list(args))
+
+    def _check(self, memory: Buf, stride_nbytes: Operand) -> None:
+        if not self.k.checked or memory.start is None:
+            return
+        rows = memory.as_type(i8)
+        for row in (rows, rows.at(self.k.value(stride_nbytes, i64) * (ROWS - 1))):
+            self.k.check_address(row.ptr, row.start, row.end, ROW_NBYTES, 1, None)
+
+
+def _zero(t: Buf) -> None:
+    words, zeros = t.as_type(u32), t.k.zeros(u32, LANES)
+    with t.k.loop(0, ROWS) as r:
+        words.store(r * LANES, zeros)
+
+
+def _load(t: Buf, source: Buf, stride: Buf) -> None:
+    with t.k.loop(0, ROWS) as r:
+        t.as_type(u32).store(r * LANES, source.at(r * stride.address()).as_type(u32).load(0, LANES))
+
+
+def _store(t: Buf, target: Buf, stride: Buf) -> None:
+    with t.k.loop(0, ROWS) as r:
+        target.at(r * stride.address()).as_type(u32).store(0, t.as_type(u32).load(r * LANES, LANES))
+
+
+def _dot_bf16(c: Buf, a: Buf, b: Buf) -> None:
+    k, sums = c.k, c.as_type(f32)
+    with k.loop(0, ROWS) as m:
+        even, odd = (k.var(k.zeros(f32, LANES)) for _ in range(2))
+        with k.loop(0, PAIRS) as j:
+            x, y = a.as_type(u32).load(m * PAIRS + j), b.as_type(u32).load(j * LANES, LANES)
+            for x_half, y_half, total in ((x << 16, y << 16, even), (x & _HIGH_HALF, y & _HIGH_HALF, odd)):
+                left = k.splat(_real(k, x_half), LANES)
+                total.set(_flushed(k, k.fma(left, _real(k, y_half), total.get())))
+        at = m * LANES
+        pair = _flushed(k, even.get() + odd.get())
+        sums.store(at, _flushed(k, _flushed(k, sums.load(at, LANES)) + pair))
+
+
+def _real(k: Kernel, bits: Val) -> Val:
+    """Bits as f32, denormals as zeros of their sign."""
+    return k.bitcast(k.select((bits & _EXPONENT).eq(0), bits & _SIGN, bits), f32)
+
+
+def _flushed(k: Kernel, v: Val) -> Val:
+    return _real(k, k.bitcast(v, u32))

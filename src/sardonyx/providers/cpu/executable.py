@@ -1,0 +1,227 @@
+"""A compiled part: shapes to plan, arrays to addresses, one native call, and errors with the node's name."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import Fail, InvalidArgument, OutOfBudget
+from sardonyx.interpret.bind import bind
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.program import Program
+from sardonyx.ir.graph import Value
+from sardonyx.lower.groups import View
+from sardonyx.ops.limits import check_elements
+from sardonyx.partition.provider import Memory, Part
+from sardonyx.plan.buckets import ceiling
+from sardonyx.plan.sizes import SizesDiffer
+from sardonyx.providers.cpu.constants import content
+from sardonyx.providers.cpu.dsl import Code, Context
+from sardonyx.providers.cpu.memory import address
+from sardonyx.providers.cpu.plans import Frame, Plan, Shape
+from sardonyx.providers.cpu.profile import Recorder, main_node
+from sardonyx.providers.cpu.table import Table
+from sardonyx.providers.cpu.threads import Settings, team_for, ticks_per_second
+from sardonyx.providers.cpu.threads import now as ticks_now
+
+Array = np.ndarray[Any, Any]
+
+MAX_SHAPES = 256
+"""Shapes whose sizes are remembered."""
+MAX_PLANS = 16
+
+
+class CpuExecutable:
+    """Runs a part by its step table."""
+
+    def __init__(
+        self,
+        part: Part,
+        table: Table,
+        views: Mapping[Value, View],
+        settings: Settings,
+        threads: int,
+        max_memory: int | None = None,
+    ) -> None:
+        """``max_memory`` bytes is the most that constants, intermediates and outputs of a run may take together."""
+        self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
+        self._settings, self._threads = settings, threads
+        self._kept = [content(s) for s in table.constants]
+        self._constants_nbytes = sum(a.nbytes for a in self._kept)
+        self._constants = np.array([address(a) for a in self._kept], np.int64)
+        self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
+        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._lock = threading.Lock()
+        self._first_input, self._first_output = table.first_input, table.first_output
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        shapes = tuple([a.shape for a in args])
+        shape = self._shapes.get(shapes)
+        if shape is None:
+            try:
+                shape = self._bind(shapes)
+            except SizesDiffer:
+                return self._without_plan(args, context)
+        results = [np.empty(dims, dtype) for dims, dtype in shape.outputs]
+        for i, place in context.places.items():
+            if _may_be_written(place, results[i], args):
+                results[i] = place
+        while not self._execute(shape, args, results, context):
+            pass
+        return results
+
+    def run_again(self, args: Sequence[Any]) -> list[Any] | None:
+        shape = self._shapes.get(tuple([a.shape for a in args]))
+        if shape is None or len(shape.slices) > 1:
+            return None
+        results = [np.empty(dims, dtype) for dims, dtype in shape.outputs]
+        while not self._execute(shape, args, results, None):
+            pass
+        return results
+
+    def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
+        """Fill the results; False if the run was stopped though nobody asked for it."""
+        frames = shape.plan.frames
+        team = team_for(self._settings)
+        try:
+            frame = frames.pop()
+        except IndexError:
+            frame = Frame(shape.plan, team, self._threads, self._constants)
+        try:
+            if frame.shape is not shape:
+                frame.take(shape)
+            bases, at = frame.bases, self._first_input
+            held: list[Array] = []
+            for a in args:
+                if not a.flags.c_contiguous:
+                    a = np.ascontiguousarray(a)
+                    held.append(a)
+                bases[at] = a.__array_interface__["data"][0]
+                at += 1
+            for a in results:
+                bases[at] = a.__array_interface__["data"][0]
+                at += 1
+            if context is None:
+                team.walk(frame.at, shape.threads)
+            else:
+                self._execute_watched(frame, shape, context)
+            return frame.slots[Context.ERROR] == 0 or self._goes_on(frame, context)
+        finally:
+            frames.append(frame)
+
+    def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
+        """With a cancel flag; in slices, so that signals are seen; perhaps with a deadline or a profile."""
+        slots, team = frame.slots, team_for(self._settings)
+        if context.deadline is not None:
+            left = context.deadline - time.monotonic()
+            slots[Context.DEADLINE] = max(1, ticks_now() + int(left * ticks_per_second()))
+        recorder = None if context.record is None else Recorder(self.table, shape.threads, slots)
+        context.watch(slots, Context.CANCEL)
+        try:
+            for first, last in shape.slices:
+                slots[Context.FIRST], slots[Context.LAST] = first, last
+                team.walk(frame.at, shape.threads)
+                if slots[Context.ERROR]:
+                    break
+        finally:
+            context.unwatch()
+            slots[Context.CANCEL] = slots[Context.DEADLINE] = slots[Context.FIRST] = slots[Context.PROFILE] = 0
+            slots[Context.LAST] = len(self.table.steps)
+        if recorder is not None:
+            recorder.report(context, self._views, shape.sizes)
+
+    def _goes_on(self, frame: Frame, context: RunContext | None) -> bool:
+        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run."""
+        slots = frame.slots
+        code, step, value = (int(slots[i]) for i in (Context.ERROR, Context.ERROR_STEP, Context.ERROR_VALUE))
+        slots[Context.ERROR] = slots[Context.STOP] = slots[Context.CANCEL] = 0
+        if code == Code.CANCELLED:
+            if context is None or not context.stop:
+                return False
+            raise Fail("Exiting due to terminate flag being set to true.")
+        if code == Code.LATE:
+            raise Fail("the run reached its deadline")
+        node = main_node(self.table.steps[step].nodes)
+        if code == Code.INDEX:
+            raise InvalidArgument(
+                f"Non-zero status code returned while running {node.label}: an index is out of bounds",
+                where=node.label,
+                got=value,
+            )
+        raise Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
+
+    def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
+        return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
+
+    def _memory(self, shape: Shape) -> Memory:
+        plan = shape.plan
+        outputs = sum(math.prod(dims) * dtype.itemsize for dims, dtype in shape.outputs)
+        scratch = plan.scratch_nbytes * self._threads
+        return Memory(self._constants_nbytes, plan.arena_nbytes, plan.live_nbytes, scratch, outputs)
+
+    def _bind(self, shapes: tuple[tuple[int, ...], ...], *, remember: bool = True) -> Shape:
+        """Sizes, checks and a plan for shapes not seen lately."""
+        table = self.table
+        sizes = table.binding(shapes)
+        values = np.array(table.evaluate(sizes), np.int64)
+        for number, allowed, least, what in table.checks:
+            size = values[number]
+            if (allowed and size not in values[allowed]) or (least is not None and size < least):
+                raise SizesDiffer(f"{what}: {size}")
+        shape = Shape(self._plan(sizes, values), sizes, values, self._threads)
+        for dims, dtype in shape.outputs:
+            check_elements(int(np.prod(dims, dtype=np.float64)), dtype, "an output")
+        if not remember:
+            return shape
+        peak = self._memory(shape).peak_nbytes
+        if self._max_memory is not None and peak > self._max_memory:
+            raise OutOfBudget(
+                "a run of these shapes needs more than max_memory",
+                expected=f"{self._max_memory} bytes",
+                got=f"{peak} bytes",
+            )
+        with self._lock:
+            self._shapes[shapes] = shape
+            if len(self._shapes) > MAX_SHAPES:
+                self._shapes.popitem(last=False)
+        return shape
+
+    def _plan(self, sizes: tuple[int, ...], values: Array) -> Plan:
+        bucket = tuple(ceiling(s) for s in sizes)
+        with self._lock:
+            for key in (bucket, sizes):
+                plan = self._plans.get(key)
+                if plan is not None and plan.fits(values):
+                    self._plans.move_to_end(key)
+                    return plan
+        key, plan = bucket, self._planned(bucket)
+        if plan is None or not plan.fits(values):
+            key, plan = sizes, Plan(self.table, values)
+        with self._lock:
+            self._plans[key] = plan
+            if len(self._plans) > MAX_PLANS:
+                self._plans.popitem(last=False)
+        return plan
+
+    def _planned(self, sizes: tuple[int, ...]) -> Plan | None:
+        try:
+            return Plan(self.table, np.array(self.table.evaluate(sizes), np.int64))
+        except SizesDiffer:
+            return None
+
+    def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        """Shapes that do not fit the model's dimensions: node by node, which computes or says what is wrong."""
+        return Program(self.part.nodes, self.part.inputs, self.part.outputs, bind).run(args, context)
+
+
+def _may_be_written(place: Array, result: Array, args: Sequence[Array]) -> bool:
+    """Whether an output may be computed right into a caller's array."""
+    fits = place.shape == result.shape and place.dtype == result.dtype
+    usable = place.flags.c_contiguous and place.flags.writeable and place.flags.aligned
+    return fits and usable and not any(np.may_share_memory(place, a) for a in args)

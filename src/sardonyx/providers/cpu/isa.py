@@ -1,0 +1,173 @@
+"""What the machine at hand can do, as far as kernels ask: vector width, registers, matrix tiles, caches.
+
+An ``Isa`` has two sides. Its *shape* (lanes, registers, tiles) decides which kernels are written; its *target* (CPU name
+and features) decides what LLVM makes of them. ``SARDONYX_CPU`` names a real CPU, and both follow it: on a machine of that
+family the code is exactly that CPU's. On a machine of another family the shape is kept and tile instructions are carried
+out by ordinary ones, so that every kernel can be tested everywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from sardonyx import knobs
+from sardonyx.errors import InvalidArgument
+
+KIB = 1 << 10
+
+
+@dataclass(frozen=True)
+class Isa:
+    """One instruction set, as kernels see it."""
+
+    name: str
+    """``amx``, ``avx512``, ``avx2``, ``neon`` or ``generic``."""
+    cpu: str
+    """The CPU whose code is emitted, in LLVM's words."""
+    features: str
+    """What LLVM is told beside the CPU's name."""
+    lanes: int
+    """f32 elements in a vector register."""
+    registers: int
+    amx: bool = False
+    """Matrix tiles with bf16 products."""
+    bf16_dot: bool = False
+    """A vector instruction that adds products of bf16 pairs to f32."""
+    is_emulated: bool = False
+    """Tiles and pair products are carried out by ordinary instructions."""
+    l1_nbytes: int = 32 * KIB
+    l2_nbytes: int = 1024 * KIB
+    l3_nbytes: int = 8192 * KIB
+
+    @property
+    def key(self) -> str:
+        """What compiled code depends on. Cache sizes are not part of it: they reach kernels as parameters."""
+        return f"{self.name}/{self.cpu}/{self.features}/{self.lanes}/{self.registers}/{self.is_emulated:d}"
+
+
+WIDE = "-prefer-256-bit"
+"""Left alone, LLVM takes vectors of half the width on these CPUs."""
+
+_X86: dict[str, Isa] = {
+    "sapphirerapids": Isa("amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True),
+    "cooperlake": Isa("avx512", "cooperlake", WIDE, 16, 32, bf16_dot=True),
+    "cascadelake": Isa("avx512", "cascadelake", WIDE, 16, 32),
+    "skylake-avx512": Isa("avx512", "skylake-avx512", WIDE, 16, 32),
+    "haswell": Isa("avx2", "haswell", "", 8, 16),
+    "x86-64": Isa("generic", "x86-64", "", 4, 16),
+}
+_ARM: dict[str, Isa] = {
+    "neoverse-n1": Isa("neon", "neoverse-n1", "", 4, 32),
+    "generic": Isa("neon", "generic", "", 4, 32),
+}
+CPUS = {**_X86, **_ARM}
+"""The CPUs that ``SARDONYX_CPU`` may name."""
+
+
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def is_arm() -> bool:
+    return platform.machine().lower() in ("aarch64", "arm64")
+
+
+def current() -> Isa:
+    """The instruction set to use: the host's, or the one that ``SARDONYX_CPU`` asks for."""
+    return named(knobs.CPU.get())
+
+
+@cache
+def named(cpu: str | None) -> Isa:
+    """The host's instruction set, or that of a CPU by name."""
+    if cpu is None:
+        return _sized(_host())
+    if cpu not in CPUS:
+        raise InvalidArgument(f"{knobs.CPU.name} does not know this CPU", expected=list(CPUS), got=cpu)
+    asked = CPUS[cpu]
+    if is_x86() and cpu in _X86:
+        lacking = _lacking(asked)
+        if asked.amx and not lacking and not allow_tiles():
+            lacking = ["permission for tiles"]
+        if lacking:
+            raise InvalidArgument(f"this machine cannot run code for {cpu}", got=f"no {', '.join(lacking)}")
+        return _sized(asked)
+    if is_arm() and cpu in _ARM:
+        return _sized(asked)
+    host = _host()
+    return _sized(replace(asked, cpu=host.cpu, features=host.features, is_emulated=True))
+
+
+def _host() -> Isa:
+    import llvmlite.binding as llvm
+
+    cpu, has = llvm.get_host_cpu_name(), _features()
+    flags = llvm.get_host_cpu_features().flatten()
+    if is_x86():
+        wide = f"{flags},{WIDE}"
+        if not _lacking(CPUS["skylake-avx512"]):
+            amx = not _lacking(CPUS["sapphirerapids"]) and allow_tiles()
+            return Isa("amx" if amx else "avx512", cpu, wide, 16, 32, amx=amx, bf16_dot="avx512bf16" in has)
+        if not _lacking(CPUS["haswell"]):
+            return Isa("avx2", cpu, flags, 8, 16)
+        return Isa("generic", cpu, flags, 4, 16)
+    if is_arm():
+        return Isa("neon", cpu, flags, 4, 32)
+    return Isa("generic", cpu, flags, 4, 16)
+
+
+_NEEDS = {
+    "amx": ("amx-tile", "amx-bf16", "avx512f", "avx512bw", "avx512vl", "avx512dq"),
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
+    "avx2": ("avx2", "fma", "f16c"),
+    "generic": (),
+}
+
+
+def _features() -> frozenset[str]:
+    import llvmlite.binding as llvm
+
+    return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
+
+
+def _lacking(isa: Isa) -> list[str]:
+    needed = (*_NEEDS[isa.name], *(("avx512bf16",) if isa.bf16_dot else ()))
+    return [name for name in needed if name not in _features()]
+
+
+@cache
+def allow_tiles() -> bool:
+    """Ask Linux for the tile registers, once in a process; False when it refuses."""
+    if not is_x86() or platform.system() != "Linux":
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    libc = ctypes.CDLL(None)
+    libc.syscall.restype = ctypes.c_long
+    return bool(libc.syscall(arch_prctl, request_permission, tile_data) == 0)
+
+
+def _sized(isa: Isa) -> Isa:
+    sizes = _cache_sizes()
+    return replace(isa, **sizes) if sizes else isa
+
+
+@cache
+def _cache_sizes() -> dict[str, int]:
+    """The data caches of the first CPU this process may use, from sysfs; whatever is not told keeps its default."""
+    if not hasattr(os, "sched_getaffinity"):
+        return {}
+    cpu = min(os.sched_getaffinity(0))
+    found: dict[str, int] = {}
+    for entry in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+        try:
+            kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind != "Instruction" and size.endswith("K"):
+                found[f"l{int(level)}_nbytes"] = int(size[:-1]) * KIB
+        except (OSError, ValueError):
+            continue
+    return {name: nbytes for name, nbytes in found.items() if name in ("l1_nbytes", "l2_nbytes", "l3_nbytes")}

@@ -1,0 +1,77 @@
+"""Contractions: which kernel carries out a sum of products, and the steps that bring its operands there.
+
+tiles          bf16 parts on AMX (``gemm_amx``), where they pay at the precision asked for
+multiply-adds  vectors (``gemm``), for every type, from B in panels of the sums' type, or of a narrower one if B is
+               stored so or the precision allows bf16
+"""
+
+from __future__ import annotations
+
+from sardonyx.dtypes import DType
+from sardonyx.errors import NotImplemented
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Apply, Contraction
+from sardonyx.providers.cpu.kernels import gemm, gemm_amx
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.matrices import Problem, batch_args, problem
+from sardonyx.providers.cpu.kernels.pack import packed_a, packed_b
+from sardonyx.providers.cpu.kernels.split import Cache, weight_is_plain
+from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i32, i64, register_dtype, u32, u64
+
+SUMMED = (f32, f64, f16, bf16, i32, i64, u32, u64)
+
+
+def supports(a: DType, b: DType) -> str | None:
+    """Why operands of these types are not multiplied here; None if they are."""
+    for dtype in (a, b):
+        if dtype not in SUMMED:
+            return f"sums of {dtype} products are not compiled"
+    return None if register_dtype(a) is register_dtype(b) else f"{a} times {b} is not compiled"
+
+
+def steps(group: Contraction, target: Target, cache: Cache | None = None) -> list[Step]:
+    """The contraction as steps; ``cache`` holds what earlier groups of the same compilation split into parts."""
+    reason = supports(group.a.dtype, group.b.dtype)
+    if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        reason = "a reduction follows the sums"
+    if reason is not None:
+        raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    p = problem(group)
+    parts = gemm_amx.parts_for(p, target)
+    if parts is not None:
+        return gemm_amx.steps(p, parts, target, {} if cache is None else cache)
+    return multiply_adds(p, target)
+
+
+def multiply_adds(p: Problem, target: Target) -> list[Step]:
+    """The contraction on vectors."""
+    isa, epilogue = target.isa, Epilogue.of(p)
+    dtype = register_dtype(p.a.dtype)
+    shape = gemm.Shape.of(isa, dtype, p.n)
+    stored, why = storage_dtype(p, target)
+    before_a, a = packed_a(p, dtype)
+    before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa)
+    spec = gemm.gemm(dtype=dtype, b_dtype=stored, epilogue=epilogue, shape=shape)
+    panels = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
+    args = {
+        **a.args("a"), **panels, **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
+        "band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p),
+    }  # fmt: skip
+    scratch = gemm.scratch_nbytes(shape, isa, dtype, stored)
+    nbytes = dims.known(dims.mul(b.storage.elements, stored.bits // 8)) or 0
+    variant = f"{shape.rows} x {shape.vectors} vectors of {dtype}: {why}"
+    step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, variant)
+    return [*before_a, *before_b, step]
+
+
+def storage_dtype(p: Problem, target: Target) -> tuple[DType, str]:
+    """The type in which B's panels are stored, and why."""
+    b, isa = p.b, target.isa
+    tensor = p.weight
+    if tensor is None:
+        return register_dtype(b.dtype), "B is packed at each run"
+    if target.precision == "medium" and b.dtype is f32 and weight_is_plain(tensor.peek()):
+        return bf16, "B in bf16, as the precision allows"
+    no_tiles = "tiles do not pay or do not carry it" if isa.amx else f"no tiles on {isa.name}"
+    return b.dtype, no_tiles if b.dtype in (f32, f16, bf16) else "exact"

@@ -1,0 +1,136 @@
+"""What follows a sum of products element by element, as contraction kernels write it.
+
+An ``Epilogue`` is a constant of a kernel: the expression, and for each further operand and output its type and the
+class of its stride along a row. Row, column and batch strides are run-time numbers, so an operand is a bias, a
+residual, a number for each row or a single one by its strides alone.
+
+A kernel declares ``epilogue.params``, binds them with ``Finish`` for one matrix of the batch, and gives it tiles of
+sums that lie in scratch memory. There they are in L1, one load away: the expression is written once (twice, for a
+row's masked rest) however many registers a kernel sums in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sardonyx.dtypes import DType
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Apply, Expression
+from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val
+from sardonyx.providers.cpu.kernels import scalar
+from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, matrix_at, matrix_params, number
+from sardonyx.providers.cpu.steps import Ref
+from sardonyx.providers.cpu.values import Buf, Operand, register_dtype
+
+UNIT, SAME, STRIDED = "unit", "same", "strided"
+
+
+@dataclass(frozen=True)
+class Access:
+    """A further operand, or an output: its type, and its stride along a row: 1, 0 or any."""
+
+    dtype: DType
+    columns: str
+
+    @staticmethod
+    def of(matrix: Matrix, n: Known) -> Access:
+        if matrix.column == 1 or n == 1:
+            return Access(matrix.dtype, UNIT)
+        return Access(matrix.dtype, SAME if matrix.column == 0 else STRIDED)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The constant part of an epilogue."""
+
+    expression: Expression
+    extra: tuple[Access, ...]
+    outputs: tuple[Access, ...]
+    batch_axes: int
+
+    @staticmethod
+    def of(p: Problem) -> Epilogue:
+        extra, outputs = (tuple(Access.of(x, p.n) for x in xs) for xs in (p.extra, p.outputs))
+        return Epilogue(p.expression, extra, outputs, len(p.batch))
+
+    @cached_property
+    def names(self) -> tuple[tuple[str, Access], ...]:
+        extra = [(f"x{i}", x) for i, x in enumerate(self.extra)]
+        return (*extra, *((f"y{i}", y) for i, y in enumerate(self.outputs)))
+
+    @property
+    def params(self) -> Params:
+        return {p: t for name, x in self.names for p, t in matrix_params(name, x.dtype, self.batch_axes).items()}
+
+    def args(self, p: Problem) -> dict[str, Ref | Known | float]:
+        given = (*p.extra, *p.outputs)
+        return {a: v for (name, _), x in zip(self.names, given, strict=True) for a, v in x.args(name).items()}
+
+    @property
+    def writes(self) -> frozenset[str]:
+        return frozenset(f"y{i}" for i in range(len(self.outputs)))
+
+
+class Finish:
+    """An epilogue inside a kernel, for one matrix of the batch."""
+
+    def __init__(
+        self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val] = ()
+    ) -> None:
+        """``memory`` holds the values of ``epilogue.params``; ``batch`` is the matrix's index along each batch axis."""
+        self.k, self.epilogue, self.n = k, epilogue, n
+        self._memory = memory
+        self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
+
+    def tile(self, sums: Buf, stride: Operand, row: Val, rows: Operand, column: Val, columns: Operand) -> None:
+        """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j)."""
+        k = self.k
+        lanes = k.lanes * 32 // max(sums.dtype.bits, 32)
+        with k.loop(0, rows) as i:
+            for t in k.tiles(columns, lanes):
+                v = sums.at(i * stride).load(t)
+                self._put(row + i, Tile(column + t.index, t.lanes, t.mask), v)
+
+    def _put(self, row: Operand, t: Tile, sums: Val) -> None:
+        """Finish the sums of ``row`` at the columns of ``t``, whose mask leaves out those that do not exist."""
+        k, e = self.k, self.epilogue
+        expression, count = e.expression, len(e.extra)
+        values = [sums, *(self._load(name, x, row, t) for name, x in e.names[:count])]
+        for step in expression.steps:
+            assert isinstance(step, Apply), "an epilogue works element by element"
+            types = [expression.dtype_of(i) for i in step.args]
+            values.append(scalar.emit(k, step.program, [values[i] for i in step.args], types))
+        for (name, y), result in zip(e.names[count:], expression.results, strict=True):
+            self._store(name, y, row, t, values[result])
+
+    def _row(self, name: str, row: Operand) -> Buf:
+        return self._at[name].at(self._number(name, "row") * row)
+
+    def _number(self, name: str, stride: str) -> Val:
+        return number(self._memory, f"{name}_{stride}")
+
+    def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
+        at = self._row(name, row)
+        if x.columns == UNIT:
+            return at.load(t)
+        if x.columns == SAME:
+            return self.k.splat(at.load(), t.lanes)
+        k, local = self.k, self.k.local(register_dtype(x.dtype), t.lanes)
+        with k.loop(0, self._existing(t)) as j:
+            local.store(j, at.load((t.index + j) * self._number(name, "col")))
+        return local.load(0, t.lanes)
+
+    def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
+        at = self._row(name, row)
+        if y.columns == UNIT:
+            at.store(t, value)
+            return
+        k, local = self.k, self.k.local(value.dtype, t.lanes)
+        local.store(0, value)
+        with k.loop(0, self._existing(t)) as j:
+            at.store((t.index + j) * self._number(name, "col"), local.load(j))
+
+    def _existing(self, t: Tile) -> Val:
+        return self.k.min(self.n - t.index, t.lanes)

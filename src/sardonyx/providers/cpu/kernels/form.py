@@ -1,0 +1,94 @@
+"""What is constant about a sweep: the expression, its passes, and how views lie along the vector axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from sardonyx.dtypes import DType
+from sardonyx.lower.groups import Expression
+from sardonyx.providers.cpu.dsl import Params
+from sardonyx.providers.cpu.kernels.passes import Schedule
+from sardonyx.providers.cpu.values import i64, register_dtype
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a kernel reads or writes a view."""
+
+    dtype: DType
+    kind: str
+    """The class of its stride along the vector axis."""
+    is_of_row: bool
+    """It has one element for each row."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about a sweep."""
+
+    expression: Expression
+    inputs: tuple[Access, ...]
+    outputs: tuple[Access, ...]
+    outer: int
+    """Axes that are walked row by row, without the vector axis."""
+    swept: int
+    """Axes of a row."""
+    is_columnar: bool
+    """Vectors lie along an axis of their own, between the outer and the swept ones."""
+    piece: int
+    """Elements of the vector axis that are one row, or one block of rows; 0: all."""
+    may_keep: bool
+
+    @property
+    def axes(self) -> int:
+        return self.outer + self.is_columnar + self.swept
+
+    @property
+    def vector_axis(self) -> int:
+        return self.outer if self.is_columnar else self.axes - 1
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        rows, results = (frozenset(i for i, a in enumerate(x) if a.is_of_row) for x in (self.inputs, self.outputs))
+        return Schedule(self.expression, rows, results, self.may_keep)
+
+    @property
+    def is_strip(self) -> bool:
+        """Rows are reduced side by side in one pass that stores nothing: then memory can be read in its own order."""
+        passes = self.schedule.passes
+        return self.is_columnar and len(passes) == 1 and not passes[0].stores
+
+    @property
+    def kept_itemsize(self) -> int:
+        """Bytes of an element of the widest kept value."""
+        types = (register_dtype(self.expression.dtype_of(v)) for v in self.schedule.kept)
+        return max((t.bits // 8 for t in types), default=0)
+
+    @property
+    def strip_nbytes(self) -> int:
+        """Bytes that the states of a strip take."""
+        if not self.is_strip:
+            return 0
+        states = (
+            2 if self.schedule.reduction(r).kind.startswith("arg") else 1 for r in self.schedule.passes[0].reductions
+        )
+        return sum(states) * 8 * self.piece
+
+    def lanes(self, machine: int) -> int:
+        """Lanes of a vector: a register of the widest type that occurs."""
+        e = self.expression
+        types = {*e.operands, *(s.dtype for s in e.steps), *(a.dtype for a in self.outputs)}
+        return max(1, machine * 32 // max(register_dtype(t).bits for t in types))
+
+
+def params(form: Form) -> Params:
+    """Memory ``m``, extents ``n``, strides ``s``, steps from piece to piece ``p``; how many elements are reduced."""
+    views = (*form.inputs, *form.outputs)
+    return {
+        **{f"m{v}": (access.dtype,) for v, access in enumerate(views)},
+        **{f"n{i}": i64 for i in range(form.axes)},
+        **{f"s{v}_{i}": i64 for v in range(len(views)) for i in range(form.axes)},
+        **({f"p{v}": i64 for v in range(len(views))} if form.piece else {}),
+        "count": i64,
+    }

@@ -1,0 +1,27 @@
+"""Elementary functions of vectors: without library calls, and without branches but for huge angles and remainders.
+
+Each takes and gives f32 or f64, and treats NaN, infinities, -0.0, denormal arguments and results, and overflow as C's
+library does. ``benchmarks/ulp.py`` measures their errors.
+"""
+
+from sardonyx.providers.cpu.kernels.angles import acos, asin, atan, cos, sin, tan
+from sardonyx.providers.cpu.kernels.exponentials import (
+    acosh,
+    asinh,
+    atanh,
+    cosh,
+    erf,
+    exp,
+    exp_nonpositive,
+    expm1,
+    log,
+    log1p,
+    sinh,
+    tanh,
+)
+from sardonyx.providers.cpu.kernels.powers import fmod, pow, pow_constant
+
+__all__ = [
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp_nonpositive", "expm1", "fmod",
+    "log", "log1p", "pow", "pow_constant", "sin", "sinh", "tan", "tanh",
+]  # fmt: skip

@@ -1,0 +1,217 @@
+"""Matrix products by vector multiply-adds, from a packed right operand.
+
+The right operand lies in panels (``pack``): [n / NR][k][NR], NR columns of a panel being NV vectors. The innermost
+loop holds a tile of MR rows and NV vectors of sums in registers and adds, for each k, the product of MR single
+elements of A with NV vectors of B. MR and NV fill the register file (``Shape.of``); a tile at the lower edge has
+fewer rows.
+
+**Order of sums.** Each element is summed from k = 0 upwards in runs of ``RUN`` terms, each run from zero, and the
+runs are added in order. The order is the same for every tile height, thread count, blocking and machine (one without
+fused multiply-adds rounds products as well); runs keep the error of long sums near that of short ones.
+
+**Cache blocking.** With s bytes in an element, a run of a panel takes RUN * NR * s bytes (32 KiB with AVX-512, 16
+with AVX2 and NEON) and is read from L1 by all row tiles of a block before the next one is touched, while the rows of
+A come from L2: per k, MR * s bytes for MR * NV multiply-adds. So that they do, blocks are ordered in bands of rows,
+whose part of A, rows * k * s bytes, fills half of L2; within a band, panel by panel, so that B is read once for each
+band. The grid of work is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for
+each row where k is long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid
+would have less than ``GRID`` parts. It follows from the sizes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.dsl import Kernel, Params, Val, Var, i64, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.matrices import (
+    batch_count,
+    batch_indices,
+    batch_params,
+    matrix_at,
+    matrix_params,
+    number,
+)
+from sardonyx.providers.cpu.values import Buf
+
+RUN, BLOCK, GRID = 256, 48, 64
+LINE_NBYTES = 64
+CHAINS = 8
+"""Independent sums that keep two multiply-add units of latency 4 busy."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The register tile: ``rows`` times ``vectors`` sums."""
+
+    rows: int
+    vectors: int
+    by_lane: bool
+    """Elements of A are loaded as vectors and multiplied lane by lane, as NEON can; otherwise they are repeated."""
+
+    @staticmethod
+    def of(isa: Isa, dtype: DType, n: Known) -> Shape:
+        """As many vectors as the columns fill, and as many rows as the registers hold.
+
+        Sums take rows * vectors registers, B ``vectors``, and A one, or with ``by_lane`` one for each row.
+        """
+        by_lane = isa.name == "neon"
+        most = 4 if by_lane else 2
+        vectors = max(1, min(most, -(-n // lanes_of(isa.lanes, dtype)))) if isinstance(n, int) else most
+        if by_lane:
+            return Shape({1: 12, 2: 8, 3: 7, 4: 5}[vectors], vectors, True)
+        return Shape(12 if isa.registers >= 32 else 6, vectors, False)
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """The tile heights that have a loop of their own; others take the next one, their last row repeated.
+
+        Below ``CHAINS`` sums the latency of additions is the limit, and fewer rows take as long.
+        """
+        filled = -(-CHAINS // self.vectors)
+        return (1, *(h for h in (filled, 2 * filled) if 1 < h < self.rows - 1), self.rows)
+
+    @property
+    def block(self) -> int:
+        """Row tiles of a block."""
+        return BLOCK // self.rows
+
+    def columns(self, isa: Isa, dtype: DType) -> int:
+        """NR, the columns of a panel."""
+        return self.vectors * lanes_of(isa.lanes, dtype)
+
+
+def lanes_of(lanes: int, dtype: DType) -> int:
+    """Elements of a vector register in which products of this type are summed."""
+    return lanes * 32 // max(dtype.bits, 32)
+
+
+def scratch_nbytes(shape: Shape, isa: Isa, dtype: DType, b_dtype: DType) -> int:
+    """The sums of a block, and a run of a panel that is not stored in their type."""
+    rows = shape.block * shape.rows + (RUN if b_dtype is not dtype else 0)
+    return rows * shape.columns(isa, dtype) * dtype.bits // 8
+
+
+def _params(dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: Shape) -> Params:
+    axes = epilogue.batch_axes
+    return {
+        **matrix_params("a", dtype, axes), "b": (b_dtype,), **{f"b_batch{i}": i64 for i in range(axes)},
+        **batch_params(axes), "m": i64, "n": i64, "depth": i64, "band_nbytes": i64, **epilogue.params,
+    }  # fmt: skip
+
+
+@kernel(_params)
+def gemm(
+    k: Kernel, m: Val, n: Val, depth: Val, band_nbytes: Val,
+    *, dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: Shape, **memory: Any,
+) -> None:  # fmt: skip
+    """The products of a batch. ``a`` has unit stride along k and the type of the sums."""
+    axes = epilogue.batch_axes
+    nr = shape.vectors * lanes_of(k.lanes, dtype)
+    panels = (n + (nr - 1)) // nr
+    count = batch_count(k, memory, axes)
+    tiles = (m + (shape.rows - 1)) // shape.rows
+    most, least = (tiles + 1) // 2, (tiles + (shape.block - 1)) // shape.block
+    wanted = (k.const(GRID) + (panels * count - 1)) // k.max(panels * count, 1)
+    blocks = k.max(least, k.min(most, wanted))
+    block_nbytes = depth * k.max(m // k.max(blocks, 1), 1) * (dtype.bits // 8)
+    band = k.min(k.max(band_nbytes // k.max(block_nbytes, 1), 1), k.max(blocks, 1))
+    sums = k.scratch(dtype)
+    wide = sums.at(shape.block * shape.rows * nr)
+    with k.share(count * panels * blocks) as at:
+        index, rest = at // (panels * blocks), at % (panels * blocks)
+        first = rest // (band * panels) * band
+        within = rest % (band * panels)
+        height = k.min(band, blocks - first)
+        panel, block = within // height, first + within % height
+        batch = batch_indices(k, memory, index, axes)
+        a = matrix_at(memory, "a", batch)
+        b = matrix_at(memory, "b", batch).at(panel * nr * depth)
+        top, bottom = block * tiles // blocks, (block + 1) * tiles // blocks
+        a_row = number(memory, "a_row")
+        with k.loop(0, k.max(depth, 1), RUN) as start:
+            length = k.min(depth - start, RUN)
+            run, following = b.at(start * nr), b.at((start + length) * nr)
+            if b_dtype is not dtype:
+                with k.when(m - top * shape.rows > shape.heights[-2]):
+                    _widen(k, run, wide, length * nr)
+            with k.loop(top, bottom) as tile:
+                row = tile * shape.rows
+                rows = k.min(m - row, shape.rows)
+                corner = a.at(row * a_row + start)
+                partial = sums.at((tile - top) * (shape.rows * nr))
+                for low, high in zip((0, *shape.heights), shape.heights, strict=False):
+                    with k.when((rows > low) & (rows <= high)):
+                        given = [corner.at(a_row * k.min(rows - 1, r)) for r in range(high)]
+                        if high < shape.rows:
+                            found = _tile(k, given, run, length, dtype, shape)
+                        else:
+                            ahead = following.at(_share(k, tile - top, shape, nr, b_dtype))
+                            found = _tile(k, given, run if b_dtype is dtype else wide, length, dtype, shape, ahead)
+                        _add(k, found, partial, start > 0)
+        finish = Finish(k, epilogue, memory, n, batch)
+        columns = k.min(n - panel * nr, nr)
+        with k.loop(top, bottom) as tile:
+            row = tile * shape.rows
+            rows = k.min(m - row, shape.rows)
+            finish.tile(sums.at((tile - top) * (shape.rows * nr)), nr, row, rows, panel * nr, columns)
+
+
+def _share(k: Kernel, tile: Val, shape: Shape, nr: int, dtype: DType) -> Val:
+    """Which elements a row tile fetches ahead: one cache line of what a round of its loop uses, each tile another."""
+    steps = lanes_of(k.lanes, dtype) if shape.by_lane else 1
+    lines = max(steps * nr * dtype.bits // 8 // LINE_NBYTES, 1)
+    return tile % lines * (LINE_NBYTES * 8 // dtype.bits)
+
+
+def _tile(
+    k: Kernel, a: list[Buf], b: Buf, length: Val, dtype: DType, shape: Shape, ahead: Buf | None = None
+) -> list[list[Var]]:
+    """The sums of one run: rows of A by a panel. What follows the run, at ``ahead``, is fetched into L2 meanwhile."""
+    lanes = lanes_of(k.lanes, dtype)
+    sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in a]
+    is_fused = dtype.is_float and k.isa.name != "generic"
+
+    def step(b: Buf, elements: list[Val]) -> None:
+        columns = [b.load(j * lanes, lanes) for j in range(shape.vectors)]
+        for row, x in zip(sums, elements, strict=True):
+            for total, y in zip(row, columns, strict=True):
+                total.set(k.fma(x, y, total) if is_fused else total + x * y)
+
+    nr = shape.vectors * lanes
+    whole = k.const(0)
+    if shape.by_lane and len(a) == shape.rows:
+        whole = length & -lanes
+        with k.loop(0, whole, lanes) as p:
+            vectors, at = [x.load(p, lanes) for x in a], b.at(p * nr)
+            if ahead is not None:
+                ahead.prefetch(p * nr, locality=2)
+            for i in range(lanes):
+                step(at.at(i * nr), [v.shuffle([i] * lanes) for v in vectors])
+    with k.loop(whole, length) as p:
+        if ahead is not None and not shape.by_lane:
+            ahead.prefetch(p * nr, locality=2)
+        step(b.at(p * nr), [k.splat(x.load(p), lanes) for x in a])
+    return sums
+
+
+def _widen(k: Kernel, run: Buf, to: Buf, elements: Val) -> None:
+    """A run in the type of the sums, for the high tiles of a block; others do as they load."""
+    lanes = lanes_of(k.lanes, to.dtype)
+    with k.loop(0, elements, lanes) as i:
+        to.store(i, run.load(i, lanes))
+
+
+def _add(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val) -> None:
+    """Add a run to the sums of those before it."""
+    lanes = found[0][0].lanes
+    places = [(i * lanes, total) for i, total in enumerate(total for row in found for total in row)]
+    with k.when(is_later):
+        for at, total in places:
+            total.set(into.load(at, lanes) + total)
+    for at, total in places:
+        into.store(at, total)

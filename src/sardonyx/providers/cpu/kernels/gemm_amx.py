@@ -1,0 +1,445 @@
+"""Matrix products on tiles, from operands in bf16 parts (``split``).
+
+A product of numbers is the sum of the products of their parts that matter: of one part each, 1 (bf16); of two, 3, whose
+error is about 2^-16; of three, 6, whose error is below that of f32 sums. The innermost loop holds 2 x 2 tiles of sums,
+32 rows by 32 columns, and walks along k by steps of 32, with two tiles of each operand loaded at a time.
+
+**Order of sums.** Every element adds the products of step 0, then of step 1, and so on, in the order of ``PRODUCTS``,
+in runs of ``RUN`` steps. With one or two parts a run goes on from the sums of the one before. With three it begins at
+zero and is added to them: six additions a step would otherwise round at the size of the whole sum. (Error against exact
+at k = 768 and 3072: 1.0e-7 and 1.3e-7, where one run for all has 2.1e-7 and 4.4e-7.) Rows, threads and blocking change
+nothing.
+
+**Cache blocking.** A step of one part reads 2 KiB of each operand for four products of 16 cycles: 64 bytes a cycle,
+more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip with tiles, and stays there while the row
+panels of a group pass by, and only A comes from L2. A group has 4 to 8 row panels; if its A, over all of k, fits into
+half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that it comes from L3 once
+for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels.
+
+**What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
+finished row by row between the products of the next one, in the cycles that those leave to the vector units.
+
+**Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
+made anew from the numbers themselves, by f32 multiply-adds along k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.providers.cpu.dsl import Kernel, Params, Val, i64, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.matrices import (
+    Problem,
+    batch_args,
+    batch_count,
+    batch_indices,
+    batch_params,
+    matrix_at,
+    matrix_params,
+    number,
+    of_known,
+)
+from sardonyx.providers.cpu.kernels.split import (
+    CHUNK,
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    Cache,
+    count_of,
+    split_a,
+    split_b,
+    step_elements,
+    tiled_params,
+    weight_is_plain,
+    whole,
+)
+from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, i32
+
+PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
+    1: ((0, 0),),
+    2: ((1, 0), (0, 0), (0, 1)),
+    3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)),
+}
+"""Which parts of A meet which of B: each product after the first needs one new pair of tiles, but for the last."""
+PARTS = {"medium": 1, "high": 2, "highest": 3}
+"""How many parts a precision takes."""
+
+RUN = {1: 12, 2: 6, 3: 4}
+"""Steps of a run, by parts."""
+
+SQUARE = PANEL * PANEL
+SQUARE_NBYTES = SQUARE * 4
+COLUMNS = 8
+EXACT_ROWS = 4
+"""Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
+
+LEAST_ROWS = {1: 1, 2: 8, 3: 16}
+"""Rows from which tiles are faster than f32 multiply-adds. A step of a square takes 64, 192 or 384 cycles whatever its
+rows, multiply-adds 32 cycles a row: equal at 2, 6 and 12. One row waits for memory, where one part has half the bytes
+of f32 to read, and three have 1.5 times as many."""
+LEAST_COLUMNS = 64
+"""Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
+cycle for a number. Where B is split at each run too, rows must be as many."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the innermost loop is written; none of it changes a result."""
+
+    unroll: int = 1
+    """Steps written out."""
+    is_early: bool = True
+    """A tile is loaded as soon as the last product of what it replaces is under way; else just before it is needed."""
+    ahead_a: int = 0
+    ahead_b: int = 0
+    """Steps by which an operand is fetched into L1 before it is loaded; 0 leaves that to the chip."""
+    outer: str = "columns"
+    """The outer of the two loops inside a block of steps: over ``columns``, so that B stays in L1, or over ``rows``."""
+    is_woven: bool = True
+    """What follows the sums of a group is done between the products of the next; else at once."""
+
+
+SCHEDULES = {1: Schedule(), 2: Schedule(), 3: Schedule()}
+"""By parts."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How many row and column panels are worked on at a time."""
+
+    rows: int
+    columns: int
+
+    @staticmethod
+    def of(parts: int, k: Known, isa: Isa) -> Blocking:
+        if not isinstance(k, int):
+            return Blocking(4, COLUMNS)
+        fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * parts * 2)
+        return Blocking(min(max(fitting, 4), 8), 1 if fitting >= 4 else COLUMNS)
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """A square for each pair of panels of a group and of the one before, and one for a run."""
+        return (2 * self.rows * self.columns + 1) * SQUARE_NBYTES
+
+
+# -- the kernel
+
+
+def _params(parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule) -> Params:
+    axes = epilogue.batch_axes
+    numbers = ("m", "n", "depth", "group_rows", "group_columns", "run")
+    return {
+        **tiled_params("a", True, axes), **matrix_params("a_source", a_dtype, axes),
+        **tiled_params("b", b_dtype is not None, axes),
+        **(matrix_params("b_source", b_dtype, axes) if b_dtype is not None else {}),
+        **batch_params(axes), **dict.fromkeys(numbers, i64), **epilogue.params,
+    }  # fmt: skip
+
+
+@kernel(_params)
+def gemm_amx(
+    k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
+    *, parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule, **memory: Any,
+) -> None:  # fmt: skip
+    """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles alone."""
+    tiles = Tiles(k)
+    tiles.configure()
+    axes = epilogue.batch_axes
+    row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
+    count = batch_count(k, memory, axes)
+    # Two runs of squares for each thread, if there are as many; groups of one size.
+    fair = row_panels * column_panels * count // (k.threads * 2)
+    groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
+    group_rows = count_of(row_panels, k.max(groups, 1))
+    total = count * groups * column_panels
+    last = total * (k.thread + 1) // k.threads
+    at = k.var(total * k.thread // k.threads)
+    is_woven = schedule.is_woven and axes == 0  # the group before is of the same matrix
+    scratch = k.scratch(f32)
+    done = _Done(k, scratch, m, n)
+    base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
+    with k.loop_while(lambda: (at.get() < last) | done.is_open()):
+        here = at.get()
+        column, rest = here % column_panels, here // column_panels
+        row = rest % groups * group_rows
+        rows = k.min(group_rows, row_panels - row)
+        columns = k.min(k.min(group_columns, column_panels - column), last - here)
+        batch = batch_indices(k, memory, rest // groups, axes)
+        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, parts=parts, schedule=schedule)
+        done.finish = Finish(k, epilogue, memory, n, batch)
+        product.between = done.some if is_woven else None
+        with k.loop(0, k.max(steps, 1), run) as step:
+            outer, inner = (columns, rows) if schedule.outer == "columns" else (rows, columns)
+            with k.loop(0, outer) as o, k.loop(0, inner) as i:
+                r, c = (i, o) if schedule.outer == "columns" else (o, i)
+                slot = base.get() + (c * rows + r) * SQUARE
+                product.square(row + r, column + c, step, k.min(run, steps - step), slot)
+                with k.when(step + run >= steps):
+                    product.mend(row + r, column + c, slot)
+        if is_woven:
+            done.rest()
+        done.take(row, column, rows, columns, base.get())
+        if not is_woven:
+            done.rest()
+        base.set(other - base.get())
+        at.set(here + columns)
+    tiles.release()
+
+
+class _Done:
+    """A group of squares whose sums are complete, and how many of their rows are finished: at most one group."""
+
+    finish: Finish
+
+    def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val) -> None:
+        self.k, self.scratch, self.m, self.n = k, scratch, m, n
+        self.row, self.column, self.rows, self.slot, self.count, self.at = (k.var(0) for _ in range(6))
+
+    def take(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
+        for var, value in ((self.row, row), (self.column, column), (self.rows, rows), (self.slot, slot), (self.at, 0)):
+            var.set(value)
+        self.count.set(rows * columns * PANEL)
+
+    def is_open(self) -> Val:
+        return self.at.get() < self.count.get()
+
+    def some(self, rows: Val) -> None:
+        """Finish the next ``rows`` rows, or what is left of a square."""
+        with self.k.when(self.is_open()):
+            self._next(rows)
+
+    def rest(self) -> None:
+        with self.k.loop_while(self.is_open):
+            self._next(self.k.const(PANEL))
+
+    def _next(self, rows: Val) -> None:
+        k, at = self.k, self.at.get()
+        square, i = at // PANEL, at % PANEL
+        rows = k.min(rows, PANEL - i)
+        row = (self.row.get() + square % self.rows.get()) * PANEL + i
+        left = (self.column.get() + square // self.rows.get()) * PANEL
+        sums = self.scratch.at(self.slot.get() + at * PANEL)
+        self.finish.tile(sums, PANEL, row, k.min(rows, self.m - row), left, k.min(self.n - left, PANEL))
+        self.at.set(at + rows)
+
+
+class _Product:
+    """One matrix product inside the kernel."""
+
+    between: Callable[[Val], None] | None
+
+    def __init__(
+        self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
+        steps: Val, *, parts: int, schedule: Schedule,
+    ) -> None:  # fmt: skip
+        self.k, self.tiles, self.scratch, self.memory = k, tiles, scratch, memory
+        self.parts, self.schedule = parts, schedule
+        self.m, self.n, self.depth, self.steps = m, n, depth, steps
+        self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
+        self.pace = k.const(PANEL)  # rows to finish in a step, so that a group has as many as the next has steps
+        for many, rows in ((4, 8), (8, 4), (16, 2), (32, 1)):
+            self.pace = k.select(steps >= many, rows, self.pace)
+
+    def square(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
+        """Add a run of ``many`` steps to the sums of a square."""
+        k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
+        sums = scratch.at(slot)
+        a = self.at["a"].at((row * self.steps + step) * size)
+        b = self.at["b"].at((column * self.steps + step) * size)
+        quarters = [(2 * i + j, (i * PANEL + j) * HALF) for i in range(2) for j in range(2)]
+        is_first = step.eq(0)
+        if self.parts == 3:
+            for t, _ in quarters:
+                tiles.zero(t)
+            self._multiply(a, b, many)
+            to = scratch.at(k.select(is_first, slot, 0))
+            for t, at in quarters:
+                tiles.store(t, to.at(at), PANEL * 4)
+            with k.when(~is_first), k.loop(0, SQUARE, 4 * HALF) as i:
+                for j in range(4):
+                    v = i + j * HALF
+                    sums.store(v, sums.load(v, HALF) + scratch.load(v, HALF))
+            return
+        with k.either(is_first) as (first, later):
+            with first:
+                for t, _ in quarters:
+                    tiles.zero(t)
+            with later:
+                for t, at in quarters:
+                    tiles.load(t, sums.at(at), PANEL * 4)
+        self._multiply(a, b, many)
+        for t, at in quarters:
+            tiles.store(t, sums.at(at), PANEL * 4)
+
+    def _multiply(self, a: Buf, b: Buf, steps: Val) -> None:
+        between = self.between
+        weave = None if between is None else lambda unroll: between(self.pace * unroll)
+        multiply(self.tiles, a, b, steps, self.parts, self.schedule, weave)
+
+    def mend(self, row: Val, column: Val, slot: Val) -> None:
+        """Make the sums of a square anew if tiles do not carry its numbers."""
+        k, top = self.k, row * PANEL
+        with k.when(self._is_flagged(row, column), likely=False):
+            self._exact(self.scratch.at(slot), top, k.min(self.m - top, PANEL), column * PANEL)
+
+    def _is_flagged(self, row: Val, column: Val) -> Val:
+        k, chunks = self.k, count_of(self.steps, CHUNK)
+        found = k.var(k.zeros(i32))
+        for name, panel in (("a_flags", row), ("b_flags", column)):
+            if name in self.at:
+                with k.loop(panel * chunks, (panel + 1) * chunks) as i:
+                    found.set(found.get() | self.at[name].load(i))
+        return found.get().ne(0)
+
+    def _exact(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
+        """The sums of a square from the numbers themselves."""
+        k, a = self.k, self.at["a_source"]
+        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        with k.loop(0, high, EXACT_ROWS) as i:
+            existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]
+            totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
+            with k.loop(0, self.depth) as j:
+                columns = [self._column(left, half, j) for half in range(2)]
+                for r, pair in zip(existing, totals, strict=True):
+                    x = k.splat(a.load((top + r) * a_row + j * a_col), HALF)
+                    for total, y in zip(pair, columns, strict=True):
+                        total.set(k.fma(x, y, total))
+            for r, pair in zip(existing, totals, strict=True):
+                for half, total in enumerate(pair):
+                    sums.store(r * PANEL + half * HALF, total)
+
+    def _column(self, left: Val, half: int, j: Val) -> Val:
+        """Number ``j`` along k of the columns of half a panel."""
+        k = self.k
+        if "b_source" not in self.at:
+            step = left // PANEL * self.steps + j // STEP
+            return whole(k, self.at["b"].at(step * step_elements(self.parts) + half * TILE), self.parts, j % STEP)
+        b_row, b_col = number(self.memory, "b_source_row"), number(self.memory, "b_source_col")
+        lane = k.iota(i64, HALF) + (left + half * HALF)
+        return self.at["b_source"].at(j * b_row).gather(k.min(lane, self.n - 1) * b_col)
+
+
+# -- the innermost loop
+
+A, B = 4, 6
+"""The first of each operand's two tiles; tiles 0 to 3 are the sums of (row, column) (0, 0), (0, 1), (1, 0), (1, 1)."""
+
+
+def multiply(
+    tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule, weave: Callable[[int], None] | None = None
+) -> None:
+    """Add the products of ``steps`` steps to the four tiles of sums; ``weave`` writes what else a few steps do."""
+    k, size = tiles.k, step_elements(parts)
+    start = k.const(0)
+    for unroll in sorted({schedule.unroll, 1}, reverse=True):
+        stop = steps & -unroll
+        with k.loop(start, stop, unroll) as s:
+            operands = {A: a.at(s * size), B: b.at(s * size)}
+            ahead = {A: schedule.ahead_a * size, B: schedule.ahead_b * size}
+            lines = [(x, at) for at in range(0, unroll * size, HALF * 2) for x in (A, B) if ahead[x]]
+            dots = 4 * unroll * len(PRODUCTS[parts])
+            for event in _events(parts, unroll, schedule.is_early):
+                if isinstance(event, Load):
+                    tiles.load(event.tile, operands[event.tile & -2].at(event.offset))
+                    continue
+                tiles.dot_bf16(event.sums, event.a, event.b)
+                share, lines = lines[: -(-len(lines) // dots)], lines[-(-len(lines) // dots) :]
+                dots -= 1
+                for x, at in share:
+                    operands[x].prefetch(at + ahead[x])
+            if weave is not None:
+                weave(unroll)
+        start = stop
+
+
+@dataclass(frozen=True)
+class Load:
+    tile: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Dot:
+    sums: int
+    a: int
+    b: int
+
+
+def _events(parts: int, unroll: int, is_early: bool) -> list[Load | Dot]:
+    """Loads and products of ``unroll`` steps, in the order in which they are written."""
+    found: list[Load | Dot] = []
+    for event in _lazily(parts, unroll):
+        place = len(found)
+        if is_early and isinstance(event, Load):
+            while place and not _touches(found[place - 1], event.tile):
+                place -= 1
+        found.insert(place, event)
+    return found
+
+
+def _touches(event: Load | Dot, tile: int) -> bool:
+    """Whether a load of ``tile`` must stay behind an event; loads keep their order."""
+    return isinstance(event, Load) or tile in (event.a, event.b)
+
+
+def _lazily(parts: int, unroll: int) -> Iterator[Load | Dot]:
+    holds: dict[int, tuple[int, int]] = {}
+    for step in range(unroll):
+        for p, q in PRODUCTS[parts]:
+            wanted = {A: (step, p), B: (step, q)}
+            down = (
+                holds.get(A) == wanted[A]
+            )  # only B is new: its first tile serves both rows before the second is needed
+            holds_tile = {t + half: holds.get(t) for t in wanted for half in range(2)}
+            for first, second in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                i, j = (second, first) if down else (first, second)
+                for tile, operand in ((A + i, A), (B + j, B)):
+                    if holds_tile[tile] != wanted[operand]:
+                        at_step, part = holds_tile[tile] = wanted[operand]
+                        yield Load(tile, at_step * step_elements(parts) + (part * 2 + (tile - operand)) * TILE)
+                yield Dot(2 * i + j, A + i, B + j)
+            holds = wanted
+
+
+# -- what contractions ask for
+
+
+def parts_for(p: Problem, target: Target) -> int | None:
+    """How many parts the operands are split into; None where tiles are not there, do not pay or do not carry B."""
+    parts, b = PARTS[target.precision], p.b
+    if not target.isa.amx or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
+        return None
+    tensor = p.weight
+    least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[parts]
+    if any(isinstance(size, int) and size < low for size, low in ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, STEP))):
+        return None
+    return parts if tensor is None or weight_is_plain(tensor.peek()) else None
+
+
+def steps(p: Problem, parts: int, target: Target, cache: Cache) -> list[Step]:
+    """The contraction on tiles; ``cache`` holds what was split before in the same compilation."""
+    epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
+    before_a, a = split_a(p, parts, cache)
+    before_b, b = split_b(p, parts, cache, target.isa)
+    b_dtype = None if b.flags is None else p.b.dtype
+    spec = gemm_amx(parts=parts, a_dtype=p.a.dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
+    args = {
+        **a.args("a"), **p.a.args("a_source"), **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
+        **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
+        "group_rows": blocking.rows, "group_columns": blocking.columns, "run": RUN[parts], **epilogue.args(p),
+    }  # fmt: skip
+    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
+    nbytes = of_known(dims.mul(b.tiles.elements, bf16.bits // 8))
+    step = Step(spec, args, epilogue.writes, p.nodes, blocking.scratch_nbytes, p.flops, nbytes, why)
+    return [*before_a, *before_b, step]

@@ -1,0 +1,145 @@
+"""Fused pointwise and reduction passes: from a Loop to the steps that carry it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Apply, Expression, Loop, Reduce
+from sardonyx.providers.cpu.kernels import long_rows, movement
+from sardonyx.providers.cpu.kernels.form import Access, Form
+from sardonyx.providers.cpu.kernels.nest import Axis, Nest, known, product, stride_class, traffic
+from sardonyx.providers.cpu.kernels.passes import is_expensive, operations
+from sardonyx.providers.cpu.kernels.row import KEPT_GAP
+from sardonyx.providers.cpu.kernels.sweep import sweep
+from sardonyx.providers.cpu.steps import Ref, Step, Target
+
+PIECE = 4096
+"""Elements of a row of a pointwise loop: the grain in which threads share it."""
+
+BLOCK = 64
+"""Elements of neighbouring rows that are reduced together, where vectors lie across rows."""
+
+STRIP = 512
+"""The same where one pass is enough, and their states fit the nearest cache."""
+
+MANY_KEPT = 1 << 20
+"""Elements of a row from which on values are recomputed rather than kept."""
+
+
+def steps(group: Loop, target: Target) -> list[Step]:
+    """One step, or two for a long reduction of few rows."""
+    loop = movement.as_bits(group)
+    moved = movement.steps(loop, target)
+    if moved:
+        return moved
+    count = product(loop.extents[len(loop.extents) - loop.reduced :])
+    if _is_pointwise(loop):
+        return [_pointwise(loop, target, count)]
+    halves = long_rows.halves(loop)
+    if halves is None:
+        return [_reduction(loop, target, count)]
+    return [_reduction(halves[0], target, count, long_rows.PIECE), _reduction(halves[1], target, count)]
+
+
+def _is_pointwise(loop: Loop) -> bool:
+    full = all(len(v.strides) == len(loop.extents) for v in loop.outputs)
+    return full and not any(isinstance(s, Reduce) for s in loop.expression.steps)
+
+
+def _pointwise(loop: Loop, target: Target, count: Known) -> Step:
+    axes = Nest.of(loop.extents, (*loop.inputs, *loop.outputs)).ordered(len(loop.inputs)).axes
+    if not axes:
+        axes = (Axis(1, (0,) * len(loop.inputs) + (1,) * len(loop.outputs)),)
+    layout = Layout(axes[:-1], None, axes[-1:], PIECE)
+    return layout.step(loop, target, count)
+
+
+def _reduction(loop: Loop, target: Target, count: Known, piece: int = 0) -> Step:
+    kept = len(loop.extents) - loop.reduced
+    views = (*loop.inputs, *loop.outputs)
+    outer = Nest.of(loop.extents[:kept], views).ordered(len(loop.inputs)).axes
+    whole = Nest.of(loop.extents[kept:], views, skip=kept)
+    lead = next((v for v in range(len(loop.inputs)) if any(a.strides[v] != 0 for a in whole.axes)), 0)
+    swept = whole.ordered(lead).axes or (Axis(1, (0,) * len(loop.inputs) + (1,) * len(loop.outputs)),)
+    if outer and not piece and _unit_inputs(outer[-1], loop) > _unit_inputs(swept[-1], loop):
+        across = Layout(outer[:-1], outer[-1], swept, 0)
+        lanes = across.form(loop).lanes(target.isa.lanes)
+        vectors = max(2, min(2 if _is_expensive(loop.expression) else 8, BLOCK // lanes))
+        piece = STRIP if across.form(loop).is_strip else lanes * vectors
+        return replace(across, piece=piece).step(loop, target, count)
+    return Layout(outer, None, swept, piece).step(loop, target, count)
+
+
+def _unit_inputs(axis: Axis, loop: Loop) -> int:
+    return sum(stride_class(s) == "1" for s in axis.strides[: len(loop.inputs)])
+
+
+def _is_expensive(expression: Expression) -> bool:
+    return any(isinstance(s, Apply) and is_expensive(s.program) for s in expression.steps)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axes of a loop as the sweep takes them."""
+
+    outer: tuple[Axis, ...]
+    across: Axis | None
+    """The axis along which vectors lie, where it is not the last of a row."""
+    swept: tuple[Axis, ...]
+    piece: int
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return (*self.outer, *((self.across,) if self.across else ()), *self.swept)
+
+    @property
+    def elements(self) -> Known:
+        """Of a row."""
+        return product(a.extent for a in self.swept)
+
+    def form(self, loop: Loop) -> Form:
+        along = self.across or self.swept[-1]
+        rows = [len(v.strides) < len(loop.extents) for v in loop.outputs]
+        e, n = loop.expression, len(loop.inputs)
+        inputs = tuple(
+            Access(dtype, stride_class(along.strides[v]), all(a.strides[v] == 0 for a in self.swept))
+            for v, dtype in enumerate(e.operands)
+        )
+        outputs = tuple(
+            Access(e.dtype_of(number), "1" if along.strides[n + v] == 1 else "s", is_row)
+            for v, (number, is_row) in enumerate(zip(e.results, rows, strict=True))
+        )
+        may_keep = not isinstance(self.elements, int) or self.elements < MANY_KEPT
+        if self.across:
+            may_keep = isinstance(self.elements, int) and self.elements < MANY_KEPT // BLOCK
+        columnar = self.across is not None
+        return Form(e, inputs, outputs, len(self.outer), len(self.swept), columnar, self.piece, may_keep)
+
+    def step(self, loop: Loop, target: Target, count: Known) -> Step:
+        form = self.form(loop)
+        views, axes = (*loop.inputs, *loop.outputs), self.axes
+        args: dict[str, Ref | Known | float] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
+        args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
+        args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate(axes)}
+        if self.piece:
+            along = axes[form.vector_axis]
+            args |= {
+                f"p{v}": 1 if v >= len(loop.inputs) and form.outputs[v - len(loop.inputs)].is_of_row and not self.across
+                else known(dims.mul(along.strides[v], self.piece))
+                for v in range(len(views))
+            }  # fmt: skip
+        width = self.piece if self.across else 1
+        size = known(dims.add(dims.mul(self.elements, width * form.kept_itemsize), KEPT_GAP))
+        work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
+        return Step(
+            sweep(form=form),
+            {**args, "count": count},
+            frozenset(f"m{v}" for v in range(len(loop.inputs), len(views))),
+            loop.nodes,
+            scratch_nbytes=form.strip_nbytes or known(dims.mul(len(form.schedule.kept), size)),
+            flops=known(dims.mul(work, product(a.extent for a in axes))),
+            nbytes=traffic(views, axes),
+            variant="vectors across rows" if self.across else "",
+        )

@@ -1,0 +1,207 @@
+"""Copies: elements as bits, and transposition by square blocks in registers.
+
+A loop whose output lies along one axis and an input along another would touch a cache line for every element. Here a
+block of the two axes is loaded along the input's, turned in registers, and stored along the output's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sardonyx.dtypes import DType, of_name
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Apply, Expression, Loop
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.kernels.nest import Nest, apply, known, load, product, stride_class, traffic, walk
+from sardonyx.providers.cpu.kernels.passes import operations
+from sardonyx.providers.cpu.kernels.transpose import transposed
+from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Tile, Val, i64, register_dtype
+
+TURNED = "t"
+"""The class of an input that is turned."""
+
+CHEAP = 4
+"""Operations up to which an expression is written once for each row of a block."""
+
+SMALLEST = 4
+"""Elements below which an axis is not worth a block."""
+
+LINE_NBYTES = 64
+LINES = 4
+"""Cache lines of an input that are turned one after the other: neighbours are fetched together, and share a page."""
+
+COLUMNS = 256
+"""Of the output in a piece. The next piece is the one below: it reads the same pages."""
+
+AHEAD = 16
+"""Columns between what is turned and what is asked for."""
+
+
+def as_bits(loop: Loop) -> Loop:
+    """A loop that only copies, with unsigned integers in place of its types; any other as it is."""
+    e = loop.expression
+    source = list(range(len(e.operands)))
+    for step in e.steps:
+        if not isinstance(step, Apply) or not _is_identity(step) or e.dtype_of(step.args[0]) is not step.dtype:
+            return loop
+        source.append(source[step.args[0]])
+    if not e.operands or any(t.bits not in (8, 16, 32, 64) for t in e.operands):
+        return loop
+    types = tuple(of_name(f"u{t.bits}") for t in e.operands)
+    return replace(loop, expression=Expression(types, (), tuple(source[r] for r in e.results)))
+
+
+def _is_identity(step: Apply) -> bool:
+    return step.program.arity == 1 and all(s.op in ("arg", "copy") for s in step.program.steps)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about a transposition."""
+
+    expression: Expression
+    kinds: tuple[str, ...]
+    """Of each input: ``t``, or the class of its stride along the output's axis."""
+    outer: int
+    side: int
+    """Rows and columns of a block in registers."""
+    squares: int
+    """Blocks side by side that are stored together."""
+    rows: int
+    """Of the output in a piece."""
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        e = self.expression
+        return (*e.operands, *(e.dtype_of(r) for r in e.results))
+
+    @property
+    def step(self) -> int:
+        return self.side * self.squares
+
+
+def steps(loop: Loop, target: Target) -> list[Step]:
+    """The step of a loop that transposes cheaply enough; none for any other."""
+    e, n = loop.expression, len(loop.inputs)
+    if loop.reduced or any(not isinstance(s, Apply) for s in e.steps):
+        return []
+    if sum(operations(s.program) for s in e.steps if isinstance(s, Apply)) > CHEAP:
+        return []
+    views = (*loop.inputs, *loop.outputs)
+    axes = list(Nest.of(loop.extents, views).ordered(n).axes)
+    if len(axes) < 2 or any(stride_class(s) != "1" for s in axes[-1].strides[n:]):
+        return []
+    inner = axes.pop()
+    turned = [[v for v in range(n) if a.strides[v] == 1 and stride_class(inner.strides[v]) == "s"] for a in axes]
+    best = max(range(len(axes)), key=lambda i: len(turned[i]))
+    across = axes.pop(best)
+    if not turned[best] or any(isinstance(a.extent, int) and a.extent < SMALLEST for a in (inner, across)):
+        return []
+    kinds = tuple(TURNED if v in turned[best] else stride_class(inner.strides[v]) for v in range(n))
+    bits = max(register_dtype(t).bits for t in e.operands)
+    side = min(16, max(2, target.isa.lanes * 32 // bits))
+    squares = max(1, min(target.isa.registers // 2, LINE_NBYTES * 8 // bits) // side)
+    form = Form(e, kinds, len(axes), side, squares, max(side, LINES * LINE_NBYTES * 8 // bits))
+    axes += [across, inner]
+    args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
+    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
+    args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate(axes)}
+    count = product(a.extent for a in axes)
+    return [
+        Step(
+            turn(form=form),
+            args,
+            frozenset(f"m{v}" for v in range(n, len(views))),
+            loop.nodes,
+            flops=known(dims.mul(len(e.steps), count)),
+            nbytes=traffic(views, axes),
+            variant=f"blocks of {side} by {side}",
+        )
+    ]
+
+
+def _params(form: Form) -> Params:
+    axes = range(form.outer + 2)
+    return {
+        **{f"m{v}": (t,) for v, t in enumerate(form.types)},
+        **{f"n{i}": i64 for i in axes},
+        **{f"s{v}_{i}": i64 for v in range(len(form.types)) for i in axes},
+    }
+
+
+@kernel(_params)
+def turn(k: Kernel, *, form: Form, **given: Any) -> None:
+    """Piece by piece: whole blocks in registers, what is left along the output."""
+    views, side = range(len(form.types)), form.side
+    extents = [given[f"n{i}"] for i in range(form.outer + 2)]
+    strides = [[given[f"s{v}_{i}"] for i in range(form.outer + 2)] for v in views]
+    sizes = form.rows, COLUMNS
+    pieces = [(n + (size - 1)) // size for n, size in zip(extents[-2:], sizes, strict=True)]
+    steps = [[*s[:-2], s[-1] * sizes[1], s[-2] * sizes[0]] for s in strides]
+    with walk(k, [*extents[:-2], *reversed(pieces)], steps) as (index, moved):
+        places = zip(extents[-2:], reversed(index[-2:]), sizes, strict=True)
+        rows, columns = (k.min(n - i * size, size) for n, i, size in places)
+        here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
+        piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides])
+        whole_rows, whole_columns = rows & -side, columns & -form.step
+        with k.loop(0, whole_columns, form.step) as c:
+            piece.prefetch(c + AHEAD)
+            with k.loop(0, whole_rows, side) as r:
+                piece.block(r, c)
+        with k.when((whole_rows * whole_columns).ne(rows * columns)), k.loop(0, rows) as r:
+            piece.rest(r, k.select(r < whole_rows, whole_columns, 0), columns)
+
+
+class Piece:
+    """The code of one piece: inputs and outputs from its first element on, with their strides down and along a row."""
+
+    def __init__(self, k: Kernel, form: Form, here: list[Buf], strides: list[tuple[Val, Val]]) -> None:
+        self.k, self.form, self.strides = k, form, strides
+        self.inputs, self.outputs = here[: len(form.kinds)], here[len(form.kinds) :]
+
+    def block(self, row: Val, column: Val) -> None:
+        """A few squares side by side, so that the output's cache lines are written whole."""
+        side = self.form.side
+        squares = [
+            [self._loaded(v, row, column + i * side) for v in range(len(self.inputs))] for i in range(self.form.squares)
+        ]
+        for i in range(side):
+            for j, square in enumerate(squares):
+                self._store(row + i, column + j * side, [rows[i] for rows in square], None)
+
+    def prefetch(self, column: Val) -> None:
+        """Ask for the lines of inputs to turn that lie some columns ahead: each is in a page of its own."""
+        for buf, kind, (_, along) in zip(self.inputs, self.form.kinds, self.strides, strict=False):
+            if kind == TURNED:
+                line = LINE_NBYTES * 8 // buf.dtype.bits
+                for i in range(self.form.step):
+                    for first in range(0, self.form.rows, line):
+                        buf.prefetch((column + i) * along + first)
+
+    def _loaded(self, v: int, row: Val, column: Val) -> list[Val]:
+        buf, kind, side = self.inputs[v], self.form.kinds[v], self.form.side
+        down, along = self.strides[v]
+        if kind == TURNED:
+            return transposed([buf.load((column + i) * along + row, lanes=side) for i in range(side)])
+        tile = Tile(column, side, None)
+        return [load(buf.at((row + i) * down), tile, kind, along) for i in range(side)]
+
+    def rest(self, row: Val, start: Val, stop: Val) -> None:
+        for (tile,) in self.k.blocks(stop, self.form.side, start=start):
+            values = [
+                load(buf.at(row * down), tile, "s" if kind == TURNED else kind, along)
+                for buf, kind, (down, along) in zip(self.inputs, self.form.kinds, self.strides, strict=False)
+            ]
+            self._store(row, tile.index, values, tile.mask)
+
+    def _store(self, row: Val, column: Val, operands: list[Val], mask: Val | None) -> None:
+        values = list(operands)
+        for step in self.form.expression.steps:
+            assert isinstance(step, Apply)
+            values.append(apply(self.k, self.form.expression, step, [values[a] for a in step.args]))
+        results = self.form.expression.results
+        for buf, result, (down, _) in zip(self.outputs, results, self.strides[len(self.inputs) :], strict=True):
+            v = values[result]
+            buf.store(row * down + column, self.k.value(v, v.dtype, self.form.side), mask=mask)

@@ -1,0 +1,303 @@
+"""Operands of a tile product: numbers split into bf16 parts, in tiles that are loaded as they lie.
+
+A number is the sum of its parts, each the rest of the ones before it rounded to bf16: one part is bf16 itself, two hold
+16 bits of the significand, three all 24, exactly. Both operands of a product become panels of 32 lines (rows of A,
+columns of B), zero beyond the edges, cut into steps of 32 along k:
+
+    A   [batch][m / 32][k / 32][part][2][16 rows][32 k]
+    B   [batch][n / 32][k / 32][part][2][16 pairs of k][16 columns][2]
+
+A step is what one round of products reads, ``parts`` times 2 KiB on end. Tile products lose what bf16 cannot carry: Inf
+becomes NaN in a sum of parts, numbers near the float limit overflow, small ones have parts that are denormal and count
+as zero. So a flag for each panel and ``CHUNK`` steps says that some number there is not *plain*, and whoever reads the
+panel multiplies the numbers themselves. Constants are looked at before they are packed (``weight_is_plain``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.dsl import Kernel, Params, Val, Var, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.matrices import (
+    Problem,
+    batch_count,
+    batch_indices,
+    batch_params,
+    matrix_at,
+    number,
+    of_known,
+)
+from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.steps import Packed, Ref, Step
+from sardonyx.providers.cpu.values import Buf, bf16, f32, i32, i64, u16, u32
+
+Array = np.ndarray[Any, Any]
+
+PANEL = STEP = 32
+"""Lines of a panel, and numbers of each that a step covers."""
+HALF, TILE = 16, 512
+"""Lines and elements of one tile."""
+CHUNK = 8
+"""Steps that are split at a time: the unit of work and of flags."""
+
+SMALLEST, LARGEST = 2.0**-100, 2.0**63
+"""Plain numbers are zero or within. Below, third parts would be denormal. From LARGEST on, a product of lower parts
+could overflow to the other infinity than the product of the first ones. Products of plain numbers that are themselves
+below 2^-102 are exact to 2^-126 only, since what becomes denormal counts as zero there too."""
+_ABS, _HIGH_HALF = 0x7FFF_FFFF, 0xFFFF_0000
+_LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (SMALLEST, LARGEST))
+_RANGE -= _LOW
+
+ROWS, PAIRS = "rows", "pairs"
+"""The order inside a tile: of the left operand, and of the right one."""
+
+
+def step_elements(parts: int) -> int:
+    """bf16 elements of a panel's step."""
+    return parts * 2 * TILE
+
+
+def count_of(size: Val, unit: int | Val) -> Val:
+    return (size + (unit - 1)) // unit
+
+
+# -- the kernel
+
+
+def _params(source: DType, parts: int, layout: str, is_direct: bool, axes: int) -> Params:
+    numbers = ("x_line", "x_k", *(f"x_batch{i}" for i in range(axes)), "lines", "depth")
+    return {"x": (source,), "y": (bf16,), "flags": (i32,), **dict.fromkeys(numbers, i64), **batch_params(axes)}
+
+
+@kernel(_params)
+def split(
+    k: Kernel, y: Buf, flags: Buf, lines: Val, depth: Val,
+    *, source: DType, parts: int, layout: str, is_direct: bool, axes: int, **memory: Any,
+) -> None:  # fmt: skip
+    """y = the tiles of x. ``is_direct``: its stride is 1 along k (rows) or across lines (pairs); else it is staged."""
+    panels, steps = count_of(lines, PANEL), count_of(depth, STEP)
+    chunks = count_of(steps, CHUNK)
+    with k.share(batch_count(k, memory, axes) * panels * chunks) as at:
+        panel, chunk = at // chunks, at % chunks
+        x = matrix_at(memory, "x", batch_indices(k, memory, panel // panels, axes))
+        line = panel % panels * PANEL
+        worst = k.var(k.zeros(u32, HALF))
+        with k.loop(chunk * CHUNK, k.min((chunk + 1) * CHUNK, steps)) as step, k.loop(0, 2) as half:
+            tile = _Tile(k, x, number(memory, "x_line"), number(memory, "x_k"), is_direct, worst)
+            tile.locate(line + half * HALF, lines, step * STEP, depth)
+            to = y.at((panel * steps + step) * step_elements(parts) + half * TILE)
+            (tile.rows if layout == ROWS else tile.pairs)(to, parts)
+        flags.store(at, k.cast(worst.max() >= _RANGE, i32))
+
+
+class _Tile:
+    """16 lines by 32 numbers along k of the source."""
+
+    def __init__(self, k: Kernel, x: Buf, x_line: Val, x_k: Val, is_direct: bool, worst: Var) -> None:
+        self.k, self.x, self.x_line, self.x_k, self.is_direct, self.worst = k, x, x_line, x_k, is_direct, worst
+
+    def locate(self, line: Val, lines: Val, first: Val, depth: Val) -> None:
+        k = self.k
+        self.lines, self.deep = k.max(k.min(lines - line, HALF), 0), k.min(depth - first, STEP)
+        self.x = self.x.at(line * self.x_line + first * self.x_k)
+
+    def rows(self, y: Buf, parts: int) -> None:
+        k = self.k
+        if not self.is_direct:
+            self._stage(STEP, 1)
+        words = y.as_type(u16)
+        masks = [k.mask(self.deep - side * HALF, HALF) for side in range(2)]
+        with k.loop(0, self.lines) as r:
+            row = self.x.at(r * self.x_line)
+            sides = [self._parts(row.load(i * HALF, HALF, mask), parts) for i, mask in enumerate(masks)]
+            for part, (left, right) in enumerate(zip(*sides, strict=True)):
+                heads = k.bitcast(left, u16).shuffle(range(1, 4 * HALF, 2), k.bitcast(right, u16))
+                words.store(r * STEP + part * 2 * TILE, heads)
+        with k.loop(self.lines, HALF) as r:
+            for part in range(parts):
+                words.store(r * STEP + part * 2 * TILE, k.zeros(u16, STEP))
+
+    def pairs(self, y: Buf, parts: int) -> None:
+        k = self.k
+        if not self.is_direct:
+            self._stage(1, HALF)
+        words = y.as_type(u32)
+        with k.loop(0, HALF) as pair:
+            sides = []
+            for i in (pair * 2, pair * 2 + 1):
+                there = k.mask(k.select(i < self.deep, self.lines, 0), HALF)
+                sides.append(self._parts(self.x.at(i * self.x_k).load(0, HALF, there), parts))
+            for part, (even, odd) in enumerate(zip(*sides, strict=True)):
+                words.store(pair * HALF + part * TILE, (even >> 16) | (odd & _HIGH_HALF))
+
+    def _stage(self, line_stride: int, k_stride: int) -> None:
+        """Bring the tile into order first, number by number."""
+        k, x, local = self.k, self.x, self.k.local(f32, TILE)
+        with k.loop(0, self.lines) as i, k.loop(0, self.deep) as j:
+            local.store(i * line_stride + j * k_stride, x.load(i * self.x_line + j * self.x_k))
+        self.x, self.x_line, self.x_k = local, k.const(line_stride), k.const(k_stride)
+
+    def _parts(self, v: Val, parts: int) -> list[Val]:
+        """The bits of f32 numbers whose upper halves are the parts, halves rounded away from zero."""
+        k, found = self.k, []
+        size = k.bitcast(v, u32) & _ABS
+        self.worst.set(k.max(self.worst, k.select(size.eq(0), 0, size - _LOW)))
+        for part in range(parts):
+            bits = k.bitcast(v, u32)
+            if part < 2:  # a third part is what is left of 24 bits, and fits
+                bits = (bits + 0x8000) & _HIGH_HALF
+                v = v - k.bitcast(bits, f32)
+            found.append(bits)
+        return found
+
+
+def whole(k: Kernel, y: Buf, parts: int, i: Val) -> Val:
+    """Number ``i`` along k of 16 neighbouring columns, from the first tile of a step in the order of pairs."""
+    words, odd = y.as_type(u32).at(i // 2 * HALF), k.cast(i % 2 * 16, u32)
+    heads = [words.load(part * TILE, HALF) for part in range(parts)]
+    value = k.zeros(f32, HALF)
+    for bits in reversed(heads):  # the smallest first: exact
+        value = k.bitcast(bits >> k.splat(odd, HALF) << 16, f32) + value
+    return value
+
+
+# -- what contractions ask for
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """An operand in tiles, with its flags (none for a constant) and the strides of both along the batch axes."""
+
+    tiles: Storage
+    batch: tuple[Known, ...]
+    flags: Storage | None
+    flags_batch: tuple[Known, ...]
+
+    def args(self, name: str) -> dict[str, Ref | Known | float]:
+        found: dict[str, Ref | Known | float] = {name: Ref(self.tiles)}
+        found.update((f"{name}_batch{i}", s) for i, s in enumerate(self.batch))
+        if self.flags is not None:
+            found[f"{name}_flags"] = Ref(self.flags)
+            found.update((f"{name}_flags_batch{i}", s) for i, s in enumerate(self.flags_batch))
+        return found
+
+
+def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
+    """Declares an operand in tiles."""
+    flags = f"{name}_flags"
+    found: dict[str, Any] = {name: (bf16,), **{f"{name}_batch{i}": i64 for i in range(axes)}}
+    return {**found, flags: (i32,), **{f"{flags}_batch{i}": i64 for i in range(axes)}} if has_flags else found
+
+
+Cache = dict[tuple[Any, ...], Tiled]
+"""The operands that were split in one compilation, by what they are made of."""
+
+
+def split_a(p: Problem, parts: int, cache: Cache) -> tuple[list[Step], Tiled]:
+    """A in tiles and the step that writes them, unless another contraction has asked for the same before."""
+    source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, parts)
+    return source.at_each_run(p, cache)
+
+
+def split_b(p: Problem, parts: int, cache: Cache, isa: Isa) -> tuple[list[Step], Tiled]:
+    """B in tiles: packed once if it is a constant, and otherwise by a step."""
+    source = _Source(p.b.storage, p.b.offset, p.b.column, p.b.row, p.n, p.k, p.batch, p.b.batch, PAIRS, parts)
+    return source.at_each_run(p, cache) if p.weight is None else ([], source.once(isa))
+
+
+@dataclass(frozen=True)
+class _Source:
+    storage: Storage
+    offset: Known
+    line_stride: Known
+    k_stride: Known
+    lines: Known
+    depth: Known
+    sizes: tuple[Known, ...]
+    strides: tuple[Known, ...]
+    """Of the batch axes; those with stride 0 are split once."""
+    layout: str
+    parts: int
+
+    @property
+    def _own(self) -> list[tuple[Known, Known]]:
+        return [(d, s) for d, s in zip(self.sizes, self.strides, strict=True) if s != 0]
+
+    @property
+    def _matrix(self) -> tuple[Known, Known]:
+        """Elements and flags of one matrix."""
+        panels, steps = dims.ceildiv(self.lines, PANEL), dims.ceildiv(self.depth, STEP)
+        elements = dims.product((panels, steps, step_elements(self.parts)))
+        return of_known(elements), of_known(dims.mul(panels, dims.ceildiv(steps, CHUNK)))
+
+    def _batched(self, each: Known) -> tuple[Known, tuple[Known, ...]]:
+        """The elements of all matrices, and the stride of each batch axis."""
+        strides: list[Known] = []
+        total = each
+        for d, s in reversed(list(zip(self.sizes, self.strides, strict=True))):
+            strides.insert(0, 0 if s == 0 else total)
+            total = total if s == 0 else of_known(dims.mul(total, d))
+        return total, tuple(strides)
+
+    def _spec(self) -> Any:
+        is_direct = (self.k_stride if self.layout == ROWS else self.line_stride) == 1
+        return split(
+            source=self.storage.dtype, parts=self.parts, layout=self.layout, is_direct=is_direct, axes=len(self._own)
+        )
+
+    def _numbers(self) -> dict[str, Known]:
+        own = self._own
+        return {
+            "x_line": self.line_stride, "x_k": self.k_stride, "lines": self.lines, "depth": self.depth,
+            **{f"x_batch{i}": s for i, (_, s) in enumerate(own)}, **{f"batch{i}": d for i, (d, _) in enumerate(own)},
+        }  # fmt: skip
+
+    def at_each_run(self, p: Problem, cache: Cache) -> tuple[list[Step], Tiled]:
+        key = (self.storage.number, *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
+        if key in cache:
+            return [], cache[key]
+        (elements, batch), (flags, flags_batch) = (self._batched(each) for each in self._matrix)
+        made = Tiled(Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch)
+        cache[key] = made
+        assert made.flags is not None
+        args: dict[str, Ref | Known | float] = {"x": Ref(self.storage, self.offset), **self._numbers()}
+        args.update(y=Ref(made.tiles), flags=Ref(made.flags))
+        nbytes = of_known(dims.mul(elements, 2))
+        why = f"{'A' if self.layout == ROWS else 'B'} split into {self.parts} bf16 parts"
+        return [Step(self._spec(), args, frozenset(("y", "flags")), p.nodes, nbytes=nbytes, variant=why)], made
+
+    def once(self, isa: Isa) -> Tiled:
+        tensor = self.storage.tensor
+        assert tensor is not None
+        (elements, batch), (flags, _) = (self._batched(each) for each in self._matrix)
+
+        def make() -> Array:
+            content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(self.offset) :]
+            tiles, found = allocate(int(elements) * 2).view(bf16.numpy), np.zeros(int(flags), np.int32)
+            Launch(self._spec(), {"x": content, "y": tiles, "flags": found, **self._numbers()}, isa=isa)()
+            assert not found.any(), "a constant in tiles is plain"
+            give_back(content)
+            return tiles
+
+        key = ("tiles", identity(tensor), *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
+        return Tiled(Packed("constant", bf16, elements, self.storage.value, key=key, make=make), batch, None, ())
+
+
+def weight_is_plain(array: Array) -> bool:
+    """Whether tile products may stand for products with these numbers."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, 1 << 16):  # in cache
+        bits = flat[start : start + (1 << 16)].astype(np.float32, copy=False).view(np.uint32) & np.uint32(_ABS)
+        if np.any((bits - np.uint32(_LOW) >= _RANGE) & (bits != 0)):
+            return False
+    return True

@@ -1,0 +1,49 @@
+"""The kernel behind every Loop: a walk over rows, and over each row the passes of its expression.
+
+Vectors lie along the row (its last axis), or, where the reduced axes are not the ones that lie together in memory,
+along the last axis that is kept: then a *row* is as many neighbouring rows as a block of vectors holds, and every value
+of the row is a vector.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.providers.cpu.dsl import Kernel, kernel
+from sardonyx.providers.cpu.kernels.form import Form, params
+from sardonyx.providers.cpu.kernels.nest import walk
+from sardonyx.providers.cpu.kernels.row import Row
+from sardonyx.providers.cpu.kernels.strip import Strip
+
+
+import os
+LINE_NBYTES, LINES, AHEAD = 64, int(os.environ.get("L_","4")), int(os.environ.get("A_","8"))
+
+
+@kernel(params)
+def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
+    views = range(len(form.inputs) + len(form.outputs))
+    extents = [given[f"n{i}"] for i in range(form.axes)]
+    strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in views]
+    rows, steps = extents[: form.outer], [s[: form.outer] for s in strides]
+    if form.piece:
+        rows = [*rows, (extents[form.vector_axis] + (form.piece - 1)) // form.piece]
+        steps = [[*s, given[f"p{v}"]] for v, s in enumerate(steps)]
+    with walk(k, rows, steps) as (index, moved):
+        size = list(extents)
+        if form.piece:
+            size[form.vector_axis] = k.min(size[form.vector_axis] - index[-1] * form.piece, form.piece)
+        here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
+        if form.outer and not form.expression.steps:
+            for v, access in enumerate(form.inputs):
+                line = LINE_NBYTES * 8 // access.dtype.bits
+                for i in range(LINES):
+                    here[v].prefetch(strides[v][form.outer - 1] * AHEAD + i * line)
+        row = Row(k, form, here, strides, size, given["count"])
+        if form.is_strip:
+            Strip(row).run(size[form.vector_axis])
+        elif form.is_columnar:
+            for block in k.blocks(size[form.vector_axis], row.lanes, unroll=form.piece // row.lanes):
+                row.run(block)
+        else:
+            row.run([])

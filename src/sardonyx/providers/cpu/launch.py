@@ -1,0 +1,80 @@
+"""One kernel called by hand, on numpy arrays: for tests, benchmarks and the packing of weights."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.errors import Fail
+from sardonyx.providers.cpu.dsl import STEP_SLOT, Context, Spec
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.jit import linker
+
+Array = np.ndarray[Any, Any]
+STEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+"""What a kernel of the step table is to C."""
+
+
+def word(value: float, dtype: DType) -> int:
+    """A number as it lies in an argument block."""
+    if not dtype.is_float:
+        return int(value)
+    code, as_int = ("d", "q") if dtype.bits == 64 else ("f", "i")
+    return int(struct.unpack(as_int, struct.pack(code, value))[0])
+
+
+class Launch:
+    """A kernel with its arguments, ready to be called; arrays are written in place."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        arguments: dict[str, Any],
+        *,
+        threads: int = 1,
+        scratch_nbytes: int = 0,
+        isa: Isa | None = None,
+        checked: bool | None = None,
+    ) -> None:
+        self.spec, self.threads = spec, threads
+        self._call = STEP(linker.address(spec, isa, checked=checked))
+        self._arrays: list[Array] = []
+        words = [0]
+        for name, (kind, dtype) in spec.params.items():
+            given = arguments[name]
+            if kind == "number":
+                words.append(word(given, dtype))
+                continue
+            assert given.dtype.itemsize * 8 == dtype.bits, f"{spec.name}: {name} is {given.dtype}, expected {dtype}"
+            words += [len(self._arrays), 0, given.nbytes]
+            self._arrays.append(given)
+        assert set(arguments) == set(spec.params), set(arguments) ^ set(spec.params)
+        self._args = np.array(words, np.int64)
+        self._args[STEP_SLOT] = 0
+        self._bases = np.array([a.ctypes.data for a in self._arrays] or [0], np.int64)
+        stride = -(-scratch_nbytes // 64) * 64
+        self._scratch = np.zeros(stride * threads + 64, np.uint8)
+        self.context = np.zeros(Context.SLOTS, np.int64)
+        self.context[Context.BASES] = self._bases.ctypes.data
+        self.context[Context.SCRATCH] = -(-self._scratch.ctypes.data // 64) * 64
+        self.context[Context.SCRATCH_STRIDE] = stride
+
+    def __call__(self) -> None:
+        args, context = self._args.ctypes.data, self.context.ctypes.data
+        for thread in range(self.threads):
+            self._call(args, context, thread, self.threads)
+        if self.context[Context.ERROR]:
+            code, value = self.context[Context.ERROR], self.context[Context.ERROR_VALUE]
+            self.context[Context.ERROR] = 0
+            raise Fail(f"kernel {self.spec.name} reports error {code}", got=int(value))
+
+
+def launch(
+    spec: Spec, /, *, threads: int = 1, scratch_nbytes: int = 0, isa: Isa | None = None, **arguments: Any
+) -> None:
+    """Run a kernel once, its threads one after the other."""
+    Launch(spec, arguments, threads=threads, scratch_nbytes=scratch_nbytes, isa=isa)()

@@ -1,0 +1,119 @@
+"""What the machine at hand can reach at best, measured: multiply-adds in registers, and reading memory.
+
+Shares of these limits say how good a kernel is. Each figure is the best of several short bursts, so that a busy
+neighbour costs bursts and not truth; with several threads, all of them work at once and the slowest counts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType, f32
+from sardonyx.providers.cpu.amx import LANES, PAIRS, ROWS, Tiles
+from sardonyx.providers.cpu.dsl import Kernel, Spec, Val, function, i64
+from sardonyx.providers.cpu.isa import Isa, current
+from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.values import Buf
+
+CHAINS = 12
+"""Independent sums: more than latency times units of any chip this runs on, and fewer than its registers."""
+BURSTS = 15
+
+
+@function(x=("dtype",), rounds=i64)
+def multiply_add(k: Kernel, x: Buf, rounds: Val, *, dtype: DType) -> None:
+    """A product added to each of ``CHAINS`` vectors, ``rounds`` times; nothing but registers."""
+    lanes = k.lanes * 32 // dtype.bits
+    sums = [k.var(x.load(i * lanes, lanes)) for i in range(CHAINS)]
+    factor, term = x.load(0, lanes), x.load(lanes, lanes)
+    with k.loop(0, rounds):
+        for total in sums:
+            total.set(k.fma(factor, term, total) if dtype.is_float else total * factor + term)
+    for i, total in enumerate(sums):
+        x.store(i * lanes, total)
+
+
+@function(rounds=i64)
+def multiply_tiles(k: Kernel, rounds: Val) -> None:
+    """The products of two tiles with two others, ``rounds`` times."""
+    tiles = Tiles(k)
+    tiles.configure()
+    with k.loop(0, rounds):
+        for i in range(2):
+            for j in range(2):
+                tiles.dot_bf16(2 * i + j, 4 + i, 6 + j)
+    tiles.release()
+
+
+@function(x=(i64,), out=(i64,), elements=i64)
+def read(k: Kernel, x: Buf, out: Buf, elements: Val) -> None:
+    """Looks at every element once."""
+    lanes, unroll = k.lanes // 2, 8
+    seen = [k.var(k.zeros(i64, lanes)) for _ in range(unroll)]
+    with k.loop(0, elements - (lanes * unroll - 1), lanes * unroll) as i:
+        for u, total in enumerate(seen):
+            total.set(x.load(i + u * lanes, lanes) | total)
+    for u, total in enumerate(seen):
+        out.store(u * lanes, total)
+
+
+def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None) -> float:
+    """Operations in a second (a multiply-add is two) of a loop that only uses registers."""
+    isa = isa or current()
+    rounds, lanes = 50_000, isa.lanes * 32 // dtype.bits
+    data = [np.full(CHAINS * lanes, 0.5 if dtype.is_float else 1, dtype.numpy) for _ in range(threads)]
+    spec = multiply_add(dtype=dtype)
+    took = burst_s(spec, [(x.ctypes.data, rounds) for x in data], isa)
+    return 2 * CHAINS * lanes * rounds * threads / took
+
+
+def peak_tile_flops(threads: int = 1, isa: Isa | None = None) -> float | None:
+    """The same of bf16 products on tiles; None where there are none."""
+    isa = isa or current()
+    if not isa.amx:
+        return None
+    rounds = 20 if isa.is_emulated else 10_000
+    product = 2 * ROWS * LANES * 2 * PAIRS
+    return 4 * product * rounds * threads / burst_s(multiply_tiles(), [(rounds,)] * threads, isa)
+
+
+def read_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None) -> float:
+    """Bytes in a second at which a buffer of this size is read, each thread taking its part of it."""
+    isa = isa or current()
+    x = np.ones(nbytes // 8, np.int64)
+    part = len(x) // threads
+    outs = [np.zeros(8 * isa.lanes, np.int64) for _ in range(threads)]
+    calls = [(x[i * part :].ctypes.data, out.ctypes.data, part) for i, out in enumerate(outs)]
+    return 8 * part * threads / burst_s(read(), calls, isa)
+
+
+def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa) -> float:
+    """Seconds of the best of several calls of a plain function, each thread with arguments of its own."""
+    fn = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(calls[0]))(linker.address(spec, isa, checked=False))
+    if len(calls) == 1:
+        return min(_time_s(fn, calls[0]) for _ in range(BURSTS))
+    barrier, times = threading.Barrier(len(calls)), np.zeros((len(calls), BURSTS))
+
+    def work(i: int) -> None:
+        for j in range(BURSTS):
+            barrier.wait()
+            times[i, j] = _time_s(fn, calls[i])
+
+    team = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
+    for t in team:
+        t.start()
+    for t in team:
+        t.join()
+    return float(times.max(0).min())
+
+
+def _time_s(fn: Callable[..., Any], args: tuple[int, ...]) -> float:
+    start = time.perf_counter()
+    fn(*args)
+    return time.perf_counter() - start

@@ -1,0 +1,113 @@
+"""Plans and frames: a step table with its sizes, and with memory to run in.
+
+A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate lies does not change inside it. A ``Frame``
+is one run's memory: arena, scratch, argument blocks and context. Frames go back to their plan when a run is over; a frame
+that last ran another shape of the bucket refreshes the words that hold sizes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ops.limits import check_nbytes
+from sardonyx.plan.arena import Block, lower_bound, place
+from sardonyx.providers.cpu.dsl import Context
+from sardonyx.providers.cpu.memory import PADDING, address, allocate
+from sardonyx.providers.cpu.table import ARENA, Table
+from sardonyx.providers.cpu.threads import Team, new_context
+
+Array = np.ndarray[Any, Any]
+
+FLOPS_PER_SECOND, BYTES_PER_SECOND = 4e10, 1e10
+"""A modest core, for the choice of threads and of slices: only orders of magnitude matter."""
+ALONE_S = 15e-6
+"""A run expected to take less is not worth waking a team for."""
+SLICE_S = 0.1
+"""Python looks for signals about this often."""
+
+
+class Plan:
+    """Where every intermediate lies, for all shapes of a bucket."""
+
+    def __init__(self, table: Table, values: Array) -> None:
+        self.table = table
+        self.nbytes = values[table.nbytes]
+        blocks = [Block(int(n), *life) for n, life in zip(self.nbytes, table.lives, strict=True)]
+        placement = place(blocks)
+        self.arena_nbytes = placement.nbytes
+        self.live_nbytes = lower_bound(blocks)
+        """No placement needs less than this."""
+        self.scratch_nbytes = -(-int(values[table.scratch].max(initial=0)) // 64) * 64
+        self.words = table.words.copy()
+        if len(table.placed_at):
+            self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
+        self.frames: list[Frame] = []
+
+    def fits(self, values: Array) -> bool:
+        """Whether the sizes of a shape lie within the plan's."""
+        table = self.table
+        return bool((values[table.nbytes] <= self.nbytes).all()) and (
+            int(values[table.scratch].max(initial=0)) <= self.scratch_nbytes
+        )
+
+
+class Shape:
+    """What one set of input shapes needs beside its plan."""
+
+    def __init__(self, plan: Plan, sizes: tuple[int, ...], values: Array, threads: int) -> None:
+        table = plan.table
+        self.plan, self.sizes = plan, sizes
+        self.words_at_sizes = values[table.sized_by]
+        self.outputs = [
+            (tuple(values[list(shape)].tolist()), dtype)
+            for shape, dtype in zip(table.output_shapes, table.output_dtypes, strict=True)
+        ]
+        self.flops, self.traffic = values[table.flops], values[table.traffic]
+        seconds = self.flops / FLOPS_PER_SECOND + self.traffic / BYTES_PER_SECOND
+        self.threads = threads if float(seconds.sum()) > ALONE_S else 1
+        self.slices = _slices(seconds)
+
+
+def _slices(seconds: Array) -> list[tuple[int, int]]:
+    """Runs of steps that take about ``SLICE_S``."""
+    total = np.cumsum(seconds)
+    if not len(total) or total[-1] <= SLICE_S:
+        return [(0, len(total))]
+    cuts = np.flatnonzero(np.diff(total // SLICE_S)) + 1
+    edges = [0, *cuts.tolist(), len(total)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+class Frame:
+    """One run's memory."""
+
+    def __init__(self, plan: Plan, team: Team, threads: int, constants: Array) -> None:
+        """``constants`` are the addresses of the table's constants."""
+        table = plan.table
+        check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
+        self.plan = plan
+        self.shape: Shape | None = None
+        self.slots = new_context(team)
+        self.words = plan.words.copy()
+        self.bases = (ctypes.c_int64 * table.base_count)()
+        self._arena = allocate(plan.arena_nbytes)
+        self._scratch = allocate(plan.scratch_nbytes * threads + PADDING)
+        self.bases[ARENA] = address(self._arena)
+        self.bases[1 : 1 + len(constants)] = constants.tolist()
+        self.at = address(self.slots)
+        slots = self.slots
+        slots[Context.BASES] = ctypes.addressof(self.bases)
+        slots[Context.SCRATCH] = address(self._scratch)
+        slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
+        slots[Context.STEPS] = address(table.rows)
+        slots[Context.ARGS] = address(self.words)
+        slots[Context.LAST] = len(table.steps)
+
+    def take(self, shape: Shape) -> None:
+        """Make ready for a shape of the plan's bucket."""
+        table = self.plan.table
+        self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
+        self.shape = shape

@@ -1,0 +1,63 @@
+"""Steps: kernels with their arguments, as the step table holds them before sizes are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.lower.groups import Storage, View
+from sardonyx.providers.cpu.dsl import Spec
+from sardonyx.providers.cpu.isa import Isa
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A memory argument: a storage, and where in it the kernel's element 0 lies."""
+
+    storage: Storage
+    offset: Known = 0
+    """In elements of the storage's type."""
+
+    @staticmethod
+    def of(view: View) -> Ref:
+        return Ref(view.storage, view.offset)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a kernel by every thread of the team."""
+
+    spec: Spec
+    args: dict[str, Ref | Known | float]
+    """By parameter name: memory, or a number that may follow from the shapes."""
+    writes: frozenset[str]
+    """The memory parameters that the kernel writes; it only reads the others."""
+    nodes: tuple[Node, ...]
+    scratch_nbytes: Known = 0
+    """Memory of its own that each thread needs while the step runs."""
+    flops: Known = 0
+    nbytes: Known = 0
+    """Work, for traces, shares of the limit and the choice of threads."""
+    variant: str = ""
+    """Which of several kernels was chosen, and why, in words."""
+
+
+@dataclass(eq=False)
+class Packed(Storage):
+    """A constant in the layout that a kernel wants, made when it is first needed and shared by equal ``key``."""
+
+    key: tuple[Any, ...] = ()
+    make: Callable[[], Any] = field(default=lambda: None)
+    """Gives the packed array."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """For what is compiled: the chip, and how exact contractions must be."""
+
+    isa: Isa
+    precision: str = "highest"
+    """``highest``, ``high`` or ``medium``."""

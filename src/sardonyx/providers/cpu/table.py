@@ -1,0 +1,152 @@
+"""The step table of a part: everything about it that does not depend on the sizes of its inputs.
+
+Argument blocks are one array of int64 words. Most words are the same for every shape; of the others the table knows where
+they lie and which expression gives them, so that ``Plan`` fills them with two array operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx import knobs
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Expr, Known
+from sardonyx.lower.groups import Storage, View
+from sardonyx.lower.lowering import Check
+from sardonyx.plan.liveness import Access, intervals, lifetimes
+from sardonyx.plan.sizes import Binding, Sizes, unbound
+from sardonyx.providers.cpu.dsl import STEP_SLOT
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.launch import word
+from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.walk import Row
+
+Array = np.ndarray[Any, Any]
+ARENA = 0
+"""The arena's place among the memories of a run."""
+
+
+class Unplannable(Exception):
+    """A size cannot be computed from the inputs' shapes."""
+
+
+class Table:
+    """Steps with their argument blocks, before any size is known."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        inputs: Sequence[View],
+        outputs: Sequence[View],
+        checks: Sequence[Check],
+        isa: Isa,
+    ) -> None:
+        self.steps = tuple(steps)
+        self.sizes = Sizes()
+        self.binding = Binding([v.shape for v in inputs])
+        touched = [ref.storage for step in steps for ref in step.args.values() if isinstance(ref, Ref)]
+        self.temporaries = _unique(touched, "temporary")
+        self.constants = _unique(touched, "constant")
+        storages = [None, *self.constants, *(v.storage for v in (*inputs, *outputs))]
+        self.bases = {s: i for i, s in enumerate(storages) if s is not None}
+        self.first_input = 1 + len(self.constants)
+        self.first_output = self.first_input + len(inputs)
+        self.base_count = len(storages)
+        self._is_checked = knobs.CHECK_ADDRESSES.get()
+
+        accesses = [_access(step) for step in steps]
+        numbers = intervals(accesses)
+        lives = lifetimes(accesses, numbers)
+        self.lives = [lives[s] for s in self.temporaries]
+        self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
+        self.scratch = self._numbers([s.scratch_nbytes for s in steps])
+        self.flops = self._numbers([s.flops for s in steps])
+        self.traffic = self._numbers([s.nbytes for s in steps])
+        self.output_shapes = [tuple(self.sizes.number(d) for d in v.shape) for v in outputs]
+        self.output_dtypes = [v.dtype.numpy for v in outputs]
+        self.checks = [
+            (self.sizes.number(c.size), [self.sizes.number(a) for a in c.allowed], c.least, c.what) for c in checks
+        ]
+        self._lay_out()
+        self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
+        for i, step in enumerate(steps):
+            self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, i > 0 and numbers[i] != numbers[i - 1], 0
+        missing = unbound(self.sizes.expressions, self.binding.names)
+        if missing:
+            raise Unplannable(f"no input gives a size to {', '.join(missing)}")
+        self.evaluate = self.sizes.compiled(self.binding.names)
+
+    def _numbers(self, expressions: Sequence[Known]) -> Array:
+        return np.array([self.sizes.number(e) for e in expressions], np.int64)
+
+    def _storage_nbytes(self, storage: Storage) -> Known:
+        return known(dims.mul(storage.elements, storage.dtype.bits // 8))
+
+    def _lay_out(self) -> None:
+        """Fill the constant words; remember the others."""
+        words: list[int] = []
+        self.starts: list[int] = []
+        sized: list[tuple[int, int]] = []
+        placed: list[tuple[int, int]] = []
+        arena = {s: i for i, s in enumerate(self.temporaries)}
+
+        def put(size: Known) -> None:
+            if isinstance(size, Expr):
+                sized.append((len(words), self.sizes.number(size)))
+                words.append(0)
+            else:
+                words.append(int(size))
+
+        for i, step in enumerate(self.steps):
+            self.starts.append(len(words))
+            words.append(i)
+            assert set(step.args) == set(step.spec.params), (step.spec.name, set(step.args) ^ set(step.spec.params))
+            for name, (kind, dtype) in step.spec.params.items():
+                given = step.args[name]
+                if kind == "number":
+                    assert not isinstance(given, Ref), name
+                    put(word(given, dtype) if dtype.is_float and not isinstance(given, Expr) else given)  # type: ignore[arg-type]
+                    continue
+                assert isinstance(given, Ref), name
+                itemsize = given.storage.dtype.bits // 8
+                offset = known(dims.mul(given.offset, itemsize))
+                words.append(self.bases.get(given.storage, ARENA))
+                if given.storage in arena:
+                    placed.append((len(words), arena[given.storage]))
+                put(offset)
+                put(known(dims.sub(self._storage_nbytes(given.storage), offset)) if self._is_checked else 0)
+        self.words = np.array(words, np.int64)
+        self.sized_at, self.sized_by = _columns(sized)
+        self.placed_at, self.placed_by = _columns(placed)
+        assert STEP_SLOT == 0
+
+
+def known(size: Known | None) -> Known:
+    if size is None:
+        raise Unplannable("a size is too long an expression")
+    return size
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Array, Array]:
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return table[:, 0].copy(), table[:, 1].copy()
+
+
+def _unique(storages: Sequence[Storage], kind: str) -> list[Storage]:
+    return list(dict.fromkeys(s for s in storages if s.kind == kind))
+
+
+def _access(step: Step) -> Access:
+    refs = {name: ref.storage for name, ref in step.args.items() if isinstance(ref, Ref)}
+    writes = frozenset(s for name, s in refs.items() if name in step.writes)
+    reads = frozenset(s for name, s in refs.items() if name not in step.writes)
+    return Access(_temporary(reads), _temporary(writes))
+
+
+def _temporary(storages: frozenset[Storage]) -> frozenset[object]:
+    """Inputs and constants are never written; outputs may be read again by a later step."""
+    return frozenset(s for s in storages if s.kind in ("temporary", "output"))

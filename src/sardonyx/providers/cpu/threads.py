@@ -1,0 +1,155 @@
+"""The team: threads that wait, in native code, for plans to run.
+
+One team serves every session of the process that asks for the same settings. It is never larger than the CPU mask and
+the cgroup's quota allow; how its size came about can be read from ``Limit.reason``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sardonyx.providers.cpu.dsl import Context
+from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.memory import address, allocate
+from sardonyx.providers.cpu.system import read_ticks
+from sardonyx.providers.cpu.walk import MAX_WORKERS, Mailbox, run, worker
+
+SPIN_S = 20e-6
+"""How long a thread spins before it sleeps: longer than most gaps between steps, shorter than a time slice."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How many threads may run at once, and why."""
+
+    threads: int
+    reason: str
+
+
+def limit() -> Limit:
+    """What the CPU mask and the cgroup's quota leave of the machine."""
+    mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota()
+    if quota is not None and quota < mask:
+        return Limit(max(1, quota), f"the cgroup's quota is {quota} of {mask} CPUs")
+    total = os.cpu_count() or mask
+    return Limit(
+        mask, f"the process may use {mask} of {total} CPUs" if mask < total else f"the machine has {mask} CPUs"
+    )
+
+
+def _quota() -> int | None:
+    """Whole CPUs of the cgroup's quota, rounded up; None where there is none."""
+    try:
+        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if limit == "max" else math.ceil(int(limit) / int(period))
+    except (OSError, ValueError):
+        pass
+    try:
+        folder = Path("/sys/fs/cgroup/cpu")
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return None if quota <= 0 else math.ceil(quota / int((folder / "cpu.cfs_period_us").read_text()))
+    except (OSError, ValueError):
+        return None
+
+
+@cache
+def ticks_per_second() -> float:
+    """How fast the kernels' clock runs."""
+    start, began = now(), time.perf_counter()
+    while time.perf_counter() - began < 2e-3:
+        pass
+    end, ended = now(), time.perf_counter()
+    return (end - start) / (ended - began)
+
+
+def now() -> int:
+    """The kernels' clock."""
+    out = ctypes.c_int64()
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.address(read_ticks()))(ctypes.addressof(out))
+    return out.value
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What makes two sessions share a team."""
+
+    spins: bool = True
+    affinities: tuple[tuple[int, ...], ...] = ()
+    """CPUs of each worker."""
+
+
+class Team:
+    """Workers, started when a run first wants them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._mailboxes = allocate(MAX_WORKERS * Mailbox.WORDS * 8).view(np.int64)
+        self._at = address(self._mailboxes)
+        self._count = 0
+        self._lock = threading.Lock()
+        self.spin = int(SPIN_S * ticks_per_second()) if settings.spins else 0
+        walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        self._run = walk(linker.address(run()))
+
+    def walk(self, context: int, threads: int) -> None:
+        """Run the step table of a context with up to so many threads, this one included; the GIL is released."""
+        wanted = threads - 1
+        if wanted > self._count:
+            self._grow(min(wanted, MAX_WORKERS))
+        self._run(context, self._at, self._count, wanted)
+
+    def _grow(self, count: int) -> None:
+        with self._lock:
+            for i in range(self._count, count):
+                name = f"sardonyx-{i + 1}"
+                threading.Thread(target=self._live, args=(i,), name=name, daemon=True).start()
+            self._count = max(self._count, count)
+
+    def _live(self, i: int) -> None:
+        affinities = self.settings.affinities
+        if i < len(affinities) and affinities[i] and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, affinities[i])
+        live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.address(worker()))
+        live(self._at + i * Mailbox.WORDS * 8, self.spin)
+
+
+_teams: dict[Settings, Team] = {}
+_lock = threading.Lock()
+
+
+def team_for(settings: Settings) -> Team:
+    """The process's team of these settings."""
+    found = _teams.get(settings)
+    if found is None:
+        with _lock:
+            found = _teams.get(settings) or _teams.setdefault(settings, Team(settings))
+    return found
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads."""
+    global _lock
+    _lock = threading.Lock()
+    _teams.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def new_context(team: Team) -> Any:
+    """Zeroed slots of a run's context."""
+    slots = allocate(Context.SLOTS * 8).view(np.int64)
+    slots[Context.SPIN] = team.spin
+    return slots

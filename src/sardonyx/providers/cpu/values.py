@@ -1,0 +1,438 @@
+"""The values of the kernel language: numbers and vectors of them, local variables, and typed memory.
+
+Registers hold f32, f64, integers and bool. Narrower floats live in memory only: loading widens them to f32, storing
+rounds once, to nearest even. A bool is a byte in memory and a bit in a register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from llvmlite import ir
+from llvmlite.ir import instructions
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.dsl import Kernel
+
+f32, f64, f16, bf16 = dtypes.f32, dtypes.f64, dtypes.f16, dtypes.bf16
+i64, i32, i8, u8, bool_ = dtypes.i64, dtypes.i32, dtypes.i8, dtypes.u8, dtypes.bool_
+i16, u16, u32, u64 = (dtypes.of_name(n) for n in ("i16", "u16", "u32", "u64"))
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+POINTER = ir.PointerType()
+
+Operand: TypeAlias = "Val | Var | int | float | bool"
+
+
+def scalar_type(dtype: DType) -> Any:
+    """The LLVM type of one element in a register."""
+    if dtype is bool_:
+        return I1
+    if dtype is f32 or dtype in (f16, bf16):
+        return ir.FloatType()
+    if dtype is f64:
+        return ir.DoubleType()
+    assert dtype.is_integer, dtype
+    return ir.IntType(dtype.bits)
+
+
+def memory_type(dtype: DType) -> Any:
+    """The LLVM type of one element in memory."""
+    if dtype is bool_:
+        return I8
+    if dtype is f16:
+        return ir.HalfType()
+    return I16 if dtype is bf16 else scalar_type(dtype)
+
+
+def register_dtype(dtype: DType) -> DType:
+    """The type that an element of memory has once it is loaded."""
+    return f32 if dtype in (f16, bf16) else dtype
+
+
+def vector(element: Any, lanes: int) -> Any:
+    return element if lanes == 1 else ir.VectorType(element, lanes)
+
+
+class Val:
+    """A number, or a vector of ``lanes`` numbers. Arithmetic emits instructions where the kernel is being written."""
+
+    __slots__ = ("dtype", "ir", "k", "lanes")
+
+    def __init__(self, k: Kernel, value: Any, dtype: DType, lanes: int = 1) -> None:
+        self.k, self.ir, self.dtype, self.lanes = k, value, dtype, lanes
+
+    @property
+    def type(self) -> Any:
+        return self.ir.type
+
+    def _like(self, value: Any) -> Val:
+        return Val(self.k, value, self.dtype, self.lanes)
+
+    def _arith(self, other: Operand, name: str, *, swapped: bool = False) -> Val:
+        a, b = self.k.unify(self, other)
+        if swapped:
+            a, b = b, a
+        return a._like(_emit(a, b, name))
+
+    def __add__(self, other: Operand) -> Val:
+        return self._arith(other, "add")
+
+    def __radd__(self, other: Operand) -> Val:
+        return self._arith(other, "add", swapped=True)
+
+    def __sub__(self, other: Operand) -> Val:
+        return self._arith(other, "sub")
+
+    def __rsub__(self, other: Operand) -> Val:
+        return self._arith(other, "sub", swapped=True)
+
+    def __mul__(self, other: Operand) -> Val:
+        return self._arith(other, "mul")
+
+    def __rmul__(self, other: Operand) -> Val:
+        return self._arith(other, "mul", swapped=True)
+
+    def __truediv__(self, other: Operand) -> Val:
+        """Of integers: rounded towards zero."""
+        return self._arith(other, "div")
+
+    def __rtruediv__(self, other: Operand) -> Val:
+        return self._arith(other, "div", swapped=True)
+
+    def __floordiv__(self, other: Operand) -> Val:
+        """Of integers that are not negative."""
+        assert not self.dtype.is_float
+        return self._arith(other, "div")
+
+    def __mod__(self, other: Operand) -> Val:
+        """The rest with the sign of the dividend; integers only: for reals it would call a library."""
+        assert not self.dtype.is_float
+        return self._arith(other, "rem")
+
+    def __neg__(self) -> Val:
+        b = self.k.b
+        return self._like(b.fneg(self.ir) if self.dtype.is_float else b.neg(self.ir))
+
+    def __and__(self, other: Operand) -> Val:
+        return self._arith(other, "and")
+
+    def __or__(self, other: Operand) -> Val:
+        return self._arith(other, "or")
+
+    def __xor__(self, other: Operand) -> Val:
+        return self._arith(other, "xor")
+
+    def __invert__(self) -> Val:
+        return self._like(self.k.b.not_(self.ir))
+
+    def __lshift__(self, other: Operand) -> Val:
+        return self._arith(other, "shl")
+
+    def __rshift__(self, other: Operand) -> Val:
+        return self._arith(other, "shr")
+
+    def _compare(self, other: Operand, op: str) -> Val:
+        a, b = self.k.unify(self, other)
+        build = self.k.b
+        if a.dtype.is_float:
+            bit = build.fcmp_unordered("!=", a.ir, b.ir) if op == "!=" else build.fcmp_ordered(op, a.ir, b.ir)
+        elif a.dtype.kind == "int":
+            bit = build.icmp_signed(op, a.ir, b.ir)
+        else:
+            bit = build.icmp_unsigned(op, a.ir, b.ir)
+        return Val(self.k, bit, bool_, a.lanes)
+
+    def __lt__(self, other: Operand) -> Val:
+        return self._compare(other, "<")
+
+    def __le__(self, other: Operand) -> Val:
+        return self._compare(other, "<=")
+
+    def __gt__(self, other: Operand) -> Val:
+        return self._compare(other, ">")
+
+    def __ge__(self, other: Operand) -> Val:
+        return self._compare(other, ">=")
+
+    def eq(self, other: Operand) -> Val:
+        return self._compare(other, "==")
+
+    def ne(self, other: Operand) -> Val:
+        """True for NaN."""
+        return self._compare(other, "!=")
+
+    def __bool__(self) -> bool:
+        raise TypeError("a kernel's value is not known while the kernel is written: use k.select or k.when")
+
+    def pointer(self) -> Any:
+        """A number as an address, for a call."""
+        return self.k.b.inttoptr(self.ir, POINTER)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is one known number, and not NaN."""
+        return self.lanes == 1 and isinstance(self.ir, ir.Constant) and bool(self.ir.constant == self.ir.constant)
+
+    def through(self, dtype: DType) -> Val:
+        """f32 rounded to a narrower float and widened again."""
+        return _widened(self.k, _narrowed(self.k, self, dtype), dtype, self.lanes)
+
+    # -- across lanes
+
+    def __getitem__(self, lane: int | Val) -> Val:
+        """One element of a vector."""
+        at = I32(lane) if isinstance(lane, int) else self.k.cast(lane, i32).ir
+        return Val(self.k, self.k.b.extract_element(self.ir, at), self.dtype)
+
+    def shuffle(self, indices: Sequence[int], other: Val | None = None) -> Val:
+        """The elements at ``indices``; those from ``lanes`` on are the other vector's."""
+        second = self.ir if other is None else other.ir
+        mask = ir.Constant(ir.VectorType(I32, len(indices)), list(indices))
+        picked = self.k.b.shuffle_vector(self.ir, second, mask)
+        return Val(self.k, picked, self.dtype, len(indices))
+
+    def fold(self, combine: Callable[[Val, Val], Val]) -> Val:
+        """All elements combined, halves with halves: the same order on every machine with as many lanes."""
+        v = self
+        while v.lanes > 1:
+            half = v.lanes // 2
+            v = combine(v.shuffle(range(half)), v.shuffle(range(half, v.lanes)))
+            if half == 1:
+                return v[0] if isinstance(v.ir.type, ir.VectorType) else v
+        return v
+
+    def sum(self) -> Val:
+        return self.fold(lambda a, b: a + b)
+
+    def max(self) -> Val:
+        return self.fold(self.k.max)
+
+    def min(self) -> Val:
+        return self.fold(self.k.min)
+
+    def any(self) -> Val:
+        """Whether any element of a vector of bools is true."""
+        return self if self.lanes == 1 else self.k.intrinsic("llvm.vector.reduce.or", [self], bool_, 1, over=[self])
+
+
+def _emit(a: Val, b: Val, name: str) -> Any:
+    build, dtype = a.k.b, a.dtype
+    if dtype.is_float:
+        flags = ("reassoc",) if a.k.reorders else ()
+        return getattr(build, f"f{name}")(a.ir, b.ir, flags=flags)
+    signed = dtype.kind == "int"
+    if name in ("div", "rem"):
+        return getattr(build, f"{'s' if signed else 'u'}{name}")(a.ir, b.ir)
+    if name == "shr":
+        return build.ashr(a.ir, b.ir) if signed else build.lshr(a.ir, b.ir)
+    return getattr(build, {"and": "and_", "or": "or_"}.get(name, name))(a.ir, b.ir)
+
+
+class Var:
+    """A local variable; LLVM turns it back into registers."""
+
+    __slots__ = ("dtype", "k", "lanes", "slot")
+
+    def __init__(self, k: Kernel, init: Val) -> None:
+        self.k, self.dtype, self.lanes = k, init.dtype, init.lanes
+        with k.at_entry():
+            self.slot = k.b.alloca(init.type)
+        self.set(init)
+
+    def get(self) -> Val:
+        return Val(self.k, self.k.b.load(self.slot, typ=self.slot.allocated_type), self.dtype, self.lanes)
+
+    def set(self, value: Operand) -> None:
+        self.k.b.store(self.k.value(value, self.dtype, self.lanes).ir, self.slot)
+
+    def __iadd__(self, value: Operand) -> Var:
+        self.set(self.get() + value)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.get(), name)
+
+
+def _forward(name: str) -> Any:
+    return lambda self, *args: getattr(self.get(), name)(*args)
+
+
+for _name in (
+    "add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "mod", "neg", "and", "or", "xor",
+    "invert", "lshift", "rshift", "lt", "le", "gt", "ge", "getitem",
+):  # fmt: skip
+    setattr(Var, f"__{_name}__", _forward(f"__{_name}__"))
+
+
+class Tile:
+    """Where a vector lies in a row: its first index, its lanes, and, at the row's end, which of them exist."""
+
+    __slots__ = ("index", "lanes", "mask")
+
+    def __init__(self, index: Val, lanes: int, mask: Val | None) -> None:
+        self.index, self.lanes, self.mask = index, lanes, mask
+
+    def keep(self, v: Val, neutral: float) -> Val:
+        """``v`` with lanes that do not exist replaced by ``neutral``."""
+        return v if self.mask is None else v.k.select(self.mask, v, neutral)
+
+
+class Buf:
+    """Memory of one element type. ``at`` moves the pointer; ``load`` and ``store`` count in elements from it."""
+
+    __slots__ = ("dtype", "end", "k", "ptr", "start")
+
+    def __init__(self, k: Kernel, ptr: Any, dtype: DType, start: Any = None, end: Any = None) -> None:
+        """``start`` and ``end`` bound the memory that may be touched; they are looked at only in checked kernels."""
+        self.k, self.ptr, self.dtype, self.start, self.end = k, ptr, dtype, start, end
+
+    def at(self, index: Operand) -> Buf:
+        return Buf(self.k, self._address(index), self.dtype, self.start, self.end)
+
+    def as_type(self, dtype: DType) -> Buf:
+        """The same memory, read as another type."""
+        return Buf(self.k, self.ptr, dtype, self.start, self.end)
+
+    def _address(self, index: Operand) -> Any:
+        if isinstance(index, int) and index == 0:
+            return self.ptr
+        offset = self.k.value(index, i64).ir
+        return self.k.b.gep(self.ptr, [offset], inbounds=True, source_etype=memory_type(self.dtype))
+
+    def load(self, at: Operand | Tile = 0, lanes: int = 1, mask: Val | None = None) -> Val:
+        """``lanes`` neighbouring elements, or those of a tile; lanes that the mask leaves out are zero."""
+        if isinstance(at, Tile):
+            at, lanes, mask = at.index, at.lanes, at.mask
+        k, element = self.k, memory_type(self.dtype)
+        p = self._address(at)
+        self._check(p, lanes, mask)
+        if mask is None:
+            raw = k.b.load(p, typ=vector(element, lanes), align=_align(self.dtype))
+        elif lanes == 1:
+            raw = k.guarded_load(p, element, mask)
+        else:
+            t = ir.VectorType(element, lanes)
+            fn = k.declare(f"llvm.masked.load.{mangled(t)}.p0", t, [POINTER, I32, mask.type, t])
+            zero = ir.Constant(t, None)
+            raw = k.b.call(fn, [p, I32(_align(self.dtype)), mask.ir, zero])
+        return _widened(k, raw, self.dtype, lanes)
+
+    def store(self, at: Operand | Tile, value: Operand, mask: Val | None = None) -> None:
+        """Write a vector to neighbouring elements, where the mask allows it."""
+        lanes = 1
+        if isinstance(at, Tile):
+            at, lanes, mask = at.index, at.lanes, at.mask
+        if isinstance(value, (Val, Var)):
+            lanes = max(lanes, value.lanes)
+        k = self.k
+        v = k.value(value, register_dtype(self.dtype), lanes)
+        raw = _narrowed(k, v, self.dtype)
+        p = self._address(at)
+        self._check(p, lanes, mask)
+        if mask is None:
+            k.b.store(raw, p, align=_align(self.dtype))
+        elif lanes == 1:
+            with k.when(mask):
+                k.b.store(raw, p, align=_align(self.dtype))
+        else:
+            fn = k.declare(
+                f"llvm.masked.store.{mangled(raw.type)}.p0", ir.VoidType(), [raw.type, POINTER, I32, mask.type]
+            )
+            k.b.call(fn, [raw, p, I32(_align(self.dtype)), mask.ir])
+
+    def gather(self, indices: Val, mask: Val | None = None) -> Val:
+        """The elements at a vector of indices."""
+        k, parts = self.k, []
+        if indices.lanes == 1:
+            return self.load(indices, mask=mask)
+        for lane in range(indices.lanes):
+            parts.append(self.load(indices[lane], mask=None if mask is None else mask[lane]))
+        return k.pack(parts)
+
+    def scatter(self, indices: Val, value: Val, mask: Val | None = None) -> None:
+        """Write the elements of a vector to a vector of indices, in order."""
+        for lane in range(indices.lanes):
+            one = mask if mask is None or mask.lanes == 1 else mask[lane]
+            self.store(
+                indices if indices.lanes == 1 else indices[lane], value if value.lanes == 1 else value[lane], mask=one
+            )
+
+    def stream(self, at: Operand, value: Val) -> None:
+        """Store past the caches; the address must be aligned to the vector."""
+        raw = _narrowed(self.k, value, self.dtype)
+        p = self._address(at)
+        self._check(p, value.lanes, None)
+        made = self.k.b.store(raw, p, align=_align(self.dtype) * value.lanes)
+        made.set_metadata("nontemporal", self.k.module.add_metadata([I32(1)]))
+
+    def prefetch(self, at: Operand = 0, *, write: bool = False, locality: int = 3) -> None:
+        fn = self.k.declare("llvm.prefetch.p0", ir.VoidType(), [POINTER, I32, I32, I32])
+        self.k.b.call(fn, [self._address(at), I32(int(write)), I32(locality), I32(1)])
+
+    def address(self) -> Val:
+        """The pointer as a number."""
+        return Val(self.k, self.k.b.ptrtoint(self.ptr, I64), i64)
+
+    # -- atomics
+
+    def load_atomic(self, at: Operand = 0, ordering: str = "acquire") -> Val:
+        raw = self.k.b.load_atomic(self._address(at), ordering, self.dtype.bits // 8, typ=memory_type(self.dtype))
+        return Val(self.k, raw, self.dtype)
+
+    def store_atomic(self, at: Operand, value: Operand, ordering: str = "release") -> None:
+        v = self.k.value(value, self.dtype)
+        p = self._address(at)
+        # llvmlite's own store_atomic wants typed pointers, which are gone from LLVM.
+        self.k.b._insert(instructions.StoreAtomicInstr(self.k.b.block, v.ir, p, ordering, self.dtype.bits // 8))
+
+    def add_atomic(self, at: Operand, value: Operand, ordering: str = "acq_rel") -> Val:
+        """Add; gives the value before."""
+        v = self.k.value(value, self.dtype)
+        return Val(self.k, self.k.b.atomic_rmw("add", self._address(at), v.ir, ordering), self.dtype)
+
+    def swap_atomic(self, at: Operand, expected: Operand, value: Operand) -> Val:
+        """Write ``value`` where ``expected`` is; gives whether it was there."""
+        old, new = self.k.value(expected, self.dtype), self.k.value(value, self.dtype)
+        pair = self.k.b.cmpxchg(self._address(at), old.ir, new.ir, "acq_rel", "acquire")
+        return Val(self.k, self.k.b.extract_value(pair, 1), bool_)
+
+    def _check(self, p: Any, lanes: int, mask: Val | None) -> None:
+        if self.k.checked and self.start is not None:
+            self.k.check_address(p, self.start, self.end, self.dtype.bits // 8, lanes, mask)
+
+
+def _align(dtype: DType) -> int:
+    return dtype.bits // 8
+
+
+def _widened(k: Kernel, raw: Any, dtype: DType, lanes: int) -> Val:
+    if dtype is bool_:
+        return Val(k, k.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None if lanes > 1 else 0)), bool_, lanes)
+    if dtype is f16:
+        return Val(k, k.b.fpext(raw, vector(ir.FloatType(), lanes)), f32, lanes)
+    if dtype is bf16:
+        wide = Val(k, k.b.zext(raw, vector(I32, lanes)), u32, lanes)
+        return k.bitcast(wide << 16, f32)
+    return Val(k, raw, dtype, lanes)
+
+
+def _narrowed(k: Kernel, v: Val, dtype: DType) -> Any:
+    if dtype is bool_:
+        return k.b.zext(v.ir, vector(I8, v.lanes))
+    if dtype is f16:
+        return k.b.fptrunc(v.ir, vector(ir.HalfType(), v.lanes))
+    return k.to_bf16(v).ir if dtype is bf16 else v.ir
+
+
+def mangled(t: Any) -> str:
+    """How LLVM's intrinsics spell a type."""
+    if isinstance(t, ir.VectorType):
+        return f"v{t.count}{mangled(t.element)}"
+    if isinstance(t, ir.HalfType):
+        return "f16"
+    return "p0" if isinstance(t, ir.PointerType) else str(t.intrinsic_name)

@@ -1,0 +1,159 @@
+"""The walk: every thread of a team goes through the same table of steps.
+
+A row of the table holds a kernel's address, where its argument block lies, and whether a barrier comes before it. At a
+barrier the last thread to arrive looks for an error, a cancelled run and a passed deadline; if it finds one, all leave
+there. Barriers spin for a bounded time, then sleep.
+
+A worker waits in ``worker`` for its mailbox to be filled. A caller that runs a plan (``run``) claims the workers that are
+idle, as many as it may, gives each a number, walks along as thread 0 and waits until all of them are idle again.
+"""
+
+from __future__ import annotations
+
+from sardonyx.providers.cpu.dsl import Code, Context, Kernel, function
+from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
+from sardonyx.providers.cpu.values import Buf, Val, i64
+
+
+class Row:
+    """The int64 words of a row of the step table."""
+
+    KERNEL, ARGS, BARRIER = range(3)
+    WORDS = 4
+
+
+class Mailbox:
+    """The int64 words of a worker's mailbox: two cache lines."""
+
+    STATE, SLEEPING, CONTEXT, THREAD, THREADS, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 8, 9, 10
+    WORDS = 16
+
+
+IDLE, CLAIMED, READY, STOPPED = range(4)
+"""States of a worker. ``STARTED`` and ``ENDED`` count its runs: it may be claimed again before a caller has looked."""
+
+MAX_WORKERS = 512
+
+
+def _wait_while(k: Kernel, at: Buf, value: Val, spin: Val, sleepers: Buf) -> None:
+    """Until the word is no longer ``value``: spinning for ``spin`` ticks, then asleep."""
+    start = ticks(k)
+    with k.loop_while(lambda: at.load_atomic().eq(value)):
+        pause(k)
+        with k.when(ticks(k) - start > spin):
+            sleepers.add_atomic(0, 1, "seq_cst")
+            with k.when(at.load_atomic(0, "seq_cst").eq(value)):
+                sleep(k, at, value)
+            sleepers.add_atomic(0, -1)
+
+
+def _judge(k: Kernel, context: Buf) -> None:
+    """Decide whether the run goes on."""
+    stop = context.load_atomic(Context.ERROR).ne(0)
+    with k.when(context.load_atomic(Context.CANCEL).ne(0), likely=False):
+        context.swap_atomic(Context.ERROR, 0, Code.CANCELLED)
+    deadline = context.load(Context.DEADLINE)
+    with k.when(deadline.ne(0)), k.when(ticks(k) > deadline, likely=False):
+        context.swap_atomic(Context.ERROR, 0, Code.LATE)
+    stop = stop | context.load_atomic(Context.ERROR).ne(0)
+    with k.when(stop, likely=False):
+        context.store_atomic(Context.STOP, 1)
+
+
+def _barrier(k: Kernel, context: Buf, threads: Val) -> None:
+    generation, sleepers = context.at(Context.GENERATION), context.at(Context.SLEEPERS)
+    now = generation.load_atomic()
+    arrived = context.add_atomic(Context.ARRIVED, 1)
+    with k.either(arrived.eq(threads - 1)) as (last, others):
+        with last:
+            _judge(k, context)
+            context.store_atomic(Context.ARRIVED, 0, "monotonic")
+            generation.store_atomic(0, now + 1, "seq_cst")
+            with k.when(sleepers.load_atomic(0, "seq_cst") > 0):
+                wake(k, generation, 1 << 30)
+        with others:
+            _wait_while(k, generation, now, context.load(Context.SPIN), sleepers)
+
+
+def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
+    table = k.memory(context.load(Context.STEPS), i64)
+    args = context.load(Context.ARGS)
+    profile = context.load(Context.PROFILE)
+    step = k.var(context.load(Context.FIRST))
+    last = context.load(Context.LAST)
+    with k.loop_while(lambda: step.get() < last):
+        row = table.at(step.get() * Row.WORDS)
+        with k.when(row.load(Row.BARRIER).ne(0)), k.either(threads > 1) as (team, alone):
+            with team:
+                _barrier(k, context, threads)
+            with alone:
+                _judge(k, context)
+        with k.either(context.load_atomic(Context.STOP).ne(0)) as (stop, go):
+            with stop:
+                step.set(last)
+            with go:
+                slot = k.var(0)
+                with k.when(profile.ne(0), likely=False):
+                    place = step.get() * context.load(Context.PROFILE_THREADS) + thread
+                    slot.set(profile + place * 16)
+                    k.memory(slot.get(), i64).store(0, ticks(k))
+                block = args + row.load(Row.ARGS)
+                kernel = row.load(Row.KERNEL)
+                k.call_address(kernel, block.pointer(), context.ptr, thread.ir, threads.ir)
+                with k.when(profile.ne(0), likely=False):
+                    k.memory(slot.get(), i64).store(1, ticks(k))
+                step += 1
+
+
+@function(context=(i64,), team=(i64,), workers=i64, wanted=i64)
+def run(k: Kernel, context: Buf, team: Buf, workers: Val, wanted: Val) -> None:
+    """Walk the table with up to ``wanted`` idle workers out of ``workers`` mailboxes."""
+    claimed = k.var(0)
+    mine = k.local(i64, 2 * MAX_WORKERS)
+    with k.loop(0, workers) as w, k.when(claimed.get() < wanted):
+        box = team.at(w * Mailbox.WORDS)
+        with k.when(box.swap_atomic(Mailbox.STATE, IDLE, CLAIMED)):
+            started = box.load(Mailbox.STARTED) + 1
+            box.store(Mailbox.STARTED, started)
+            mine.store(claimed.get() * 2, w)
+            mine.store(claimed.get() * 2 + 1, started)
+            claimed += 1
+    threads = claimed.get() + 1
+    with k.loop(0, claimed.get()) as c:
+        box = team.at(mine.load(c * 2) * Mailbox.WORDS)
+        box.store(Mailbox.CONTEXT, context.address())
+        box.store(Mailbox.THREAD, c + 1)
+        box.store(Mailbox.THREADS, threads)
+        box.store_atomic(Mailbox.STATE, READY, "seq_cst")
+        with k.when(box.load_atomic(Mailbox.SLEEPING, "seq_cst") > 0):
+            wake(k, box, 1)
+    _walk(k, context, k.const(0), threads)
+    spin = context.load(Context.SPIN)
+    with k.loop(0, claimed.get()) as c:
+        box = team.at(mine.load(c * 2) * Mailbox.WORDS)
+        ended = k.var(box.load_atomic(Mailbox.ENDED))
+        with k.loop_while(lambda: ended.get() < mine.load(c * 2 + 1)):
+            _wait_while(k, box.at(Mailbox.ENDED), ended.get(), spin, box.at(Mailbox.WAITERS))
+            ended.set(box.load_atomic(Mailbox.ENDED))
+
+
+@function(mailbox=(i64,), spin=i64)
+def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
+    """A worker's life: until the mailbox says stop."""
+    state, sleeping = mailbox.at(Mailbox.STATE), mailbox.at(Mailbox.SLEEPING)
+    living = k.var(1)
+    with k.loop_while(lambda: living.get().ne(0)):
+        now = k.var(state.load_atomic())
+        with k.loop_while(lambda: now.get() < READY):
+            _wait_while(k, state, now.get(), spin, sleeping)
+            now.set(state.load_atomic())
+        with k.either(now.get().eq(STOPPED)) as (stop, go):
+            with stop:
+                living.set(0)
+            with go:
+                context = k.memory(mailbox.load(Mailbox.CONTEXT), i64)
+                _walk(k, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
+                state.store_atomic(0, IDLE, "seq_cst")
+                mailbox.add_atomic(Mailbox.ENDED, 1, "seq_cst")
+                with k.when(mailbox.load_atomic(Mailbox.WAITERS, "seq_cst") > 0):
+                    wake(k, mailbox.at(Mailbox.ENDED), 1 << 30)

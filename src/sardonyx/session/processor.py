@@ -1,0 +1,55 @@
+"""The CPU provider as a session's options ask for it."""
+
+from __future__ import annotations
+
+from sardonyx import knobs
+from sardonyx.errors import InvalidArgument
+from sardonyx.partition.provider import Provider
+from sardonyx.session import environment
+from sardonyx.session.options import SessionOptions
+
+PRECISIONS = ("highest", "high", "medium")
+AFFINITIES = "session.intra_op_thread_affinities"
+SPINNING = "session.intra_op.allow_spinning"
+NONE = "none"
+"""The value of ``SARDONYX_CPU`` that leaves the compiler out."""
+
+
+def cpu_providers(options: SessionOptions) -> list[Provider]:
+    """The compiling provider, or none where it cannot be used: the reference provider stands behind it in any case."""
+    if options.precision not in PRECISIONS:
+        raise InvalidArgument("unknown precision", expected=", ".join(PRECISIONS), got=options.precision)
+    if knobs.CPU.get() == NONE:
+        return []
+    from sardonyx.providers.cpu import CpuProvider
+    from sardonyx.providers.cpu.threads import Settings
+
+    config = options._config
+    threads = options.intra_op_num_threads if options.use_per_session_threads else environment.global_threads()
+    settings = Settings(config.get(SPINNING, "1") != "0", affinities(config.get(AFFINITIES, ""), threads))
+    provider = CpuProvider(
+        precision=options.precision, threads=threads, settings=settings, max_memory=options._max_memory
+    )
+    return [] if provider.probe() is not None else [provider]
+
+
+def affinities(text: str, threads: int) -> tuple[tuple[int, ...], ...]:
+    """Onnxruntime's form: processors of each thread but the caller's, counted from 1: ``1,2;3-4``."""
+    if not text:
+        return ()
+    groups = text.split(";")
+    if len(groups) != threads - 1:
+        raise InvalidArgument(
+            f"{AFFINITIES} names processors for every thread but the caller's", expected=threads - 1, got=len(groups)
+        )
+    return tuple(_processors(group) for group in groups)
+
+
+def _processors(group: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in group.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()) or int(first) < 1:
+            raise InvalidArgument(f"{AFFINITIES} counts processors from 1", expected="1,2;3-4", got=group)
+        found += range(int(first) - 1, int(last or first))
+    return tuple(found)

@@ -1,0 +1,50 @@
+"""Symbolic sizes as Python code, and names bound from shapes."""
+
+from __future__ import annotations
+
+import pytest
+
+from sardonyx.ir import dims
+from sardonyx.plan.sizes import Binding, Sizes, SizesDiffer, name_of, unbound
+
+B, S, T = dims.symbol("batch"), dims.symbol("seq"), dims.symbol("a weird-name")
+
+
+@pytest.mark.parametrize("numbers", [(2, 7, 3), (1, 1, 1), (0, 5, 64)])
+def test_compiled_expressions_are_what_evaluation_gives(numbers: tuple[int, int, int]) -> None:
+    expressions = [
+        7, B, dims.mul(B, S), dims.add(dims.mul(dims.mul(B, S), 3), -4), dims.floordiv(S, 4), dims.mod(S, 3),
+        dims.minimum(B, S), dims.maximum(dims.add(B, 1), S), dims.broadcast(dims.minimum(1, B), 1), dims.sub(S, B),
+        dims.mul(T, T), dims.ceildiv(dims.add(S, T), 16),
+    ]  # fmt: skip
+    sizes = Sizes()
+    order = [sizes.number(e) for e in expressions]
+    assert [sizes.number(e) for e in expressions] == order
+    names = ("batch", "seq", str(T))
+    values = sizes.compiled(names)(numbers)
+    given = dict(zip(names, numbers, strict=True))
+    assert [values[i] for i in order] == [dims.evaluate(e, given) for e in expressions]
+
+
+def test_names_are_bound_and_other_dimensions_checked() -> None:
+    binding = Binding([(B, S, 8), (B, dims.add(S, 1))])
+    assert dict(zip(binding.names, binding([(2, 5, 8), (2, 6)]), strict=True)) == {"batch": 2, "seq": 5}
+    for wrong in ([(2, 5, 8), (3, 6)], [(2, 5, 8), (2, 5)], [(2, 5, 7), (2, 6)]):
+        with pytest.raises(SizesDiffer):
+            binding(wrong)
+
+
+def test_operands_that_do_not_broadcast_are_refused() -> None:
+    sizes = Sizes()
+    both = dims.broadcast(B, S)
+    assert both is not None
+    sizes.number(both)
+    evaluate = sizes.compiled(("batch", "seq"))
+    assert evaluate((1, 5)) == (5,) and evaluate((4, 1)) == (4,)
+    with pytest.raises(SizesDiffer, match="do not broadcast"):
+        evaluate((2, 3))
+
+
+def test_unbound_names_are_named() -> None:
+    assert unbound([dims.add(B, T) or 0, S], ["batch", "seq"]) == [str(T)]
+    assert name_of(B) == "batch" and name_of(dims.mul(B, 2) or 0) is None and name_of(3) is None

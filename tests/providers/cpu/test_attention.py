@@ -1,0 +1,130 @@
+"""The attention kernel against the numpy meaning, over shapes, masks, strides, threads and instruction sets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.ops.attention import attention as meaning
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.kernels.attention import KEYS, attention, blocking
+from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.values import bool_, f32
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    heads: int = 2
+    key_heads: int = 2
+    rows: int = 5
+    keys: int = 7
+    width: int = 8
+    value_width: int = 8
+    mask: str = "none"
+    causal: bool = False
+    softcap: float = 0.0
+    past: int = 0
+    batch: int = 2
+
+
+CASES = [
+    Case("plain"),
+    Case("one row", rows=1, keys=9),
+    Case("odd widths", rows=19, keys=33, width=13, value_width=21),
+    Case("many keys", rows=17, keys=2 * KEYS + 3, width=16, value_width=16),
+    Case("grouped", heads=6, key_heads=2, rows=35, keys=35, width=64, value_width=64),
+    Case("causal", rows=40, keys=40, causal=True),
+    Case("causal with past", rows=5, keys=KEYS + 9, causal=True, past=KEYS + 4),
+    Case("key padding", rows=9, keys=21, mask="keys"),
+    Case("full mask", rows=21, keys=37, mask="rows"),
+    Case("full bool mask", rows=21, keys=37, mask="bool"),
+    Case("column mask", rows=21, keys=5, mask="any"),
+    Case("softcap", rows=9, keys=11, softcap=3.0, mask="rows"),
+    Case("no keys", rows=3, keys=0),
+]
+
+
+def _mask(case: Case, rng: Any) -> np.ndarray | None:
+    full = (case.batch, case.heads, case.rows, case.keys)
+    if case.mask == "none":
+        return None
+    if case.mask == "keys":
+        bias = np.where(rng.random((case.batch, 1, 1, case.keys)) < 0.4, np.finfo("f").min, 0).astype("f")
+        bias[0, 0, 0, :] = 0
+        return bias
+    if case.mask == "any":
+        return rng.standard_normal((case.batch, 1, case.keys, case.rows)).astype("f").swapaxes(2, 3)
+    if case.mask == "bool":
+        seen = rng.random((case.batch, 1, case.rows, case.keys)) < 0.5
+        seen[0, 0, 1] = False
+        return seen
+    bias = rng.standard_normal(full).astype("f")
+    bias[rng.random(full) < 0.3] = -np.inf
+    bias[0, 0, 0] = -np.inf
+    return bias
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_kernel(case: Case) -> None:
+    run(case, None, checked=False)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_kernel_with_checked_addresses(case: Case) -> None:
+    run(case, None, checked=True)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize("name", ["odd widths", "full mask"])
+def test_kernel_of_other_shapes(name: str, cpu: str) -> None:
+    run(next(c for c in CASES if c.name == name), cpu, checked=False)
+
+
+def run(case: Case, cpu: str | None, *, checked: bool) -> None:
+    rng = np.random.default_rng(7)
+    target = isa.named(cpu)
+    # Heads side by side in a row, as projections leave them.
+    q = rng.standard_normal((case.batch, case.rows, case.heads, case.width)).astype("f").transpose(0, 2, 1, 3)
+    keys = rng.standard_normal((case.batch, case.keys, case.key_heads, case.width)).astype("f").transpose(0, 2, 1, 3)
+    values = rng.standard_normal((case.batch, case.key_heads, case.keys, case.value_width)).astype("f")
+    mask = _mask(case, rng)
+    out = np.full((case.batch, case.rows, case.heads, case.value_width), 7, "f").transpose(0, 2, 1, 3)
+    scale = 1 / math.sqrt(case.width)
+    past = {} if not case.past else dict(past_key=keys[:, :, : case.past], past_value=values[:, :, : case.past])
+    expected = meaning(
+        q.astype("d"), keys[:, :, case.past :].astype("d"), values[:, :, case.past :].astype("d"), mask,
+        **{name: a.astype("d") for name, a in past.items()}, is_causal=int(case.causal), softcap=case.softcap, scale=scale,
+    )[0]  # fmt: skip
+    shape = blocking(target)
+    arguments: dict[str, Any] = dict(
+        q=q.base, k_=keys.base, v=values, out=out.base, batch=case.batch, heads=case.heads,
+        shared=case.heads // case.key_heads, rows=case.rows, keys=case.keys, width=case.width,
+        value_width=case.value_width, past=case.past, scale=scale,
+    )  # fmt: skip
+    for name, a in zip("qkvo", (q, keys, values, out), strict=True):
+        arguments |= {f"{name}_{axis}": s // 4 for axis, s in zip("bhs", a.strides, strict=False)}
+    kind = case.mask if case.mask != "bool" else "rows"
+    if mask is not None:
+        arguments["mask_"] = mask if mask.base is None else mask.base
+        wide = np.broadcast_to(mask, (case.batch, case.heads, case.rows, case.keys))
+        for axis, stride in zip("bhqk", wide.strides, strict=True):
+            arguments[f"mask_{axis}"] = stride // mask.itemsize
+    spec = attention(
+        dtypes=(f32,) * 4, mask=kind, mask_dtype=bool_ if case.mask == "bool" else f32, causal=case.causal,
+        softcap=case.softcap, vectors=shape.vectors, columns=shape.columns,
+    )  # fmt: skip
+    lanes = target.lanes
+    padded = -(-case.width // lanes) * lanes + -(-case.value_width // lanes) * lanes
+    scratch = (padded + KEYS) * 4 * shape.vectors * lanes
+    results = []
+    for threads in (1, 3):
+        out.base[...] = 7
+        Launch(spec, arguments, threads=threads, scratch_nbytes=scratch, isa=target, checked=checked)()
+        results.append(out.copy())
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(results[0], expected, rtol=2e-6, atol=2e-6)

@@ -1,0 +1,34 @@
+"""The loops behind the machine's limits do the work that they are timed for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sardonyx.dtypes import DType, f32, f64
+from sardonyx.providers.cpu import isa, limits
+from sardonyx.providers.cpu.jit import call
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_every_multiply_add_counts(dtype: DType) -> None:
+    x = np.arange(limits.CHAINS * isa.current().lanes * 32 // dtype.bits).astype(dtype.numpy)
+    lanes = x.size // limits.CHAINS
+    expected = x + 5 * np.tile(x[:lanes] * x[lanes : 2 * lanes], limits.CHAINS)
+    call(limits.multiply_add(dtype=dtype), x.ctypes.data, 5)
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_every_element_is_read() -> None:
+    lanes = isa.current().lanes // 2
+    for at in range(16 * lanes):
+        x, out = np.zeros(16 * lanes, np.int64), np.zeros(8 * lanes, np.int64)
+        x[at] = 1
+        call(limits.read(), x.ctypes.data, out.ctypes.data, x.size)
+        assert out.sum() == 1
+
+
+def test_limits_are_rates() -> None:
+    assert limits.peak_flops(f32, threads=2) > 0
+    assert limits.read_bandwidth(1 << 16, threads=2) > 0
+    assert limits.peak_tile_flops(isa=isa.CPUS["haswell"]) is None

@@ -1,0 +1,153 @@
+"""The team: shares, barriers, callers at once, forks, errors, cancelling, deadlines."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.providers.cpu import threads
+from sardonyx.providers.cpu.dsl import Code, Context, Kernel, kernel
+from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.memory import address, allocate
+from sardonyx.providers.cpu.values import Buf, Val, i64
+from sardonyx.providers.cpu.walk import Row
+
+
+@kernel(x=(i64,), n=i64, fail_at=i64)
+def shift(k: Kernel, x: Buf, n: Val, fail_at: Val) -> None:
+    """Each element becomes its left neighbour's double of the other half plus one: reads cross the threads' shares."""
+    half = x.load(n * 2)
+    with k.share(n) as i:
+        source, target = half * n, (1 - half) * n
+        x.store(target + i, x.load(source + (i + n - 1) % n) + 1)
+        with k.when(i.eq(fail_at)):
+            k.fail(Code.INDEX, i)
+
+
+@kernel(x=(i64,), n=i64)
+def turn(k: Kernel, x: Buf, n: Val) -> None:
+    with k.when(k.thread.eq(0)):
+        x.store(n * 2, 1 - x.load(n * 2))
+
+
+class Table:
+    """Steps that pass values around a ring."""
+
+    def __init__(self, rounds: int, n: int = 64, fail_at: int = -1) -> None:
+        team = threads.team_for(threads.Settings())
+        self.team, self.rounds, self.n = team, rounds, n
+        self.x = np.zeros(2 * n + 1, np.int64)
+        self.x[:n] = np.arange(n)
+        self.bases = np.array([address(self.x)])
+        self.args = np.array([0, 0, 0, self.x.nbytes, n, fail_at, 1, 0, 0, self.x.nbytes, n])
+        self.rows = np.zeros((2 * rounds, Row.WORDS), np.int64)
+        self.rows[0::2, :3] = linker.address(shift()), 0, 1
+        self.rows[1::2, :3] = linker.address(turn()), 6 * 8, 1
+        self.slots = threads.new_context(team)
+        self.slots[Context.BASES], self.slots[Context.STEPS] = address(self.bases), address(self.rows)
+        self.slots[Context.ARGS], self.slots[Context.LAST] = address(self.args), 2 * rounds
+
+    def run(self, count: int) -> None:
+        self.team.walk(address(self.slots), count)
+
+    def check(self) -> None:
+        start = self.n * int(self.x[-1])
+        expected = np.roll(np.arange(self.n), self.rounds) + self.rounds
+        np.testing.assert_array_equal(self.x[start : start + self.n], expected)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("rounds", [1, 2, 50])
+def test_barriers_hold(rounds: int, count: int) -> None:
+    table = Table(rounds)
+    table.run(count)
+    table.check()
+
+
+def test_callers_at_once_share_the_team() -> None:
+    errors: list[BaseException] = []
+
+    def caller() -> None:
+        try:
+            for _ in range(40):
+                table = Table(10)
+                table.run(2)
+                table.check()
+        except BaseException as error:
+            errors.append(error)
+
+    callers = [threading.Thread(target=caller) for _ in range(4)]
+    for c in callers:
+        c.start()
+    for c in callers:
+        c.join(60)
+    assert not errors and not any(c.is_alive() for c in callers)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_rebuilds_the_team() -> None:
+    before = Table(5)
+    before.run(2)
+    child = os.fork()
+    if child == 0:
+        try:
+            table = Table(7)
+            table.run(2)
+            table.check()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    after = Table(5)
+    after.run(2)
+    after.check()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_error_stops_the_walk_and_names_its_step(count: int) -> None:
+    table = Table(5, fail_at=3)
+    table.run(count)
+    assert table.slots[Context.ERROR] == Code.INDEX and table.slots[Context.ERROR_VALUE] == 3
+    assert table.x[-1] == 0, "no step ran after the one that failed"
+    table.slots[Context.ERROR] = table.slots[Context.STOP] = 0
+    table.args[5] = -1
+    table.run(count)
+    assert table.slots[Context.ERROR] == 0
+
+
+def test_a_cancelled_run_ends() -> None:
+    table = Table(2_000_000 // 64, n=512)
+    ender = threading.Timer(0.05, lambda: table.slots.__setitem__(Context.CANCEL, 1))
+    ender.start()
+    start = time.monotonic()
+    table.run(2)
+    ender.cancel()
+    assert table.slots[Context.ERROR] in (0, Code.CANCELLED)
+    assert table.slots[Context.ERROR] == Code.CANCELLED or time.monotonic() - start < 0.5
+
+
+def test_a_deadline_ends_a_run() -> None:
+    table = Table(10)
+    table.slots[Context.DEADLINE] = threads.now() - 1
+    table.run(2)
+    assert table.slots[Context.ERROR] == Code.LATE
+
+
+def test_the_limit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = threads.limit()
+    assert free.threads >= 1 and "CPUs" in free.reason
+    monkeypatch.setattr(threads, "_quota", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert threads.limit() == threads.Limit(1, "the cgroup's quota is 1 of 3 CPUs")
+
+
+def test_memory_is_aligned_and_zero() -> None:
+    for nbytes in (1, 100, 5 << 20):
+        memory: Any = allocate(nbytes)
+        assert address(memory) % 64 == 0 and memory.nbytes == nbytes and not memory.any()
