@@ -28,7 +28,8 @@ CASES = {
         "a = Exp(z) y = Add(x, a)", "float[n,m] x, float[m] z", "float[n,m] y", ["Loop(Exp)", "Loop(Add)"]
     ),
     "softmax by hand": (
-        "r = Constant<value = int64[1] {-1}>() t = ReduceMax(x, r) d = Sub(x, t) e = Exp(d) s = ReduceSum(e, r) y = Div(e, s)",
+        ("r = Constant<value = int64[1] {-1}>() t = ReduceMax(x, r) d = Sub(x, t) e = Exp(d) s = ReduceSum(e, r) "
+         "y = Div(e, s)"),
         "float[n,m] x", "float[n,m] y", ["Loop(ReduceMax Sub Exp ReduceSum Div)"],
     ),
     "a norm takes what comes before and after it": (
@@ -41,16 +42,21 @@ CASES = {
         "float[n,m] x, float[n] z", "float[n] y", ["Loop(ReduceMean Add Sqrt)"],
     ),
     "reductions of different axes stay apart": (
-        "r = Constant<value = int64[1] {1}>() t = ReduceSum(x, r) q = Constant<value = int64[1] {0}>() y = ReduceSum(t, q)",
+        ("r = Constant<value = int64[1] {1}>() t = ReduceSum(x, r) q = Constant<value = int64[1] {0}>() "
+         "y = ReduceSum(t, q)"),
         "float[n,m] x", "float[1,1] y", ["Loop(ReduceSum)", "Loop(ReduceSum)"],
+    ),
+    "so do reductions of a part of the axes": (
+        "a = Softmax(x) r = Constant<value = int64[2] {1, 2}>() y = ReduceMax(a, r)",
+        "float[n,m,6] x", "float[n,1,1] y", ["Loop(Softmax)", "Loop(ReduceMax)"],
     ),
     "bias, activation, residual": (
         "a = MatMul(x, w) c = Add(a, b) d = Gelu(c) y = Add(d, x)",
         f"float[n,m,6] x, {WEIGHTS}", "float[n,m,6] y", ["Contraction(MatMul Add Gelu Add)"],
     ),
     "the epilogue goes through a reshape": (
-        "s = Constant<value = int64[2] {-1, 6}>() f = Reshape(x, s) a = Gemm(f, w, b) t = Shape(x) r = Reshape(a, t) "
-        "y = Add(r, x)", f"float[n,m,6] x, {WEIGHTS}", "float[n,m,6] y", ["Contraction(Gemm Add)"],
+        ("s = Constant<value = int64[2] {-1, 6}>() f = Reshape(x, s) a = Gemm(f, w, b) t = Shape(x) r = Reshape(a, t) "
+        "y = Add(r, x)"), f"float[n,m,6] x, {WEIGHTS}", "float[n,m,6] y", ["Contraction(Gemm Add)"],
     ),
     "a norm is no epilogue": (
         "a = MatMul(x, w) c = Add(a, x) y = LayerNormalization(c, b)",
@@ -58,7 +64,8 @@ CASES = {
     ),
     "two products, one gate": (
         "g = MatMul(x, w) u = MatMul(x, v) h = Swish(g) y = Mul(h, u)",
-        f"float[n,6] x, {WEIGHTS}, float[6,6] v", "float[n,6] y", ["Contraction(MatMul)", "Contraction(MatMul Swish Mul)"],
+        f"float[n,6] x, {WEIGHTS}, float[6,6] v", "float[n,6] y",
+        ["Contraction(MatMul)", "Contraction(MatMul Swish Mul)"],
     ),
     "nothing is fused across what lies between": (
         "a = Exp(x) t = MatMul(a, w) y = Add(a, t)", f"float[n,6] x, {WEIGHTS}", "float[n,6] y",
@@ -73,8 +80,8 @@ CASES = {
         "float[2] x, float[n,m] z", "float[n,m,2] y", ["Loop(Exp)"],
     ),
     "queries are not copied": (
-        "q = MatMul(x, w) a, c, d = Split<axis = 2, num_outputs = 3>(q) "
-        "y = Attention<q_num_heads = 1, kv_num_heads = 1>(a, c, d)",
+        ("q = MatMul(x, w) a, c, d = Split<axis = 2, num_outputs = 3>(q) "
+        "y = Attention<q_num_heads = 1, kv_num_heads = 1>(a, c, d)"),
         f"float[n,m,6] x, {WEIGHTS}", "float[n,m,2] y", ["Contraction(MatMul)", "Attention(Attention)"],
     ),
 }  # fmt: skip

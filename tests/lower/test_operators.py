@@ -54,7 +54,9 @@ CASES = {
     "softmax of halves": ("y = Softmax(x)", "float16[n,m,6] x", "float16[n,m,6] y"),
     "log softmax": ("y = LogSoftmax(x)", "double[n,6] x", "double[n,6] y"),
     "hardmax": ("y = Hardmax<axis = 0>(x)", "float[6,m] x", "float[6,m] y"),
-    "global pool": ("a = GlobalAveragePool(x) b = GlobalMaxPool(x) y = Add(a, b)", "float[n,3,4,5] x", "float[n,3,1,1] y"),
+    "global pool": (
+        "a = GlobalAveragePool(x) b = GlobalMaxPool(x) y = Add(a, b)", "float[n,3,4,5] x", "float[n,3,1,1] y"
+    ),
     # norms
     "layer norm": ("y = LayerNormalization(x, s, b)", "float[n,m,6] x, float[6] s, float[6] b", "float[n,m,6] y"),
     "layer norm of two axes, with statistics": (
@@ -94,27 +96,30 @@ CASES = {
         "float[n,m,6] x", "float[n,k] y",
     ),
     "heads": (
-        "s = Constant<value = int64[4] {0, 0, 2, 3}>() r = Reshape(x, s) t = Transpose<perm = [0, 2, 1, 3]>(r) y = Exp(t)",
+        ("s = Constant<value = int64[4] {0, 0, 2, 3}>() r = Reshape(x, s) t = Transpose<perm = [0, 2, 1, 3]>(r) "
+         "y = Exp(t)"),
         "float[n,m,6] x", "float[n,2,m,3] y",
     ),
     "squeeze, unsqueeze, flatten": (
-        "a = Constant<value = int64[1] {1}>() u = Unsqueeze(x, a) f = Flatten<axis = 2>(u) g = Unsqueeze(f, a) "
-        "y = Squeeze(g, a)", "float[n,m,6] x", "float[n,k] y",
+        ("a = Constant<value = int64[1] {1}>() u = Unsqueeze(x, a) f = Flatten<axis = 2>(u) g = Unsqueeze(f, a) "
+        "y = Squeeze(g, a)"), "float[n,m,6] x", "float[n,k] y",
     ),
     "slice": (
-        "s = Constant<value = int64[2] {1, -3}>() e = Constant<value = int64[2] {9223372036854775807, 5}>() "
-        "a = Constant<value = int64[2] {0, 2}>() y = Slice(x, s, e, a)", "float[n,m,6] x", "float[k,m,2] y",
+        ("s = Constant<value = int64[2] {1, -3}>() e = Constant<value = int64[2] {9223372036854775807, 5}>() "
+        "a = Constant<value = int64[2] {0, 2}>() y = Slice(x, s, e, a)"), "float[n,m,6] x", "float[k,m,2] y",
     ),
     "slice backwards": (
-        "s = Constant<value = int64[1] {-1}>() e = Constant<value = int64[1] {-9223372036854775807}>() "
-        "a = Constant<value = int64[1] {1}>() t = Constant<value = int64[1] {-2}>() y = Slice(x, s, e, a, t)",
+        ("s = Constant<value = int64[1] {-1}>() e = Constant<value = int64[1] {-9223372036854775807}>() "
+        "a = Constant<value = int64[1] {1}>() t = Constant<value = int64[1] {-2}>() y = Slice(x, s, e, a, t)"),
         "float[n,m] x", "float[n,k] y",
     ),
     "the last ones": (
-        "s = Constant<value = int64[1] {-2}>() e = Constant<value = int64[1] {9223372036854775807}>() "
-        "a = Constant<value = int64[1] {1}>() y = Slice(x, s, e, a)", "float[n,m] x", "float[n,k] y",
+        ("s = Constant<value = int64[1] {-2}>() e = Constant<value = int64[1] {9223372036854775807}>() "
+        "a = Constant<value = int64[1] {1}>() y = Slice(x, s, e, a)"), "float[n,m] x", "float[n,k] y",
     ),
-    "split": ("a, b, c = Split<axis = 1, num_outputs = 3>(x) t = Mul(a, b) y = Sub(t, c)", "float[n,6] x", "float[n,2] y"),
+    "split": (
+        "a, b, c = Split<axis = 1, num_outputs = 3>(x) t = Mul(a, b) y = Sub(t, c)", "float[n,6] x", "float[n,2] y"
+    ),
     "expand": ("s = Shape(z) y = Expand(x, s)", "float[m,1] x, float[n,1,6] z", "float[n,m,6] y"),
     "concat": ("t = Transpose(z) y = Concat<axis = 0>(x, t, x)", "float[n,m] x, float[m,2] z", "float[k,m] y"),
     "pad": (
@@ -131,8 +136,9 @@ CASES = {
     "points": ("y = GatherND(x, i)", "float[3,4,m] x, int64[n,2] i", "float[n,m] y"),
     "shapes": ("s = Shape(x) t = Size(x) u = Add(s, t) y = Cast<to = 1>(u)", "float[n,m] x", "float[2] y"),
     "range": (
-        "s = Shape<start = 0, end = 1>(x) a = Constant<value = int64 {0}>() b = Constant<value = int64 {2}>() "
-        "e = Constant<value = int64 {1}>() r = Squeeze(s) t = Add(r, e) y = Range(e, t, b)", "float[n,m] x", "int64[k] y",
+        ("s = Shape<start = 0, end = 1>(x) b = Constant<value = int64 {2}>() "
+        "e = Constant<value = int64 {1}>() r = Squeeze(s) t = Add(r, e) y = Range(e, t, b)"),
+        "float[n,m] x", "int64[k] y",
     ),
     "constant of shape": (
         "s = Shape(x) c = ConstantOfShape<value = float[1] {3}>(s) y = Sub(c, x)", "float[n,m] x", "float[n,m] y"
@@ -155,13 +161,14 @@ CASES = {
         "y = Attention(q, k, k, mask)", "float[n,2,m,4] q, float[n,2,5,4] k, bool[m,5] mask", "float[n,2,m,4] y"
     ),
     "attention with a past": (
-        "c = Concat<axis = 1>(z, q) s = Transpose<perm = [0, 2, 1]>(c) p = MatMul(q, s) a = Constant<value = int64[1] {1}>() "
-        "mask = Unsqueeze(p, a) "
-        "y, pk, pv = Attention<q_num_heads = 2, kv_num_heads = 2, is_causal = 1>(q, q, q, mask, k, k)",
+        ("c = Concat<axis = 1>(z, q) s = Transpose<perm = [0, 2, 1]>(c) p = MatMul(q, s) "
+        "a = Constant<value = int64[1] {1}>() mask = Unsqueeze(p, a) "
+        "y, pk, pv = Attention<q_num_heads = 2, kv_num_heads = 2, is_causal = 1>(q, q, q, mask, k, k)"),
         "float[n,m,8] q, float[n,3,8] z, float[n,2,3,4] k", "float[n,m,8] y, float[n,2,t,4] pk, float[n,2,t,4] pv",
     ),
     "rotary": (
-        "y = RotaryEmbedding<num_heads = 2>(x, c, s)", "float[n,m,8] x, float[n,m,2] c, float[n,m,2] s", "float[n,m,8] y"
+        "y = RotaryEmbedding<num_heads = 2>(x, c, s)",
+        "float[n,m,8] x, float[n,m,2] c, float[n,m,2] s", "float[n,m,8] y",
     ),
     "rotary by positions, interleaved, of a part": (
         "y = RotaryEmbedding<interleaved = 1, rotary_embedding_dim = 4>(x, c, c, p)",
@@ -175,5 +182,3 @@ def test_answers_as_the_operators_do(name: str) -> None:
     graph = parse(*CASES[name])
     sizes = [s for s in SIZES if s["n"] or not name.startswith(NEVER_EMPTY)]
     compare(graph, *sizes)
-
-

@@ -69,6 +69,8 @@ def emit(low: Lowering, node: Node) -> None:
     if not all(low.learned.is_shapely(out) for out in node.outputs):
         if node.domain:
             raise Refused(f"{node.domain}.{node.op_type} is not compiled")
+        for size in (d for out in node.outputs if not out.is_dead for d in low.shape(out)):
+            low.require_least(f"{node.op_type}: a size is negative", size, 0)
         RULES.get(node.op_type, pointwise)(low, node)
 
 

@@ -6,8 +6,8 @@ The rules, tried for every loop in order on the groups that make its operands, t
   what is one number per row, anywhere in that row. Boxes count as the same when their axes can be split to the same
   sizes. A loop that reduces nothing may be walked in any order of axes, so transposes between loops vanish. Loops
   that reduce must reduce the same axes.
-- A loop that reduces nothing becomes part of the epilogue of a contraction whose elements it reads at the same index,
-  where its views can be walked by the contraction's own axes.
+- A loop that reduces nothing becomes part of the epilogue of a contraction, convolution or pooling whose elements it
+  reads at the same index, where its views can be walked by the axes of that group.
 - What the first group writes is still stored when somebody else reads it, so nothing is computed twice.
 - Nothing is fused across another group that needs the first and makes something for the second.
 """
@@ -16,20 +16,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
-from sardonyx.lower.groups import Contraction, Expression, Group, Loop, Storage, View, reads, writes
+from sardonyx.lower.groups import (
+    Contraction,
+    Convolution,
+    Expression,
+    Group,
+    Loop,
+    Pool,
+    Storage,
+    View,
+    reads,
+    writes,
+)
 from sardonyx.lower.nest import Nest, common, matching_order
 from sardonyx.lower.sizes import Refused
 
+Finished: TypeAlias = "Contraction | Convolution | Pool"
+"""Groups with an epilogue."""
 MAX_VIEWS = 16
 """Views of one loop: more would not fit the address registers of a kernel."""
 
+MAX_STEPS = 32
+"""Steps of one expression: kernels stay short, and long chains are fused in linear time."""
+
 
 def fuse(groups: Sequence[Group]) -> list[Group]:
-    """The groups after fusion, in an order in which they can run."""
-    return _Fusion(groups).run()
+    """The groups after fusion, in an order in which they can run, without those that have nothing to write."""
+    return _Fusion([g for g in groups if any(0 not in v.shape for v in writes(g))]).run()
 
 
 class _Fusion:
@@ -71,7 +88,7 @@ class _Fusion:
             return False
         for p in dict.fromkeys(w for v in second.inputs for w in self.writers.get(v.storage, ())):
             first = self.groups[p]
-            if not isinstance(first, (Loop, Contraction)) or p == i:
+            if not isinstance(first, (Loop, Contraction, Convolution, Pool)) or p == i:
                 continue
             if any(len(self.writers[v.storage]) > 1 for v in second.inputs if p in self.writers.get(v.storage, ())):
                 continue
@@ -140,10 +157,13 @@ class _Fusion:
         return {w for v in reads(group) for w in self.writers.get(v.storage, ())}
 
 
-def _fused(first: Loop | Contraction, second: Loop, kept: Sequence[View]) -> Loop | Contraction | None:
+def _fused(first: Loop | Finished, second: Loop, kept: Sequence[View]) -> Loop | Finished | None:
     """The two as one group that still stores the views ``kept`` of the first."""
-    if isinstance(first, Contraction):
-        found = _over_contraction(first, Nest.of(second))
+    before = first.expression if isinstance(first, Loop) else first.epilogue
+    if len(before.steps) + len(second.expression.steps) > MAX_STEPS:
+        return None
+    if not isinstance(first, Loop):
+        found = _over_box(first, Nest.of(second))
         if found is None:
             return None
         body = Body(first.epilogue.operands[:1])
@@ -255,11 +275,11 @@ def _meets(outputs: Sequence[View], inputs: Sequence[View]) -> bool:
     return all(views.same_elements(made[v.storage], v) for v in inputs if v.storage in made)
 
 
-def _over_contraction(first: Contraction, second: Nest) -> Nest | None:
-    """A nest walked by the axes of a contraction whose results it reads at the same index."""
+def _over_box(first: Finished, second: Nest) -> Nest | None:
+    """A nest walked by the axes of a group whose results it reads at the same index."""
     if second.reduced:
         return None
-    box = (*first.batch, first.m, first.n)
+    box = first.box
     read = next(v for v in second.inputs if any(v.storage is made.storage for made in first.outputs))
     for nest in (second, second.permuted(views.memory_order(read))):
         cut = common(box, nest.extents)

@@ -5,6 +5,8 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
 
     Loop          scalar expressions over a box of indices, with reductions over its last axes
     Contraction   sums of products (MatMul, Gemm), with what follows element by element
+    Convolution   sums of products over windows of an image, likewise
+    Pool          the largest or the mean of each window of an image, likewise
     Attention     softmax(q k^T + mask) v
     Gather        rows picked by an index tensor
     Fill          numbers that follow from the shapes alone
@@ -142,6 +144,72 @@ class Contraction:
     extra: tuple[View, ...]
     outputs: tuple[View, ...]
 
+    @property
+    def box(self) -> tuple[Known, ...]:
+        """The axes of the epilogue."""
+        return (*self.batch, self.m, self.n)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What an output sees of an image: at p, along each spatial axis, elements p * stride + tap * dilation - pad.
+
+    Elements that the image does not have are padding. How much of it lies behind the image follows from the sizes.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[Known, ...]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """out[b, c, p..] = epilogue(sum over i and taps t.. of x[b, g * I + i, p.. at t..] * w[c, i, t..], further operands).
+
+    ``x``: (batch, channels, *spatial); ``w``: (filters, I, *kernel), where I is channels / groups, and filter c is of
+    group g = c / (filters / groups). Padding is 0. Operand 0 of the epilogue is the sum, in f32 (or f64); ``extra`` and
+    ``outputs`` have the axes (batch, filters, *spatial of the result).
+    """
+
+    nodes: tuple[Node, ...]
+    x: View
+    w: View
+    window: Window
+    groups: int
+    epilogue: Expression
+    extra: tuple[View, ...]
+    outputs: tuple[View, ...]
+
+    @property
+    def box(self) -> tuple[Known, ...]:
+        return self.outputs[0].shape
+
+
+@dataclass(frozen=True)
+class Pool:
+    """out[b, c, p..] = epilogue(the largest, or the mean, of x[b, c, p.. at t..] over the taps t.., further operands).
+
+    ``ends`` are the pads behind the image if means count padding; otherwise it is None, and they count what is in the
+    image. What lies behind these pads never counts. A window without a single element has -Inf (the lowest integer) as
+    its largest and NaN as its mean. Operand 0 of the epilogue is the result, a narrow float widened to f32; the axes are
+    those of ``Convolution``.
+    """
+
+    nodes: tuple[Node, ...]
+    kind: str
+    """``max`` or ``mean``."""
+    x: View
+    window: Window
+    ends: tuple[Known, ...] | None
+    epilogue: Expression
+    extra: tuple[View, ...]
+    outputs: tuple[View, ...]
+
+    @property
+    def box(self) -> tuple[Known, ...]:
+        return self.outputs[0].shape
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -193,7 +261,7 @@ class Fill:
     step: Known | None = None
 
 
-Group: TypeAlias = "Loop | Contraction | Attention | Gather | Fill"
+Group: TypeAlias = "Loop | Contraction | Convolution | Pool | Attention | Gather | Fill"
 
 
 def reads(group: Group) -> tuple[View, ...]:
@@ -202,6 +270,10 @@ def reads(group: Group) -> tuple[View, ...]:
         return group.inputs
     if isinstance(group, Contraction):
         return (group.a, group.b, *group.extra)
+    if isinstance(group, Convolution):
+        return (group.x, group.w, *group.extra)
+    if isinstance(group, Pool):
+        return (group.x, *group.extra)
     if isinstance(group, Attention):
         mask = () if group.mask is None else (group.mask,)
         return (group.q, group.k, group.v, *mask, *(group.past or ()))
@@ -210,7 +282,7 @@ def reads(group: Group) -> tuple[View, ...]:
 
 def writes(group: Group) -> tuple[View, ...]:
     """What a group writes."""
-    if isinstance(group, (Loop, Contraction)):
+    if isinstance(group, (Loop, Contraction, Convolution, Pool)):
         return group.outputs
     if isinstance(group, Attention):
         return (group.out, *(group.present or ()))

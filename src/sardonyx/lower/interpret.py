@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,18 @@ from sardonyx.lower.groups import (
     Apply,
     Attention,
     Contraction,
+    Convolution,
     Count,
     Expression,
     Fill,
     Gather,
     Group,
     Loop,
+    Pool,
     Reduce,
     Storage,
     View,
+    Window,
 )
 
 Array = np.ndarray[Any, Any]
@@ -151,10 +155,59 @@ def _by_row(view: View, outer: int) -> View:
 
 def _contraction(memory: _Memory, group: Contraction) -> None:
     a, b = _wide(memory.at(group.a)), _wide(memory.at(group.b))
-    operands = [np.matmul(a, b), *(memory.at(v) for v in group.extra)]
+    _finish(memory, group, np.matmul(a, b))
+
+
+def _finish(memory: _Memory, group: Contraction | Convolution | Pool, result: Array) -> None:
+    operands = [result, *(memory.at(v) for v in group.extra)]
     for view, result in zip(group.outputs, _evaluate(group.epilogue, operands, (), 0), strict=True):
         target = memory.at(view)
         target[...] = result.astype(target.dtype)
+
+
+def _taps(
+    memory: _Memory, window: Window, x: Array, out: View, padding: Any
+) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """What each tap of a window sees: (batch, channels, *spatial of the result)."""
+    size = tuple(map(memory.size, out.shape[2:]))
+    pads = tuple(map(memory.size, window.pads))
+    axes = list(zip(size, pads, window.kernel, window.strides, window.dilations, strict=True))
+    ends = [max(0, (n - 1) * s + (k - 1) * d + 1 - p - have) for (n, p, k, s, d), have in zip(axes, x.shape[2:])]
+    room = [(0, 0), (0, 0), *((p, end) for (_, p, *_), end in zip(axes, ends, strict=True))]
+    padded = np.pad(x, room, constant_values=padding)
+    for tap in np.ndindex(window.kernel):
+        cut = [slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, _, _, s, d) in zip(tap, axes, strict=True)]
+        yield (
+            tap,
+            padded[(slice(None), slice(None), *cut)] if 0 not in size else np.empty((*x.shape[:2], *size), x.dtype),
+        )
+
+
+def _convolution(memory: _Memory, group: Convolution) -> None:
+    x, w, out = _wide(memory.at(group.x)), _wide(memory.at(group.w)), group.outputs[0]
+    filters, each = len(w) // group.groups, w.shape[1]
+    total = np.zeros(tuple(map(memory.size, out.shape)), x.dtype)
+    for tap, seen in _taps(memory, group.window, x, out, 0):
+        for g in range(group.groups):
+            mine = w[(slice(g * filters, (g + 1) * filters), slice(None), *tap)]
+            part = np.tensordot(mine, seen[:, g * each : (g + 1) * each], (1, 1)).swapaxes(0, 1)
+            total[:, g * filters : (g + 1) * filters] += part
+    _finish(memory, group, total)
+
+
+def _pool(memory: _Memory, group: Pool) -> None:
+    x, out = _wide(memory.at(group.x)), group.outputs[0]
+    if group.kind == "max":
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        _finish(memory, group, reduce(np.maximum, (v for _, v in _taps(memory, group.window, x, out, lowest))))
+        return
+    ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
+    if group.ends is not None:
+        pads = zip(map(memory.size, group.window.pads), map(memory.size, group.ends), strict=True)
+        ones = np.ones((1, 1, *(n + p + e for n, (p, e) in zip(x.shape[2:], pads, strict=True))), x.dtype)
+    window = group.window if group.ends is None else replace(group.window, pads=(0,) * len(group.ends))
+    total = sum(v for _, v in _taps(memory, group.window, x, out, 0))
+    _finish(memory, group, total / sum(v for _, v in _taps(memory, window, ones, out, 0)))
 
 
 def _attention(memory: _Memory, group: Attention) -> None:
@@ -204,5 +257,5 @@ def _fill(memory: _Memory, group: Fill) -> None:
 
 
 _RUN: dict[type[Group], Any] = {
-    Loop: _loop, Contraction: _contraction, Attention: _attention, Gather: _gather, Fill: _fill
+    Loop: _loop, Contraction: _contraction, Convolution: _convolution, Pool: _pool, Attention: _attention, Gather: _gather, Fill: _fill
 }  # fmt: skip

@@ -15,10 +15,10 @@ class Parts:
 
     def __init__(self, graph: Graph, owners: dict[Node, Owner], last: Provider) -> None:
         """``owners`` is what ``assign`` gave for the graph; ``last`` takes what another declines to compile."""
+        prepare(graph, owners)
         captured = [v for v in graph.captures() if not v.is_const] if graph.parent is not None else []
         self.inputs = (*graph.inputs, *captured)
         self._outputs = tuple(graph.outputs)
-        prepare(graph, owners)
         self.compiled: list[tuple[Part, Executable]] = []
         for owner, part in cut(graph, owners):
             try:

@@ -110,7 +110,11 @@ def entry(source: Any, settings: Any, *, folder: str | None) -> Entry | None:
     where = folders.chosen()
     if where is None or not isinstance(source, (str, os.PathLike)):
         return None
-    return Entry(str(where), open_model(source, folder=folder), settings)
+    opened = open_model(source, folder=folder)
+    try:
+        return Entry(str(where), opened, settings)
+    except (OSError, ValueError):  # a file that initializers name is not there: loading says which
+        return None
 
 
 def _is_own(tensor: Tensor, own: dict[str, Tensor]) -> bool:

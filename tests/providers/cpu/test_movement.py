@@ -52,6 +52,15 @@ def test_permutations(perm: tuple[int, ...]) -> None:
     assert y.tobytes() == x.tobytes()
 
 
+def test_rows_in_bands() -> None:
+    """Heads and positions change places: rows are copied in bands, with one left over."""
+    for length in (1, 16, 37):
+        x = bits(3, length, 5, 18, dtype="f4").transpose(0, 2, 1, 3)
+        y, steps = copied(x, threads=3)
+        assert y.tobytes() == x.tobytes()
+        assert steps[0].variant == ("in bands" if length > 1 else "")
+
+
 @pytest.mark.parametrize("dtype", ["?", ml_dtypes.bfloat16, "f2", "i8", "i1", ml_dtypes.float8_e4m3fn])
 def test_copies_keep_every_bit(dtype: Any) -> None:
     """NaN payloads too: a copy loads and stores integers."""

@@ -13,7 +13,7 @@ import pytest
 from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.dsl import Code, Context, Kernel, kernel
 from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.memory import address, allocate
+from sardonyx.providers.cpu.memory import Pool, address, allocate
 from sardonyx.providers.cpu.values import Buf, Val, i64
 from sardonyx.providers.cpu.walk import Row
 
@@ -148,6 +148,27 @@ def test_the_limit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_is_aligned_and_zero() -> None:
-    for nbytes in (1, 100, 5 << 20):
+    for nbytes in (1, 100, 40_000, 5 << 20, 40 << 20):
         memory: Any = allocate(nbytes)
         assert address(memory) % 64 == 0 and memory.nbytes == nbytes and not memory.any()
+
+
+def test_blocks_do_not_overlap_and_outlive_each_other() -> None:
+    blocks = [allocate(50_000 + i) for i in range(50)]
+    for i, block in enumerate(blocks):
+        block[:] = i
+    kept = blocks[::7]
+    del blocks, block
+    assert all((block == 7 * i).all() for i, block in enumerate(kept))
+
+
+def test_outputs_are_used_again_when_nobody_has_them() -> None:
+    pool = Pool(most_nbytes=3 << 20)
+    first = pool.empty((1024, 256), np.dtype("f"), 1 << 20)
+    at, part = address(first), first[3:5]
+    del first
+    second = pool.empty((1024, 256), np.dtype("f"), 1 << 20)
+    assert address(second) != at, "a view of the first array is still there"
+    del part
+    third = pool.empty((256, 1024), np.dtype("f"), 1 << 20)
+    assert address(third) == at

@@ -1,5 +1,19 @@
 """How each operator is lowered: one file per family."""
 
-from sardonyx.lower.rules import attention, contract, create, gather, join, movement, norm, pointwise, reduce
+from sardonyx.lower.rules import (
+    attention,
+    contract,
+    conv,
+    create,
+    gather,
+    join,
+    movement,
+    norm,
+    pointwise,
+    pool,
+    reduce,
+)
 
-__all__ = ["attention", "contract", "create", "gather", "join", "movement", "norm", "pointwise", "reduce"]
+__all__ = [
+    "attention", "contract", "conv", "create", "gather", "join", "movement", "norm", "pointwise", "pool", "reduce"
+]  # fmt: skip

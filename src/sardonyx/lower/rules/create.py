@@ -65,6 +65,8 @@ def one_hot(low: Lowering, node: Node) -> None:
     for _ in out.shape[axis + 1 :]:
         position = views.inserted(position, len(position.shape))
     values = low.view(low.input(2))
+    if values.shape != (2,):
+        raise Refused("values must be two")
     operands = (
         views.inserted(indices, axis),
         position,

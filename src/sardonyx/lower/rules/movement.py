@@ -38,6 +38,10 @@ def reshape(low: Lowering, node: Node) -> None:
     low.require(f"{node.op_type}: the shapes have different numbers of elements", product(x.shape), product(shape))
     if node.op_type == "Reshape" and not node.attrs.get("allowzero", 0):
         _refuse_zeros(low, x, low.learned.content(low.input(1)) or [])
+    if node.op_type == "Unsqueeze" and len({a % len(shape) for a in low.numbers(low.input(1))}) != len(shape) - len(
+        x.shape
+    ):
+        raise Refused("the axes are not different ones")
     if node.op_type == "Squeeze":
         gone = sorted(axis_of(a, len(x.shape)) for a in _squeezed(low, node, x))
         for axis in reversed(gone):

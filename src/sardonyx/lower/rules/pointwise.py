@@ -12,9 +12,14 @@ from sardonyx.lower.sizes import Refused
 from sardonyx.ops import registry
 from sardonyx.ops.pointwise import program_of
 
+MAX_OPERANDS = 32
+"""Operands of one operator: a kernel is written out for all of them."""
+
 
 def pointwise(low: Lowering, node: Node) -> None:
     """Any operator that has a scalar program."""
+    if len(node.inputs) > MAX_OPERANDS:
+        raise Refused(f"{node.op_type} of more than {MAX_OPERANDS} operands is not compiled")
     meaning = registry.find(node.domain, node.op_type)
     known = {} if meaning is None else {k: v for k, v in node.attrs.items() if k in meaning.attributes}
     program = program_of(node.op_type, [v is not None for v in node.inputs], domain=node.domain, **known)

@@ -55,3 +55,5 @@ class CpuProvider:
             return compile_part(part, self)
         except (Refused, Unplannable, NotImplemented) as why:
             raise Declined(str(why)) from why
+        except OverflowError as why:
+            raise Declined("a size has more than 64 bits") from why

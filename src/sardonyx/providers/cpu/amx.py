@@ -12,10 +12,11 @@ bit for bit, on tiles that lie on the stack: a kernel written with tiles runs ev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sardonyx.providers.cpu.dsl import Kernel
-from sardonyx.providers.cpu.values import I8, POINTER, Buf, Operand, Val, f32, i8, i64, u32
+from sardonyx.providers.cpu.values import I8, POINTER, Buf, Operand, Val, f32, i8, i64, u8, u32
 
 COUNT, ROWS, ROW_NBYTES = 8, 16, 64
 NBYTES = ROWS * ROW_NBYTES
@@ -24,6 +25,8 @@ PAIRS = LANES = 16
 
 _CONFIGURATION = (1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0)
 """Palette 1; 64 bytes a row and 16 rows for each of the eight tiles: 64 bytes, as the chip reads them."""
+_ROWS_AT = 48
+"""Where the tiles' rows lie in it, a byte each."""
 _SIGN, _EXPONENT, _HIGH_HALF = 0x8000_0000, 0x7F80_0000, 0xFFFF_0000
 
 
@@ -35,8 +38,11 @@ class Tiles:
         self.k = k
         self._stack = k.local(i8, COUNT * NBYTES) if k.isa.is_emulated else None
 
-    def configure(self) -> None:
-        """Every tile takes its full size, and is zero."""
+    def configure(self, rows: Operand = ROWS, short: Sequence[int] = ()) -> None:
+        """Every tile takes its full size, but for the ``short`` ones, which have ``rows`` rows; all are zero.
+
+        Products of short tiles take less time. Emulated tiles are always full: nobody may look at the other rows.
+        """
         if self._stack is not None:
             for t in range(COUNT):
                 self.zero(t)
@@ -44,6 +50,8 @@ class Tiles:
         words = self.k.local(i64, len(_CONFIGURATION))
         for i, word in enumerate(_CONFIGURATION):
             words.store(i, word)
+        for t in short:
+            words.as_type(u8).store(_ROWS_AT + t, self.k.cast(self.k.value(rows, i64), u8))
         self.k.call("llvm.x86.ldtilecfg", words.ptr)
 
     def release(self) -> None:

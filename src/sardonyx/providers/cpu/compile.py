@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sardonyx.lower.build import lower
-from sardonyx.lower.groups import Attention, Contraction, Fill, Gather, Group, Loop
+from sardonyx.lower.groups import Attention, Contraction, Convolution, Fill, Gather, Group, Loop, Pool
 from sardonyx.partition.provider import Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.kernels import attention, contraction, fill, gather, loop
+from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, gather, loop, pool
 from sardonyx.providers.cpu.kernels.split import Cache
 from sardonyx.providers.cpu.steps import Step, Target
 from sardonyx.providers.cpu.table import Table
@@ -34,6 +34,10 @@ def steps_of(group: Group, target: Target, shared: Cache) -> list[Step]:
         return loop.steps(group, target)
     if isinstance(group, Contraction):
         return contraction.steps(group, target, shared)
+    if isinstance(group, Convolution):
+        return conv.steps(group, target)
+    if isinstance(group, Pool):
+        return pool.steps(group, target)
     if isinstance(group, Attention):
         return attention.steps(group, target)
     if isinstance(group, Gather):

@@ -369,6 +369,13 @@ class Kernel:
         x, y = self.value(x, x.dtype, lanes), self.value(y, y.dtype, lanes)
         return Val(self, self.b.select(c.ir, x.ir, y.ir), x.dtype, lanes)
 
+    def choose(self, condition: Val, a: Buf, b: Buf) -> Buf:
+        """One of two memories of a type."""
+        assert a.dtype is b.dtype
+        ends = (self.b.select(condition.ir, x, y) for x, y in ((a.ptr, b.ptr), (a.start, b.start), (a.end, b.end)))
+        ptr, start, end = ends
+        return Buf(self, ptr, a.dtype, start, end)
+
     def max(self, a: Operand, b: Operand) -> Val:
         """The larger; b if either is NaN, so put what may be NaN second."""
         x, y = self.unify(a, b)

@@ -68,7 +68,7 @@ class CpuExecutable:
                 shape = self._bind(shapes)
             except SizesDiffer:
                 return self._without_plan(args, context)
-        results = [np.empty(dims, dtype) for dims, dtype in shape.outputs]
+        results = shape.new_outputs()
         for i, place in context.places.items():
             if _may_be_written(place, results[i], args):
                 results[i] = place
@@ -80,7 +80,7 @@ class CpuExecutable:
         shape = self._shapes.get(tuple([a.shape for a in args]))
         if shape is None or len(shape.slices) > 1:
             return None
-        results = [np.empty(dims, dtype) for dims, dtype in shape.outputs]
+        results = shape.new_outputs()
         while not self._execute(shape, args, results, None):
             pass
         return results
@@ -169,7 +169,7 @@ class CpuExecutable:
         """Sizes, checks and a plan for shapes not seen lately."""
         table = self.table
         sizes = table.binding(shapes)
-        values = np.array(table.evaluate(sizes), np.int64)
+        values = self._evaluated(sizes)
         for number, allowed, least, what in table.checks:
             size = values[number]
             if (allowed and size not in values[allowed]) or (least is not None and size < least):
@@ -192,6 +192,12 @@ class CpuExecutable:
                 self._shapes.popitem(last=False)
         return shape
 
+    def _evaluated(self, sizes: tuple[int, ...]) -> Array:
+        try:
+            return np.array(self.table.evaluate(sizes), np.int64)
+        except OverflowError:
+            raise SizesDiffer("a size has more than 64 bits") from None
+
     def _plan(self, sizes: tuple[int, ...], values: Array) -> Plan:
         bucket = tuple(ceiling(s) for s in sizes)
         with self._lock:
@@ -211,7 +217,7 @@ class CpuExecutable:
 
     def _planned(self, sizes: tuple[int, ...]) -> Plan | None:
         try:
-            return Plan(self.table, np.array(self.table.evaluate(sizes), np.int64))
+            return Plan(self.table, self._evaluated(sizes))
         except SizesDiffer:
             return None
 

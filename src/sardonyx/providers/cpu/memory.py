@@ -1,8 +1,20 @@
-"""The one allocator: aligned, padded, in huge pages where that pays."""
+"""The one allocator: aligned, padded, in huge pages where that pays.
+
+Large blocks lie in slabs of huge pages: weights of a model one behind the other, so that reading them never waits for
+page tables, and the chip's own fetching ahead does not stop every 4 KiB. A slab lives as long as any of its blocks.
+
+Outputs are taken from a pool: when the caller's last array over a block is gone, the block is used again, and its pages
+need not be made anew by the system.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import mmap
+import os
+import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,26 +24,99 @@ Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 PADDING = 1024
 """Bytes after every allocation that a tile may read."""
-HUGE_FROM = 1 << 22
-"""Bytes from which memory comes from the system in huge pages."""
+HUGE_PAGE = 1 << 21
+SLAB_NBYTES = 1 << 25
+SLAB_FROM = 1 << 15
+"""Bytes from which a block lies in a slab."""
+POOLED_FROM = 1 << 18
+"""Bytes from which outputs are pooled: the C library gives larger blocks back to the system each time."""
+POOL_NBYTES = 1 << 28
+"""Bytes that the pool keeps for outputs to come."""
 
 
-def allocate(nbytes: int) -> Array:
-    """Zeroed bytes, the first of them on a cache line's border."""
-    size = nbytes + PADDING
-    if size >= HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
-        pages = mmap.mmap(-1, size)
-        try:
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass
-        return np.frombuffer(pages, np.uint8)[:nbytes]
-    raw = np.zeros(size + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]
+class _Slabs:
+    """Blocks one behind the other, in the slab at hand or in one of their own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slab: Array | None = None
+        self._used = 0
+
+    def take(self, nbytes: int) -> Array:
+        if nbytes > SLAB_NBYTES // 2:
+            return _pages(nbytes)[:nbytes]
+        with self._lock:
+            if self._slab is None or self._used + nbytes > len(self._slab):
+                self._slab, self._used = _pages(SLAB_NBYTES), 0
+            start = self._used
+            self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
+            return self._slab[start : start + nbytes]
+
+
+def _pages(nbytes: int) -> Array:
+    """Zeroed bytes from the system, on a huge page's border."""
+    pages = mmap.mmap(-1, nbytes + HUGE_PAGE)
+    with contextlib.suppress(OSError, AttributeError):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(pages, np.uint8)
+    return whole[-address(whole) % HUGE_PAGE :]
 
 
 def address(array: Array) -> int:
     """Where an array's first element lies."""
     where: int = array.__array_interface__["data"][0]
     return where
+
+
+_slabs = _Slabs()
+
+
+def allocate(nbytes: int) -> Array:
+    """Zeroed bytes, the first of them on a cache line's border."""
+    if nbytes >= SLAB_FROM:
+        return _slabs.take(nbytes + PADDING)[:nbytes]
+    raw = np.zeros(nbytes + PADDING + ALIGNMENT, np.uint8)
+    start = -address(raw) % ALIGNMENT
+    return raw[start : start + nbytes]
+
+
+class Pool:
+    """Blocks for outputs, by size."""
+
+    def __init__(self, most_nbytes: int = POOL_NBYTES) -> None:
+        self._most, self._kept = most_nbytes, 0
+        self._free: dict[int, list[Array]] = {}
+        self._lock = threading.RLock()
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array:
+        """An array over a block that nobody has; its elements are what they are."""
+        size = -(-nbytes // 4096) * 4096
+        with self._lock:
+            blocks = self._free.get(size)
+            block = blocks.pop() if blocks else None
+            if block is not None:
+                self._kept -= size
+        if block is None:
+            block = _pages(size)[:size]
+        owner = (ctypes.c_char * size).from_buffer(block)
+        weakref.finalize(owner, self._give_back, size, block).atexit = False
+        return np.frombuffer(owner, dtype, nbytes // dtype.itemsize).reshape(shape)
+
+    def _give_back(self, size: int, block: Array) -> None:
+        with self._lock:
+            if self._kept + size <= self._most:
+                self._kept += size
+                self._free.setdefault(size, []).append(block)
+
+
+outputs = Pool()
+
+
+def _forget() -> None:
+    """A forked child begins with locks of its own."""
+    global _slabs, outputs
+    _slabs, outputs = _Slabs(), Pool()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -8,6 +8,7 @@ that last ran another shape of the bucket refreshes the words that hold sizes.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from sardonyx.ops.limits import check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu.dsl import Context
+from sardonyx.providers.cpu import memory
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
 from sardonyx.providers.cpu.table import ARENA, Table
 from sardonyx.providers.cpu.threads import Team, new_context
@@ -65,10 +67,22 @@ class Shape:
             (tuple(values[list(shape)].tolist()), dtype)
             for shape, dtype in zip(table.output_shapes, table.output_dtypes, strict=True)
         ]
+        self._pooled = any(math.prod(d) * t.itemsize >= memory.POOLED_FROM for d, t in self.outputs)
         self.flops, self.traffic = values[table.flops], values[table.traffic]
         seconds = self.flops / FLOPS_PER_SECOND + self.traffic / BYTES_PER_SECOND
         self.threads = threads if float(seconds.sum()) > ALONE_S else 1
         self.slices = _slices(seconds)
+
+    def new_outputs(self) -> list[Array]:
+        """Arrays for the results of a run."""
+        if not self._pooled:
+            return [np.empty(dims, dtype) for dims, dtype in self.outputs]
+        made = []
+        for dims, dtype in self.outputs:
+            nbytes = math.prod(dims) * dtype.itemsize
+            large = nbytes >= memory.POOLED_FROM
+            made.append(memory.outputs.empty(dims, dtype, nbytes) if large else np.empty(dims, dtype))
+        return made
 
 
 def _slices(seconds: Array) -> list[tuple[int, int]]:

@@ -36,13 +36,15 @@ class Form:
     """Axes of a row."""
     is_columnar: bool
     """Vectors lie along an axis of their own, between the outer and the swept ones."""
+    is_banded: bool
+    """Rows are walked in bands along an axis of their own, between the outer and the swept ones."""
     piece: int
     """Elements of the vector axis that are one row, or one block of rows; 0: all."""
     may_keep: bool
 
     @property
     def axes(self) -> int:
-        return self.outer + self.is_columnar + self.swept
+        return self.outer + (self.is_columnar or self.is_banded) + self.swept
 
     @property
     def vector_axis(self) -> int:

@@ -7,14 +7,15 @@ error is about 2^-16; of three, 6, whose error is below that of f32 sums. The in
 **Order of sums.** Every element adds the products of step 0, then of step 1, and so on, in the order of ``PRODUCTS``,
 in runs of ``RUN`` steps. With one or two parts a run goes on from the sums of the one before. With three it begins at
 zero and is added to them: six additions a step would otherwise round at the size of the whole sum. (Error against exact
-at k = 768 and 3072: 1.0e-7 and 1.3e-7, where one run for all has 2.1e-7 and 4.4e-7.) Rows, threads and blocking change
+at k = 768 and 3072: 1.5e-7 and 1.6e-7, where one run for all has 2.1e-7 and 4.4e-7.) Rows, threads and blocking change
 nothing.
 
 **Cache blocking.** A step of one part reads 2 KiB of each operand for four products of 16 cycles: 64 bytes a cycle,
 more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip with tiles, and stays there while the row
 panels of a group pass by, and only A comes from L2. A group has 4 to 8 row panels; if its A, over all of k, fits into
 half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that it comes from L3 once
-for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels.
+for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. Weights come from memory at every run of a
+model: while one run of B is multiplied, the next is fetched into L2.
 
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
 finished row by row between the products of the next one, in the cycles that those leave to the vector units.
@@ -74,9 +75,11 @@ PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
 PARTS = {"medium": 1, "high": 2, "highest": 3}
 """How many parts a precision takes."""
 
-RUN = {1: 12, 2: 6, 3: 4}
+RUN = {1: 12, 2: 24, 3: 12}
 """Steps of a run, by parts."""
 
+LINE = 32
+"""bf16 numbers in a cache line."""
 SQUARE = PANEL * PANEL
 SQUARE_NBYTES = SQUARE * 4
 COLUMNS = 8
@@ -107,6 +110,12 @@ class Schedule:
     """The outer of the two loops inside a block of steps: over ``columns``, so that B stays in L1, or over ``rows``."""
     is_woven: bool = True
     """What follows the sums of a group is done between the products of the next; else at once."""
+    fetched: int = 8
+    """Lines of the next run of B, for each part and step, that are fetched into L2 meanwhile: a quarter of it."""
+    short_ahead: int = 8
+    """KiB by which B is fetched ahead of at most 16 rows, which wait for memory."""
+    short_level: int = 2
+    """The cache that it is fetched into."""
 
 
 SCHEDULES = {1: Schedule(), 2: Schedule(), 3: Schedule()}
@@ -154,7 +163,9 @@ def gemm_amx(
 ) -> None:  # fmt: skip
     """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles alone."""
     tiles = Tiles(k)
-    tiles.configure()
+    is_short = m <= HALF
+    # The rows of A that there are, where they fill one tile at most.
+    tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(0, 1, A))
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     count = batch_count(k, memory, axes)
@@ -177,6 +188,7 @@ def gemm_amx(
         columns = k.min(k.min(group_columns, column_panels - column), last - here)
         batch = batch_indices(k, memory, rest // groups, axes)
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, parts=parts, schedule=schedule)
+        product.stride = k.select(group_columns > 1, steps, run)
         done.finish = Finish(k, epilogue, memory, n, batch)
         product.between = done.some if is_woven else None
         with k.loop(0, k.max(steps, 1), run) as step:
@@ -184,7 +196,12 @@ def gemm_amx(
             with k.loop(0, outer) as o, k.loop(0, inner) as i:
                 r, c = (i, o) if schedule.outer == "columns" else (o, i)
                 slot = base.get() + (c * rows + r) * SQUARE
-                product.square(row + r, column + c, step, k.min(run, steps - step), slot)
+                many = k.min(run, steps - step)
+                with k.either(is_short) as (short, tall):
+                    with short:
+                        product.square(row, r, column + c, step, many, slot, tall=False)
+                    with tall:
+                        product.square(row, r, column + c, step, many, slot, tall=True)
                 with k.when(step + run >= steps):
                     product.mend(row + r, column + c, slot)
         if is_woven:
@@ -238,6 +255,8 @@ class _Product:
     """One matrix product inside the kernel."""
 
     between: Callable[[Val], None] | None
+    stride: Val
+    """Steps from one run of B to the next that is read."""
 
     def __init__(
         self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
@@ -251,22 +270,27 @@ class _Product:
         for many, rows in ((4, 8), (8, 4), (16, 2), (32, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
-    def square(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
-        """Add a run of ``many`` steps to the sums of a square."""
+    def square(self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, *, tall: bool) -> None:
+        """Add a run of ``many`` steps to the sums of a square; to its upper half alone unless it is ``tall``.
+
+        The square is number ``r`` of a group whose first row panel is ``top``.
+        """
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
-        sums = scratch.at(slot)
-        a = self.at["a"].at((row * self.steps + step) * size)
+        sums, high = scratch.at(slot), 2 if tall else 1
+        a = self.at["a"].at(((top + r) * self.steps + step) * size)
         b = self.at["b"].at((column * self.steps + step) * size)
-        quarters = [(2 * i + j, (i * PANEL + j) * HALF) for i in range(2) for j in range(2)]
+        share = self.schedule.fetched * self.parts * LINE
+        self.fetched = b.at(self.stride * size + r * many * share) if tall and share else None
+        quarters = [(2 * i + j, (i * PANEL + j) * HALF) for i in range(high) for j in range(2)]
         is_first = step.eq(0)
         if self.parts == 3:
             for t, _ in quarters:
                 tiles.zero(t)
-            self._multiply(a, b, many)
+            self._multiply(a, b, many, tall)
             to = scratch.at(k.select(is_first, slot, 0))
             for t, at in quarters:
                 tiles.store(t, to.at(at), PANEL * 4)
-            with k.when(~is_first), k.loop(0, SQUARE, 4 * HALF) as i:
+            with k.when(~is_first), k.loop(0, SQUARE * high // 2, 4 * HALF) as i:
                 for j in range(4):
                     v = i + j * HALF
                     sums.store(v, sums.load(v, HALF) + scratch.load(v, HALF))
@@ -278,14 +302,14 @@ class _Product:
             with later:
                 for t, at in quarters:
                     tiles.load(t, sums.at(at), PANEL * 4)
-        self._multiply(a, b, many)
+        self._multiply(a, b, many, tall)
         for t, at in quarters:
             tiles.store(t, sums.at(at), PANEL * 4)
 
-    def _multiply(self, a: Buf, b: Buf, steps: Val) -> None:
+    def _multiply(self, a: Buf, b: Buf, steps: Val, tall: bool) -> None:
         between = self.between
         weave = None if between is None else lambda unroll: between(self.pace * unroll)
-        multiply(self.tiles, a, b, steps, self.parts, self.schedule, weave)
+        multiply(self.tiles, a, b, steps, self.parts, self.schedule, weave, tall=tall, fetched=self.fetched)
 
     def mend(self, row: Val, column: Val, slot: Val) -> None:
         """Make the sums of a square anew if tiles do not carry its numbers."""
@@ -337,30 +361,50 @@ A, B = 4, 6
 
 
 def multiply(
-    tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule, weave: Callable[[int], None] | None = None
-) -> None:
-    """Add the products of ``steps`` steps to the four tiles of sums; ``weave`` writes what else a few steps do."""
+    tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule,
+    weave: Callable[[int], None] | None = None, *, tall: bool = True, fetched: Buf | None = None,
+) -> None:  # fmt: skip
+    """Add the products of ``steps`` steps to the four tiles of sums, or to the upper two of them unless ``tall``.
+
+    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later.
+    """
     k, size = tiles.k, step_elements(parts)
     start = k.const(0)
     for unroll in sorted({schedule.unroll, 1}, reverse=True):
         stop = steps & -unroll
         with k.loop(start, stop, unroll) as s:
             operands = {A: a.at(s * size), B: b.at(s * size)}
-            ahead = {A: schedule.ahead_a * size, B: schedule.ahead_b * size}
-            lines = [(x, at) for at in range(0, unroll * size, HALF * 2) for x in (A, B) if ahead[x]]
-            dots = 4 * unroll * len(PRODUCTS[parts])
-            for event in _events(parts, unroll, schedule.is_early):
+            lines = _fetches(operands, s, unroll, parts, schedule, tall, fetched)
+            dots = (4 if tall else 2) * unroll * len(PRODUCTS[parts])
+            for event in _events(parts, unroll, schedule.is_early, tall):
                 if isinstance(event, Load):
                     tiles.load(event.tile, operands[event.tile & -2].at(event.offset))
                     continue
                 tiles.dot_bf16(event.sums, event.a, event.b)
                 share, lines = lines[: -(-len(lines) // dots)], lines[-(-len(lines) // dots) :]
                 dots -= 1
-                for x, at in share:
-                    operands[x].prefetch(at + ahead[x])
+                for line, level in share:
+                    line.prefetch(locality=4 - level)
             if weave is not None:
                 weave(unroll)
         start = stop
+
+
+def _fetches(
+    operands: dict[int, Buf], s: Val, unroll: int, parts: int, schedule: Schedule, tall: bool, fetched: Buf | None
+) -> list[tuple[Buf, int]]:
+    """The lines that ``unroll`` steps fetch, each with the cache it goes to."""
+    size, found = step_elements(parts), []
+    if not tall:
+        ahead, stop = operands[B].at(schedule.short_ahead * 1024 // 2), unroll * size if schedule.short_ahead else 0
+        return [(ahead.at(at), schedule.short_level) for at in range(0, stop, LINE)]
+    for x, steps in ((A, schedule.ahead_a), (B, schedule.ahead_b)):
+        found += [(operands[x].at(steps * size + at), 1) for at in range(0, unroll * size if steps else 0, LINE)]
+    if fetched is not None:
+        share = schedule.fetched * parts * LINE
+        here = fetched.at(s * share)
+        found += [(here.at(at), 2) for at in range(0, unroll * share, LINE)]
+    return found
 
 
 @dataclass(frozen=True)
@@ -376,10 +420,10 @@ class Dot:
     b: int
 
 
-def _events(parts: int, unroll: int, is_early: bool) -> list[Load | Dot]:
+def _events(parts: int, unroll: int, is_early: bool, tall: bool = True) -> list[Load | Dot]:
     """Loads and products of ``unroll`` steps, in the order in which they are written."""
     found: list[Load | Dot] = []
-    for event in _lazily(parts, unroll):
+    for event in _lazily(parts, unroll, tall):
         place = len(found)
         if is_early and isinstance(event, Load):
             while place and not _touches(found[place - 1], event.tile):
@@ -393,17 +437,17 @@ def _touches(event: Load | Dot, tile: int) -> bool:
     return isinstance(event, Load) or tile in (event.a, event.b)
 
 
-def _lazily(parts: int, unroll: int) -> Iterator[Load | Dot]:
+def _lazily(parts: int, unroll: int, tall: bool) -> Iterator[Load | Dot]:
     holds: dict[int, tuple[int, int]] = {}
     for step in range(unroll):
         for p, q in PRODUCTS[parts]:
             wanted = {A: (step, p), B: (step, q)}
-            down = (
-                holds.get(A) == wanted[A]
-            )  # only B is new: its first tile serves both rows before the second is needed
+            down = holds.get(A) == wanted[A]  # only B is new: its first tile serves both rows before its second
             holds_tile = {t + half: holds.get(t) for t in wanted for half in range(2)}
             for first, second in ((0, 0), (0, 1), (1, 0), (1, 1)):
                 i, j = (second, first) if down else (first, second)
+                if i and not tall:
+                    continue
                 for tile, operand in ((A + i, A), (B + j, B)):
                     if holds_tile[tile] != wanted[operand]:
                         at_step, part = holds_tile[tile] = wanted[operand]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sardonyx.ir import dims
@@ -9,7 +10,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, Loop, Reduce
 from sardonyx.providers.cpu.kernels import long_rows, movement
 from sardonyx.providers.cpu.kernels.form import Access, Form
-from sardonyx.providers.cpu.kernels.nest import Axis, Nest, known, product, stride_class, traffic
+from sardonyx.providers.cpu.kernels.nest import TYPICAL_SIZE, Axis, Nest, known, product, stride_class, traffic, typical
 from sardonyx.providers.cpu.kernels.passes import is_expensive, operations
 from sardonyx.providers.cpu.kernels.row import KEPT_GAP
 from sardonyx.providers.cpu.kernels.sweep import sweep
@@ -52,8 +53,16 @@ def _pointwise(loop: Loop, target: Target, count: Known) -> Step:
     axes = Nest.of(loop.extents, (*loop.inputs, *loop.outputs)).ordered(len(loop.inputs)).axes
     if not axes:
         axes = (Axis(1, (0,) * len(loop.inputs) + (1,) * len(loop.outputs)),)
-    layout = Layout(axes[:-1], None, axes[-1:], PIECE)
-    return layout.step(loop, target, count)
+    near = _nearest(axes[:-1]) if not loop.expression.steps and len(loop.inputs) == 1 else len(axes) - 2
+    if near < len(axes) - 2:
+        outer = (*axes[:near], *axes[near + 1 : -2], axes[near])
+        return Layout(outer, axes[-2], axes[-1:], PIECE, is_banded=True).step(loop, target, count)
+    return Layout(axes[:-1], None, axes[-1:], PIECE).step(loop, target, count)
+
+
+def _nearest(axes: Sequence[Axis]) -> int:
+    """The axis along which an input's rows lie closest together; of several, the last."""
+    return min(range(len(axes)), key=lambda i: (typical(axes[i].strides[0]) or TYPICAL_SIZE**4, -i), default=-1)
 
 
 def _reduction(loop: Loop, target: Target, count: Known, piece: int = 0) -> Step:
@@ -86,9 +95,14 @@ class Layout:
 
     outer: tuple[Axis, ...]
     across: Axis | None
-    """The axis along which vectors lie, where it is not the last of a row."""
+    """The axis along which vectors lie, where it is not the last of a row; or, of a copy, the axis of bands."""
     swept: tuple[Axis, ...]
     piece: int
+    is_banded: bool = False
+
+    @property
+    def is_columnar(self) -> bool:
+        return self.across is not None and not self.is_banded
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -100,7 +114,7 @@ class Layout:
         return product(a.extent for a in self.swept)
 
     def form(self, loop: Loop) -> Form:
-        along = self.across or self.swept[-1]
+        along = self.across if self.across and self.is_columnar else self.swept[-1]
         rows = [len(v.strides) < len(loop.extents) for v in loop.outputs]
         e, n = loop.expression, len(loop.inputs)
         inputs = tuple(
@@ -112,10 +126,11 @@ class Layout:
             for v, (number, is_row) in enumerate(zip(e.results, rows, strict=True))
         )
         may_keep = not isinstance(self.elements, int) or self.elements < MANY_KEPT
-        if self.across:
+        if self.is_columnar:
             may_keep = isinstance(self.elements, int) and self.elements < MANY_KEPT // BLOCK
-        columnar = self.across is not None
-        return Form(e, inputs, outputs, len(self.outer), len(self.swept), columnar, self.piece, may_keep)
+        return Form(
+            e, inputs, outputs, len(self.outer), len(self.swept), self.is_columnar, self.is_banded, self.piece, may_keep
+        )
 
     def step(self, loop: Loop, target: Target, count: Known) -> Step:
         form = self.form(loop)
@@ -124,13 +139,12 @@ class Layout:
         args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
         args |= {f"s{v}_{i}": a.strides[v] for v in range(len(views)) for i, a in enumerate(axes)}
         if self.piece:
-            along = axes[form.vector_axis]
-            args |= {
-                f"p{v}": 1 if v >= len(loop.inputs) and form.outputs[v - len(loop.inputs)].is_of_row and not self.across
-                else known(dims.mul(along.strides[v], self.piece))
-                for v in range(len(views))
-            }  # fmt: skip
-        width = self.piece if self.across else 1
+            strides = axes[form.vector_axis].strides
+            args |= {f"p{v}": known(dims.mul(stride, self.piece)) for v, stride in enumerate(strides)}
+            for i, access in enumerate(form.outputs):
+                if access.is_of_row and not self.is_columnar:
+                    args[f"p{len(loop.inputs) + i}"] = 1
+        width = self.piece if self.is_columnar else 1
         size = known(dims.add(dims.mul(self.elements, width * form.kept_itemsize), KEPT_GAP))
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
@@ -141,5 +155,5 @@ class Layout:
             scratch_nbytes=form.strip_nbytes or known(dims.mul(len(form.schedule.kept), size)),
             flops=known(dims.mul(work, product(a.extent for a in axes))),
             nbytes=traffic(views, axes),
-            variant="vectors across rows" if self.across else "",
+            variant="vectors across rows" if self.is_columnar else "in bands" if self.is_banded else "",
         )

@@ -1,63 +1,270 @@
-"""Neighbouring rows reduced side by side, in the order in which memory holds them."""
+"""Strips: what a block of outputs sees of an image, in scratch memory.
+
+The outputs of a plane are cut into blocks of rows (``Blocks``). For each channel a strip holds the elements that the
+block's windows touch, with the padding filled in, one plane for each phase of the strides (``Taps.phases``): whatever
+stride, dilation and padding are, a tap of the outputs in a row is then a run of neighbours, at a distance from the
+block's first that is the same for all outputs, and no buffer holds an element once for each tap.
+
+Outputs are numbered by *places*, vectors of them being neighbours in the strip. Either rows follow each other without
+gap at the pitch of the strip's rows, where the reach of the window is wasted at each row's end, or every row begins a
+vector; whichever wastes less. Lanes without an output compute what nobody reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from sardonyx.providers.cpu.kernels.reducers import State
-from sardonyx.providers.cpu.kernels.row import Row, get
-from sardonyx.providers.cpu.values import Buf, Tile, Val
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.dsl import Kernel, Val
+from sardonyx.providers.cpu.kernels.frame import Taps, sizes
+from sardonyx.providers.cpu.kernels.matrices import number, of_known
+from sardonyx.providers.cpu.values import Buf, Operand, i64
 
-DEPTH = 8
-"""Elements of neighbouring rows that are added before their states go back to memory."""
+LEAST = 64
+"""Outputs of a row that are not cut shorter for want of room."""
+SUMS = 4096
+"""Sums of a block: 16 KiB of f32, in L1."""
+LINE = 16
+"""Elements of a cache line; channels lie an odd number of them apart, so that they do not share a set of L1."""
+UNROLLED = 8
+"""Taps of a row up to which their code is written out."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How scratch memory is divided, in bytes."""
+
+    taps: Taps
+    dtype: DType
+    """Of the elements."""
+    lanes: int
+    rows: int
+    """Rows of sums."""
+
+    @property
+    def runs(self) -> int:
+        """Runs of taps whose code is written out once."""
+        return self.taps.count // self.inner
+
+    @property
+    def inner(self) -> int:
+        return self.taps.kernel[2] if self.taps.kernel[2] <= UNROLLED else 1
+
+    @property
+    def most(self) -> int:
+        """Outputs of a block."""
+        return SUMS // self.rows
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of sums to the next."""
+        return (self.most + max(self.taps.reach(2), self.lanes) + 3 * LINE) // LINE * LINE + LINE
+
+    @property
+    def places_at(self) -> int:
+        return -(-self.runs * 8 // 64) * 64
+
+    @property
+    def sums_at(self) -> int:
+        return self.places_at + -(-(self.pitch // self.lanes + 1) * 16 // 64) * 64
+
+    @property
+    def strip_at(self) -> int:
+        return self.sums_at + self.rows * self.pitch * self.dtype.bits // 8
+
+    def nbytes(self, channels: Known, room_nbytes: int) -> Known:
+        """With strips of ``room_nbytes``, or of what the least block needs."""
+        size, high = self.dtype.bits // 8, self.taps.planes * (1 + self.taps.reach(1))
+        least = dims.mul(channels, high * (LEAST + self.taps.reach(2)) * size)
+        slack = dims.mul(channels, (high * LINE + 2 * LINE) * size)
+        return of_known(dims.total((self.strip_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
+
+
+class Blocks:
+    """The outputs of one plane in blocks of equal numbers of rows, and, where a row is too long, parts of rows."""
+
+    def __init__(self, k: Kernel, layout: Layout, memory: Mapping[str, Any], room: Val) -> None:
+        """``room`` elements for a plane of a strip."""
+        high, wide = layout.taps.reach(1), layout.taps.reach(2)
+        _, self.out_y, self.out_x = sizes(memory, "out")
+        widest = k.min(k.max(room // (1 + high) - wide, LEAST), layout.most)
+        parts = ceil_div(self.out_x, widest)
+        self.columns = k.select(parts <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(parts, 1)), LINE) * LINE)
+        self.parts = ceil_div(self.out_x, k.max(self.columns, 1))
+        row = self.columns + max(wide, layout.lanes)
+        most = k.max(k.min(room // k.max(row, 1) - high, k.const(layout.most) // k.max(row, 1)), 1)
+        most = k.select(self.parts > 1, 1, most)
+        self.bands = ceil_div(self.out_y, most)
+        self.rows = ceil_div(self.out_y, k.max(self.bands, 1))
+        self.count = self.bands * self.parts
 
 
 class Strip:
-    """The code of many neighbouring rows: a few elements of each at a time, their states in the thread's own memory."""
+    """The strip of one block."""
 
-    def __init__(self, row: Row) -> None:
-        self.row, self.k = row, row.k
-        (self.sweep,) = row.schedule.passes
-        self.reducers = {r: row.reducer(r) for r in self.sweep.reductions}
-        self.memory: dict[int, list[Buf]] = {}
-        at = 0
-        for r, x in self.reducers.items():
-            self.memory[r] = []
-            for v in x.start(1):
-                self.memory[r].append(self.k.scratch(v.dtype, at))
-                at += 8 * row.form.piece
+    def __init__(
+        self, k: Kernel, layout: Layout, memory: Mapping[str, Any], blocks: Blocks, block: Val, *, is_padded: bool = False
+    ) -> None:
+        """``is_padded`` begins every row with a vector, whatever that wastes."""
+        self.k, self.layout, self.taps, self.memory = k, layout, layout.taps, memory
+        self.top = block // blocks.parts * blocks.rows
+        self.left = block % blocks.parts * blocks.columns
+        self.rows = k.min(blocks.rows, blocks.out_y - self.top)
+        self.columns = k.min(blocks.columns, blocks.out_x - self.left)
+        self.lanes = layout.lanes
+        self.pitch = self.columns + self.taps.reach(2)
+        self.high = self.rows + self.taps.reach(1)
+        self.plane = self.high * self.pitch
+        self.channel = (ceil_div(self.plane * self.taps.planes, LINE) | 1) * LINE
+        padded = ceil_div(self.columns, self.lanes) * self.lanes
+        dense = ceil_div((self.rows - 1) * self.pitch + self.columns, self.lanes)
+        self.is_padded = (self.rows * padded <= dense * self.lanes) | is_padded
+        self.row = k.select(self.is_padded, padded, self.pitch)
+        self.vectors = k.select(self.is_padded, self.rows * padded // self.lanes, dense)
+        self.runs, self.places = k.scratch(i64), k.scratch(i64, layout.places_at)
+        self.is_borrowed: Val | None = None
+        self.sums = k.scratch(layout.dtype, layout.sums_at)
+        self.elements = k.scratch(layout.dtype, layout.strip_at)
 
-    def run(self, count: Val) -> None:
-        k, row = self.k, self.row
-        for block in self._blocks(count):
-            for r, x in self.reducers.items():
-                for tile in block:
-                    self._save(r, tile, x.start(row.lanes))
-        with ExitStack() as stack:
-            at = [k.const(0)] * len(row.steps)
-            for axis, n in enumerate(row.extents[:-1]):
-                i = stack.enter_context(k.loop(0, n))
-                at = [a + i * s[axis] for a, s in zip(at, row.steps, strict=True)]
-            start = stack.enter_context(k.loop(0, row.extents[-1], DEPTH))
-            stop = k.min(start + DEPTH, row.extents[-1])
-            for block in self._blocks(count):
-                row.begin(block)
-                sums = {r: [row.variables(x) for _ in block] for r, x in self.reducers.items()}
-                row.stretch(self.sweep, start, stop, at, k.const(0), sums)
-                for r, x in self.reducers.items():
-                    for tile, variables in zip(block, sums[r], strict=True):
-                        self._save(r, tile, x.merge(self._saved(r, tile), get(variables)))
-        for block in self._blocks(count):
-            row.begin(block)
-            row.finish({r: [self._saved(r, tile)[-1] for tile in block] for r in self.reducers})
+    def borrow(self, image: Buf, distance: Val, condition: Val) -> None:
+        """Where the condition holds, read the images themselves, which lie this far apart; nothing is to be filled then."""
+        self.is_borrowed = condition
+        self.elements = self.k.choose(condition, image, self.elements)
+        self.channel = self.k.select(condition, distance, self.channel)
 
-    def _blocks(self, count: Val) -> Iterator[list[Tile]]:
-        return self.k.blocks(count, self.row.lanes, unroll=4)
+    def tap(self, t: int) -> Val:
+        """How far tap ``t`` of a run is from its first."""
+        phase, ahead = self.taps.places(2)[t] if self.layout.inner > 1 else (0, 0)
+        return self.plane * phase + ahead
 
-    def _save(self, r: int, tile: Tile, state: State) -> None:
-        for memory, value in zip(self.memory[r], state, strict=True):
-            memory.store(tile.index, value)
+    def place(self, v: Val) -> Val:
+        """Where vector ``v`` of the outputs begins in the strip."""
+        return self.places.load(v * 2)
 
-    def _saved(self, r: int, tile: Tile) -> State:
-        return tuple(memory.load(tile.index, lanes=tile.lanes) for memory in self.memory[r])
+    def packed_place(self, v: Val) -> Val:
+        """Where it would begin if rows of outputs followed each other without gap."""
+        return self.places.load(v * 2 + 1)
+
+    def fill(self, x: Buf, plane: Val, channels: Val, padding: float) -> None:
+        """Copy what the block sees of ``channels`` images, the first of which begins at ``x``."""
+        k, taps = self.k, self.taps
+        if self.is_borrowed is not None:
+            channels = k.select(self.is_borrowed, 0, channels)
+        with k.loop(0, channels) as c:
+            self._channel(x.at(number(self.memory, "x_c") * c), self.elements.at(c * self.channel), plane, padding)
+            end = self.elements.at(c * self.channel + self.plane * taps.planes)
+            for i in range(0, LINE, self.lanes):
+                end.store(i, k.zeros(self.layout.dtype, self.lanes))
+
+    def _channel(self, image: Buf, to: Buf, plane: Val, padding: float) -> None:
+        k, taps = self.k, self.taps
+        depth, height, _ = sizes(self.memory, "in")
+        pad_z, pad_y, _ = sizes(self.memory, "pad")
+        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
+        phases_y, phases_x = taps.phases(1), taps.phases(2)
+        with k.loop(0, taps.kernel[0]) as tz:
+            z = plane * taps.strides[0] + tz * taps.dilations[0] - pad_z
+            with k.loop(0, len(phases_y)) as py, k.loop(0, len(phases_x)) as px:
+                first = self._phase(phases_y, py) - pad_y + self.top * taps.strides[1]
+                part = (tz * len(phases_y) + py) * len(phases_x) + px
+                target = to.at(part * self.plane)
+                row = _Row(self, self._phase(phases_x, px), padding)
+                with k.loop(0, self.high) as j:
+                    y = first + j * taps.strides[1]
+                    is_there = (z >= 0) & (z < depth) & (y >= 0) & (y < height)
+                    with k.either(is_there) as (yes, no):
+                        with yes:
+                            row.copy(image.at(z * stride_z + y * stride_y), target.at(j * self.pitch))
+                        with no:
+                            row.fill(target.at(j * self.pitch))
+
+    def _phase(self, phases: list[int], i: Val) -> Val:
+        return self.k.const(phases[0]) if len(phases) == 1 else self.k.table(phases, i64).load(i)
+
+    def tables(self) -> None:
+        """Where runs of taps and vectors of outputs begin."""
+        k, taps = self.k, self.taps
+        inner = self.layout.inner
+        nx, ny = len(taps.phases(2)), len(taps.phases(1))
+        places_y, places_x = taps.places(1), taps.places(2)
+        each = taps.kernel[2] // inner
+        steps = [
+            (((tz * ny + py) * nx + (0 if inner > 1 else places_x[tx][0])), ay, 0 if inner > 1 else places_x[tx][1])
+            for tz in range(taps.kernel[0]) for py, ay in places_y for tx in range(each)
+        ]  # fmt: skip
+        columns = [k.table([s[i] for s in steps], i64) for i in range(3)]
+        with k.loop(0, len(steps)) as i:
+            plane, rows, ahead = (column.load(i) for column in columns)
+            self.runs.store(i, plane * self.plane + rows * self.pitch + ahead)
+        with k.either(self.is_padded) as (yes, no):
+            with yes:
+                each_row = self.row // self.lanes
+                with k.loop(0, self.rows) as y, k.loop(0, each_row) as v:
+                    at, x = (y * each_row + v) * 2, v * self.lanes
+                    self.places.store(at, y * self.pitch + x)
+                    self.places.store(at + 1, y * self.columns + x)
+            with no, k.loop(0, self.vectors) as v:
+                self.places.store(v * 2, v * self.lanes)
+
+
+class _Row:
+    """How a row of one phase is copied: the elements between ``low`` and ``high`` are in the image."""
+
+    def __init__(self, strip: Strip, phase: Val, padding: float) -> None:
+        k, self.strip, self.padding = strip.k, strip, padding
+        self.k, self.step = k, strip.taps.strides[2]
+        _, _, width = sizes(strip.memory, "in")
+        _, _, pad = sizes(strip.memory, "pad")
+        self.first = strip.left * self.step + phase - pad
+        low = ceil_div(k.max(-self.first, 0), self.step)
+        self.low = k.min(low, strip.pitch)
+        self.high = k.max(k.min(ceil_div(k.max(width - self.first, 0), self.step), strip.pitch), self.low)
+
+    def fill(self, to: Buf) -> None:
+        for t in self.k.tiles(self.strip.pitch, self.strip.lanes):
+            to.store(t, self.padding)
+
+    def copy(self, row: Buf, to: Buf) -> None:
+        k = self.k
+        with k.loop(0, self.low) as i:
+            to.store(i, self.padding)
+        stride = number(self.strip.memory, "x_x")
+        source = row.at((self.first + self.low * self.step) * stride)
+        self._elements(source, to.at(self.low), self.high - self.low, stride)
+        with k.loop(self.high, self.strip.pitch) as i:
+            to.store(i, self.padding)
+
+    def _elements(self, source: Buf, to: Buf, count: Val, stride: Val) -> None:
+        """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
+        k, lanes, step = self.k, self.strip.lanes, self.step
+        if step > 2 or not self.strip.memory["is_unit"]:
+            with k.loop(0, count) as i:
+                to.store(i, source.load(i * (stride * step)))
+            return
+        with k.either(count >= lanes) as (yes, no):
+            with yes:
+                with k.loop(0, count - lanes, lanes) as i:
+                    to.store(i, self._vector(source, i, is_last=False))
+                to.store(count - lanes, self._vector(source, count - lanes, is_last=True))
+            with no, k.loop(0, count) as i:
+                to.store(i, source.load(i * step))
+
+    def _vector(self, source: Buf, i: Val, *, is_last: bool) -> Val:
+        """Every element, or every second; of these the last vector reads none beyond its own."""
+        lanes = self.strip.lanes
+        if self.step == 1:
+            return source.load(i, lanes)
+        one, two = source.load(i * 2, lanes), source.load(i * 2 + lanes - int(is_last), lanes)
+        odd = int(is_last)
+        half = lanes // 2
+        picked = [*range(0, lanes, 2), *range(lanes + odd, 2 * lanes, 2)]
+        assert len(picked) == 2 * half
+        return one.shuffle(picked, two)
+
+
+def ceil_div(a: Val, b: Operand) -> Val:
+    return (a + b - 1) // b

@@ -13,11 +13,10 @@ from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels.form import Form, params
 from sardonyx.providers.cpu.kernels.nest import walk
 from sardonyx.providers.cpu.kernels.row import Row
-from sardonyx.providers.cpu.kernels.strip import Strip
+from sardonyx.providers.cpu.kernels.row_strip import RowStrip
 
-
-import os
-LINE_NBYTES, LINES, AHEAD = 64, int(os.environ.get("L_","4")), int(os.environ.get("A_","8"))
+BAND = 16
+"""Rows that are copied together where the output's next row is not the input's."""
 
 
 @kernel(params)
@@ -26,6 +25,10 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
     extents = [given[f"n{i}"] for i in range(form.axes)]
     strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in views]
     rows, steps = extents[: form.outer], [s[: form.outer] for s in strides]
+    if form.is_banded:
+        rows.insert(-1, (extents[form.outer] + (BAND - 1)) // BAND)
+        for step, stride in zip(steps, strides, strict=True):
+            step.insert(-1, stride[form.outer] * BAND)
     if form.piece:
         rows = [*rows, (extents[form.vector_axis] + (form.piece - 1)) // form.piece]
         steps = [[*s, given[f"p{v}"]] for v, s in enumerate(steps)]
@@ -34,14 +37,14 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
         if form.piece:
             size[form.vector_axis] = k.min(size[form.vector_axis] - index[-1] * form.piece, form.piece)
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
-        if form.outer and not form.expression.steps:
-            for v, access in enumerate(form.inputs):
-                line = LINE_NBYTES * 8 // access.dtype.bits
-                for i in range(LINES):
-                    here[v].prefetch(strides[v][form.outer - 1] * AHEAD + i * line)
+        if form.is_banded:
+            with k.loop(0, k.min(extents[form.outer] - index[form.outer - 1] * BAND, BAND)) as i:
+                there = [buf.at(i * stride[form.outer]) for buf, stride in zip(here, strides, strict=True)]
+                Row(k, form, there, strides, size, given["count"]).run([])
+            return
         row = Row(k, form, here, strides, size, given["count"])
         if form.is_strip:
-            Strip(row).run(size[form.vector_axis])
+            RowStrip(row).run(size[form.vector_axis])
         elif form.is_columnar:
             for block in k.blocks(size[form.vector_axis], row.lanes, unroll=form.piece // row.lanes):
                 row.run(block)

@@ -1,0 +1,53 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.groups import Convolution, View
+from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.rules.reduce import apply, plus
+from sardonyx.lower.rules.window import window_of
+from sardonyx.lower.sizes import Refused, mul
+
+
+@rule("Conv")
+def conv(low: Lowering, node: Node) -> None:
+    x, w, out = low.view(low.input(0)), low.view(low.input(1)), low.make(node.output)
+    if not out.dtype.is_float:
+        raise Refused(f"Conv of {out.dtype} is not compiled")
+    if len(x.shape) != len(w.shape) or len(x.shape) < 3:
+        raise Refused("Conv: input and weights do not have the same spatial axes")
+    if not views.is_dense(w):
+        dense = low.temporary(w.dtype, w.shape)
+        low.copy(w, dense)
+        w = dense
+    groups = node.attrs.get("group", 1)
+    kernel = tuple(d for d in w.shape[2:] if isinstance(d, int))
+    if len(kernel) != len(w.shape) - 2:
+        raise Refused("Conv: the size of the kernel is not known before the run")
+    if node.attrs.get("kernel_shape") and tuple(node.attrs["kernel_shape"]) != kernel:
+        raise Refused("Conv: kernel_shape differs from the weights")
+    if groups < 1 or (groups > 1 and (not isinstance(w.shape[0], int) or w.shape[0] % groups)):
+        raise Refused("Conv: the filters are not known to be a multiple of the groups")
+    low.require("Conv: the channels are not those of the weights", x.shape[1], mul(w.shape[1], groups))
+    window, _ = window_of(low, node, x.shape[2:], out.shape[2:], kernel)
+    body, bias = Body([work_type(out.dtype)]), node.input(2)
+    result: Handle = ~0
+    if bias is not None:
+        operand = body.operand(per_channel(low, low.view(bias), out.shape))
+        result = apply(body, plus, result, operand, dtype=out.dtype)
+    expression = body.expression([result])
+    low.groups.append(Convolution((node,), x, w, window, groups, expression, tuple(body.views), (out,)))
+
+
+def per_channel(low: Lowering, view: View, box: tuple[Known, ...]) -> View:
+    """One element for each channel, repeated over batch and image."""
+    if len(view.shape) != 1:
+        raise Refused("the bias does not have one axis")
+    low.require("the bias does not have an element for each channel", view.shape[0], box[1])
+    for axis in range(2, len(box)):
+        view = views.inserted(view, axis - 1)
+    return low.fit(view, box)

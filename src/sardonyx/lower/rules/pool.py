@@ -1,0 +1,28 @@
+"""Pooling over windows; over whole images it is a reduction."""
+
+from __future__ import annotations
+
+from sardonyx import dtypes
+from sardonyx.ir.graph import Node
+from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.groups import Pool
+from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.rules.window import window_of
+from sardonyx.lower.sizes import Refused
+
+
+@rule("MaxPool", "AveragePool")
+def pool(low: Lowering, node: Node) -> None:
+    x = low.view(low.input(0))
+    if len(node.outputs) > 1 and not node.outputs[1].is_dead:
+        raise Refused("MaxPool: where the largest lie is not compiled")
+    if len(x.shape) < 3:
+        raise Refused(f"{node.op_type}: the input has no spatial axes")
+    out = low.make(node.outputs[0])
+    if x.dtype is dtypes.bool_ or (node.op_type == "AveragePool" and not x.dtype.is_float):
+        raise Refused(f"{node.op_type} of {x.dtype} is not compiled")
+    window, ends = window_of(low, node, x.shape[2:], out.shape[2:], node.attrs["kernel_shape"])
+    body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
+    kind = "max" if node.op_type == "MaxPool" else "mean"
+    counted = ends if node.attrs.get("count_include_pad", 0) else None
+    low.groups.append(Pool((node,), kind, x, window, counted, body.expression([~0]), (), (out,)))

@@ -1,0 +1,49 @@
+"""Windows that slide over images, as convolutions and poolings spell them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.lower.groups import Window
+from sardonyx.lower.lowering import Lowering
+from sardonyx.lower.sizes import Refused, add, certain, maximum, mul, sub
+
+MAX_AXES = 3
+
+
+def window_of(
+    low: Lowering, node: Node, sizes: Sequence[Known], out: Sequence[Known], kernel: Sequence[int]
+) -> tuple[Window, tuple[Known, ...]]:
+    """The window of a node over an image of these sizes, and the pads behind the image."""
+    what, rank = node.op_type, len(sizes)
+    if rank > MAX_AXES or len(kernel) != rank:
+        raise Refused(f"{what} of {len(kernel)} taps over {rank} axes is not compiled")
+    strides, dilations = (_per_axis(node, name, rank) for name in ("strides", "dilations"))
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    auto = node.attrs.get("auto_pad", "NOTSET")
+    before: tuple[Known, ...]
+    after: tuple[Known, ...]
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        spans = [add(mul(sub(n, 1), s), r) for n, s, r in zip(out, strides, reach, strict=True)]
+        whole = [maximum(sub(span, size), 0) for span, size in zip(spans, sizes, strict=True)]
+        small = tuple(certain(dims.floordiv(pad, 2)) for pad in whole)
+        large = tuple(sub(pad, half) for pad, half in zip(whole, small, strict=True))
+        before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
+    else:
+        pads = (node.attrs.get("pads") if auto != "VALID" else None) or [0] * (2 * rank)
+        if len(pads) != 2 * rank or min(pads) < 0:
+            raise Refused(f"{what}: the pads are not two numbers of at least 0 for each axis")
+        before, after = tuple(pads[:rank]), tuple(pads[rank:])
+        for size, b, a, r in zip(sizes, before, after, reach, strict=True):
+            low.require_least(f"{what}: the window is larger than the padded image", sub(add(size, add(b, a)), r), 0)
+    return Window(tuple(kernel), strides, dilations, before), after
+
+
+def _per_axis(node: Node, name: str, rank: int) -> tuple[int, ...]:
+    given = tuple(node.attrs.get(name) or (1,) * rank)
+    if len(given) != rank or min(given) < 1:
+        raise Refused(f"{node.op_type}: {name} is not one positive number for each axis")
+    return given

@@ -1,0 +1,246 @@
+"""Convolutions by vector multiply-adds, outputs along the lanes.
+
+A tile of sums is MR filters by NV vectors of neighbouring outputs. For each channel and tap, NV vectors of a strip
+(``strip``) are multiplied with MR single weights, which lie as [group][filters / MR][channel][taps][MR]. Images stay
+as they are, channel by channel; no copy holds an element once for each tap.
+
+**Order of sums.** Channel by channel, tap by tap, in runs of whole channels of about ``RUN`` terms, each run from zero,
+the runs added in order: the same for every block, tile and thread count.
+
+**Cache blocking.** A block is the strip of some rows of outputs over all channels of a group; it takes half of L2. For
+one tile of filters after the other, the weights of a run (``RUN`` * MR elements, in L1) meet all outputs of the block,
+whose sums lie in scratch. The grid of work is (batch, group, plane, block, chunk of filters); a
+thread whose next chunk is of the same block keeps the strip. Blocks follow from sizes and caches, chunks from sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.errors import NotImplemented
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Apply, Convolution
+from sardonyx.providers.cpu.dsl import Kernel, Params, Val, Var, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels import conv_depthwise
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
+from sardonyx.providers.cpu.kernels.gemm import lanes_of
+from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
+from sardonyx.providers.cpu.kernels.pack import packed_b
+from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Strip, ceil_div
+from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, f64, i64, register_dtype
+
+RUN, GRID, CHUNK = 256, 64, 4
+"""Terms of a run; parts of work that are wanted; tiles of filters that are worth a strip of their own."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The register tile: ``rows`` filters by ``vectors`` of outputs; narrower ones take the rest of a block."""
+
+    rows: int
+    vectors: int
+    by_lane: bool
+    """Weights are loaded as vectors and multiplied lane by lane, as NEON can; otherwise they are repeated."""
+
+    @staticmethod
+    def of(isa: Isa, filters: Known) -> Shape:
+        """As many filters as there are, up to 8 (4 with 16 registers); sums fill three quarters of the registers."""
+        rows, count = (8 if isa.registers >= 32 else 4), filters if isinstance(filters, int) else 64
+        while rows > 1 and count <= rows // 2:
+            rows //= 2
+        return Shape(rows, min(isa.registers * 3 // 4 // rows, 12), isa.name == "neon")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(sorted({self.vectors, max(self.vectors // 3, 1), 1, *((2,) if self.vectors == 3 else ())}))[::-1]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about a convolution."""
+
+    dtype: DType
+    """Of the sums."""
+    taps: Taps
+    shape: Shape
+    is_unit: bool
+    """Neighbours of a row are neighbours in memory."""
+    in_place: bool
+    """Images are read where they lie, as far as whole vectors of them do."""
+
+    def layout(self, lanes: int) -> Layout:
+        return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), self.shape.rows)
+
+
+def supports(x: DType, w: DType) -> str | None:
+    """Why a convolution of these types is not made here; None if it is."""
+    if x not in (f32, f64, f16, bf16) or register_dtype(x) is not register_dtype(w):
+        return f"sums of {x} times {w} are not compiled"
+    return None
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    reason = supports(group.x.dtype, group.w.dtype)
+    if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        reason = "a reduction follows the sums"
+    if reason is not None:
+        raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
+    channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
+    if channels == 1 and group.groups > 1:
+        return conv_depthwise.steps(group, isa, filters)
+    shape = Shape.of(isa, filters)
+    in_place = frame.is_pointwise and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
+    form = Form(dtype, frame.taps, shape, frame.is_unit, in_place)
+    before, weights = _weights(group, form, isa, filters)
+    epilogue, more = frame.epilogue(group)
+    layout = form.layout(isa.lanes)
+    room_nbytes = isa.l2_nbytes // 2
+    args = {
+        **frame.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels, "filters": filters,
+        "room": room_nbytes * 8 // form.dtype.bits, **more,
+    }  # fmt: skip
+    flops = of_known(dims.product((2 * frame.taps.count, channels, *group.box)))
+    nbytes = of_known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8)))
+    spec = convolve(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
+    scratch = layout.nbytes(channels, room_nbytes)
+    return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def _is_few(filters: Known, shape: Shape) -> bool:
+    """Whether an image is read too few times to be worth a copy with neighbouring channels near each other."""
+    return isinstance(filters, int) and filters <= CHUNK * shape.rows
+
+
+def _weights(group: Convolution, form: Form, isa: Isa, filters: Known) -> tuple[list[Step], Matrix]:
+    """The weights in panels, one for each tile of filters."""
+    w = group.w
+    depth = of_known(dims.product(w.shape[1:]))
+    b = Matrix(w.storage, w.offset, (of_known(dims.mul(depth, filters)),), 1, depth)
+    if group.groups == 1:
+        b = Matrix(w.storage, w.offset, (), 1, depth)
+    batch = () if group.groups == 1 else (group.groups,)
+    p = Problem(group.nodes, batch, 0, filters, depth, b, b, group.epilogue, (), ())
+    return packed_b(p, form.dtype, form.shape.rows, isa)
+
+
+def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    numbers = dict.fromkeys(("groups", "channels", "filters", "room"), i64)
+    return {**frame_params(x_dtype), "w": (form.dtype,), **numbers, **epilogue.params}
+
+
+@kernel(_params)
+def convolve(
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val,
+    *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    taps, shape = form.taps, form.shape
+    memory = {**memory, "is_unit": form.is_unit}
+    depth, (planes, _, out_x) = channels * taps.count, sizes(memory, "out")
+    tiles = ceil_div(filters, shape.rows)
+    layout = form.layout(k.lanes)
+    blocks = Blocks(k, layout, memory, room // k.max(channels * taps.planes, 1))
+    count = batch * groups * planes * blocks.count
+    chunks = k.max(k.min(ceil_div(k.const(GRID), k.max(count, 1)), tiles // CHUNK), 1)
+    per_run = max(RUN // taps.count, 1)
+    filled = k.var(-1)
+    with k.share(count * chunks) as at:
+        chunk, which = at % chunks, at // chunks
+        image, block = which // blocks.count, which % blocks.count
+        plane, image = image % planes, image // planes
+        group, image = image % groups, image // groups
+        strip = Strip(k, layout, memory, blocks, block)
+        start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
+        if form.in_place:
+            strip.borrow(start.at(strip.left), number(memory, "x_c"), strip.left + strip.vectors * strip.lanes <= out_x)
+        with k.when(filled.ne(which)):
+            strip.tables()
+            strip.fill(start, plane, channels, 0.0)
+            filled.set(which)
+        with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
+            weights = w.at((group * tiles + tile) * depth * shape.rows)
+            with k.loop(0, k.max(channels, 1), per_run) as c:
+                run = _Run(k, form, strip, weights.at(c * (taps.count * shape.rows)), c, k.min(channels - c, per_run))
+                run.sums()
+            first = tile * shape.rows
+            with k.loop(0, strip.rows) as y:
+                finish = Finish(k, epilogue, memory, out_x, [image, plane, strip.top + y])
+                sums = strip.sums.at(y * strip.row)
+                rows = k.min(filters - first, shape.rows)
+                finish.tile(sums, layout.pitch, group * filters + first, rows, strip.left, strip.columns)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The sums over ``count`` channels from ``channel`` on, for all outputs of a block."""
+
+    k: Kernel
+    form: Form
+    strip: Strip
+    weights: Buf
+    channel: Val
+    count: Val
+
+    def sums(self) -> None:
+        k, done = self.k, self.k.const(0)
+        for width in self.form.shape.widths:
+            stop = done + (self.strip.vectors - done) // width * width
+            with k.loop(done, stop, width) as v:
+                self._add(self._tile(v, width), v)
+            done = stop
+
+    def _tile(self, v: Val, width: int) -> list[list[Var]]:
+        k, strip, shape = self.k, self.strip, self.form.shape
+        layout, dtype = strip.layout, self.form.dtype
+        total = [[k.var(k.zeros(dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
+        image = strip.elements.at(self.channel * strip.channel)
+        starts = [image.at(strip.place(v + j)) for j in range(width)]
+        apart = [strip.tap(t) for t in range(layout.inner)]
+        with k.loop(0, self.count) as c:
+            at = c * strip.channel
+            with k.loop(0, layout.runs) as i:
+                here = at if layout.runs == 1 else at + strip.runs.load(i)
+                w = self.weights.at((c * layout.runs + i) * (layout.inner * shape.rows))
+                if width == shape.vectors:
+                    for phase in range(len(self.form.taps.phases(2)) if layout.inner > 1 else 1):
+                        starts[-1].at(here).prefetch(strip.plane * phase + LINE)
+                for t, away in enumerate(apart):
+                    vectors = [s.at(here).load(away, strip.lanes) for s in starts]
+                    self._step(total, self._singles(w.at(t * shape.rows)), vectors)
+        return total
+
+    def _singles(self, w: Buf) -> list[Val]:
+        """The weights of a tap, each in all lanes."""
+        k, lanes, rows = self.k, self.strip.lanes, self.form.shape.rows
+        if self.form.shape.by_lane and rows % lanes == 0:
+            vectors = [w.load(i, lanes) for i in range(0, rows, lanes)]
+            return [v.shuffle([i] * lanes) for v in vectors for i in range(lanes)]
+        return [k.splat(w.load(r), lanes) for r in range(rows)]
+
+    def _step(self, total: list[list[Var]], singles: list[Val], vectors: list[Val]) -> None:
+        k, is_fused = self.k, self.k.isa.name != "generic"
+        for row, single in zip(total, singles, strict=True):
+            for sums, v in zip(row, vectors, strict=True):
+                sums.set(k.fma(single, v, sums) if is_fused else sums + single * v)
+
+    def _add(self, found: list[list[Var]], v: Val) -> None:
+        """Add a run to the sums of those before it."""
+        k, strip = self.k, self.strip
+        lanes, pitch = strip.lanes, strip.layout.pitch
+        places = [(r * pitch + j * lanes, sums) for r, row in enumerate(found) for j, sums in enumerate(row)]
+        into = strip.sums.at(v * lanes)
+        with k.when(self.channel > 0):
+            for at, sums in places:
+                sums.set(into.load(at, lanes) + sums)
+        for at, sums in places:
+            into.store(at, sums)
+
+
+

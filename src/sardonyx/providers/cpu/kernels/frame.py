@@ -1,0 +1,175 @@
+"""Images and windows as the kernels of convolutions and poolings take them: always with three spatial axes.
+
+An axis that is missing has one element. Where a window is a single element that moves by one, all pixels are one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Pool, View, Window
+from sardonyx.providers.cpu.dsl import Params, Val
+from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue
+from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
+from sardonyx.providers.cpu.steps import Ref
+from sardonyx.providers.cpu.values import i64
+
+AXES = ("z", "y", "x")
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The constant part of a window."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.kernel[0] * self.kernel[1] * self.kernel[2]
+
+    def places(self, axis: int) -> list[tuple[int, int]]:
+        """For each tap its phase, by number, and how many outputs ahead it is.
+
+        Elements whose indices leave the same rest when divided by the stride are a phase of the image; within a phase,
+        neighbouring outputs see neighbours.
+        """
+        s = self.strides[axis]
+        at = [t * self.dilations[axis] for t in range(self.kernel[axis])]
+        return [(self.phases(axis).index(i % s), i // s) for i in at]
+
+    def phases(self, axis: int) -> list[int]:
+        """The phases that taps see."""
+        return sorted({t * self.dilations[axis] % self.strides[axis] for t in range(self.kernel[axis])})
+
+    def reach(self, axis: int) -> int:
+        """How many outputs ahead the last tap is."""
+        return (self.kernel[axis] - 1) * self.dilations[axis] // self.strides[axis]
+
+    @property
+    def planes(self) -> int:
+        """Images of one phase that a block of outputs in one plane needs of a channel."""
+        return self.kernel[0] * len(self.phases(1)) * len(self.phases(2))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A group's views over (batch, channels, z, y, x), and its window over three axes."""
+
+    x: View
+    window: Window
+    extra: tuple[View, ...]
+    outputs: tuple[View, ...]
+
+    @staticmethod
+    def of(group: Convolution | Pool) -> Frame:
+        window, seen = group.window, [group.x, *group.extra, *group.outputs]
+        if _is_pointwise(window):
+            for axis in reversed(range(2, len(group.x.shape) - 1)):
+                if all(views.joins(v, axis) for v in seen):
+                    seen = [views.joined(v, axis) for v in seen]
+                    window = Window((1,) * (axis - 1), (1,) * (axis - 1), (1,) * (axis - 1), (0,) * (axis - 1))
+        lead = 3 - len(window.kernel)
+        seen = [_lifted(v, lead) for v in seen]
+        ones, zeros = (1,) * lead, (0,) * lead
+        window = Window(
+            ones + window.kernel, ones + window.strides, ones + window.dilations, zeros + window.pads
+        )  # fmt: skip
+        x, *rest = seen
+        return Frame(x, window, tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :]))
+
+    @property
+    def taps(self) -> Taps:
+        return Taps(self.window.kernel, self.window.strides, self.window.dilations)
+
+    @property
+    def size(self) -> tuple[Known, ...]:
+        """The spatial sizes of the result."""
+        return self.outputs[0].shape[2:]
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether neighbours along a row are neighbours in memory."""
+        return self.x.strides[4] == 1 or self.x.shape[4] == 1
+
+    @property
+    def is_pointwise(self) -> bool:
+        return _is_pointwise(self.window)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether rows of the result, and of what is read beside it, follow each other without gap."""
+        return all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
+
+    def args(self) -> dict[str, Ref | Known | float]:
+        """The arguments of ``frame_params``."""
+        x = self.x
+        found: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": x.shape[0]}
+        found |= {f"x_{name}": s for name, s in zip(("b", "c", *AXES), x.strides, strict=True)}
+        for i, name in enumerate(AXES):
+            sizes = {"in": x.shape[2 + i], "out": self.size[i], "pad": self.window.pads[i]}
+            found |= {f"{what}_{name}": d for what, d in sizes.items()}
+        return found
+
+    def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+        """What follows, a row of the result being the columns and channels the rows of a matrix; and its arguments."""
+        extra, outputs = ([_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
+        columns = self.size[2]
+        made = Epilogue(
+            group.epilogue,
+            tuple(Access.of(m, columns) for m in extra),
+            tuple(Access.of(m, columns) for m in outputs),
+            3,
+        )
+        given = zip(made.names, (*extra, *outputs), strict=True)
+        return made, {a: v for (name, _), m in given for a, v in m.args(name).items()}
+
+    @property
+    def nbytes(self) -> Known:
+        """What is read and written once."""
+        return of_known(dims.total(_nbytes(v) for v in (self.x, *self.extra, *self.outputs)))
+
+
+def _is_pointwise(window: Window) -> bool:
+    return all(k == s == 1 for k, s in zip(window.kernel, window.strides, strict=True)) and not any(window.pads)
+
+
+def _lifted(view: View, lead: int) -> View:
+    for _ in range(lead):
+        view = views.inserted(view, 2)
+    return view
+
+
+def _matrix(view: View) -> Matrix:
+    b, c, z, y, x = view.strides
+    return Matrix(view.storage, view.offset, (b, z, y), c, x)
+
+
+def _nbytes(view: View) -> Known | None:
+    sizes = (d for d, s in zip(view.shape, view.strides, strict=True) if s != 0)
+    return dims.mul(dims.product(sizes), view.dtype.bits // 8)
+
+
+# -- inside kernels
+
+
+def frame_params(dtype: DType) -> Params:
+    """Declares an image, its strides, its sizes and those of the result."""
+    numbers = ["batch", *(f"x_{name}" for name in ("b", "c", *AXES))]
+    numbers += [f"{what}_{name}" for name in AXES for what in ("in", "out", "pad")]
+    return {"x": (dtype,), **dict.fromkeys(numbers, i64)}
+
+
+def sizes(memory: Mapping[str, object], what: str) -> list[Val]:
+    """The numbers ``in``, ``out`` or ``pad`` of each axis."""
+    found = [memory[f"{what}_{name}"] for name in AXES]
+    assert all(isinstance(v, Val) for v in found)
+    return [v for v in found if isinstance(v, Val)]
+
+
