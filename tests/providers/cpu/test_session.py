@@ -307,3 +307,15 @@ def test_a_plan_is_known_before_memory_is_taken(session: sx.InferenceSession, mo
         bounded.run(None, {"x": feed(1, 1000)})
     with pytest.raises(sx.errors.InvalidArgument, match="every input"):
         session.plan({})
+
+
+def test_weights_that_bf16_does_not_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_CPU", "sapphirerapids")
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (float[n, 64] x) => (float[n, 96] y) { y = MatMul(x, w) }'
+    parsed = onnx.parser.parse_model(text)
+    w = np.random.default_rng(0).standard_normal((64, 96)).astype("f")
+    w[3, 4], w[5, 6] = np.finfo("f").max, 1e-40
+    parsed.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    x = np.random.default_rng(1).standard_normal((33, 64)).astype("f")
+    (y,) = sx.InferenceSession(parsed.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(y, x.astype("d") @ w, rtol=2e-5, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sardonyx.lower.build import lower
@@ -11,7 +12,7 @@ from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, gather, loop, pool
 from sardonyx.providers.cpu.kernels.split import Cache
-from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.providers.cpu.steps import Exceptional, Step, Target
 from sardonyx.providers.cpu.table import Table
 
 if TYPE_CHECKING:
@@ -22,10 +23,16 @@ def compile_part(part: Part, provider: CpuProvider) -> CpuExecutable:
     """Make a part ready to run."""
     lowered = lower(part)
     target = Target(isa.current(), provider.precision)
-    shared: Cache = {}
-    steps = [step for group in lowered.groups for step in steps_of(group, target, shared)]
-    table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa)
-    return CpuExecutable(part, table, lowered.views, provider.settings, provider.threads, provider.max_memory)
+    while True:
+        shared: Cache = {}
+        steps = [step for group in lowered.groups for step in steps_of(group, target, shared)]
+        table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa)
+        try:
+            return CpuExecutable(
+                part, table, lowered.views, provider.settings, provider.threads, provider.max_memory
+            )
+        except Exceptional as found:
+            target = replace(target, exceptional=target.exceptional | {found.identity})
 
 
 def steps_of(group: Group, target: Target, shared: Cache) -> list[Step]:

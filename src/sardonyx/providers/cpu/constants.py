@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import os
 import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,19 +20,41 @@ from sardonyx.providers.cpu.steps import Packed
 Array = np.ndarray[Any, Any]
 
 _packed: WeakValueDictionary[tuple[Any, ...], Array] = WeakValueDictionary()
+_makers: dict[tuple[Any, ...], threading.Lock] = {}
 _lock = threading.Lock()
+
+
+def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
+    """The elements of constants, packed by several threads: the kernels that pack let go of Python's lock."""
+    if threads == 1 or sum(isinstance(s, Packed) for s in storages) < 2:
+        return [content(s) for s in storages]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(content, storages))
 
 
 def content(storage: Storage) -> Array:
     """A constant's elements, in one piece; perhaps where they lie in the model's file."""
     if isinstance(storage, Packed):
-        with _lock:
-            found = _packed.get(storage.key)
-            if found is None:
-                found = _packed[storage.key] = storage.make()
-            return found
+        return _once(storage)
     assert storage.tensor is not None
     return np.ascontiguousarray(storage.tensor.peek())
+
+
+def _once(storage: Packed) -> Array:
+    """A packed constant, made by whoever comes first."""
+    key = storage.key
+    with _lock:
+        found = _packed.get(key)
+        if found is not None:
+            return found
+        making = _makers.setdefault(key, threading.Lock())
+    with making:
+        found = _packed.get(key)
+        if found is None:
+            found = _packed[key] = storage.make()
+    with _lock:
+        _makers.pop(key, None)
+    return found
 
 
 def identity(tensor: Tensor) -> object:
@@ -50,3 +75,14 @@ def give_back(array: Array) -> None:
     nbytes = (start + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
     if nbytes > 0:
         mapping.madvise(mmap.MADV_DONTNEED, first, nbytes)
+
+
+def _forget() -> None:
+    """A forked child begins with locks that nobody holds."""
+    global _lock
+    _lock = threading.Lock()
+    _makers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -21,7 +21,7 @@ from sardonyx.ops.limits import check_elements
 from sardonyx.partition.provider import Memory, Part
 from sardonyx.plan.buckets import ceiling
 from sardonyx.plan.sizes import SizesDiffer
-from sardonyx.providers.cpu.constants import content
+from sardonyx.providers.cpu.constants import contents
 from sardonyx.providers.cpu.dsl import Code, Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import Frame, Plan, Shape
@@ -52,7 +52,7 @@ class CpuExecutable:
         """``max_memory`` bytes is the most that constants, intermediates and outputs of a run may take together."""
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads = settings, threads
-        self._kept = [content(s) for s in table.constants]
+        self._kept = contents(table.constants, threads)
         self._constants_nbytes = sum(a.nbytes for a in self._kept)
         self._constants = np.array([address(a) for a in self._kept], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()

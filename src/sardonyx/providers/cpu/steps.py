@@ -61,3 +61,13 @@ class Target:
     isa: Isa
     precision: str = "highest"
     """``highest``, ``high`` or ``medium``."""
+    exceptional: frozenset[object] = frozenset()
+    """Constants, by ``constants.identity``, with numbers that parts of bf16 do not carry."""
+
+
+class Exceptional(Exception):
+    """A constant turned out, while it was packed, to hold numbers that its layout does not carry."""
+
+    def __init__(self, identity: object) -> None:
+        super().__init__(identity)
+        self.identity = identity

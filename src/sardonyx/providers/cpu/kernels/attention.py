@@ -21,6 +21,7 @@ from sardonyx.lower.groups import Apply, Attention, Expression, Loop, Storage, V
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import functions, loop
+from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, bool_, f32, i64
@@ -322,7 +323,7 @@ def steps(group: Attention, target: Target) -> list[Step]:
     )  # fmt: skip
     args: dict[str, Ref | Known | float] = dict(
         q=Ref.of(q), k_=Ref.of(keys), v=Ref.of(values), out=Ref.of(group.out), batch=batch, heads=heads,
-        shared=_known(dims.floordiv(heads, keys.shape[1])), rows=rows, keys=count, width=width,
+        shared=known(dims.floordiv(heads, keys.shape[1])), rows=rows, keys=count, width=width,
         value_width=value_width, past=past, scale=group.scale,
     )  # fmt: skip
     for name, view in zip("qkvo", views, strict=True):
@@ -330,28 +331,23 @@ def steps(group: Attention, target: Target) -> list[Step]:
     if group.mask is not None:
         args |= {"mask_": Ref.of(group.mask), **dict(zip(_MASK, group.mask.strides, strict=True))}
     block = shape.vectors * target.isa.lanes
-    widths = _known(dims.add(_round_up(width, target.isa.lanes), _round_up(value_width, target.isa.lanes)))
+    widths = known(dims.add(_round_up(width, target.isa.lanes), _round_up(value_width, target.isa.lanes)))
     pairs = dims.product((batch, heads, rows, count))
     step = Step(
         attention(**statics),
         args,
         frozenset(("out",)),
         group.nodes,
-        scratch_nbytes=_known(dims.mul(dims.add(widths, KEYS), 4 * block)),
-        flops=_known(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
-        nbytes=_known(dims.total(dims.mul(dims.product(v.shape), v.dtype.bits // 8) for v in views)),
+        scratch_nbytes=known(dims.mul(dims.add(widths, KEYS), 4 * block)),
+        flops=known(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
+        nbytes=known(dims.total(dims.mul(dims.product(v.shape), v.dtype.bits // 8) for v in views)),
         variant=f"{block} rows by {KEYS} keys",
     )
     return [*before, step]
 
 
-def _known(size: Known | None) -> Known:
-    assert size is not None
-    return size
-
-
 def _round_up(size: Known, to: int) -> Known:
-    return _known(dims.mul(dims.ceildiv(size, to), to))
+    return known(dims.mul(dims.ceildiv(size, to), to))
 
 
 def _mask_class(mask: View | None) -> str:
@@ -378,7 +374,7 @@ def _append(old: View | None, new: View, whole: View, nodes: tuple[Node, ...], t
     if old is not None:
         past = old.shape[2]
         made += _copy(old, View(whole.storage, old.shape, whole.strides, whole.offset), nodes, target)
-    offset = _known(dims.add(whole.offset, dims.mul(past, whole.strides[2])))
+    offset = known(dims.add(whole.offset, dims.mul(past, whole.strides[2])))
     return made + _copy(new, View(whole.storage, new.shape, whole.strides, offset), nodes, target)
 
 
@@ -388,8 +384,8 @@ def _rows_of_neighbours(view: View, nodes: tuple[Node, ...], target: Target, bef
         return view
     strides: list[Known] = [1]
     for d in reversed(view.shape[1:]):
-        strides.insert(0, _known(dims.mul(strides[0], d)))
-    copy = View(Storage("temporary", view.dtype, _known(dims.product(view.shape))), view.shape, tuple(strides))
+        strides.insert(0, known(dims.mul(strides[0], d)))
+    copy = View(Storage("temporary", view.dtype, known(dims.product(view.shape))), view.shape, tuple(strides))
     before += _copy(view, copy, nodes, target)
     return copy
 

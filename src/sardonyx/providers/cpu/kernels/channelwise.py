@@ -23,13 +23,15 @@ from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
-from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Strip, ceil_div
+from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Strip, ceil_div, fma
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, i64, register_dtype
 
 MAX, MEAN, PRODUCTS = "max", "mean", "products"
 WIDTHS = (8, 4, 2, 1)
 """Vectors of outputs at a time: eight hide the latency of an addition, fewer take the rest."""
+ROWS, TILED = 4, 25
+"""Rows of outputs at a time, for products of up to so many taps, whose code is written out."""
 GRID, CHUNK = 64, 16
 """Parts of work that are wanted; channels of a part at most."""
 
@@ -49,6 +51,11 @@ class Form:
 
     def layout(self, lanes: int) -> Layout:
         return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), 1)
+
+    @property
+    def is_tiled(self) -> bool:
+        """Several rows of outputs are made at a time, from vectors that are loaded once for all of them."""
+        return self.kind == PRODUCTS and 1 < self.taps.count <= TILED
 
 
 def step(
@@ -97,7 +104,15 @@ def slide(
         with k.loop(chunk * channels // chunks, (chunk + 1) * channels // chunks) as c:
             start = image * number(memory, "x_b") + c // per_image * number(memory, "x_c")
             strip.fill(x.at(start), plane, k.const(1), lowest(form.dtype) if form.kind == MAX else 0.0)
-            _Channel(k, form, strip, memory, c).combine()
+            channel = _Channel(k, form, strip, memory, c)
+            if form.is_tiled:
+                with k.either(strip.rows >= ROWS) as (yes, no):
+                    with yes:
+                        channel.tiles()
+                    with no:
+                        channel.combine((4, 1))
+            else:
+                channel.combine(WIDTHS)
             if form.kind == MEAN:
                 _divide(k, form, memory, strip, plane)
             if form.is_joined:
@@ -120,9 +135,59 @@ class _Channel:
     memory: dict[str, Any]
     channel: Val
 
-    def combine(self) -> None:
+    def tiles(self) -> None:
+        """Tiles of ``ROWS`` rows, the last of which may overlap the one before; each from right to left.
+
+        So a vector that reaches into the next row is stored before that row's first.
+        """
+        k, strip = self.k, self.strip
+        each = strip.row // strip.lanes
+        with k.loop(0, strip.rows, ROWS) as i:
+            y = k.min(i, strip.rows - ROWS)
+            pairs = each // 2
+            with k.loop(0, pairs) as j:
+                self._tile(y, (each - j * 2 - 2) * strip.lanes, 2)
+            with k.when(each - pairs * 2 > 0):
+                self._tile(y, k.const(0), 1)
+
+    def _tile(self, y: Val, x: Val, width: int) -> None:
+        """Phase by phase and row by row of the strip: each of its vectors meets all outputs that see it."""
+        k, strip, taps = self.k, self.strip, self.form.taps
+        lanes = strip.lanes
+        found = [[k.zeros(self.form.dtype, lanes)] * width for _ in range(ROWS)]
+        weights = self._weights()
+        wide = len(taps.phases(2))
+        start = strip.elements.at(y * strip.pitch + x)
+        for tz in range(taps.kernel[0]):
+            for phase in range(len(taps.phases(1))):
+                rows = [(ty, ahead) for ty, (p, ahead) in enumerate(taps.places(1)) if p == phase]
+                for row in range(ROWS + taps.reach(1)):
+                    uses = [(ty, row - ahead) for ty, ahead in rows if 0 <= row - ahead < ROWS]
+                    for tx in range(taps.kernel[2]) if uses else ():
+                        p, ahead = taps.places(2)[tx]
+                        plane = (tz * len(taps.phases(1)) + phase) * wide + p
+                        at = start.at(strip.plane * plane + strip.pitch * row)
+                        seen = [at.load(ahead + j * lanes, lanes) for j in range(width)]
+                        for ty, out in uses:
+                            weight = weights[(tz * taps.kernel[1] + ty) * taps.kernel[2] + tx]
+                            found[out] = [fma(k, weight, v, total) for total, v in zip(found[out], seen, strict=True)]
+        to = strip.sums.at(y * strip.columns + x)
+        for out, row_sums in enumerate(found):
+            for j, total in enumerate(row_sums):
+                to.at(strip.columns * out).store(j * lanes, total)
+
+    def _weights(self) -> list[Val]:
+        """The channel's weights, each in all lanes."""
+        k, lanes, count = self.k, self.strip.lanes, self.form.taps.count
+        w = self.memory["w"].at(self.channel * count)
+        whole = count // lanes * lanes if k.isa.name == "neon" else 0
+        vectors = [w.load(i, lanes) for i in range(0, whole, lanes)]
+        spread = [v.shuffle([i] * lanes) for v in vectors for i in range(lanes)]
+        return [*spread, *(k.splat(w.load(i), lanes) for i in range(whole, count))]
+
+    def combine(self, widths: tuple[int, ...]) -> None:
         k, strip, done = self.k, self.strip, self.k.const(0)
-        for width in WIDTHS:
+        for width in widths:
             stop = done + (strip.vectors - done) // width * width
             with k.loop(done, stop, width) as v:
                 found = self._vectors(v, width)
@@ -148,14 +213,14 @@ class _Channel:
         k, kind = self.k, self.form.kind
         weight = None
         if kind == PRODUCTS:
-            weight = self.memory["w"].load(self.channel * self.form.taps.count + tap)
+            weight = k.splat(self.memory["w"].load(self.channel * self.form.taps.count + tap), self.strip.lanes)
         for total, x in zip(found, seen, strict=True):
             if kind == MAX:
                 total.set(extreme(k, total.get(), x, largest=True))
             elif weight is None:
                 total.set(total + x)
             else:
-                total.set(k.fma(weight, x, total) if k.isa.name != "generic" else total + x * weight)
+                total.set(fma(k, weight, x, total.get()))
 
 
 def _divide(k: Kernel, form: Form, memory: dict[str, Any], strip: Strip, z: Val) -> None:

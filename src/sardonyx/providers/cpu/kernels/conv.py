@@ -22,8 +22,8 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Convolution
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, Var, kernel
+from sardonyx.lower.groups import Apply, Convolution, Expression
+from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_depthwise
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
@@ -31,12 +31,14 @@ from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, size
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
-from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Strip, ceil_div
+from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Strip, ceil_div, fma
 from sardonyx.providers.cpu.steps import Step, Target
 from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, f64, i64, register_dtype
 
 RUN, GRID, CHUNK = 256, 64, 4
 """Terms of a run; parts of work that are wanted; tiles of filters that are worth a strip of their own."""
+SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
+"""Operations of an epilogue that is done in registers: how many at most, and which."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Shape:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return tuple(sorted({self.vectors, max(self.vectors // 3, 1), 1, *((2,) if self.vectors == 3 else ())}))[::-1]
+        return (self.vectors, 1) if self.vectors <= 3 else (self.vectors, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ class Form:
     """Neighbours of a row are neighbours in memory."""
     in_place: bool
     """Images are read where they lie, as far as whole vectors of them do."""
+    is_joined: bool
+    """Rows of the result, and of what is read beside it, follow each other without gap."""
+    is_direct: bool
+    """There is one run only, and what follows is so short that it is done in registers."""
 
     def layout(self, lanes: int) -> Layout:
         return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), self.shape.rows)
@@ -96,8 +102,10 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     if channels == 1 and group.groups > 1:
         return conv_depthwise.steps(group, isa, filters)
     shape = Shape.of(isa, filters)
-    in_place = frame.is_pointwise and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
-    form = Form(dtype, frame.taps, shape, frame.is_unit, in_place)
+    in_place = frame.is_row and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
+    is_short = isinstance(channels, int) and channels <= per_run(frame.taps) and _is_short(group.epilogue)
+    is_joined = frame.is_joined
+    form = Form(dtype, frame.taps, shape, frame.is_unit, in_place, is_joined, is_joined and is_short)
     before, weights = _weights(group, form, isa, filters)
     epilogue, more = frame.epilogue(group)
     layout = form.layout(isa.lanes)
@@ -112,6 +120,18 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
     scratch = layout.nbytes(channels, room_nbytes)
     return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def per_run(taps: Taps) -> int:
+    """Channels of a run."""
+    return max(RUN // taps.count, 1)
+
+
+def _is_short(epilogue: Expression) -> bool:
+    """Whether an epilogue is worth writing out for every register of a tile."""
+    programs = [step.program for step in epilogue.steps if isinstance(step, Apply)]
+    done = [step.op for program in programs for step in program.steps[program.arity :]]
+    return len(done) <= SHORT and QUICK.issuperset(done)
 
 
 def _is_few(filters: Known, shape: Shape) -> bool:
@@ -149,7 +169,6 @@ def convolve(
     blocks = Blocks(k, layout, memory, room // k.max(channels * taps.planes, 1))
     count = batch * groups * planes * blocks.count
     chunks = k.max(k.min(ceil_div(k.const(GRID), k.max(count, 1)), tiles // CHUNK), 1)
-    per_run = max(RUN // taps.count, 1)
     filled = k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
@@ -166,15 +185,81 @@ def convolve(
             filled.set(which)
         with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
             weights = w.at((group * tiles + tile) * depth * shape.rows)
-            with k.loop(0, k.max(channels, 1), per_run) as c:
-                run = _Run(k, form, strip, weights.at(c * (taps.count * shape.rows)), c, k.min(channels - c, per_run))
-                run.sums()
             first = tile * shape.rows
-            with k.loop(0, strip.rows) as y:
-                finish = Finish(k, epilogue, memory, out_x, [image, plane, strip.top + y])
-                sums = strip.sums.at(y * strip.row)
-                rows = k.min(filters - first, shape.rows)
-                finish.tile(sums, layout.pitch, group * filters + first, rows, strip.left, strip.columns)
+            rows = k.min(filters - first, shape.rows)
+            ending = _Ending(k, form, epilogue, memory, strip, [image, plane], group * filters + first, rows)
+            if form.is_direct:
+                run = _Run(k, form, strip, weights, k.const(0), channels)
+                ending.rest(run.sums(ending))
+            else:
+                with k.loop(0, k.max(channels, 1), per_run(taps)) as c:
+                    part = weights.at(c * (taps.count * shape.rows))
+                    _Run(k, form, strip, part, c, k.min(channels - c, per_run(taps))).sums()
+                ending.rest(k.const(0))
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What follows the sums of a tile of filters."""
+
+    k: Kernel
+    form: Form
+    epilogue: Epilogue
+    memory: dict[str, Any]
+    strip: Strip
+    at: list[Val]
+    """The image and the plane."""
+    first: Val
+    rows: Val
+    """The filters."""
+
+    @property
+    def is_even(self) -> Val:
+        """Whether the sums of a filter are neighbours in scratch as the results are in memory."""
+        return (self.strip.columns % self.strip.lanes).eq(0) | self.strip.rows.eq(1)
+
+    def _joined(self) -> tuple[Finish, Val]:
+        """Rows of results as one, and where in it the block begins."""
+        k, strip, (_, out_y, out_x) = self.k, self.strip, sizes(self.memory, "out")
+        finish = Finish(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
+        return finish, strip.top * out_x + strip.left
+
+    @property
+    def whole(self) -> Val:
+        """Vectors of sums that can be finished in registers: those that are results in every lane and every row."""
+        k, strip = self.k, self.strip
+        is_full = self.is_even & self.rows.eq(self.form.shape.rows)
+        return k.select(is_full, strip.rows * strip.columns // strip.lanes, 0)
+
+    def put(self, found: list[list[Val]], v: Val) -> None:
+        """Finish a register tile."""
+        finish, place = self._joined()
+        lanes = self.strip.lanes
+        for r, row in enumerate(found):
+            for j, total in enumerate(row):
+                finish.put(self.first + r, Tile(place + (v + j) * lanes, lanes, None), total)
+
+    def rest(self, done: Val) -> None:
+        """Finish what lies in scratch, from vector ``done`` on."""
+        k, strip = self.k, self.strip
+        if not self.form.is_joined:
+            self._row_by_row()
+            return
+        finish, place = self._joined()
+        with k.either(self.is_even) as (yes, no):
+            with yes:
+                before = done * strip.lanes
+                sums, count = strip.sums.at(before), strip.rows * strip.columns - before
+                finish.tile(sums, strip.layout.pitch, self.first, self.rows, place + before, count)
+            with no:
+                self._row_by_row()
+
+    def _row_by_row(self) -> None:
+        k, strip, (*_, out_x) = self.k, self.strip, sizes(self.memory, "out")
+        with k.loop(0, strip.rows) as y:
+            finish = Finish(k, self.epilogue, self.memory, out_x, [*self.at, strip.top + y])
+            sums = strip.sums.at(y * strip.row)
+            finish.tile(sums, strip.layout.pitch, self.first, self.rows, strip.left, strip.columns)
 
 
 @dataclass(frozen=True)
@@ -188,33 +273,45 @@ class _Run:
     channel: Val
     count: Val
 
-    def sums(self) -> None:
-        k, done = self.k, self.k.const(0)
+    def sums(self, ending: _Ending | None = None) -> Val:
+        """Into scratch; or, where there is one run only, to their end. Gives how many vectors went there."""
+        k, done, most = self.k, self.k.const(0), self.form.shape.vectors
+        finished = done
+        if ending is not None:
+            finished = done = ending.whole // most * most
+            with k.loop(0, done, most) as v:
+                ending.put(self._tile(v, most), v)
         for width in self.form.shape.widths:
             stop = done + (self.strip.vectors - done) // width * width
             with k.loop(done, stop, width) as v:
                 self._add(self._tile(v, width), v)
             done = stop
+        return finished
 
-    def _tile(self, v: Val, width: int) -> list[list[Var]]:
+    def _tile(self, v: Val, width: int) -> list[list[Val]]:
         k, strip, shape = self.k, self.strip, self.form.shape
         layout, dtype = strip.layout, self.form.dtype
         total = [[k.var(k.zeros(dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
         image = strip.elements.at(self.channel * strip.channel)
         starts = [image.at(strip.place(v + j)) for j in range(width)]
         apart = [strip.tap(t) for t in range(layout.inner)]
-        with k.loop(0, self.count) as c:
-            at = c * strip.channel
+        is_patch = self.form.taps.is_patch
+        with k.loop(0, self.count * self.form.taps.count if is_patch else self.count) as c:
+            at = c * (strip.plane if is_patch else strip.channel)
             with k.loop(0, layout.runs) as i:
                 here = at if layout.runs == 1 else at + strip.runs.load(i)
                 w = self.weights.at((c * layout.runs + i) * (layout.inner * shape.rows))
                 if width == shape.vectors:
                     for phase in range(len(self.form.taps.phases(2)) if layout.inner > 1 else 1):
                         starts[-1].at(here).prefetch(strip.plane * phase + LINE)
+                sums = [[x.get() for x in row] for row in total]
                 for t, away in enumerate(apart):
                     vectors = [s.at(here).load(away, strip.lanes) for s in starts]
-                    self._step(total, self._singles(w.at(t * shape.rows)), vectors)
-        return total
+                    sums = self._step(sums, self._singles(w.at(t * shape.rows)), vectors)
+                for row, made in zip(total, sums, strict=True):
+                    for x, v in zip(row, made, strict=True):
+                        x.set(v)
+        return [[x.get() for x in row] for row in total]
 
     def _singles(self, w: Buf) -> list[Val]:
         """The weights of a tap, each in all lanes."""
@@ -224,23 +321,19 @@ class _Run:
             return [v.shuffle([i] * lanes) for v in vectors for i in range(lanes)]
         return [k.splat(w.load(r), lanes) for r in range(rows)]
 
-    def _step(self, total: list[list[Var]], singles: list[Val], vectors: list[Val]) -> None:
-        k, is_fused = self.k, self.k.isa.name != "generic"
-        for row, single in zip(total, singles, strict=True):
-            for sums, v in zip(row, vectors, strict=True):
-                sums.set(k.fma(single, v, sums) if is_fused else sums + single * v)
+    def _step(self, sums: list[list[Val]], singles: list[Val], vectors: list[Val]) -> list[list[Val]]:
+        return [[fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)] for row, w in zip(sums, singles, strict=True)]
 
-    def _add(self, found: list[list[Var]], v: Val) -> None:
+    def _add(self, found: list[list[Val]], v: Val) -> None:
         """Add a run to the sums of those before it."""
         k, strip = self.k, self.strip
         lanes, pitch = strip.lanes, strip.layout.pitch
-        places = [(r * pitch + j * lanes, sums) for r, row in enumerate(found) for j, sums in enumerate(row)]
         into = strip.sums.at(v * lanes)
-        with k.when(self.channel > 0):
-            for at, sums in places:
-                sums.set(into.load(at, lanes) + sums)
-        for at, sums in places:
-            into.store(at, sums)
-
-
+        with k.either(self.channel > 0) as (later, first):
+            for branch, is_later in ((later, True), (first, False)):
+                with branch:
+                    for r, row in enumerate(found):
+                        for j, x in enumerate(row):
+                            at = r * pitch + j * lanes
+                            into.store(at, into.load(at, lanes) + x if is_later else x)
 

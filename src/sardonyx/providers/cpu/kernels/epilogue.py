@@ -84,16 +84,30 @@ class Finish:
         self._memory = memory
         self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
 
-    def tile(self, sums: Buf, stride: Operand, row: Val, rows: Operand, column: Val, columns: Operand) -> None:
-        """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j)."""
+    def tile(
+        self, sums: Buf, stride: Operand, row: Val, rows: Operand, column: Val, columns: Val, *, width: int | None = None
+    ) -> None:
+        """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j).
+
+        Tiles that are ``width`` columns wide, where that is given, are finished without a loop along the row.
+        """
         k = self.k
         lanes = k.lanes * 32 // max(sums.dtype.bits, 32)
-        with k.loop(0, rows) as i:
-            for t in k.tiles(columns, lanes):
-                v = sums.at(i * stride).load(t)
-                self._put(row + i, Tile(column + t.index, t.lanes, t.mask), v)
+        if width is None:
+            with k.loop(0, rows) as i:
+                for t in k.tiles(columns, lanes):
+                    self.put(row + i, Tile(column + t.index, t.lanes, t.mask), sums.at(i * stride).load(t))
+            return
+        assert width % lanes == 0
+        with k.either(columns.eq(width)) as (whole, part):
+            with whole, k.loop(0, rows) as i:
+                for j in range(0, width, lanes):
+                    self.put(row + i, Tile(column + j, lanes, None), sums.load(i * stride + j, lanes))
+            with part, k.loop(0, rows) as i, k.loop(0, columns, lanes) as at:
+                t = Tile(column + at, lanes, k.mask(columns - at, lanes))
+                self.put(row + i, t, sums.load(i * stride + at, lanes))
 
-    def _put(self, row: Operand, t: Tile, sums: Val) -> None:
+    def put(self, row: Operand, t: Tile, sums: Val) -> None:
         """Finish the sums of ``row`` at the columns of ``t``, whose mask leaves out those that do not exist."""
         k, e = self.k, self.epilogue
         expression, count = e.expression, len(e.extra)

@@ -53,6 +53,11 @@ class Taps:
         return (self.kernel[axis] - 1) * self.dilations[axis] // self.strides[axis]
 
     @property
+    def is_patch(self) -> bool:
+        """Whether no two taps are of one phase: windows do not overlap."""
+        return all(d == 1 and k <= s for k, s, d in zip(self.kernel[1:], self.strides[1:], self.dilations[1:], strict=True))
+
+    @property
     def planes(self) -> int:
         """Images of one phase that a block of outputs in one plane needs of a channel."""
         return self.kernel[0] * len(self.phases(1)) * len(self.phases(2))
@@ -99,13 +104,14 @@ class Frame:
         return self.x.strides[4] == 1 or self.x.shape[4] == 1
 
     @property
-    def is_pointwise(self) -> bool:
-        return _is_pointwise(self.window)
+    def is_row(self) -> bool:
+        """Whether windows are single elements, and all of them one row."""
+        return _is_pointwise(self.window) and self.x.shape[2:4] == (1, 1)
 
     @property
     def is_joined(self) -> bool:
         """Whether rows of the result, and of what is read beside it, follow each other without gap."""
-        return all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
+        return self.size[1] == 1 or all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
 
     def args(self) -> dict[str, Ref | Known | float]:
         """The arguments of ``frame_params``."""

@@ -34,6 +34,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, Val, i64, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
@@ -60,7 +61,6 @@ from sardonyx.providers.cpu.kernels.split import (
     split_b,
     step_elements,
     tiled_params,
-    weight_is_plain,
     whole,
 )
 from sardonyx.providers.cpu.steps import Step, Target
@@ -215,21 +215,27 @@ def gemm_amx(
 
 
 class _Done:
-    """A group of squares whose sums are complete, and how many of their rows are finished: at most one group."""
+    """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
+
+    It is looked at once a step, between products: what comes next is kept, not computed.
+    """
 
     finish: Finish
 
     def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val) -> None:
         self.k, self.scratch, self.m, self.n = k, scratch, m, n
-        self.row, self.column, self.rows, self.slot, self.count, self.at = (k.var(0) for _ in range(6))
+        self.left, self.sums, self.i, self.top, self.column, self.first, self.last = (k.var(0) for _ in range(7))
 
     def take(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
-        for var, value in ((self.row, row), (self.column, column), (self.rows, rows), (self.slot, slot), (self.at, 0)):
+        """``left`` rows from element ``sums`` of the scratch memory on; the next is row ``i`` of the panel ``top``."""
+        for var, value in (
+            (self.left, rows * columns * PANEL), (self.sums, slot), (self.i, 0), (self.top, row), (self.column, column),
+            (self.first, row), (self.last, row + rows - 1),
+        ):  # fmt: skip
             var.set(value)
-        self.count.set(rows * columns * PANEL)
 
     def is_open(self) -> Val:
-        return self.at.get() < self.count.get()
+        return self.left.get() > 0
 
     def some(self, rows: Val) -> None:
         """Finish the next ``rows`` rows, or what is left of a square."""
@@ -241,14 +247,17 @@ class _Done:
             self._next(self.k.const(PANEL))
 
     def _next(self, rows: Val) -> None:
-        k, at = self.k, self.at.get()
-        square, i = at // PANEL, at % PANEL
+        k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
         rows = k.min(rows, PANEL - i)
-        row = (self.row.get() + square % self.rows.get()) * PANEL + i
-        left = (self.column.get() + square // self.rows.get()) * PANEL
-        sums = self.scratch.at(self.slot.get() + at * PANEL)
-        self.finish.tile(sums, PANEL, row, k.min(rows, self.m - row), left, k.min(self.n - left, PANEL))
-        self.at.set(at + rows)
+        row, left = top * PANEL + i, column * PANEL
+        existing, columns = k.min(rows, self.m - row), k.min(self.n - left, PANEL)
+        self.finish.tile(self.scratch.at(self.sums.get()), PANEL, row, existing, left, columns, width=PANEL)
+        self.left += -rows
+        self.sums += rows * PANEL
+        is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
+        self.i.set(k.select(is_square, 0, i + rows))
+        self.top.set(k.select(is_square, k.select(is_column, self.first.get(), top + 1), top))
+        self.column.set(k.select(is_square & is_column, column + 1, column))
 
 
 class _Product:
@@ -468,7 +477,7 @@ def parts_for(p: Problem, target: Target) -> int | None:
     least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[parts]
     if any(isinstance(size, int) and size < low for size, low in ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, STEP))):
         return None
-    return parts if tensor is None or weight_is_plain(tensor.peek()) else None
+    return None if tensor is not None and identity(tensor) in target.exceptional else parts
 
 
 def steps(p: Problem, parts: int, target: Target, cache: Cache) -> list[Step]:

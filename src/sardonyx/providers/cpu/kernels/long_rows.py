@@ -43,9 +43,11 @@ def halves(loop: Loop) -> tuple[Loop, Loop] | None:
     pieces = known(dims.ceildiv(swept[0].extent, PIECE))
     partial = [_partial(register_dtype(schedule.reduction(r).dtype), loop.extents[:kept], pieces) for r in reductions]
     e, operands = loop.expression, len(loop.inputs)
+    before = e.steps[: reductions[-1] - operands + 1]
+    steps = (replace(s, dtype=register_dtype(s.dtype)) if isinstance(s, Reduce) else s for s in before)
     first = replace(
         loop,
-        expression=Expression(e.operands, e.steps[: reductions[-1] - operands + 1], reductions),
+        expression=Expression(e.operands, tuple(steps), reductions),
         outputs=tuple(replace(view, shape=view.shape[:-1], strides=view.strides[:-1]) for view in partial),
     )
     second = replace(

@@ -153,7 +153,7 @@ class Layout:
             frozenset(f"m{v}" for v in range(len(loop.inputs), len(views))),
             loop.nodes,
             scratch_nbytes=form.strip_nbytes or known(dims.mul(len(form.schedule.kept), size)),
-            flops=known(dims.mul(work, product(a.extent for a in axes))),
+            flops=dims.known(dims.mul(work, dims.product(a.extent for a in axes))) or 0,
             nbytes=traffic(views, axes),
             variant="vectors across rows" if self.is_columnar else "in bands" if self.is_banded else "",
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, View
@@ -73,7 +74,8 @@ def _joined(outer: Axis, inner: Axis) -> Axis | None:
 
 def known(d: Known | None) -> Known:
     """A size that arithmetic could express."""
-    assert d is not None, "a size is too long to be written"
+    if d is None:
+        raise NotImplemented("a size is too long an expression of the input sizes")
     return d
 
 
@@ -93,12 +95,12 @@ def stride_class(stride: Known) -> str:
 
 
 def traffic(views: Sequence[View], axes: Sequence[Axis]) -> Known:
-    """Bytes that a walk along these axes reads and writes, each element of a view once."""
+    """Bytes that a walk along these axes reads and writes, each element of a view once; 0 where that is too long."""
     sizes = (
-        dims.mul(view.dtype.bits // 8, product(a.extent for a in axes if a.strides[v] != 0))
+        dims.mul(view.dtype.bits // 8, dims.product(a.extent for a in axes if a.strides[v] != 0))
         for v, view in enumerate(views)
     )
-    return known(dims.total(sizes))
+    return dims.known(dims.total(sizes)) or 0
 
 
 # -- in kernels

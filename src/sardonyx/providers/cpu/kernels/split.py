@@ -10,7 +10,7 @@ columns of B), zero beyond the edges, cut into steps of 32 along k:
 A step is what one round of products reads, ``parts`` times 2 KiB on end. Tile products lose what bf16 cannot carry: Inf
 becomes NaN in a sum of parts, numbers near the float limit overflow, small ones have parts that are denormal and count
 as zero. So a flag for each panel and ``CHUNK`` steps says that some number there is not *plain*, and whoever reads the
-panel multiplies the numbers themselves. Constants are looked at before they are packed (``weight_is_plain``).
+panel multiplies the numbers themselves. A constant that raises a flag is not kept in tiles at all (``Exceptional``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 )
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.steps import Packed, Ref, Step
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step
 from sardonyx.providers.cpu.values import Buf, bf16, f32, i32, i64, u16, u32
 
 Array = np.ndarray[Any, Any]
@@ -285,7 +285,8 @@ class _Source:
             content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(self.offset) :]
             tiles, found = allocate(int(elements) * 2).view(bf16.numpy), np.zeros(int(flags), np.int32)
             Launch(self._spec(), {"x": content, "y": tiles, "flags": found, **self._numbers()}, isa=isa)()
-            assert not found.any(), "a constant in tiles is plain"
+            if found.any():
+                raise Exceptional(identity(tensor))
             give_back(content)
             return tiles
 

@@ -48,10 +48,12 @@ class Layout:
     @property
     def runs(self) -> int:
         """Runs of taps whose code is written out once."""
-        return self.taps.count // self.inner
+        return 1 if self.taps.is_patch else self.taps.count // self.inner
 
     @property
     def inner(self) -> int:
+        if self.taps.is_patch:
+            return 1
         return self.taps.kernel[2] if self.taps.kernel[2] <= UNROLLED else 1
 
     @property
@@ -95,9 +97,9 @@ class Blocks:
         parts = ceil_div(self.out_x, widest)
         self.columns = k.select(parts <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(parts, 1)), LINE) * LINE)
         self.parts = ceil_div(self.out_x, k.max(self.columns, 1))
-        row = self.columns + max(wide, layout.lanes)
-        most = k.max(k.min(room // k.max(row, 1) - high, k.const(layout.most) // k.max(row, 1)), 1)
-        most = k.select(self.parts > 1, 1, most)
+        held = room // k.max(self.columns + wide, 1) - high
+        summed = k.const(layout.most) // (self.columns + max(wide, layout.lanes))
+        most = k.select(self.parts > 1, 1, k.max(k.min(held, summed), 1))
         self.bands = ceil_div(self.out_y, most)
         self.rows = ceil_div(self.out_y, k.max(self.bands, 1))
         self.count = self.bands * self.parts
@@ -119,7 +121,9 @@ class Strip:
         self.pitch = self.columns + self.taps.reach(2)
         self.high = self.rows + self.taps.reach(1)
         self.plane = self.high * self.pitch
-        self.channel = (ceil_div(self.plane * self.taps.planes, LINE) | 1) * LINE
+        if self.taps.is_patch:
+            self.plane = odd_lines(self.plane)
+        self.channel = odd_lines(self.plane * self.taps.planes) if not self.taps.is_patch else self.plane * self.taps.planes
         padded = ceil_div(self.columns, self.lanes) * self.lanes
         dense = ceil_div((self.rows - 1) * self.pitch + self.columns, self.lanes)
         self.is_padded = (self.rows * padded <= dense * self.lanes) | is_padded
@@ -134,7 +138,7 @@ class Strip:
         """Where the condition holds, read the images themselves, which lie this far apart; nothing is to be filled then."""
         self.is_borrowed = condition
         self.elements = self.k.choose(condition, image, self.elements)
-        self.channel = self.k.select(condition, distance, self.channel)
+        self.channel = self.plane = self.k.select(condition, distance, self.channel)
 
     def tap(self, t: int) -> Val:
         """How far tap ``t`` of a run is from its first."""
@@ -247,8 +251,14 @@ class _Row:
             return
         with k.either(count >= lanes) as (yes, no):
             with yes:
-                with k.loop(0, count - lanes, lanes) as i:
-                    to.store(i, self._vector(source, i, is_last=False))
+                done, last = k.const(0), count - lanes
+                for wide in (4 * lanes, lanes):
+                    stop = done + (last - done + (lanes - 1)) // wide * wide
+                    with k.loop(done, stop, wide) as i:
+                        vectors = [(i + j, self._vector(source, i + j, is_last=False)) for j in range(0, wide, lanes)]
+                        for at, v in vectors:
+                            to.store(at, v)
+                    done = stop
                 to.store(count - lanes, self._vector(source, count - lanes, is_last=True))
             with no, k.loop(0, count) as i:
                 to.store(i, source.load(i * step))
@@ -264,6 +274,16 @@ class _Row:
         picked = [*range(0, lanes, 2), *range(lanes + odd, 2 * lanes, 2)]
         assert len(picked) == 2 * half
         return one.shuffle(picked, two)
+
+
+def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
+    """a * b + c, rounded once where the machine can."""
+    return k.fma(a, b, c) if k.isa.name != "generic" else c + a * b
+
+
+def odd_lines(elements: Val) -> Val:
+    """An odd number of cache lines that holds so many elements."""
+    return (ceil_div(elements, LINE) | 1) * LINE
 
 
 def ceil_div(a: Val, b: Operand) -> Val:

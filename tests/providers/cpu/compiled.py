@@ -1,0 +1,44 @@
+"""Graphs in text, compiled and run by hand on any chip, with any number of threads that take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sardonyx.lower.build import Lowered
+from sardonyx.lower.groups import Storage
+from sardonyx.lower.interpret import bind
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.compile import steps_of
+from sardonyx.providers.cpu.constants import content
+from sardonyx.providers.cpu.steps import Target
+from tests.lower.agree import lowered, parse
+from tests.providers.cpu.running import Array, Memory
+
+
+class _Arrays(Memory):
+    def _allocate(self, storage: Storage) -> None:
+        super()._allocate(storage)
+        if storage.kind == "constant":
+            self._flat[storage.number] = content(storage).reshape(-1)
+
+    def bind(self, storage: Storage, array: Array) -> None:
+        self._flat[storage.number] = np.ascontiguousarray(array).reshape(-1)
+
+
+class Compiled:
+    """A graph as steps for one chip."""
+
+    def __init__(self, body: str, inputs: str, outputs: str, cpu: str | None = None) -> None:
+        self.isa = isa.named(cpu)
+        self.lowered: Lowered = lowered(parse(body, inputs, outputs))
+        self.steps = [step for group in self.lowered.groups for step in steps_of(group, Target(self.isa), {})]
+
+    def run(self, args: Sequence[Array], *, threads: int = 1, checked: bool = False) -> list[Array]:
+        sizes: Mapping[str, int] = bind(self.lowered, [a.shape for a in args])
+        memory = _Arrays(sizes)
+        for view, array in zip(self.lowered.inputs, args, strict=True):
+            memory.bind(view.storage, array)
+        memory.run(self.steps, threads=threads, isa=self.isa, checked=checked)
+        return [memory.array(view).copy() for view in self.lowered.outputs]
