@@ -42,6 +42,10 @@ class Parts:
         return [v.numpy() if v not in env and v.const is not None else env[v] for v in self._outputs]
 
 
+LEAST_NODES = 4
+"""A body of fewer nodes is run by the last provider of the chain, which has nothing to prepare."""
+
+
 class Bodies:
     """Makes bodies ready on the providers that the graph around them has."""
 
@@ -51,7 +55,7 @@ class Bodies:
         """Who runs each node of each body."""
 
     def __call__(self, graph: Graph) -> Parts:
-        owners = assign(graph, self.providers)
+        owners = assign(graph, self.providers if len(graph) >= LEAST_NODES else self.providers[-1:])
         made = Parts(graph, owners, self.providers[-1])
         self.owners |= owners
         return made

@@ -40,5 +40,7 @@ class Compiled:
         memory = _Arrays(sizes)
         for view, array in zip(self.lowered.inputs, args, strict=True):
             memory.bind(view.storage, array)
+        for view in self.lowered.outputs:
+            memory._allocate(view.storage)
         memory.run(self.steps, threads=threads, isa=self.isa, checked=checked)
         return [memory.array(view).copy() for view in self.lowered.outputs]

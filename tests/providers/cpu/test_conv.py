@@ -156,7 +156,7 @@ def test_against_onnx(name: str) -> None:
         want = expected(case, feeds)
     assert_close(got, want, case)
     for threads in (2, 3):
-        (again,) = compiled.run(list(feeds.values()), threads=threads)
+        (again,) = compiled.run(list(feeds.values()), threads=threads, checked=True)
         np.testing.assert_array_equal(again, got)
 
 

@@ -44,10 +44,10 @@ class Table:
         self.x = np.zeros(2 * n + 1, np.int64)
         self.x[:n] = np.arange(n)
         self.bases = np.array([address(self.x)])
-        self.args = np.array([0, 0, 0, self.x.nbytes, n, fail_at, 1, 0, 0, self.x.nbytes, n])
+        self.args = np.array([0, 0, 0, self.x.nbytes, 0, n, fail_at, 1, 0, 0, self.x.nbytes, 0, n])
         self.rows = np.zeros((2 * rounds, Row.WORDS), np.int64)
         self.rows[0::2, :3] = linker.address(shift()), 0, 1
-        self.rows[1::2, :3] = linker.address(turn()), 6 * 8, 1
+        self.rows[1::2, :3] = linker.address(turn()), 7 * 8, 1
         self.slots = threads.new_context(team)
         self.slots[Context.BASES], self.slots[Context.STEPS] = address(self.bases), address(self.rows)
         self.slots[Context.ARGS], self.slots[Context.LAST] = address(self.args), 2 * rounds
@@ -116,7 +116,7 @@ def test_an_error_stops_the_walk_and_names_its_step(count: int) -> None:
     assert table.slots[Context.ERROR] == Code.INDEX and table.slots[Context.ERROR_VALUE] == 3
     assert table.x[-1] == 0, "no step ran after the one that failed"
     table.slots[Context.ERROR] = table.slots[Context.STOP] = 0
-    table.args[5] = -1
+    table.args[6] = -1
     table.run(count)
     assert table.slots[Context.ERROR] == 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from typing import TYPE_CHECKING
 
 from sardonyx.errors import NotImplemented
 from sardonyx.ir.graph import Graph, Node
@@ -10,7 +11,8 @@ from sardonyx.partition.provider import Claims, Declined, Executable, Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.threads import Settings, limit
 
-PRECISIONS = ("highest", "high", "medium")
+if TYPE_CHECKING:
+    from sardonyx.lower.facts import Learned
 
 
 class CpuProvider:
@@ -31,6 +33,7 @@ class CpuProvider:
         self.precision, self.max_memory = precision, max_memory
         self.threads = min(threads, allowed.threads) if threads else allowed.threads
         self.settings = settings or Settings()
+        self._learned: tuple[Graph, Learned] | None = None
 
     def probe(self) -> str | None:
         """None where the compiler was tested: Linux on x86-64 and on 64-bit Arm."""
@@ -41,7 +44,18 @@ class CpuProvider:
     def claims(self, graph: Graph) -> Claims:
         from sardonyx.lower.claims import refusals
 
-        return refusals(graph)
+        return refusals(graph, self.learned(graph))
+
+    def learned(self, graph: Graph) -> Learned:
+        """What is certain of the values of a model, found out once for the graph and all bodies in it."""
+        from sardonyx.lower.facts import Learned
+
+        root = graph
+        while root.parent is not None and root.parent.graph is not None:
+            root = root.parent.graph
+        if self._learned is None or self._learned[0] is not root:
+            self._learned = root, Learned.of(root)
+        return self._learned[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> None:
         """Nothing to rewrite: lowering works on the graph as it is."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sardonyx.lower.build import lower
+from sardonyx.lower.build import Lowered, lower
 from sardonyx.lower.groups import Attention, Contraction, Convolution, Fill, Gather, Group, Loop, Pool
+from sardonyx.lower.sizes import Refused
 from sardonyx.partition.provider import Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def compile_part(part: Part, provider: CpuProvider) -> CpuExecutable:
     """Make a part ready to run."""
-    lowered = lower(part)
+    lowered = _lowered(part, provider)
     target = Target(isa.current(), provider.precision)
     while True:
         shared: Cache = {}
@@ -33,6 +34,15 @@ def compile_part(part: Part, provider: CpuProvider) -> CpuExecutable:
             )
         except Exceptional as found:
             target = replace(target, exceptional=target.exceptional | {found.identity})
+
+
+def _lowered(part: Part, provider: CpuProvider) -> Lowered:
+    graph = part.nodes[0].graph
+    assert graph is not None
+    try:
+        return lower(part, provider.learned(graph))
+    except Refused:
+        return lower(part)  # another provider may have written values since the graph was looked at
 
 
 def steps_of(group: Group, target: Target, shared: Cache) -> list[Step]:

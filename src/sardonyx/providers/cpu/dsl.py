@@ -11,8 +11,9 @@ parentheses is memory, any other a number; a string in place of a type names the
 Python range unrolls. ``for t in k.tiles(...)`` writes its body twice, once for whole vectors and once for the masked rest.
 
 Every kernel is a C function ``kernel(args, context, thread, threads)``. ``args`` is a block of int64: the step's number,
-then three words for each memory parameter (base, byte offset, bytes) and one for each number. A base is a row of the
-context's table of memories, so no argument block holds an address. ``context`` begins with the slots of ``Context``.
+then four words for each memory parameter (base, byte offset, bytes from there on, bytes in front of it) and one for each
+number. A base is a row of the context's table of memories, so no argument block holds an address. ``context`` begins with
+the slots of ``Context``.
 
 No floating-point flag is set: what is written is what is computed. ``k.reorderable()`` allows LLVM to reassociate the sums
 written inside it; ``k.fma`` is the only way to a fused multiply-add.
@@ -75,7 +76,7 @@ class Code:
     INDEX, ADDRESS, CANCELLED, LATE, SIZE = range(1, 6)
 
 
-STEP_SLOT, WORDS_PER_BUFFER = 0, 3
+STEP_SLOT, WORDS_PER_BUFFER = 0, 4
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,8 @@ class Kernel:
             base = self.b.load(self.b.gep(bases, [first], source_etype=POINTER), typ=POINTER)
             start = self.b.gep(base, [self._word(self._args, word + 1)], source_etype=ir.IntType(8))
             end = self.b.gep(start, [self._word(self._args, word + 2)], source_etype=ir.IntType(8))
-            values[name] = Buf(self, start, dtype, start, end)
+            front = self.b.neg(self._word(self._args, word + 3))
+            values[name] = Buf(self, start, dtype, self.b.gep(start, [front], source_etype=ir.IntType(8)), end)
             word += WORDS_PER_BUFFER
         return values
 
@@ -636,6 +638,10 @@ class Kernel:
         self.b.ret_void()
         self.b, self.fn, self._entry = outer
         return fn
+
+    def opaque(self, v: Val) -> Val:
+        """The same number, of which LLVM knows nothing: it spends long on what it could conclude from sizes."""
+        return Val(self, self.asm("", "=r,0", v.type, v.ir), v.dtype)
 
     def asm(self, text: str, constraints: str, result: Any, *args: Any) -> Any:
         """Inline assembly, for what LLVM has no intrinsic."""

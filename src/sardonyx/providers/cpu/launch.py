@@ -50,7 +50,7 @@ class Launch:
                 words.append(word(given, dtype))
                 continue
             assert given.dtype.itemsize * 8 == dtype.bits, f"{spec.name}: {name} is {given.dtype}, expected {dtype}"
-            words += [len(self._arrays), 0, given.nbytes]
+            words += [len(self._arrays), 0, given.nbytes, 0]
             self._arrays.append(given)
         assert set(arguments) == set(spec.params), set(arguments) ^ set(spec.params)
         self._args = np.array(words, np.int64)

@@ -119,6 +119,7 @@ class Table:
                     placed.append((len(words), arena[given.storage]))
                 put(offset)
                 put(known(dims.sub(self._storage_nbytes(given.storage), offset)) if self._is_checked else 0)
+                put(offset if self._is_checked else 0)
         self.words = np.array(words, np.int64)
         self.sized_at, self.sized_by = _columns(sized)
         self.placed_at, self.placed_by = _columns(placed)

@@ -96,12 +96,13 @@ class Blocks:
         widest = k.min(k.max(room // (1 + high) - wide, LEAST), layout.most)
         parts = ceil_div(self.out_x, widest)
         self.columns = k.select(parts <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(parts, 1)), LINE) * LINE)
-        self.parts = ceil_div(self.out_x, k.max(self.columns, 1))
+        self.columns = k.opaque(self.columns)
+        self.parts = k.opaque(ceil_div(self.out_x, k.max(self.columns, 1)))
         held = room // k.max(self.columns + wide, 1) - high
         summed = k.const(layout.most) // (self.columns + max(wide, layout.lanes))
         most = k.select(self.parts > 1, 1, k.max(k.min(held, summed), 1))
         self.bands = ceil_div(self.out_y, most)
-        self.rows = ceil_div(self.out_y, k.max(self.bands, 1))
+        self.rows = k.opaque(ceil_div(self.out_y, k.max(self.bands, 1)))
         self.count = self.bands * self.parts
 
 
@@ -115,20 +116,22 @@ class Strip:
         self.k, self.layout, self.taps, self.memory = k, layout, layout.taps, memory
         self.top = block // blocks.parts * blocks.rows
         self.left = block % blocks.parts * blocks.columns
-        self.rows = k.min(blocks.rows, blocks.out_y - self.top)
-        self.columns = k.min(blocks.columns, blocks.out_x - self.left)
+        self.rows = k.opaque(k.min(blocks.rows, blocks.out_y - self.top))
+        self.columns = k.opaque(k.min(blocks.columns, blocks.out_x - self.left))
         self.lanes = layout.lanes
         self.pitch = self.columns + self.taps.reach(2)
         self.high = self.rows + self.taps.reach(1)
-        self.plane = self.high * self.pitch
         if self.taps.is_patch:
-            self.plane = odd_lines(self.plane)
-        self.channel = odd_lines(self.plane * self.taps.planes) if not self.taps.is_patch else self.plane * self.taps.planes
+            self.plane = k.opaque(odd_lines(self.high * self.pitch))
+            self.channel = self.plane * self.taps.planes
+        else:
+            self.plane = k.opaque(self.high * self.pitch)
+            self.channel = k.opaque(odd_lines(self.plane * self.taps.planes))
         padded = ceil_div(self.columns, self.lanes) * self.lanes
         dense = ceil_div((self.rows - 1) * self.pitch + self.columns, self.lanes)
         self.is_padded = (self.rows * padded <= dense * self.lanes) | is_padded
-        self.row = k.select(self.is_padded, padded, self.pitch)
-        self.vectors = k.select(self.is_padded, self.rows * padded // self.lanes, dense)
+        self.row = k.opaque(k.select(self.is_padded, padded, self.pitch))
+        self.vectors = k.opaque(k.select(self.is_padded, self.rows * padded // self.lanes, dense))
         self.runs, self.places = k.scratch(i64), k.scratch(i64, layout.places_at)
         self.is_borrowed: Val | None = None
         self.sums = k.scratch(layout.dtype, layout.sums_at)
