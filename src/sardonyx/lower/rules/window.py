@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sardonyx.ir import dims
@@ -12,6 +13,8 @@ from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.sizes import Refused, add, certain, maximum, mul, sub
 
 MAX_AXES = 3
+MAX_TAPS = 1 << 14
+"""Elements of a window, for each of which a kernel keeps a place."""
 
 
 def window_of(
@@ -21,6 +24,8 @@ def window_of(
     what, rank = node.op_type, len(sizes)
     if rank > MAX_AXES or len(kernel) != rank:
         raise Refused(f"{what} of {len(kernel)} taps over {rank} axes is not compiled")
+    if min(kernel) < 1 or math.prod(kernel) > MAX_TAPS:
+        raise Refused(f"{what}: the window does not have 1 to {MAX_TAPS} elements")
     strides, dilations = (_per_axis(node, name, rank) for name in ("strides", "dilations"))
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     auto = node.attrs.get("auto_pad", "NOTSET")
@@ -32,6 +37,8 @@ def window_of(
         small = tuple(certain(dims.floordiv(pad, 2)) for pad in whole)
         large = tuple(sub(pad, half) for pad, half in zip(whole, small, strict=True))
         before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
+    elif auto not in ("NOTSET", "VALID"):
+        raise Refused(f"{what}: auto_pad {auto!r} is not known")
     else:
         pads = (node.attrs.get("pads") if auto != "VALID" else None) or [0] * (2 * rank)
         if len(pads) != 2 * rank or min(pads) < 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import OrderedDict
@@ -17,7 +16,6 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.ir.graph import Value
 from sardonyx.lower.groups import View
-from sardonyx.ops.limits import check_elements
 from sardonyx.partition.provider import Memory, Part
 from sardonyx.plan.buckets import ceiling
 from sardonyx.plan.sizes import SizesDiffer
@@ -34,7 +32,9 @@ Array = np.ndarray[Any, Any]
 
 MAX_SHAPES = 256
 """Shapes whose sizes are remembered."""
-MAX_PLANS = 16
+MAX_PLANS = 64
+KEPT_PLANS = 3
+"""Plans whose memory is kept for their next run; the others keep what they know."""
 
 
 class CpuExecutable:
@@ -161,7 +161,7 @@ class CpuExecutable:
 
     def _memory(self, shape: Shape) -> Memory:
         plan = shape.plan
-        outputs = sum(math.prod(dims) * dtype.itemsize for dims, dtype in shape.outputs)
+        outputs = sum(nbytes for _, _, nbytes in shape.outputs)
         scratch = plan.scratch_nbytes * self._threads
         return Memory(self._constants_nbytes, plan.arena_nbytes, plan.live_nbytes, scratch, outputs)
 
@@ -169,32 +169,35 @@ class CpuExecutable:
         """Sizes, checks and a plan for shapes not seen lately."""
         table = self.table
         sizes = table.binding(shapes)
-        values = self._evaluated(sizes)
+        numbers, values = self._evaluated(sizes)
         for number, allowed, least, what in table.checks:
-            size = values[number]
-            if (allowed and size not in values[allowed]) or (least is not None and size < least):
+            size = numbers[number]
+            if (allowed and all(size != numbers[a] for a in allowed)) or (least is not None and size < least):
                 raise SizesDiffer(f"{what}: {size}")
-        shape = Shape(self._plan(sizes, values), sizes, values, self._threads)
-        for dims, dtype in shape.outputs:
-            check_elements(int(np.prod(dims, dtype=np.float64)), dtype, "an output")
+        shape = Shape(self._plan(sizes, values), sizes, numbers, values, self._threads)
         if not remember:
             return shape
-        peak = self._memory(shape).peak_nbytes
-        if self._max_memory is not None and peak > self._max_memory:
-            raise OutOfBudget(
-                "a run of these shapes needs more than max_memory",
-                expected=f"{self._max_memory} bytes",
-                got=f"{peak} bytes",
-            )
+        if self._max_memory is not None:
+            self._refuse_more(self._memory(shape).peak_nbytes)
         with self._lock:
             self._shapes[shapes] = shape
             if len(self._shapes) > MAX_SHAPES:
                 self._shapes.popitem(last=False)
         return shape
 
-    def _evaluated(self, sizes: tuple[int, ...]) -> Array:
+    def _refuse_more(self, peak_nbytes: int) -> None:
+        if self._max_memory is not None and peak_nbytes > self._max_memory:
+            raise OutOfBudget(
+                "a run of these shapes needs more than max_memory",
+                expected=f"{self._max_memory} bytes",
+                got=f"{peak_nbytes} bytes",
+            )
+
+    def _evaluated(self, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
+        """The values of the table's expressions."""
         try:
-            return np.array(self.table.evaluate(sizes), np.int64)
+            numbers = self.table.evaluate(sizes)
+            return numbers, np.array(numbers, np.int64)
         except OverflowError:
             raise SizesDiffer("a size has more than 64 bits") from None
 
@@ -213,11 +216,13 @@ class CpuExecutable:
             self._plans[key] = plan
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
+            for older in list(self._plans.values())[:-KEPT_PLANS]:
+                older.frames.clear()
         return plan
 
     def _planned(self, sizes: tuple[int, ...]) -> Plan | None:
         try:
-            return Plan(self.table, self._evaluated(sizes))
+            return Plan(self.table, self._evaluated(sizes)[1])
         except SizesDiffer:
             return None
 

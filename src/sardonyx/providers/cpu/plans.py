@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from sardonyx.ops.limits import check_nbytes
+from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu.dsl import Context
 from sardonyx.providers.cpu import memory
@@ -59,40 +60,45 @@ class Plan:
 class Shape:
     """What one set of input shapes needs beside its plan."""
 
-    def __init__(self, plan: Plan, sizes: tuple[int, ...], values: Array, threads: int) -> None:
+    def __init__(
+        self, plan: Plan, sizes: tuple[int, ...], numbers: tuple[int, ...], values: Array, threads: int
+    ) -> None:
+        """``numbers`` and ``values`` are the values of the table's expressions, as a tuple and as an array."""
         table = plan.table
         self.plan, self.sizes = plan, sizes
         self.words_at_sizes = values[table.sized_by]
+        shapes = {shape: tuple([numbers[i] for i in shape]) for shape in dict.fromkeys(table.output_shapes)}
         self.outputs = [
-            (tuple(values[list(shape)].tolist()), dtype)
+            (shapes[shape], dtype, math.prod(shapes[shape]) * dtype.itemsize)
             for shape, dtype in zip(table.output_shapes, table.output_dtypes, strict=True)
         ]
-        self._pooled = any(math.prod(d) * t.itemsize >= memory.POOLED_FROM for d, t in self.outputs)
+        """The shape, type and bytes of each."""
+        for dims, dtype, nbytes in self.outputs:
+            if nbytes > FREE_NBYTES:
+                check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
+        self._pooled = any(nbytes >= memory.POOLED_FROM for _, _, nbytes in self.outputs)
         self.flops, self.traffic = values[table.flops], values[table.traffic]
-        seconds = self.flops / FLOPS_PER_SECOND + self.traffic / BYTES_PER_SECOND
-        self.threads = threads if float(seconds.sum()) > ALONE_S else 1
-        self.slices = _slices(seconds)
+        seconds = self.flops * (1 / FLOPS_PER_SECOND) + self.traffic * (1 / BYTES_PER_SECOND)
+        total = float(seconds.sum())
+        self.threads = threads if total > ALONE_S else 1
+        self.slices = _slices(seconds) if total > SLICE_S else [(0, len(table.steps))]
 
     def new_outputs(self) -> list[Array]:
         """Arrays for the results of a run."""
         if not self._pooled:
-            return [np.empty(dims, dtype) for dims, dtype in self.outputs]
-        made = []
-        for dims, dtype in self.outputs:
-            nbytes = math.prod(dims) * dtype.itemsize
-            large = nbytes >= memory.POOLED_FROM
-            made.append(memory.outputs.empty(dims, dtype, nbytes) if large else np.empty(dims, dtype))
-        return made
+            return [np.empty(dims, dtype) for dims, dtype, _ in self.outputs]
+        return [
+            memory.outputs.empty(dims, dtype, nbytes) if nbytes >= memory.POOLED_FROM else np.empty(dims, dtype)
+            for dims, dtype, nbytes in self.outputs
+        ]
 
 
 def _slices(seconds: Array) -> list[tuple[int, int]]:
     """Runs of steps that take about ``SLICE_S``."""
     total = np.cumsum(seconds)
-    if not len(total) or total[-1] <= SLICE_S:
-        return [(0, len(total))]
     cuts = np.flatnonzero(np.diff(total // SLICE_S)) + 1
     edges = [0, *cuts.tolist(), len(total)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 class Frame:

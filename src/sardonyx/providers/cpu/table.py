@@ -68,9 +68,12 @@ class Table:
         self.traffic = self._numbers([s.nbytes for s in steps])
         self.output_shapes = [tuple(self.sizes.number(d) for d in v.shape) for v in outputs]
         self.output_dtypes = [v.dtype.numpy for v in outputs]
-        self.checks = [
-            (self.sizes.number(c.size), [self.sizes.number(a) for a in c.allowed], c.least, c.what) for c in checks
-        ]
+        self.checks = tuple(
+            dict.fromkeys(
+                (self.sizes.number(c.size), tuple(self.sizes.number(a) for a in c.allowed), c.least, c.what)
+                for c in checks
+            )
+        )
         self._lay_out()
         self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
         for i, step in enumerate(steps):
