@@ -20,7 +20,7 @@ def chosen() -> Path | None:
 
 
 def usual() -> Path | None:
-    """The chosen folder, or the user's own when none is named; None when caching is off or the folder is not private."""
+    """The chosen folder, or the user's own when none is named; None when caching is off or it is not private."""
     named = knobs.CACHE.get()
     if named == OFF:
         return None

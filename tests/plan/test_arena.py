@@ -10,7 +10,7 @@ from sardonyx.plan.buckets import ceiling
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 
 BLOCKS = st.lists(
-    st.builds(lambda n, first, length: Block(n, first, first + length), st.integers(0, 5000), st.integers(0, 20), st.integers(0, 6)),
+    st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 6)).map(lambda t: Block(t[0], t[1], t[1] + t[2])),
     max_size=40,
 )  # fmt: skip
 

@@ -165,7 +165,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Convolution:
-    """out[b, c, p..] = epilogue(sum over i and taps t.. of x[b, g * I + i, p.. at t..] * w[c, i, t..], further operands).
+    """out[b, c, p..] = epilogue(sum over i and taps t.. of x[b, g * I + i, p.. at t..] * w[c, i, t..], further
+    operands).
 
     ``x``: (batch, channels, *spatial); ``w``: (filters, I, *kernel), where I is channels / groups, and filter c is of
     group g = c / (filters / groups). Padding is 0. Operand 0 of the epilogue is the sum, in f32 (or f64); ``extra`` and
@@ -192,8 +193,8 @@ class Pool:
 
     ``ends`` are the pads behind the image if means count padding; otherwise it is None, and they count what is in the
     image. What lies behind these pads never counts. A window without a single element has -Inf (the lowest integer) as
-    its largest and NaN as its mean. Operand 0 of the epilogue is the result, a narrow float widened to f32; the axes are
-    those of ``Convolution``.
+    its largest and NaN as its mean. Operand 0 of the epilogue is the result, a narrow float widened to f32; the axes
+    are those of ``Convolution``.
     """
 
     nodes: tuple[Node, ...]

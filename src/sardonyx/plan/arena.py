@@ -25,8 +25,8 @@ class Placement(NamedTuple):
 def place(blocks: Sequence[Block], *, alignment: int = ALIGNMENT, padding: int = 0) -> Placement:
     """An offset for every block such that blocks that live at once do not overlap.
 
-    Greedy, the largest first, each in the tightest gap that is free for as long as it lives. ``padding`` bytes after each
-    block may be read, never written.
+    Greedy, the largest first, each in the tightest gap that is free for as long as it lives. ``padding`` bytes after
+    each block may be read, never written.
     """
     offsets = [0] * len(blocks)
     placed: list[tuple[int, int, Block]] = []

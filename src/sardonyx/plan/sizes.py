@@ -1,7 +1,7 @@
 """Symbolic sizes turned into Python code, so that a new shape costs microseconds.
 
-``Sizes`` collects expressions, gives each a number once, and evaluates all of them in one call of a function whose source
-it writes. ``Binding`` finds the sizes of names in the shapes that a caller feeds.
+``Sizes`` collects expressions, gives each a number once, and evaluates all of them in one call of a function whose
+source it writes. ``Binding`` finds the sizes of names in the shapes that a caller feeds.
 """
 
 from __future__ import annotations

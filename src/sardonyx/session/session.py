@@ -285,8 +285,9 @@ class InferenceSession(Session):
     """A model, loaded and ready. Any number of threads may run it; it can be pickled, and used after a fork.
 
     ``path_or_bytes`` is a path, serialized bytes, a binary file or an ``onnx.ModelProto``. ``providers`` are names, or
-    pairs of name and options, in order of preference. ``precision`` is that of ``SessionOptions``. A
-    run whose plan needs more than ``max_memory`` bytes raises before memory is taken. With ``strict``, what is otherwise warned about raises: a provider that is not there, a configuration key nobody knows.
+    pairs of name and options, in order of preference. ``precision`` is that of ``SessionOptions``. A run whose plan
+    needs more than ``max_memory`` bytes raises before memory is taken. With ``strict``, what is otherwise warned about
+    raises: a provider that is not there, a configuration key nobody knows.
     """
 
     def __init__(

@@ -98,7 +98,8 @@ def run(case: Case, cpu: str | None, *, checked: bool) -> None:
     past = {} if not case.past else dict(past_key=keys[:, :, : case.past], past_value=values[:, :, : case.past])
     expected = meaning(
         q.astype("d"), keys[:, :, case.past :].astype("d"), values[:, :, case.past :].astype("d"), mask,
-        **{name: a.astype("d") for name, a in past.items()}, is_causal=int(case.causal), softcap=case.softcap, scale=scale,
+        **{name: a.astype("d") for name, a in past.items()},
+        is_causal=int(case.causal), softcap=case.softcap, scale=scale,
     )[0]  # fmt: skip
     shape = blocking(target)
     arguments: dict[str, Any] = dict(

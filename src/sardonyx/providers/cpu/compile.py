@@ -29,9 +29,7 @@ def compile_part(part: Part, provider: CpuProvider) -> CpuExecutable:
         steps = [step for group in lowered.groups for step in steps_of(group, target, shared)]
         table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa)
         try:
-            return CpuExecutable(
-                part, table, lowered.views, provider.settings, provider.threads, provider.max_memory
-            )
+            return CpuExecutable(part, table, lowered.views, provider.settings, provider.threads, provider.max_memory)
         except Exceptional as found:
             target = replace(target, exceptional=target.exceptional | {found.identity})
 

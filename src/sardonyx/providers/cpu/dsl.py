@@ -8,15 +8,16 @@
 
 ``double(factor=2.0)`` is a ``Spec``: a kernel and its constants, known by a digest before any IR exists. A parameter in
 parentheses is memory, any other a number; a string in place of a type names the constant that holds it. ``for`` over a
-Python range unrolls. ``for t in k.tiles(...)`` writes its body twice, once for whole vectors and once for the masked rest.
+Python range unrolls. ``for t in k.tiles(...)`` writes its body twice, once for whole vectors and once for the masked
+rest.
 
-Every kernel is a C function ``kernel(args, context, thread, threads)``. ``args`` is a block of int64: the step's number,
-then four words for each memory parameter (base, byte offset, bytes from there on, bytes in front of it) and one for each
-number. A base is a row of the context's table of memories, so no argument block holds an address. ``context`` begins with
-the slots of ``Context``.
+Every kernel is a C function ``kernel(args, context, thread, threads)``. ``args`` is a block of int64: the step's
+number, then four words for each memory parameter (base, byte offset, bytes from there on, bytes in front of it) and one
+for each number. A base is a row of the context's table of memories, so no argument block holds an address. ``context``
+begins with the slots of ``Context``.
 
-No floating-point flag is set: what is written is what is computed. ``k.reorderable()`` allows LLVM to reassociate the sums
-written inside it; ``k.fma`` is the only way to a fused multiply-add.
+No floating-point flag is set: what is written is what is computed. ``k.reorderable()`` allows LLVM to reassociate the
+sums written inside it; ``k.fma`` is the only way to a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -117,10 +118,7 @@ class Spec:
     def emit(self, isa: Isa, *, checked: bool = False) -> Kernel:
         """The kernel's IR."""
         k = Kernel(self.name, isa, checked=checked)
-        if self.definition.is_plain:
-            args = k.open_plain(self.params)
-        else:
-            args = k.open(self.params)
+        args = k.open_plain(self.params) if self.definition.is_plain else k.open(self.params)
         self.definition.body(k, **args, **dict(self.statics))
         k.close()
         return k
@@ -519,7 +517,7 @@ class Kernel:
     def blocks(
         self, count: Operand, lanes: int | None = None, *, unroll: int = 1, start: Operand = 0
     ) -> Iterator[list[Tile]]:
-        """The vectors of ``tiles`` from ``start`` on, those of one iteration together: their code may be interleaved."""
+        """The vectors of ``tiles`` from ``start`` on, those of one iteration together: code may interleave them."""
         wide, first, stop = lanes or self.lanes, self.value(start, i64), self.value(count, i64)
         if wide == 1:
             with self.loop(first, stop) as i:
@@ -599,7 +597,7 @@ class Kernel:
             context.store(Context.ERROR_STEP, Val(self, self._word(self._args, STEP_SLOT), i64))
 
     def check_index(self, index: Val, size: Val) -> Val:
-        """A data-dependent index, brought into [0, size): negative ones count from the end; others are an error, and 0."""
+        """An index from data, brought into [0, size): negative ones count from the end; others are an error, and 0."""
         wrapped = self.select(index < 0, index + size, index)
         bad = (wrapped < 0) | (wrapped >= size)
         with self.when(bad, likely=False):
@@ -650,6 +648,6 @@ class Kernel:
 
 
 __all__ = [
-    "I1", "Buf", "Code", "Context", "Definition", "Kernel", "Spec", "Tile", "Val", "Var", "bool_", "f32", "f64", "function",
-    "i64", "kernel",
+    "I1", "Buf", "Code", "Context", "Definition", "Kernel", "Spec", "Tile", "Val", "Var", "bool_", "f32", "f64",
+    "function", "i64", "kernel",
 ]  # fmt: skip

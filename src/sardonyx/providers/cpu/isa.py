@@ -1,9 +1,9 @@
 """What the machine at hand can do, as far as kernels ask: vector width, registers, matrix tiles, caches.
 
-An ``Isa`` has two sides. Its *shape* (lanes, registers, tiles) decides which kernels are written; its *target* (CPU name
-and features) decides what LLVM makes of them. ``SARDONYX_CPU`` names a real CPU, and both follow it: on a machine of that
-family the code is exactly that CPU's. On a machine of another family the shape is kept and tile instructions are carried
-out by ordinary ones, so that every kernel can be tested everywhere.
+An ``Isa`` has two sides. Its *shape* (lanes, registers, tiles) decides which kernels are written; its *target* (CPU
+name and features) decides what LLVM makes of them. ``SARDONYX_CPU`` names a real CPU, and both follow it: on a machine
+of that family the code is exactly that CPU's. On a machine of another family the shape is kept and tile instructions
+are carried out by ordinary ones, so that every kernel can be tested everywhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plans and frames: a step table with its sizes, and with memory to run in.
 
-A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate lies does not change inside it. A ``Frame``
-is one run's memory: arena, scratch, argument blocks and context. Frames go back to their plan when a run is over; a frame
-that last ran another shape of the bucket refreshes the words that hold sizes.
+A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate lies does not change inside it. A
+``Frame`` is one run's memory: arena, scratch, argument blocks and context. Frames go back to their plan when a run is
+over; a frame that last ran another shape of the bucket refreshes the words that hold sizes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
-from sardonyx.providers.cpu.dsl import Context
 from sardonyx.providers.cpu import memory
+from sardonyx.providers.cpu.dsl import Context
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
 from sardonyx.providers.cpu.table import ARENA, Table
 from sardonyx.providers.cpu.threads import Team, new_context

@@ -1,7 +1,7 @@
 """The step table of a part: everything about it that does not depend on the sizes of its inputs.
 
-Argument blocks are one array of int64 words. Most words are the same for every shape; of the others the table knows where
-they lie and which expression gives them, so that ``Plan`` fills them with two array operations.
+Argument blocks are one array of int64 words. Most words are the same for every shape; of the others the table knows
+where they lie and which expression gives them, so that ``Plan`` fills them with two array operations.
 """
 
 from __future__ import annotations

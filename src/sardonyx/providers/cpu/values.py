@@ -347,12 +347,10 @@ class Buf:
 
     def gather(self, indices: Val, mask: Val | None = None) -> Val:
         """The elements at a vector of indices."""
-        k, parts = self.k, []
         if indices.lanes == 1:
             return self.load(indices, mask=mask)
-        for lane in range(indices.lanes):
-            parts.append(self.load(indices[lane], mask=None if mask is None else mask[lane]))
-        return k.pack(parts)
+        masks = [None] * indices.lanes if mask is None else [mask[lane] for lane in range(indices.lanes)]
+        return self.k.pack([self.load(indices[lane], mask=m) for lane, m in enumerate(masks)])
 
     def scatter(self, indices: Val, value: Val, mask: Val | None = None) -> None:
         """Write the elements of a vector to a vector of indices, in order."""

@@ -4,8 +4,8 @@ A row of the table holds a kernel's address, where its argument block lies, and 
 barrier the last thread to arrive looks for an error, a cancelled run and a passed deadline; if it finds one, all leave
 there. Barriers spin for a bounded time, then sleep.
 
-A worker waits in ``worker`` for its mailbox to be filled. A caller that runs a plan (``run``) claims the workers that are
-idle, as many as it may, gives each a number, walks along as thread 0 and waits until all of them are idle again.
+A worker waits in ``worker`` for its mailbox to be filled. A caller that runs a plan (``run``) claims the workers that
+are idle, as many as it may, gives each a number, walks along as thread 0 and waits until all of them are idle again.
 """
 
 from __future__ import annotations

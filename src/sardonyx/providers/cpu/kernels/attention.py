@@ -20,7 +20,8 @@ from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower.groups import Apply, Attention, Expression, Loop, Storage, View
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import functions, loop
+from sardonyx.providers.cpu.kernels import attention_amx, functions, loop
+from sardonyx.providers.cpu.kernels.attention_form import AXES, MASK_STRIDES, params
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -47,20 +48,8 @@ def blocking(isa: Isa) -> Blocking:
     return Blocking(2, 10) if isa.registers >= 32 else Blocking(2, 5)
 
 
-_STRIDES = [f"{name}_{axis}" for name in "qkvo" for axis in "bhs"]
-_MASK = ("mask_b", "mask_h", "mask_q", "mask_k")
 
-
-def _params(*, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, **_: object) -> dict[str, object]:
-    q, k, v, o = dtypes
-    numbers = ("batch", "heads", "shared", "rows", "keys", "width", "value_width", "past", *_STRIDES)
-    params: dict[str, object] = {"q": (q,), "k_": (k,), "v": (v,), "out": (o,), **dict.fromkeys(numbers, i64)}
-    if mask != "none":
-        params |= {"mask_": (mask_dtype,), **dict.fromkeys(_MASK, i64)}
-    return params | {"scale": f32}
-
-
-@kernel(_params)
+@kernel(params)
 def attention(
     k: Kernel,
     q: Buf,
@@ -316,10 +305,9 @@ def steps(group: Attention, target: Target) -> list[Step]:
     assert group.out.strides[3] == 1
     batch, heads, rows, width = q.shape
     value_width, count = values.shape[3], keys.shape[2]
-    shape = blocking(target.isa)
     statics = dict(
-        dtypes=tuple(v.dtype for v in views), mask=_mask_class(group.mask), causal=group.causal, softcap=group.softcap,
-        mask_dtype=f32 if group.mask is None else group.mask.dtype, vectors=shape.vectors, columns=shape.columns,
+        dtypes=tuple(v.dtype for v in views), causal=group.causal, softcap=group.softcap,
+        mask_dtype=f32 if group.mask is None else group.mask.dtype,
     )  # fmt: skip
     args: dict[str, Ref | Known | float] = dict(
         q=Ref.of(q), k_=Ref.of(keys), v=Ref.of(values), out=Ref.of(group.out), batch=batch, heads=heads,
@@ -327,21 +315,31 @@ def steps(group: Attention, target: Target) -> list[Step]:
         value_width=value_width, past=past, scale=group.scale,
     )  # fmt: skip
     for name, view in zip("qkvo", views, strict=True):
-        args |= {f"{name}_{axis}": stride for axis, stride in zip("bhs", view.strides, strict=False)}
+        args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
     if group.mask is not None:
-        args |= {"mask_": Ref.of(group.mask), **dict(zip(_MASK, group.mask.strides, strict=True))}
-    block = shape.vectors * target.isa.lanes
-    widths = known(dims.add(_round_up(width, target.isa.lanes), _round_up(value_width, target.isa.lanes)))
+        args |= {"mask_": Ref.of(group.mask), **dict(zip(MASK_STRIDES, group.mask.strides, strict=True))}
+    parts = attention_amx.parts_for(views, rows, target)
+    if parts is None:
+        shape, lanes = blocking(target.isa), target.isa.lanes
+        block = shape.vectors * lanes
+        spec = attention(**statics, mask=_mask_class(group.mask), vectors=shape.vectors, columns=shape.columns)
+        widths = dims.add(_round_up(width, lanes), _round_up(value_width, lanes))
+        scratch_nbytes = known(dims.mul(dims.add(widths, KEYS), 4 * block))
+        variant = f"{block} rows by {KEYS} keys"
+    else:
+        spec = attention_amx.attention_amx(**statics, mask=attention_amx.mask_class(group.mask), parts=parts)
+        scratch_nbytes = attention_amx.scratch_nbytes(parts, count, width, value_width)
+        variant = attention_amx.variant(parts, target)
     pairs = dims.product((batch, heads, rows, count))
     step = Step(
-        attention(**statics),
+        spec,
         args,
         frozenset(("out",)),
         group.nodes,
-        scratch_nbytes=known(dims.mul(dims.add(widths, KEYS), 4 * block)),
+        scratch_nbytes=scratch_nbytes,
         flops=known(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),
         nbytes=known(dims.total(dims.mul(dims.product(v.shape), v.dtype.bits // 8) for v in views)),
-        variant=f"{block} rows by {KEYS} keys",
+        variant=variant,
     )
     return [*before, step]
 

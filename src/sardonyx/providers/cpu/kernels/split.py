@@ -97,7 +97,7 @@ def split(
             tile.locate(line + half * HALF, lines, step * STEP, depth)
             to = y.at((panel * steps + step) * step_elements(parts) + half * TILE)
             (tile.rows if layout == ROWS else tile.pairs)(to, parts)
-        flags.store(at, k.cast(worst.max() >= _RANGE, i32))
+        flags.store(at, k.cast(~is_plain(worst.get()), i32))
 
 
 class _Tile:
@@ -119,7 +119,7 @@ class _Tile:
         masks = [k.mask(self.deep - side * HALF, HALF) for side in range(2)]
         with k.loop(0, self.lines) as r:
             row = self.x.at(r * self.x_line)
-            sides = [self._parts(row.load(i * HALF, HALF, mask), parts) for i, mask in enumerate(masks)]
+            sides = [heads_of(k, row.load(i * HALF, HALF, mask), parts, self.worst) for i, mask in enumerate(masks)]
             for part, (left, right) in enumerate(zip(*sides, strict=True)):
                 heads = k.bitcast(left, u16).shuffle(range(1, 4 * HALF, 2), k.bitcast(right, u16))
                 words.store(r * STEP + part * 2 * TILE, heads)
@@ -136,7 +136,7 @@ class _Tile:
             sides = []
             for i in (pair * 2, pair * 2 + 1):
                 there = k.mask(k.select(i < self.deep, self.lines, 0), HALF)
-                sides.append(self._parts(self.x.at(i * self.x_k).load(0, HALF, there), parts))
+                sides.append(heads_of(k, self.x.at(i * self.x_k).load(0, HALF, there), parts, self.worst))
             for part, (even, odd) in enumerate(zip(*sides, strict=True)):
                 words.store(pair * HALF + part * TILE, (even >> 16) | (odd & _HIGH_HALF))
 
@@ -147,18 +147,28 @@ class _Tile:
             local.store(i * line_stride + j * k_stride, x.load(i * self.x_line + j * self.x_k))
         self.x, self.x_line, self.x_k = local, k.const(line_stride), k.const(k_stride)
 
-    def _parts(self, v: Val, parts: int) -> list[Val]:
-        """The bits of f32 numbers whose upper halves are the parts, halves rounded away from zero."""
-        k, found = self.k, []
+
+def heads_of(k: Kernel, v: Val, parts: int, worst: Var | None = None) -> list[Val]:
+    """The bits of f32 numbers whose upper halves are the parts, halves rounded away from zero.
+
+    ``worst`` keeps what ``is_plain`` wants to know.
+    """
+    found = []
+    if worst is not None:
         size = k.bitcast(v, u32) & _ABS
-        self.worst.set(k.max(self.worst, k.select(size.eq(0), 0, size - _LOW)))
-        for part in range(parts):
-            bits = k.bitcast(v, u32)
-            if part < 2:  # a third part is what is left of 24 bits, and fits
-                bits = (bits + 0x8000) & _HIGH_HALF
-                v = v - k.bitcast(bits, f32)
-            found.append(bits)
-        return found
+        worst.set(k.max(worst, k.select(size.eq(0), 0, size - _LOW)))
+    for part in range(parts):
+        bits = k.bitcast(v, u32)
+        if part < 2:  # a third part is what is left of 24 bits, and fits
+            bits = (bits + 0x8000) & _HIGH_HALF
+            v = v - k.bitcast(bits, f32)
+        found.append(bits)
+    return found
+
+
+def is_plain(worst: Val) -> Val:
+    """Whether tile products may stand for products with all numbers that were split."""
+    return worst.max() < _RANGE
 
 
 def whole(k: Kernel, y: Buf, parts: int, i: Val) -> Val:

@@ -10,7 +10,8 @@ from sardonyx.providers.cpu.values import Val
 def transposed(rows: Sequence[Val]) -> list[Val]:
     """``lanes`` vectors of ``lanes`` elements: element j of vector i becomes element i of vector j.
 
-    Blocks off the diagonal change places, for blocks of 1, 2, 4 ... elements: log2(lanes) rounds of two-vector shuffles.
+    Blocks off the diagonal change places, for blocks of 1, 2, 4 ... elements: log2(lanes) rounds of two-vector
+    shuffles.
     """
     out, lanes = list(rows), len(rows)
     width = 1

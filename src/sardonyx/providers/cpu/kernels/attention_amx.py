@@ -1,0 +1,342 @@
+"""Attention on matrix tiles, from operands in bf16 parts (``split``).
+
+A unit of work is a head's block of 32 query rows. A thread's units are neighbours, and the keys and values of a head are
+split into tiles of the thread's own when its first unit comes: for BERT that is a tenth of the work at 128 rows, no
+step, barrier or temporary tensor is needed, and each thread finds its tiles in its own L2.
+
+    scores[row, key]    = q k^T                 squares of 32 x 32 along the width, from zero
+    p                   = exp(scores - top)     along rows, after cap, mask and causality, in f32
+    sums[row, column]   = faded sums + p v      squares of 32 x 32 along a block of keys, from zero, added in f32
+
+The order of the pairs that a tile product adds is free as long as both operands agree: 32 numbers along a row lie as
+pairs of (i, i + 16), so two vectors make a row of a tile without any shuffle. Only keys are turned, 16 by 16.
+
+**Numbers that tiles do not carry.** Masks are added to f32 scores and never become bf16. Where q, k or v holds what is
+not *plain* (``split``), the squares of that block of rows are made from the numbers themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import View
+from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.providers.cpu.dsl import Kernel, kernel
+from sardonyx.providers.cpu.kernels import functions
+from sardonyx.providers.cpu.kernels.attention_form import params
+from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, PRODUCTS, SCHEDULES, SQUARE, SQUARE_NBYTES, multiply
+from sardonyx.providers.cpu.kernels.nest import known
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, STEP, TILE, count_of, heads_of, is_plain, step_elements
+from sardonyx.providers.cpu.kernels.transpose import transposed
+from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
+
+KEYS = 128
+"""Keys of a block: 16 KB of scores and 8 KB of each part of p, in L1 together."""
+
+LEAST_ROWS = {1: 1, 2: 1, 3: 8}
+"""Rows from which tiles are faster than f32 multiply-adds over 32 lanes of rows, by parts. A key of a head of width 64
+costs those 128 cycles whatever the rows, tiles 8, 24 or 48, and 20, 30 or 50 to split it, once for all blocks of rows."""
+
+_HIGH_HALF = 0xFFFF_0000
+_PER_ROW = HALF + 3
+"""f32 numbers that are kept for each row: sixteen partial totals; top, base and faded."""
+
+
+def parts_for(views: tuple[View, ...], rows: Known, target: Target) -> int | None:
+    """How many parts numbers are split into; None where tiles are not there or do not pay."""
+    parts = PARTS[target.precision]
+    if not target.isa.amx or any(v.dtype not in (f32, bf16, f16) for v in views):
+        return None
+    return None if isinstance(rows, int) and rows < LEAST_ROWS[parts] else parts
+
+
+def mask_class(mask: View | None) -> str:
+    """``none``, ``rows`` (keys are neighbours) or ``any``."""
+    if mask is None:
+        return "none"
+    return "rows" if mask.strides[3] == 1 else "any"
+
+
+def variant(parts: int, target: Target) -> str:
+    return f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles, {PANEL} rows by {KEYS} keys"
+
+
+def scratch_nbytes(parts: int, keys: Known, width: Known, value_width: Known) -> Known:
+    size = step_elements(parts) * 2
+    key_steps, steps, panels = (known(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
+    fixed = PANEL * (_PER_ROW + KEYS) * 4 + SQUARE_NBYTES + KEYS // STEP * size
+    tiled = dims.mul(size, dims.add(steps, dims.mul(key_steps, dims.add(steps, panels))))
+    return known(dims.total((fixed, tiled, dims.mul(panels, SQUARE_NBYTES))))
+
+
+@kernel(params)
+def attention_amx(
+    k: Kernel, batch: Val, heads: Val, shared: Val, rows: Val, keys: Val, past: Val, mask_: Buf | None = None,
+    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, parts: int, **given: Any,
+) -> None:  # fmt: skip
+    """``mask`` is how it lies: ``none``, ``rows`` (keys are neighbours) or ``any``."""
+    tiles = Tiles(k)
+    tiles.configure()
+    blocks = count_of(rows, PANEL)
+    head = _Head(k, tiles, keys, parts, given)
+    held = k.var(-1)
+    with k.share(batch * heads * blocks) as unit:
+        b, h, first = unit // (heads * blocks), unit // blocks % heads, unit % blocks * PANEL
+        head.locate(b, h // shared)
+        which = unit // blocks // shared
+        with k.when(held.ne(which)):
+            held.set(which)
+            head.split()
+        block = _Block(head, b, h, first, rows)
+        offset = None if mask_ is None else mask_.at(b * given["mask_b"] + h * given["mask_h"])
+        seen = k.min(keys, first + PANEL + past) if causal else keys
+        with k.loop(0, seen, KEYS) as start:
+            count = k.min(seen - start, KEYS)
+            block.scores(start, count)
+            adjust = _Adjust(block, mask, offset, given, causal, softcap)
+            adjust.emit(start, count, past)
+            block.weigh(count)
+            block.accumulate(start, count)
+        block.finish()
+    tiles.release()
+
+
+def _paired(k: Kernel, left: Val, right: Val, parts: int, worst: Var | None = None) -> list[Val]:
+    """Two vectors as one row of a tile, part by part: pairs of their elements."""
+    sides = (heads_of(k, v, parts, worst) for v in (left, right))
+    return [(even >> 16) | (odd & _HIGH_HALF) for even, odd in zip(*sides, strict=True)]
+
+
+class _Head:
+    """The keys and values of a head, in tiles, and the scratch memory of a thread."""
+
+    def __init__(self, k: Kernel, tiles: Tiles, keys: Val, parts: int, given: dict[str, Any]) -> None:
+        self.k, self.tiles, self.keys, self.parts, self.given = k, tiles, keys, parts, given
+        self.size = step_elements(parts)
+        self.width, self.value_width = given["width"], given["value_width"]
+        self.steps, self.panels, self.key_steps = (count_of(d, STEP) for d in (self.width, self.value_width, keys))
+        self.worst = k.var(k.zeros(u32, HALF))
+        at = k.scratch(i8)
+
+        def take(nbytes: Val | int, dtype: DType) -> Buf:
+            nonlocal at
+            here, at = at.as_type(dtype), at.at(nbytes)
+            return here
+
+        tiled = self.size * 2
+        self.total = take(PANEL * HALF * 4, f32)
+        self.top, self.base, self.faded = (take(PANEL * 4, f32) for _ in range(3))
+        self.scores = take(PANEL * KEYS * 4, f32)
+        self.square = take(SQUARE_NBYTES, f32)
+        self.p = take(KEYS // STEP * tiled, bf16)
+        self.q = take(self.steps * tiled, bf16)
+        self.keys_tiled = take(self.key_steps * self.steps * tiled, bf16)
+        self.values_tiled = take(self.key_steps * self.panels * tiled, bf16)
+        self.sums = take(self.panels * SQUARE_NBYTES, f32)
+
+    def locate(self, b: Val, head: Val) -> None:
+        n = self.given
+        self.keys_at = n["k_"].at(b * n["k_b"] + head * n["k_h"])
+        self.values_at = n["v"].at(b * n["v_b"] + head * n["v_h"])
+
+    def split(self) -> None:
+        self.worst.set(self.k.zeros(u32, HALF))
+        self._split_keys()
+        self._split_values()
+
+    def masks(self, size: Val, first: Val) -> list[Val]:
+        """Which of the 32 numbers from ``first`` on exist, as two vectors."""
+        return [self.k.mask(size - first - side * HALF, HALF) for side in range(2)]
+
+    def _split_keys(self) -> None:
+        """Keys past the end repeat the last one: their scores are not looked at."""
+        k, parts = self.k, self.parts
+        stage = k.local(u32, parts * HALF * HALF)
+        with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:
+            masks = self.masks(self.width, step * STEP)
+            with k.loop(0, HALF) as r:
+                key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
+                row = self.keys_at.at(key * self.given["k_s"] + step * STEP)
+                left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
+                for part, words in enumerate(_paired(k, left, right, parts, self.worst)):
+                    stage.store((r + part * HALF) * HALF, words)
+            to = self.keys_tiled.at((panel * self.steps + step) * self.size + half * TILE).as_type(u32)
+            with k.loop(0, parts) as part:
+                turned = transposed([stage.load((part * HALF + r) * HALF, HALF) for r in range(HALF)])
+                for j, words in enumerate(turned):
+                    to.store(part * TILE + j * HALF, words)
+
+    def _split_values(self) -> None:
+        """Values past the end repeat the last ones: they meet weights of zero."""
+        k = self.k
+        with k.loop(0, self.panels) as panel, k.loop(0, self.key_steps) as step, k.loop(0, 2) as half:
+            column = panel * PANEL + half * HALF
+            there = k.mask(self.value_width - column, HALF)
+            to = self.values_tiled.at((panel * self.key_steps + step) * self.size + half * TILE).as_type(u32)
+            with k.loop(0, HALF) as pair:
+                keys = (k.min(step * STEP + pair + i * HALF, self.keys - 1) for i in range(2))
+                even, odd = (self.values_at.at(key * self.given["v_s"] + column).load(0, HALF, there) for key in keys)
+                for part, words in enumerate(_paired(k, even, odd, self.parts, self.worst)):
+                    to.store(pair * HALF + part * TILE, words)
+
+
+class _Block:
+    """32 query rows of a head, block of keys by block of keys."""
+
+    def __init__(self, head: _Head, b: Val, h: Val, first: Val, rows: Val) -> None:
+        self.head, k, n = head, head.k, head.given
+        self.k, self.first, self.high = k, first, k.min(rows - first, PANEL)
+        self.rows_at = n["q"].at(b * n["q_b"] + h * n["q_h"] + first * n["q_s"])
+        self.out_at = n["out"].at(b * n["o_b"] + h * n["o_h"] + first * n["o_s"])
+        worst = k.var(head.worst.get())
+        words_at = head.q.as_type(u32)
+        with k.loop(0, self.high) as r, k.loop(0, head.steps) as step:
+            row = self.rows_at.at(r * n["q_s"] + step * STEP)
+            masks = head.masks(head.width, step * STEP)
+            left, right = (row.load(i * HALF, HALF, mask) * n["scale"] for i, mask in enumerate(masks))
+            for part, words in enumerate(_paired(k, left, right, head.parts, worst)):
+                words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
+        self.is_odd = ~is_plain(worst.get())
+        with k.loop(0, head.panels * SQUARE, HALF) as i:
+            head.sums.store(i, k.zeros(f32, HALF))
+        with k.loop(0, self.high) as r:
+            head.total.store(r * HALF, k.zeros(f32, HALF))
+        for half in range(2):
+            head.top.store(half * HALF, k.const(-math.inf, f32, HALF))
+
+    def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
+        """A square of sums, to memory whose rows are ``stride`` numbers apart."""
+        tiles, parts = self.head.tiles, self.head.parts
+        for t in range(4):
+            tiles.zero(t)
+        multiply(tiles, a, b, steps, parts, SCHEDULES[parts])
+        for t in range(4):
+            tiles.store(t, to.at((t // 2 * stride + t % 2) * HALF), stride * 4)
+
+    def scores(self, start: Val, count: Val) -> None:
+        k, head = self.k, self.head
+        with k.loop(0, count_of(count, PANEL)) as panel:
+            b = head.keys_tiled.at((start // PANEL + panel) * head.steps * head.size)
+            self._multiply(head.q, b, head.steps, head.scores.at(panel * PANEL), KEYS)
+        with k.when(self.is_odd, likely=False), k.loop(0, self.high) as r, k.loop(0, count) as j:
+            row, key = self.rows_at.at(r * head.given["q_s"]), head.keys_at.at((start + j) * head.given["k_s"])
+            total = k.var(k.zeros(f32, HALF))
+            for t in k.tiles(head.width, HALF):
+                total.set(k.fma(row.load(t) * head.given["scale"], key.load(t), total))
+            head.scores.store(r * KEYS + j, total.sum())
+
+    def weigh(self, count: Val) -> None:
+        """Scores become p, in f32 and in tiles."""
+        k, head = self.k, self.head
+        words_at = head.p.as_type(u32)
+        with k.loop(0, self.high) as r:
+            base, line = k.splat(head.base.load(r), HALF), head.scores.at(r * KEYS)
+            totals = [k.var(head.total.load(r * HALF, HALF) * head.faded.load(r)), k.var(k.zeros(f32, HALF))]
+            with k.loop(0, count_of(count, STEP)) as step:
+                pair = []
+                for i, total in enumerate(totals):
+                    at = step * STEP + i * HALF
+                    p = functions.exp_nonpositive(k, line.load(at, HALF) - base)
+                    line.store(at, p)
+                    total += p
+                    pair.append(p)
+                for part, words in enumerate(_paired(k, *pair, head.parts)):
+                    words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
+            head.total.store(r * HALF, totals[0].get() + totals[1].get())
+
+    def accumulate(self, start: Val, count: Val) -> None:
+        k, head, square = self.k, self.head, self.head.square
+        with k.loop(0, head.panels) as panel:
+            b = head.values_tiled.at((panel * head.key_steps + start // STEP) * head.size)
+            self._multiply(head.p, b, count_of(count, STEP), square, PANEL)
+            with k.when(self.is_odd, likely=False):
+                self._accumulate_odd(start, count, panel * PANEL)
+            sums = head.sums.at(panel * SQUARE)
+            with k.loop(0, self.high) as r:
+                faded = k.splat(head.faded.load(r), HALF)
+                for at in (r * PANEL, r * PANEL + HALF):
+                    sums.store(at, k.fma(sums.load(at, HALF), faded, square.load(at, HALF)))
+
+    def _accumulate_odd(self, start: Val, count: Val, column: Val) -> None:
+        k, head = self.k, self.head
+        masks = head.masks(head.value_width, column)
+        with k.loop(0, self.high) as r:
+            totals = [k.var(k.zeros(f32, HALF)) for _ in masks]
+            with k.loop(0, count) as j:
+                values = head.values_at.at((start + j) * head.given["v_s"] + column)
+                for i, (total, mask) in enumerate(zip(totals, masks, strict=True)):
+                    total.set(k.fma(head.scores.load(r * KEYS + j), values.load(i * HALF, HALF, mask), total))
+            for i, total in enumerate(totals):
+                head.square.store(r * PANEL + i * HALF, total)
+
+    def finish(self) -> None:
+        k, head = self.k, self.head
+        with k.loop(0, self.high) as r:
+            total = head.total.load(r * HALF, HALF).sum()
+            inverse = 1.0 / k.select(total.eq(0.0), 1.0, total)
+            out = self.out_at.at(r * head.given["o_s"])
+            for t in k.tiles(head.value_width, HALF):
+                sums = head.sums.at(t.index // PANEL * SQUARE + r * PANEL + t.index % PANEL)
+                out.store(t, sums.load(0, HALF) * inverse)
+
+
+class _Adjust:
+    """The pass over a block's scores that caps and masks them and finds the largest of each row."""
+
+    def __init__(
+        self, block: _Block, mask: str, memory: Buf | None, given: dict[str, Any], causal: bool, softcap: float
+    ) -> None:
+        self.block, self.k, self.mask, self.memory, self.given = block, block.k, mask, memory, given
+        self.causal, self.softcap = causal, softcap
+
+    def emit(self, start: Val, count: Val, past: Val) -> None:
+        k, head = self.k, self.block.head
+        rest = count % STEP
+        is_half = (rest > 0) & (rest <= HALF)
+        with k.loop(0, self.block.high) as r:
+            line, row = head.scores.at(r * KEYS), self.block.first + r
+            bias = None
+            if self.memory is not None:
+                bias = self.memory.at(row * self.given["mask_q"] + start * self.given["mask_k"])
+            tops = [k.var(k.const(-math.inf, f32, HALF)) for _ in range(2)]
+            for vectors in k.blocks(count, HALF, unroll=2):
+                for top, t in zip(tops, vectors, strict=False):
+                    s = line.load(t.index, HALF)
+                    adjusted = t.keep(self._adjusted(s, bias, t, row + past - start), -math.inf)
+                    if adjusted is not s:
+                        line.store(t.index, adjusted)
+                    top.set(k.max(top, adjusted))
+            with k.when(is_half):  # no key is behind the last vector of the last step
+                line.store(count - rest + HALF, k.const(-math.inf, f32, HALF))
+            largest = k.max(tops[0], tops[1].get()).max()
+            head.base.store(r, k.max(head.top.load(r), largest))
+        for half in range(2):
+            old, top = (at.load(half * HALF, HALF) for at in (head.top, head.base))
+            base = k.select(top.eq(-math.inf), 0.0, top)
+            head.faded.store(half * HALF, functions.exp_nonpositive(k, old - base))
+            head.base.store(half * HALF, base)
+            head.top.store(half * HALF, top)
+
+    def _adjusted(self, s: Val, bias: Buf | None, t: Any, last: Val) -> Val:
+        """``last`` is the last key that the row sees, counted from the block's first."""
+        k = self.k
+        if self.softcap:
+            s = functions.tanh(k, s / self.softcap) * self.softcap
+        if bias is not None:
+            s = s + self._bias(bias, t)
+        if self.causal:
+            s = k.select(k.iota(i32, HALF) > k.cast(last - t.index, i32), k.const(-math.inf, f32, HALF), s)
+        return s
+
+    def _bias(self, memory: Buf, t: Any) -> Val:
+        k = self.k
+        if self.mask == "rows":
+            v = memory.load(t)
+        else:
+            v = memory.gather((k.iota(lanes=HALF) + t.index) * self.given["mask_k"], t.mask)
+        return k.select(v, k.const(0.0, f32, HALF), -math.inf) if v.dtype is bool_ else v

@@ -1,0 +1,20 @@
+"""What every attention kernel is given: memory, extents, strides and the mask."""
+
+from __future__ import annotations
+
+from sardonyx.dtypes import DType
+from sardonyx.providers.cpu.values import f32, i64
+
+AXES = "bhs"
+"""The axes of q, k, v and out that have a stride; the last has neighbours."""
+STRIDES = tuple(f"{name}_{axis}" for name in "qkvo" for axis in AXES)
+MASK_STRIDES = ("mask_b", "mask_h", "mask_q", "mask_k")
+
+
+def params(*, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, **_: object) -> dict[str, object]:
+    q, k, v, o = dtypes
+    numbers = ("batch", "heads", "shared", "rows", "keys", "width", "value_width", "past", *STRIDES)
+    found: dict[str, object] = {"q": (q,), "k_": (k,), "v": (v,), "out": (o,), **dict.fromkeys(numbers, i64)}
+    if mask != "none":
+        found |= {"mask_": (mask_dtype,), **dict.fromkeys(MASK_STRIDES, i64)}
+    return found | {"scale": f32}
