@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.plan.arena import ALIGNMENT, Block, lower_bound, place
-from sardonyx.plan.buckets import ceiling
+from sardonyx.plan.buckets import SMALLEST, rounded
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 
 BLOCKS = st.lists(
-    st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 6)).map(lambda t: Block(t[0], t[1], t[1] + t[2])),
+    st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 6)).map(
+        lambda t: Block(t[0], t[1], t[1] + t[2])
+    ),
     max_size=40,
 )  # fmt: skip
 
@@ -36,11 +39,16 @@ def test_a_chain_takes_two_blocks() -> None:
     assert place(chain).nbytes == lower_bound(chain) == 2 * 1024
 
 
-@given(st.integers(1, 1 << 40))
-def test_a_bucket_is_at_most_a_quarter_above(size: int) -> None:
-    top = ceiling(size)
-    assert size <= top <= size * 1.25
-    assert ceiling(top) == top
+@given(st.lists(st.integers(0, 1 << 40), min_size=1))
+def test_a_bucket_is_at_most_a_quarter_above(sizes: list[int]) -> None:
+    given = np.array(sizes, np.int64)
+    top = rounded(given)
+    assert (top >= given).all() and (top <= np.maximum(given * 1.25, SMALLEST) + SMALLEST).all()
+    assert (rounded(top) == top).all() and (top % SMALLEST == 0).all()
+
+
+def test_buckets_are_four_to_a_doubling() -> None:
+    assert len(set(rounded(np.arange(1 << 20, 1 << 21, 4096)).tolist())) <= 5
 
 
 def test_barriers_stand_where_memory_crosses_steps() -> None:

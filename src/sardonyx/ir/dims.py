@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, reduce
 from typing import TypeAlias
 
-MAX_TEXT = 120
+MAX_TEXT = 1000
 """Characters from which an expression is given up: it would not be compared with anything."""
 
 FRESH = "?"

@@ -1,14 +1,23 @@
-"""Buckets of sizes: shapes that share one plan."""
+"""Buckets: shapes whose intermediates, rounded up, take the same places share one plan."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
 STEPS_PER_DOUBLING = 4
-"""A bucket's ceiling is at most a quarter above a size in it."""
+"""Rounding adds at most a quarter."""
+SMALLEST = 4096
+"""Bytes that every block is given at least: small ones never tell buckets apart."""
 
 
-def ceiling(size: int) -> int:
-    """The largest size of the bucket that a size falls into: 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ..."""
-    if size <= 2 * STEPS_PER_DOUBLING:
-        return size
-    step = 1 << (size - 1).bit_length() - STEPS_PER_DOUBLING.bit_length()
-    return -(-size // step) * step
+def rounded(nbytes: Array) -> Array:
+    """Sizes rounded up to 4096, 8192, 12288, 16384, 20480, 24576, 28672, 32768, 40960 ...: four to a doubling."""
+    pages = -(-nbytes // SMALLEST)
+    _, exponents = np.frexp(np.maximum(pages - 1, 1))
+    steps = np.left_shift(1, np.maximum(exponents - STEPS_PER_DOUBLING.bit_length(), 0).astype(np.int64))
+    found: Array = np.maximum(-(-pages // steps) * steps, 1) * SMALLEST
+    return found

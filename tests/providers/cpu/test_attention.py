@@ -49,7 +49,7 @@ CASES = [
 ]
 
 
-def _mask(case: Case, rng: Any) -> np.ndarray | None:
+def mask_of(case: Case, rng: Any) -> np.ndarray | None:
     full = (case.batch, case.heads, case.rows, case.keys)
     if case.mask == "none":
         return None
@@ -59,6 +59,8 @@ def _mask(case: Case, rng: Any) -> np.ndarray | None:
         return bias
     if case.mask == "any":
         return rng.standard_normal((case.batch, 1, case.keys, case.rows)).astype("f").swapaxes(2, 3)
+    if case.mask == "any bool":
+        return rng.random((case.batch, 1, case.keys, case.rows)).swapaxes(2, 3) < 0.5
     if case.mask == "bool":
         seen = rng.random((case.batch, 1, case.rows, case.keys)) < 0.5
         seen[0, 0, 1] = False
@@ -92,7 +94,7 @@ def run(case: Case, cpu: str | None, *, checked: bool) -> None:
     q = rng.standard_normal((case.batch, case.rows, case.heads, case.width)).astype("f").transpose(0, 2, 1, 3)
     keys = rng.standard_normal((case.batch, case.keys, case.key_heads, case.width)).astype("f").transpose(0, 2, 1, 3)
     values = rng.standard_normal((case.batch, case.key_heads, case.keys, case.value_width)).astype("f")
-    mask = _mask(case, rng)
+    mask = mask_of(case, rng)
     out = np.full((case.batch, case.rows, case.heads, case.value_width), 7, "f").transpose(0, 2, 1, 3)
     scale = 1 / math.sqrt(case.width)
     past = {} if not case.past else dict(past_key=keys[:, :, : case.past], past_value=values[:, :, : case.past])

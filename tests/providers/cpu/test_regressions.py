@@ -75,6 +75,16 @@ CASES = [
         { r = Relu(x)  first = Shape<start = 0, end = 1>(x)  last = Shape<start = 2, end = 3>(x)
           shape = Concat<axis = 0>(rest, last, first)  y = Reshape(r, shape) }""",
         ((2, 3, 4), (0, 3, 4))),
+    Case("windows side by side", """
+        g (float[a,3,h,w] x) => (float[a,3,p,q] y, float[a,3,p,q] z)
+        { y = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+          z = AveragePool<kernel_shape = [2, 2], strides = [2, 2]>(x) }""",
+        ((2, 3, 4, 18), (1, 3, 5, 7))),
+    Case("a bias beside an image of one column", """
+        g (float[a,2,h,2] x) => (float[a,4,p,1] y)
+        <float[4,1,1,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, float[4] b = {10, 20, 30, 40}>
+        { y = Conv<group = 2, strides = [2, 2], pads = [1, 1, 1, 1]>(x, w, b) }""",
+        ((2, 2, 5, 2), (1, 2, 9, 2))),
 ]  # fmt: skip
 
 
@@ -95,6 +105,8 @@ REFUSED = {
     "an axis twice": "g (float[2] x) => (float[1,1,2] y) <int64[2] n = {0, 0}> { y = Unsqueeze(x, n) }",
     "three values": """g (float[2] x) => (float[2,4] y) <int64 depth = {4}, float[3] v = {0, 1, 2}>
         { i = Cast<to = 7>(x)  y = OneHot(i, depth, v) }""",
+    "a window of nothing": """g (float[2] x) => (float[1,1,a] y) <int64[3] s = {1, 1, 2}>
+        { r = Reshape(x, s)  y = MaxPool<kernel_shape = [0]>(r) }""",
     "2^80 elements": """g (float[1] x) => (float[a,b] y) <int64[2] n = {1099511627776, 1099511627776}>
         { r = Relu(x)  y = Expand(r, n) }""",
 }

@@ -15,9 +15,9 @@ from sardonyx.lower.sizes import Refused, mul
 
 @rule("Conv")
 def conv(low: Lowering, node: Node) -> None:
-    x, w, out = low.view(low.input(0)), low.view(low.input(1)), low.make(node.output)
-    if not out.dtype.is_float:
-        raise Refused(f"Conv of {out.dtype} is not compiled")
+    x, w = low.view(low.input(0)), low.view(low.input(1))
+    if not x.dtype.is_float:
+        raise Refused(f"Conv of {x.dtype} is not compiled")
     if len(x.shape) != len(w.shape) or len(x.shape) < 3:
         raise Refused("Conv: input and weights do not have the same spatial axes")
     if not views.is_dense(w):
@@ -33,7 +33,8 @@ def conv(low: Lowering, node: Node) -> None:
     if groups < 1 or (groups > 1 and (not isinstance(w.shape[0], int) or w.shape[0] % groups)):
         raise Refused("Conv: the filters are not known to be a multiple of the groups")
     low.require("Conv: the channels are not those of the weights", x.shape[1], mul(w.shape[1], groups))
-    window, _ = window_of(low, node, x.shape[2:], out.shape[2:], kernel)
+    window, _ = window_of(low, node, x.shape[2:], low.shape(node.output)[2:], kernel)
+    out = low.make(node.output)
     body, bias = Body([work_type(out.dtype)]), node.input(2)
     result: Handle = ~0
     if bias is not None:

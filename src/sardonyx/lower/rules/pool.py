@@ -18,10 +18,11 @@ def pool(low: Lowering, node: Node) -> None:
         raise Refused("MaxPool: where the largest lie is not compiled")
     if len(x.shape) < 3:
         raise Refused(f"{node.op_type}: the input has no spatial axes")
-    out = low.make(node.outputs[0])
     if x.dtype is dtypes.bool_ or (node.op_type == "AveragePool" and not x.dtype.is_float):
         raise Refused(f"{node.op_type} of {x.dtype} is not compiled")
-    window, ends = window_of(low, node, x.shape[2:], out.shape[2:], node.attrs["kernel_shape"])
+    sizes = low.shape(node.outputs[0])[2:]
+    window, ends = window_of(low, node, x.shape[2:], sizes, node.attrs["kernel_shape"])
+    out = low.make(node.outputs[0])
     body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
     kind = "max" if node.op_type == "MaxPool" else "mean"
     counted = ends if node.attrs.get("count_include_pad", 0) else None

@@ -17,7 +17,7 @@ from sardonyx.interpret.program import Program
 from sardonyx.ir.graph import Value
 from sardonyx.lower.groups import View
 from sardonyx.partition.provider import Memory, Part
-from sardonyx.plan.buckets import ceiling
+from sardonyx.plan.buckets import rounded
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu.constants import contents
 from sardonyx.providers.cpu.dsl import Code, Context
@@ -56,7 +56,7 @@ class CpuExecutable:
         self._constants_nbytes = sum(a.nbytes for a in self._kept)
         self._constants = np.array([address(a) for a in self._kept], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
-        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple[bytes, int], Plan] = OrderedDict()
         self._lock = threading.Lock()
         self._first_input, self._first_output = table.first_input, table.first_output
 
@@ -174,7 +174,7 @@ class CpuExecutable:
             size = numbers[number]
             if (allowed and all(size != numbers[a] for a in allowed)) or (least is not None and size < least):
                 raise SizesDiffer(f"{what}: {size}")
-        shape = Shape(self._plan(sizes, values), sizes, numbers, values, self._threads)
+        shape = Shape(self._plan(values), sizes, numbers, values, self._threads)
         if not remember:
             return shape
         if self._max_memory is not None:
@@ -201,17 +201,18 @@ class CpuExecutable:
         except OverflowError:
             raise SizesDiffer("a size has more than 64 bits") from None
 
-    def _plan(self, sizes: tuple[int, ...], values: Array) -> Plan:
-        bucket = tuple(ceiling(s) for s in sizes)
+    def _plan(self, values: Array) -> Plan:
+        """The plan of the bucket that these sizes fall into."""
+        table = self.table
+        nbytes = rounded(values[table.nbytes])
+        scratch = int(rounded(values[table.scratch].max(initial=0, keepdims=True))[0])
+        key = nbytes.tobytes(), scratch
         with self._lock:
-            for key in (bucket, sizes):
-                plan = self._plans.get(key)
-                if plan is not None and plan.fits(values):
-                    self._plans.move_to_end(key)
-                    return plan
-        key, plan = bucket, self._planned(bucket)
-        if plan is None or not plan.fits(values):
-            key, plan = sizes, Plan(self.table, values)
+            plan = self._plans.get(key)
+            if plan is not None:
+                self._plans.move_to_end(key)
+                return plan
+        plan = Plan(table, nbytes, scratch)
         with self._lock:
             self._plans[key] = plan
             if len(self._plans) > MAX_PLANS:
@@ -219,12 +220,6 @@ class CpuExecutable:
             for older in list(self._plans.values())[:-KEPT_PLANS]:
                 older.frames.clear()
         return plan
-
-    def _planned(self, sizes: tuple[int, ...]) -> Plan | None:
-        try:
-            return Plan(self.table, self._evaluated(sizes)[1])
-        except SizesDiffer:
-            return None
 
     def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         """Shapes that do not fit the model's dimensions: node by node, which computes or says what is wrong."""

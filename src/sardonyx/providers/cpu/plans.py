@@ -35,26 +35,19 @@ SLICE_S = 0.1
 class Plan:
     """Where every intermediate lies, for all shapes of a bucket."""
 
-    def __init__(self, table: Table, values: Array) -> None:
+    def __init__(self, table: Table, nbytes: Array, scratch_nbytes: int) -> None:
+        """``nbytes`` are what the table's temporaries may take."""
         self.table = table
-        self.nbytes = values[table.nbytes]
-        blocks = [Block(int(n), *life) for n, life in zip(self.nbytes, table.lives, strict=True)]
+        blocks = [Block(int(n), *life) for n, life in zip(nbytes, table.lives, strict=True)]
         placement = place(blocks)
         self.arena_nbytes = placement.nbytes
         self.live_nbytes = lower_bound(blocks)
         """No placement needs less than this."""
-        self.scratch_nbytes = -(-int(values[table.scratch].max(initial=0)) // 64) * 64
+        self.scratch_nbytes = scratch_nbytes
         self.words = table.words.copy()
         if len(table.placed_at):
             self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
         self.frames: list[Frame] = []
-
-    def fits(self, values: Array) -> bool:
-        """Whether the sizes of a shape lie within the plan's."""
-        table = self.table
-        return bool((values[table.nbytes] <= self.nbytes).all()) and (
-            int(values[table.scratch].max(initial=0)) <= self.scratch_nbytes
-        )
 
 
 class Shape:

@@ -10,6 +10,7 @@ keys stay in L1; rows keep a running maximum and sum, and what was summed before
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sardonyx.dtypes import DType
@@ -35,7 +36,8 @@ KEYS = 128
 class Blocking:
     """Vectors of rows in a tile, and how many keys (or value columns) are multiplied with them at once.
 
-    Registers: ``columns * vectors`` sums, ``vectors`` of the shared operand, and the elements that are spread.
+    Registers: ``columns * vectors`` sums, ``vectors`` of the shared operand, and the elements that are spread. Columns
+    divide a block of keys and the usual widths: what is left over is done one by one, at the latency of a sum.
     """
 
     vectors: int
@@ -45,8 +47,7 @@ class Blocking:
 def blocking(isa: Isa) -> Blocking:
     if isa.lanes == 4:
         return Blocking(4, 4) if isa.registers >= 32 else Blocking(3, 3)
-    return Blocking(2, 10) if isa.registers >= 32 else Blocking(2, 5)
-
+    return Blocking(2, 8) if isa.registers >= 32 else Blocking(2, 4)
 
 
 @kernel(params)
@@ -150,16 +151,25 @@ def _turn_back(
                     out.at(row * stride).store(t, v)
 
 
-def _spread(k: Kernel, at: Buf, count: int) -> list[Val]:
-    """``count`` neighbouring elements, each in every lane."""
+def _spread(k: Kernel, at: Buf, count: int) -> Iterator[Val]:
+    """``count`` neighbouring elements, each in every lane, loaded when they are asked for."""
     if k.lanes == 4 and count == 4:
         together = at.load(0, 4)
-        return [together.shuffle([i] * 4) for i in range(4)]
-    return [k.splat(at.load(i), k.lanes) for i in range(count)]
+        return (together.shuffle([i] * 4) for i in range(4))
+    return (k.splat(at.load(i), k.lanes) for i in range(count))
 
 
 def _products(
-    k: Kernel, at: Buf, stride: Val, count: Val, width: Val, turned: Buf, scores: Buf, block: int, vectors: int, columns: int
+    k: Kernel,
+    at: Buf,
+    stride: Val,
+    count: Val,
+    width: Val,
+    turned: Buf,
+    scores: Buf,
+    block: int,
+    vectors: int,
+    columns: int,
 ) -> None:
     """scores[key, row] = sum over the width of key * row, ``columns`` keys at a time."""
     lanes, unroll = k.lanes, 4
@@ -172,8 +182,9 @@ def _products(
             for u in range(steps):
                 shared = [turned.load((d + u) * block + i * lanes, lanes) for i in range(vectors)]
                 for c in range(several):
+                    element = next(spread[c])
                     for i in range(vectors):
-                        sums[c][i].set(k.fma(spread[c][u], shared[i], sums[c][i]))
+                        sums[c][i].set(k.fma(element, shared[i], sums[c][i]))
 
         whole = width & -unroll
         with k.loop(0, whole, unroll) as d:
@@ -206,9 +217,9 @@ def _accumulate(
         with k.loop(0, count) as j:
             spread = _spread(k, at.at(j * stride + c0), several)
             shared = [scores.load(j * block + i * lanes, lanes) for i in range(vectors)]
-            for c in range(several):
+            for column, element in zip(held, spread, strict=True):
                 for i in range(vectors):
-                    held[c][i].set(k.fma(spread[c], shared[i], held[c][i]))
+                    column[i].set(k.fma(element, shared[i], column[i]))
         for c in range(several):
             for i in range(vectors):
                 sums.store((c0 + c) * block + i * lanes, held[c][i])
@@ -318,7 +329,7 @@ def steps(group: Attention, target: Target) -> list[Step]:
         args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
     if group.mask is not None:
         args |= {"mask_": Ref.of(group.mask), **dict(zip(MASK_STRIDES, group.mask.strides, strict=True))}
-    parts = attention_amx.parts_for(views, rows, target)
+    parts = attention_amx.parts_for(views, target)
     if parts is None:
         shape, lanes = blocking(target.isa), target.isa.lanes
         block = shape.vectors * lanes
@@ -386,5 +397,3 @@ def _rows_of_neighbours(view: View, nodes: tuple[Node, ...], target: Target, bef
     copy = View(Storage("temporary", view.dtype, known(dims.product(view.shape))), view.shape, tuple(strides))
     before += _copy(view, copy, nodes, target)
     return copy
-
-

@@ -1,8 +1,8 @@
 """Attention on matrix tiles, from operands in bf16 parts (``split``).
 
 A unit of work is a head's block of 32 query rows. A thread's units are neighbours, and the keys and values of a head are
-split into tiles of the thread's own when its first unit comes: for BERT that is a tenth of the work at 128 rows, no
-step, barrier or temporary tensor is needed, and each thread finds its tiles in its own L2.
+split into tiles of the thread's own when its first unit comes: no step, barrier or temporary tensor is needed, and each
+thread finds its tiles in its own L2.
 
     scores[row, key]    = q k^T                 squares of 32 x 32 along the width, from zero
     p                   = exp(scores - top)     along rows, after cap, mask and causality, in f32
@@ -10,6 +10,10 @@ step, barrier or temporary tensor is needed, and each thread finds its tiles in 
 
 The order of the pairs that a tile product adds is free as long as both operands agree: 32 numbers along a row lie as
 pairs of (i, i + 16), so two vectors make a row of a tile without any shuffle. Only keys are turned, 16 by 16.
+
+**Cycles** of a key of width 64, with 1, 2 or 3 parts: 36, 54 or 72 to split it, once for all rows of a head; then for
+each block of rows 8, 24 or 48 of tile products and 20, 22 or 26 of softmax. Multiply-adds over lanes of rows take 128
+for each block, however few its rows, and as long for the softmax: tiles win with three parts and one row, too.
 
 **Numbers that tiles do not carry.** Masks are added to f32 scores and never become bf16. Where q, k or v holds what is
 not *plain* (``split``), the squares of that block of rows are made from the numbers themselves.
@@ -38,21 +42,16 @@ from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, bool_, f16, f32, 
 KEYS = 128
 """Keys of a block: 16 KB of scores and 8 KB of each part of p, in L1 together."""
 
-LEAST_ROWS = {1: 1, 2: 1, 3: 8}
-"""Rows from which tiles are faster than f32 multiply-adds over 32 lanes of rows, by parts. A key of a head of width 64
-costs those 128 cycles whatever the rows, tiles 8, 24 or 48, and 20, 30 or 50 to split it, once for all blocks of rows."""
-
 _HIGH_HALF = 0xFFFF_0000
 _PER_ROW = HALF + 3
 """f32 numbers that are kept for each row: sixteen partial totals; top, base and faded."""
 
 
-def parts_for(views: tuple[View, ...], rows: Known, target: Target) -> int | None:
-    """How many parts numbers are split into; None where tiles are not there or do not pay."""
-    parts = PARTS[target.precision]
+def parts_for(views: tuple[View, ...], target: Target) -> int | None:
+    """How many parts numbers are split into; None where there are no tiles."""
     if not target.isa.amx or any(v.dtype not in (f32, bf16, f16) for v in views):
         return None
-    return None if isinstance(rows, int) and rows < LEAST_ROWS[parts] else parts
+    return PARTS[target.precision]
 
 
 def mask_class(mask: View | None) -> str:
@@ -63,7 +62,10 @@ def mask_class(mask: View | None) -> str:
 
 
 def variant(parts: int, target: Target) -> str:
-    return f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles, {PANEL} rows by {KEYS} keys"
+    products = len(PRODUCTS[parts])
+    plural = "" if parts == 1 else "s"
+    how = f"{products} product{plural} of {parts} bf16 part{plural} on tiles, {PANEL} rows by {KEYS} keys"
+    return f"{target.precision}: {how}"
 
 
 def scratch_nbytes(parts: int, keys: Known, width: Known, value_width: Known) -> Known:

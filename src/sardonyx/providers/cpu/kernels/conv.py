@@ -81,7 +81,7 @@ class Form:
     """There is one run only, and what follows is so short that it is done in registers."""
 
     def layout(self, lanes: int) -> Layout:
-        return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), self.shape.rows)
+        return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), self.shape.rows, self.taps.is_patch)
 
 
 def supports(x: DType, w: DType) -> str | None:

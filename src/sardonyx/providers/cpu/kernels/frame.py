@@ -126,7 +126,7 @@ class Frame:
     def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
         """What follows, a row of the result being the columns and channels the rows of a matrix; and its arguments."""
         extra, outputs = ([_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
-        columns = self.size[2]
+        columns = of_known(dims.mul(self.size[1], self.size[2])) if self.is_joined else self.size[2]
         made = Epilogue(
             group.epilogue,
             tuple(Access.of(m, columns) for m in extra),

@@ -44,15 +44,17 @@ class Layout:
     lanes: int
     rows: int
     """Rows of sums."""
+    is_patch: bool = False
+    """Taps are walked like channels: windows do not overlap."""
 
     @property
     def runs(self) -> int:
         """Runs of taps whose code is written out once."""
-        return 1 if self.taps.is_patch else self.taps.count // self.inner
+        return 1 if self.is_patch else self.taps.count // self.inner
 
     @property
     def inner(self) -> int:
-        if self.taps.is_patch:
+        if self.is_patch:
             return 1
         return self.taps.kernel[2] if self.taps.kernel[2] <= UNROLLED else 1
 
@@ -121,7 +123,7 @@ class Strip:
         self.lanes = layout.lanes
         self.pitch = self.columns + self.taps.reach(2)
         self.high = self.rows + self.taps.reach(1)
-        if self.taps.is_patch:
+        if layout.is_patch:
             self.plane = k.opaque(odd_lines(self.high * self.pitch))
             self.channel = self.plane * self.taps.planes
         else:
@@ -204,7 +206,7 @@ class Strip:
             for tz in range(taps.kernel[0]) for py, ay in places_y for tx in range(each)
         ]  # fmt: skip
         columns = [k.table([s[i] for s in steps], i64) for i in range(3)]
-        with k.loop(0, len(steps)) as i:
+        with k.loop(0, len(steps) if self.layout.runs > 1 else 0) as i:
             plane, rows, ahead = (column.load(i) for column in columns)
             self.runs.store(i, plane * self.plane + rows * self.pitch + ahead)
         with k.either(self.is_padded) as (yes, no):

@@ -1,0 +1,212 @@
+"""Attention on tiles against the numpy meaning in float64: shapes, masks, threads, and numbers that tiles do not carry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Attention
+from sardonyx.ops.attention import attention as meaning
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.kernels import attention
+from sardonyx.providers.cpu.kernels.attention_amx import KEYS
+from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
+from sardonyx.providers.cpu.steps import Step, Target
+from tests.providers.cpu.running import Memory
+from tests.providers.cpu.test_amx import BF16, CHIP, LEAST, MOST
+from tests.providers.cpu.test_attention import CASES, Case, mask_of
+
+Array = np.ndarray[Any, Any]
+
+ALL_ONES = np.array(0x7FFF_FFFF, np.uint32).view(np.float32)[()]
+"""The NaN that rounding to bf16 would carry over into a zero."""
+
+ELEMENT = {"highest": 2e-6, "high": 6e-5, "medium": 2e-2}
+"""How far an element may be from exact, as a share of the largest value."""
+WHOLE = {"highest": 3e-7, "high": 3e-5, "medium": 6e-3}
+"""The norm of the error, as a share of the result's."""
+
+MORE = [
+    Case("whole tiles", rows=64, keys=64, width=32, value_width=64),
+    Case("half a step", rows=33, keys=KEYS + 16, width=33, value_width=31, mask="rows"),
+    Case("just over", rows=32, keys=KEYS + 17, width=80, value_width=16, causal=True),
+    Case("column bool mask", rows=21, keys=19, mask="any bool"),
+]
+
+
+class Problem:
+    """Random operands of a case, heads side by side in a row, as projections leave them."""
+
+    def __init__(self, case: Case, dtype: Any = np.float32) -> None:
+        rng = np.random.default_rng(7)
+        self.case, self.scale = case, 1 / math.sqrt(case.width)
+
+        def operand(length: int, heads: int, width: int) -> Array:
+            made = rng.standard_normal((case.batch, length, heads, width)).astype(dtype)
+            return made.transpose(0, 2, 1, 3)
+
+        self.q = operand(case.rows, case.heads, case.width)
+        self.k = operand(case.keys, case.key_heads, case.width)
+        self.v = operand(case.keys, case.key_heads, case.value_width)
+        self.mask = mask_of(case, rng)
+
+    def exact(self) -> Array:
+        past, doubles = self.case.past, [x.astype(np.float64) for x in (self.q, self.k, self.v)]
+        q, k, v = doubles
+        old = dict(past_key=k[:, :, :past], past_value=v[:, :, :past]) if past else {}
+        mask = self.mask if self.mask is None or self.mask.dtype == bool else self.mask.astype(np.float64)
+        with np.errstate(all="ignore"):
+            return meaning(
+                q, k[:, :, past:], v[:, :, past:], mask, **old, is_causal=int(self.case.causal),
+                softcap=self.case.softcap, scale=self.scale,
+            )[0]  # fmt: skip
+
+    def steps(self, memory: Memory, target: Target) -> tuple[list[Step], Any]:
+        case = self.case
+        q, k, v = (memory.input(x) for x in (self.q, self.k, self.v))
+        shape = (case.batch, case.heads, case.rows, case.value_width)
+        out = memory.output(shape, self.q.dtype, order=(0, 2, 1, 3))
+        full = (case.batch, case.heads, case.rows, case.keys)
+        mask = None if self.mask is None else memory.input(np.broadcast_to(self.mask, full))
+        group = Attention((), q, k, v, mask, out, self.scale, case.causal, case.softcap)
+        if case.past:
+            group = replace(
+                group,
+                k=replace(k, shape=(*k.shape[:2], case.rows, case.width), offset=case.past * k.strides[2]),  # type: ignore[operator]
+                v=replace(v, shape=(*v.shape[:2], case.rows, case.value_width), offset=case.past * v.strides[2]),  # type: ignore[operator]
+                past=tuple(replace(x, shape=(*x.shape[:2], case.past, x.shape[3])) for x in (k, v)),
+                present=(memory.output(k.shape, self.q.dtype), memory.output(v.shape, self.q.dtype)),
+            )
+        return attention.steps(group, target), out
+
+    def run(self, precision: str, *, threads: int = 1, checked: bool = False, chip: isa.Isa = CHIP) -> Array:
+        memory = Memory()
+        steps, out = self.steps(memory, Target(chip, precision))
+        assert steps[-1].spec.name == "attention_amx"
+        memory.run(steps, threads=threads, isa=chip, checked=checked)
+        return memory.array(out).copy()
+
+    def check(self, got: Array, precision: str) -> None:
+        exact = self.exact()
+        most = abs(self.v.astype(np.float64)).max(initial=0)
+        np.testing.assert_allclose(got, exact, rtol=0, atol=ELEMENT[precision] * most)
+
+
+CHECKED = ("half a step", "just over", "causal with past", "column bool mask")
+
+
+@pytest.mark.parametrize("case", CASES + MORE, ids=lambda c: c.name)
+def test_kernel(case: Case) -> None:
+    problem = Problem(case)
+    got = problem.run("high")
+    problem.check(got, "high")
+    np.testing.assert_array_equal(problem.run("high", threads=3), got)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES + MORE if c.name in CHECKED], ids=lambda c: c.name)
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_kernel_at_other_precisions(case: Case, precision: str) -> None:
+    problem = Problem(case)
+    problem.check(problem.run(precision, checked=precision == "highest"), precision)
+
+
+@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("mask", ["none", "rows"])
+def test_error_of_a_whole_head(precision: str, mask: str) -> None:
+    problem = Problem(Case("", heads=2, rows=130, keys=200, width=64, value_width=64, mask=mask, batch=1))
+    exact = problem.exact()
+    assert np.linalg.norm(problem.run(precision) - exact) <= WHOLE[precision] * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), BF16], ids=str)
+def test_narrow_operands(dtype: Any) -> None:
+    problem = Problem(Case("", rows=40, keys=50, width=16, value_width=24), dtype)
+    got, exact = problem.run("high").astype(np.float64), problem.exact()
+    np.testing.assert_allclose(got, exact, rtol=2.0**-8 if dtype == BF16 else 2.0**-11, atol=1e-4)
+
+
+def test_sizes_that_are_known_at_run_time_only() -> None:
+    problem = Problem(Case("", rows=37, keys=45, width=8, value_width=12, batch=1))
+    memory = Memory({"rows": 37, "keys": 45})
+    rows, keys = dims.symbol("rows"), dims.symbol("keys")
+    q, k, v = (
+        replace(view, shape=(*view.shape[:2], size, view.shape[3]))
+        for view, size in zip(
+            (memory.input(x) for x in (problem.q, problem.k, problem.v)), (rows, keys, keys), strict=True
+        )
+    )
+    out = memory.output((1, 2, rows, 12), np.float32)
+    steps = attention.steps(Attention((), q, k, v, None, out, problem.scale), Target(CHIP, "high"))
+    memory.run(steps, isa=CHIP, checked=True)
+    problem.check(memory.array(out), "high")
+
+
+# -- numbers that tiles do not carry
+
+SPECIALS = [np.inf, -np.inf, np.nan, ALL_ONES, MOST, -MOST, 1e30, LEAST, -1e-35]
+
+
+@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_special_numbers(where: str, precision: str) -> None:
+    """One of two heads holds a special number; where the exact result is finite, so is ours, and near it."""
+    for number in SPECIALS:
+        problem = Problem(Case("", rows=40, keys=45, width=40, value_width=40, batch=1))
+        plain = problem.run(precision)
+        getattr(problem, where)[0, 1, 35, 3] = number
+        got, exact = problem.run(precision), problem.exact()
+        np.testing.assert_array_equal(got[0, 0], plain[0, 0])
+        if where == "q":
+            np.testing.assert_array_equal(got[0, 1, :32], plain[0, 1, :32])
+        with np.errstate(over="ignore"):
+            expected = exact.astype(np.float32)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+        np.testing.assert_array_equal(np.isinf(got), np.isinf(expected))
+        there = np.isfinite(expected)
+        size = abs(problem.v[np.isfinite(problem.v)]).max()
+        assert (abs(got[there] - exact[there]) <= ELEMENT[precision] * min(size, 4) + 2e-6 * abs(exact[there])).all()
+
+
+def test_values_below_all_that_tiles_carry() -> None:
+    problem = Problem(Case("", rows=20, keys=30))
+    problem.v = problem.v * np.float32(1e-39)
+    problem.check(problem.run("medium"), "highest")
+
+
+def test_masks_of_the_lowest_float() -> None:
+    """A row whose keys all have the lowest mask weighs them as if there were none."""
+    problem = Problem(Case("", rows=40, keys=KEYS + 40, mask="rows", batch=1))
+    assert problem.mask is not None
+    problem.mask = np.where(np.isinf(problem.mask), -MOST, problem.mask)
+    problem.mask[0, 1, 5] = -MOST
+    for precision in ("medium", "highest"):
+        problem.check(problem.run(precision), precision)
+
+
+def test_a_mask_of_nan_stays_in_its_row() -> None:
+    problem = Problem(Case("", rows=40, keys=KEYS + 40, mask="rows", batch=1))
+    assert problem.mask is not None
+    problem.mask[0, 1, 5, 7] = np.nan
+    got = problem.run("medium")
+    assert np.isnan(got[0, 1, 5]).all() and np.isnan(got).sum() == got.shape[-1]
+
+
+# -- the choice
+
+
+@pytest.mark.parametrize(
+    ("cpu", "precision", "expected", "why"),
+    [
+        ("sapphirerapids", "medium", "attention_amx", "medium: 1 product of 1 bf16 part on tiles, 32 rows by 128 keys"),
+        ("sapphirerapids", "highest", "attention_amx", "highest: 6 products of 3 bf16 parts on tiles, 32 rows by 128 keys"),
+        ("skylake-avx512", "medium", "attention", "32 rows by 128 keys"),
+    ],
+)  # fmt: skip
+def test_where_tiles_are_taken(cpu: str, precision: str, expected: str, why: str) -> None:
+    steps, _ = Problem(CASES[0]).steps(Memory(), Target(isa.CPUS[cpu], precision))
+    assert (steps[-1].spec.name, steps[-1].variant) == (expected, why)

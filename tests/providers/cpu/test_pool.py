@@ -1,0 +1,125 @@
+"""Pooling, against onnxruntime and, for what it lacks, the operators' own meanings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+
+from sardonyx.ops.pool import average_pool, max_pool
+from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.running import Array
+
+ort = pytest.importorskip("onnxruntime")
+
+
+@dataclass(frozen=True)
+class Case:
+    x: tuple[int, ...]
+    attributes: str
+
+    def text(self, op: str, *, counts: bool = False) -> str:
+        more = ", count_include_pad = 1" if counts else ""
+        return f"y = {op}<{self.attributes}{more}>(x)"
+
+    @property
+    def feed(self) -> Array:
+        return np.random.default_rng(sum(self.x)).standard_normal(self.x).astype(np.float32)
+
+
+CASES = {
+    "2x2, stride 2": Case((2, 3, 8, 10), "kernel_shape = [2, 2], strides = [2, 2]"),
+    "3x3, stride 2, padded": Case((1, 5, 13, 14), "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]"),
+    "3x3, stride 1": Case((1, 3, 9, 33), "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"),
+    "uneven pads": Case((1, 3, 7, 9), "kernel_shape = [3, 4], strides = [1, 2], pads = [0, 2, 1, 1]"),
+    "ceil": Case((1, 3, 7, 10), "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1"),
+    "ceil, padded": Case((1, 3, 8, 8), "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 1"),
+    "dilation": Case((1, 3, 11, 12), "kernel_shape = [3, 3], dilations = [2, 3]"),
+    "5x5, padded": Case((1, 3, 20, 20), "kernel_shape = [5, 5], pads = [2, 2, 2, 2]"),
+    "wide": Case((1, 2, 4, 40), "kernel_shape = [1, 12], strides = [1, 4]"),
+    "same": Case((1, 3, 7, 8), 'kernel_shape = [3, 2], strides = [2, 2], auto_pad = "SAME_UPPER"'),
+    "1 axis": Case((2, 3, 30), "kernel_shape = [4], strides = [3], pads = [1, 2]"),
+    "3 axes": Case((1, 2, 5, 6, 7), "kernel_shape = [2, 3, 2], strides = [1, 2, 2], pads = [0, 1, 0, 1, 1, 1]"),
+    "a large image": Case((1, 2, 90, 130), "kernel_shape = [2, 2], strides = [2, 2]"),
+}  # fmt: skip
+
+
+def shape(case: Case, dtype: str = "float") -> tuple[str, str]:
+    return f"{dtype}[{','.join(map(str, case.x))}] x", f"{dtype}[{','.join('ABCDE'[: len(case.x)])}] y"
+
+
+def expected(case: Case, body: str) -> Array:
+    inputs, outputs = shape(case)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": case.feed})[0])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool with pads"])
+@pytest.mark.parametrize("name", CASES)
+def test_against_onnxruntime(name: str, op: str) -> None:
+    case = CASES[name]
+    body = case.text(op.split()[0], counts=op.endswith("pads"))
+    compiled = Compiled(body, *shape(case))
+    (got,) = compiled.run([case.feed])
+    np.testing.assert_allclose(got, expected(case, body), rtol=1e-6, atol=1e-6)
+    (again,) = compiled.run([case.feed], threads=3)
+    np.testing.assert_array_equal(again, got)
+
+
+SLICE = ("3x3, stride 2, padded", "3 axes", "wide")
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("name", SLICE)
+def test_other_chips(name: str, op: str, cpu: str) -> None:
+    case = CASES[name]
+    body = case.text(op)
+    (got,) = Compiled(body, *shape(case), cpu).run([case.feed])
+    np.testing.assert_allclose(got, expected(case, body), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SLICE)
+def test_every_address_is_inside(name: str) -> None:
+    case = CASES[name]
+    body = case.text("AveragePool")
+    (got,) = Compiled(body, *shape(case)).run([case.feed], checked=True)
+    np.testing.assert_allclose(got, expected(case, body), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numpy"), [("int8", np.int8), ("uint8", np.uint8), ("float16", np.float16), ("double", np.float64)]
+)
+def test_types(dtype: str, numpy: type) -> None:
+    case = CASES["3x3, stride 2, padded"]
+    x = np.clip(case.feed * 30 + 60, 0, 120).astype(numpy)
+    (got,) = Compiled(case.text("MaxPool"), *shape(case, dtype)).run([x])
+    want = max_pool(x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    np.testing.assert_array_equal(got, want)
+
+
+def test_sizes_are_numbers_of_the_run() -> None:
+    body = "a = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x) y = Relu(a)"
+    compiled = Compiled(body, "float[n,c,h,w] x", "float[n,c,p,q] y")
+    assert len(compiled.steps) == 1, "what follows is part of the kernel"
+    for sizes in ((1, 2, 9, 9), (0, 3, 4, 4), (2, 0, 4, 4), (1, 1, 1, 1), (1, 40, 30, 7)):
+        x = np.random.default_rng(1).standard_normal(sizes).astype("f")
+        (got,) = compiled.run([x], threads=2)
+        want = max_pool(x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+        np.testing.assert_array_equal(got, np.maximum(np.asarray(want), 0))
+
+
+def test_nan_is_the_largest_and_spreads_to_its_windows_alone() -> None:
+    case = CASES["3x3, stride 1"]
+    x = case.feed
+    x[0, 0, 4, 7], x[0, 1, 0, 0], x[0, 2, 8, 32] = np.nan, np.inf, -np.inf
+    for op, meaning in (("MaxPool", max_pool), ("AveragePool", average_pool)):
+        with np.errstate(invalid="ignore"):
+            want = meaning(x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        (got,) = Compiled(case.text(op), *shape(case)).run([x])
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
