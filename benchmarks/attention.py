@@ -88,7 +88,7 @@ class Case:
 
         mask = None
         if self.mask is not None:
-            rows, tokens = self.mask.shape
+            tokens = self.shape.tokens
             full = (1, self.shape.heads, len(self.q), tokens)
             mask = view(self.mask, full, (0, 0, tokens if self.shape.mask == "rows" else 0, 1))
         q, k, v = (heads(x) for x in (self.q, self.k, self.v))

@@ -23,8 +23,12 @@ INEXACT = {
     "face__yunet-n-dynamic": "the reference's sigmoid of values near -12 is 1 % off",
     "ocr__ppocrv4-det": "the reference's sigmoid of values near -12 is 3 % off",
     "seg__u2netp-bgremoval": "builds of onnxruntime for two processors differ by 1.2e-4",
+    "cls__squeezenet1.0-fp16": "onnxruntime rounds to half precision after every operator: it is 2e-3 off",
 }
 """Models on which the stored reference itself is further than the tolerance from a run in float64, or nearly so."""
+
+HALF_TOLERANCE = 1e-3
+"""For half-precision models against float64: what rounding the stored intermediates costs."""
 
 QUANTIZED = {"kws__microkws-static-qdq"}
 """Models whose stored reference was fused into integers; they are compared with onnxruntime at the same level."""
@@ -76,4 +80,5 @@ def test_agrees_with_onnxruntime(path: Path, level: str) -> None:
         elif relative_error(have, want) > TOLERANCE:
             assert path.stem in INEXACT, f"{name}: {relative_error(have, want)}"
             exact = exact or run_in_float64(path, feeds)
-            assert relative_error(have, exact[name]) <= TOLERANCE, name
+            limit = HALF_TOLERANCE if path.stem.endswith("fp16") else TOLERANCE
+            assert relative_error(have, exact[name]) <= limit, name

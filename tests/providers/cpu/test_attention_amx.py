@@ -1,4 +1,4 @@
-"""Attention on tiles against the numpy meaning in float64: shapes, masks, threads, and numbers that tiles do not carry."""
+"""Attention on tiles against the numpy meaning in float64: shapes, masks, threads, numbers that tiles do not carry."""
 
 from __future__ import annotations
 
@@ -202,11 +202,11 @@ def test_a_mask_of_nan_stays_in_its_row() -> None:
 @pytest.mark.parametrize(
     ("cpu", "precision", "expected", "why"),
     [
-        ("sapphirerapids", "medium", "attention_amx", "medium: 1 product of 1 bf16 part on tiles, 32 rows by 128 keys"),
-        ("sapphirerapids", "highest", "attention_amx", "highest: 6 products of 3 bf16 parts on tiles, 32 rows by 128 keys"),
-        ("skylake-avx512", "medium", "attention", "32 rows by 128 keys"),
+        ("sapphirerapids", "medium", "attention_amx", "medium: 1 product of 1 bf16 part on tiles, "),
+        ("sapphirerapids", "highest", "attention_amx", "highest: 6 products of 3 bf16 parts on tiles, "),
+        ("skylake-avx512", "medium", "attention", ""),
     ],
 )  # fmt: skip
 def test_where_tiles_are_taken(cpu: str, precision: str, expected: str, why: str) -> None:
     steps, _ = Problem(CASES[0]).steps(Memory(), Target(isa.CPUS[cpu], precision))
-    assert (steps[-1].spec.name, steps[-1].variant) == (expected, why)
+    assert (steps[-1].spec.name, steps[-1].variant) == (expected, f"{why}32 rows by 128 keys")

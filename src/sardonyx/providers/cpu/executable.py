@@ -19,13 +19,14 @@ from sardonyx.lower.groups import View
 from sardonyx.partition.provider import Memory, Part
 from sardonyx.plan.buckets import rounded
 from sardonyx.plan.sizes import SizesDiffer
+from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.constants import contents
 from sardonyx.providers.cpu.dsl import Code, Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import Frame, Plan, Shape
 from sardonyx.providers.cpu.profile import Recorder, main_node
 from sardonyx.providers.cpu.table import Table
-from sardonyx.providers.cpu.threads import Settings, team_for, ticks_per_second
+from sardonyx.providers.cpu.threads import Settings, Team, team_for, ticks_per_second
 from sardonyx.providers.cpu.threads import now as ticks_now
 
 Array = np.ndarray[Any, Any]
@@ -46,13 +47,14 @@ class CpuExecutable:
         table: Table,
         views: Mapping[Value, View],
         settings: Settings,
-        threads: int,
+        count: int,
         max_memory: int | None = None,
     ) -> None:
-        """``max_memory`` bytes is the most that constants, intermediates and outputs of a run may take together."""
+        """``count`` threads may take part; ``max_memory`` bytes is the most that a run may take, constants included."""
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
-        self._settings, self._threads = settings, threads
-        self._kept = contents(table.constants, threads)
+        self._settings, self._threads = settings, count
+        self._generation, self._team = threads.generation, team_for(settings)
+        self._kept = contents(table.constants, count)
         self._constants_nbytes = sum(a.nbytes for a in self._kept)
         self._constants = np.array([address(a) for a in self._kept], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
@@ -88,7 +90,7 @@ class CpuExecutable:
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
         """Fill the results; False if the run was stopped though nobody asked for it."""
         frames = shape.plan.frames
-        team = team_for(self._settings)
+        team = self._team if self._generation == threads.generation else self._new_team()
         try:
             frame = frames.pop()
         except IndexError:
@@ -115,9 +117,15 @@ class CpuExecutable:
         finally:
             frames.append(frame)
 
+    def _new_team(self) -> Team:
+        """The team of this process; in a forked child, of which threads are gone, another."""
+        self._generation = threads.generation
+        self._team = team_for(self._settings)
+        return self._team
+
     def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
         """With a cancel flag; in slices, so that signals are seen; perhaps with a deadline or a profile."""
-        slots, team = frame.slots, team_for(self._settings)
+        slots, team = frame.slots, self._team
         if context.deadline is not None:
             left = context.deadline - time.monotonic()
             slots[Context.DEADLINE] = max(1, ticks_now() + int(left * ticks_per_second()))

@@ -14,6 +14,7 @@ import platform
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sardonyx import knobs
 from sardonyx.errors import InvalidArgument
@@ -152,8 +153,8 @@ def allow_tiles() -> bool:
 
 
 def _sized(isa: Isa) -> Isa:
-    sizes = _cache_sizes()
-    return replace(isa, **sizes) if sizes else isa
+    sizes: Any = _cache_sizes()
+    return replace(isa, **sizes)
 
 
 @cache

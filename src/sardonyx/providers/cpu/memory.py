@@ -98,9 +98,11 @@ class Pool:
                 self._kept -= size
         if block is None:
             block = _pages(size)[:size]
-        owner = (ctypes.c_char * size).from_buffer(block)
+        memory: Any = block
+        owner: Any = (ctypes.c_char * size).from_buffer(memory)
         weakref.finalize(owner, self._give_back, size, block).atexit = False
-        return np.frombuffer(owner, dtype, nbytes // dtype.itemsize).reshape(shape)
+        made: Array = np.frombuffer(owner, dtype, nbytes // dtype.itemsize).reshape(shape)
+        return made
 
     def _give_back(self, size: int, block: Array) -> None:
         with self._lock:

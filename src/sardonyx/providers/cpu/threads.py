@@ -137,11 +137,16 @@ def team_for(settings: Settings) -> Team:
     return found
 
 
+generation = 0
+"""How many forks this process is away from where it began: a team of another generation has no threads."""
+
+
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
-    global _lock
+    global _lock, generation
     _lock = threading.Lock()
     _teams.clear()
+    generation += 1
 
 
 if hasattr(os, "register_at_fork"):

@@ -307,7 +307,7 @@ class Buf:
     def load(self, at: Operand | Tile = 0, lanes: int = 1, mask: Val | None = None) -> Val:
         """``lanes`` neighbouring elements, or those of a tile; lanes that the mask leaves out are zero."""
         if isinstance(at, Tile):
-            at, lanes, mask = at.index, at.lanes, at.mask
+            lanes, mask, at = at.lanes, at.mask, at.index
         k, element = self.k, memory_type(self.dtype)
         p = self._address(at)
         self._check(p, lanes, mask)
@@ -326,7 +326,7 @@ class Buf:
         """Write a vector to neighbouring elements, where the mask allows it."""
         lanes = 1
         if isinstance(at, Tile):
-            at, lanes, mask = at.index, at.lanes, at.mask
+            lanes, mask, at = at.lanes, at.mask, at.index
         if isinstance(value, (Val, Var)):
             lanes = max(lanes, value.lanes)
         k = self.k

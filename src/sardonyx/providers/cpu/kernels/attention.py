@@ -1,8 +1,9 @@
 """Attention in one kernel: scores, mask, softmax and values, block by block.
 
-A tile is a head's block of query rows, one row in each lane: scores of a key are a vector over rows, so the softmax along
-keys needs nothing across lanes, and keys and values are read where they lie, element by element. Scores of a block of
-keys stay in L1; rows keep a running maximum and sum, and what was summed before is scaled down when the maximum rises.
+A tile is a head's block of query rows, one row in each lane: scores of a key are a vector over rows, so the softmax
+along keys needs nothing across lanes, and keys and values are read where they lie, element by element. Scores of a
+block of keys stay in L1; rows keep a running maximum and sum, and what was summed before is scaled down when the
+maximum rises.
 
     scratch of a thread, in f32:   q^T (width x block)   scores (KEYS x block)   out^T (value width x block)
 """
@@ -77,7 +78,7 @@ def attention(
     columns: int,
     **n: Val,
 ) -> None:
-    """``mask`` is how it lies: ``none``, ``keys`` (the same for all rows), ``rows`` (keys are neighbours) or ``any``."""
+    """``mask`` is how it lies: ``none``, ``keys`` (one for all rows), ``rows`` (keys are neighbours) or ``any``."""
     lanes, block = k.lanes, k.lanes * vectors
     blocks = (rows + (block - 1)) // block
     with k.share(batch * heads * blocks) as tile:
@@ -89,8 +90,8 @@ def attention(
         scores = turned.at(_padded(k, width) * block)
         sums = scores.at(KEYS * block)
         _turn_rows(k, q.at(b * n["q_b"] + h * n["q_h"]), turned, first, rows, width, n["q_s"], scale, vectors)
-        with k.loop(0, _padded(k, value_width) * vectors) as i:
-            sums.store(i * lanes, k.zeros(f32, lanes))
+        with k.loop(0, _padded(k, value_width) * vectors) as c:
+            sums.store(c * lanes, k.zeros(f32, lanes))
         top = [k.var(k.const(-math.inf, f32, lanes)) for _ in range(vectors)]
         total = [k.var(k.zeros(f32, lanes)) for _ in range(vectors)]
         seen = k.min(keys, first + block + past) if causal else keys
@@ -205,7 +206,7 @@ def _products(
 def _accumulate(
     k: Kernel, at: Buf, stride: Val, count: Val, width: Val, scores: Buf, sums: Buf, faded: list[Val], columns: int
 ) -> None:
-    """sums[column, row] = faded * sums + sum over keys of value * weight, ``columns`` columns of the values at a time."""
+    """sums[column, row] = faded * sums + sum over keys of value * weight, ``columns`` columns at a time."""
     lanes, vectors = k.lanes, len(faded)
     block = lanes * vectors
 

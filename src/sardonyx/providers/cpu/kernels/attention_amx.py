@@ -1,8 +1,8 @@
 """Attention on matrix tiles, from operands in bf16 parts (``split``).
 
-A unit of work is a head's block of 32 query rows. A thread's units are neighbours, and the keys and values of a head are
-split into tiles of the thread's own when its first unit comes: no step, barrier or temporary tensor is needed, and each
-thread finds its tiles in its own L2.
+A unit of work is a head's block of 32 query rows. A thread's units are neighbours, and the keys and values of a head
+are split into tiles of the thread's own when its first unit comes: no step, barrier or temporary tensor is needed, and
+each thread finds its tiles in its own L2.
 
     scores[row, key]    = q k^T                 squares of 32 x 32 along the width, from zero
     p                   = exp(scores - top)     along rows, after cap, mask and causality, in f32
@@ -165,11 +165,11 @@ class _Head:
                 key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
                 row = self.keys_at.at(key * self.given["k_s"] + step * STEP)
                 left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
-                for part, words in enumerate(_paired(k, left, right, parts, self.worst)):
-                    stage.store((r + part * HALF) * HALF, words)
+                for i, words in enumerate(_paired(k, left, right, parts, self.worst)):
+                    stage.store((i * HALF + r) * HALF, words)
             to = self.keys_tiled.at((panel * self.steps + step) * self.size + half * TILE).as_type(u32)
             with k.loop(0, parts) as part:
-                turned = transposed([stage.load((part * HALF + r) * HALF, HALF) for r in range(HALF)])
+                turned = transposed([stage.load((part * HALF + line) * HALF, HALF) for line in range(HALF)])
                 for j, words in enumerate(turned):
                     to.store(part * TILE + j * HALF, words)
 
@@ -240,14 +240,12 @@ class _Block:
             base, line = k.splat(head.base.load(r), HALF), head.scores.at(r * KEYS)
             totals = [k.var(head.total.load(r * HALF, HALF) * head.faded.load(r)), k.var(k.zeros(f32, HALF))]
             with k.loop(0, count_of(count, STEP)) as step:
-                pair = []
-                for i, total in enumerate(totals):
-                    at = step * STEP + i * HALF
-                    p = functions.exp_nonpositive(k, line.load(at, HALF) - base)
+                places = (step * STEP, step * STEP + HALF)
+                left, right = (functions.exp_nonpositive(k, line.load(at, HALF) - base) for at in places)
+                for at, p, total in zip(places, (left, right), totals, strict=True):
                     line.store(at, p)
                     total += p
-                    pair.append(p)
-                for part, words in enumerate(_paired(k, *pair, head.parts)):
+                for part, words in enumerate(_paired(k, left, right, head.parts)):
                     words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
             head.total.store(r * HALF, totals[0].get() + totals[1].get())
 
@@ -318,11 +316,11 @@ class _Adjust:
             largest = k.max(tops[0], tops[1].get()).max()
             head.base.store(r, k.max(head.top.load(r), largest))
         for half in range(2):
-            old, top = (at.load(half * HALF, HALF) for at in (head.top, head.base))
-            base = k.select(top.eq(-math.inf), 0.0, top)
+            old, new = (at.load(half * HALF, HALF) for at in (head.top, head.base))
+            base = k.select(new.eq(-math.inf), 0.0, new)
             head.faded.store(half * HALF, functions.exp_nonpositive(k, old - base))
             head.base.store(half * HALF, base)
-            head.top.store(half * HALF, top)
+            head.top.store(half * HALF, new)
 
     def _adjusted(self, s: Val, bias: Buf | None, t: Any, last: Val) -> Val:
         """``last`` is the last key that the row sees, counted from the block's first."""

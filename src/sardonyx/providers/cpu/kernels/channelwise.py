@@ -21,7 +21,7 @@ from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
-from sardonyx.providers.cpu.kernels.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
 from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Strip, ceil_div, fma
 from sardonyx.providers.cpu.steps import Ref, Step
@@ -68,7 +68,7 @@ def step(
     epilogue, more = frame.epilogue(group)
     room_nbytes = isa.l1_nbytes // 2
     numbers = {"channels": group.box[1], "per_image": per_image, "room": room_nbytes * 8 // dtype.bits}
-    flops = of_known(dims.product((frame.taps.count * (1 + (kind == PRODUCTS)), *group.box)))
+    flops = dims.known(dims.product((frame.taps.count * (1 + (kind == PRODUCTS)), *group.box))) or 0
     scratch = form.layout(isa.lanes).nbytes(1, room_nbytes)
     spec = slide(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
     args = {**frame.args(), **numbers, **extra, **more}

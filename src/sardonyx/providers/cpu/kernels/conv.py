@@ -37,8 +37,10 @@ from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, f64, i64, registe
 
 RUN, GRID, CHUNK = 256, 64, 4
 """Terms of a run; parts of work that are wanted; tiles of filters that are worth a strip of their own."""
+SHALLOW = 48
+"""Terms of a sum up to which what follows it is done in registers: of more, a way through scratch costs little."""
 SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
-"""Operations of an epilogue that is done in registers: how many at most, and which."""
+"""Operations of an epilogue that may be done so: how many at most, and which."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         return conv_depthwise.steps(group, isa, filters)
     shape = Shape.of(isa, filters)
     in_place = frame.is_row and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
-    is_short = isinstance(channels, int) and channels <= per_run(frame.taps) and _is_short(group.epilogue)
+    is_short = isinstance(channels, int) and channels * frame.taps.count <= SHALLOW and _is_short(group.epilogue)
     is_joined = frame.is_joined
     form = Form(dtype, frame.taps, shape, frame.is_unit, in_place, is_joined, is_joined and is_short)
     before, weights = _weights(group, form, isa, filters)
@@ -114,8 +116,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         **frame.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels, "filters": filters,
         "room": room_nbytes * 8 // form.dtype.bits, **more,
     }  # fmt: skip
-    flops = of_known(dims.product((2 * frame.taps.count, channels, *group.box)))
-    nbytes = of_known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8)))
+    flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8))) or 0
     spec = convolve(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
     variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
     scratch = layout.nbytes(channels, room_nbytes)

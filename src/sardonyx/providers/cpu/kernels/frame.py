@@ -15,7 +15,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Pool, View, Window
 from sardonyx.providers.cpu.dsl import Params, Val
 from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue
-from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
+from sardonyx.providers.cpu.kernels.matrices import Matrix
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import i64
 
@@ -126,7 +126,7 @@ class Frame:
     def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
         """What follows, a row of the result being the columns and channels the rows of a matrix; and its arguments."""
         extra, outputs = ([_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
-        columns = of_known(dims.mul(self.size[1], self.size[2])) if self.is_joined else self.size[2]
+        columns = self.size[1] if self.is_joined and self.size[2] == 1 else self.size[2]
         made = Epilogue(
             group.epilogue,
             tuple(Access.of(m, columns) for m in extra),
@@ -138,8 +138,8 @@ class Frame:
 
     @property
     def nbytes(self) -> Known:
-        """What is read and written once."""
-        return of_known(dims.total(_nbytes(v) for v in (self.x, *self.extra, *self.outputs)))
+        """What is read and written once; 0 where that is too long an expression."""
+        return dims.known(dims.total(_nbytes(v) for v in (self.x, *self.extra, *self.outputs))) or 0
 
 
 def _is_pointwise(window: Window) -> bool:

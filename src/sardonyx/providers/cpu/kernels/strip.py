@@ -206,7 +206,7 @@ class Strip:
             for tz in range(taps.kernel[0]) for py, ay in places_y for tx in range(each)
         ]  # fmt: skip
         columns = [k.table([s[i] for s in steps], i64) for i in range(3)]
-        with k.loop(0, len(steps) if self.layout.runs > 1 else 0) as i:
+        with k.loop(0, k.opaque(k.const(len(steps) if self.layout.runs > 1 else 0))) as i:
             plane, rows, ahead = (column.load(i) for column in columns)
             self.runs.store(i, plane * self.plane + rows * self.pitch + ahead)
         with k.either(self.is_padded) as (yes, no):
