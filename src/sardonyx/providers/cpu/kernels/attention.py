@@ -129,7 +129,7 @@ def _turn_rows(
 ) -> None:
     """Query rows to one lane each, scaled. Rows past the end repeat the last one; nobody stores their results."""
     lanes = k.lanes
-    for i in range(vectors):
+    with k.loop(0, vectors) as i:
         for t in k.tiles(width):
             loaded = []
             for r in range(lanes):
@@ -143,11 +143,15 @@ def _turn_back(
     k: Kernel, sums: Buf, out: Buf, first: Val, rows: Val, width: Val, stride: Val, inverse: list[Val]
 ) -> None:
     lanes, vectors = k.lanes, len(inverse)
-    for i, factor in enumerate(inverse):
+    factors = k.local(f32, lanes * vectors)
+    for i, v in enumerate(inverse):
+        factors.store(i * lanes, v)
+    with k.loop(0, vectors) as part:
+        factor = factors.load(part * lanes, lanes)
         for t in k.tiles(width):
-            columns = [sums.load((t.index + c) * (lanes * vectors) + i * lanes, lanes) * factor for c in range(lanes)]
+            columns = [sums.load(((t.index + c) * vectors + part) * lanes, lanes) * factor for c in range(lanes)]
             for r, v in enumerate(transposed(columns)):
-                row = first + (i * lanes + r)
+                row = first + (part * lanes + r)
                 with k.when(row < rows):
                     out.at(row * stride).store(t, v)
 
@@ -253,21 +257,22 @@ class _Adjust:
                 for i in range(self.vectors):
                     self._one(j, i, None if biases is None else biases[i])
             return
+        lanes, block = k.lanes, k.lanes * self.vectors
+        turned = k.local(f32, lanes * block)
         for t in k.tiles(self.count):
-            for i in range(self.vectors):
-                square = [self._bias(self._row(i, r).load(t)) for r in range(k.lanes)]
+            with k.loop(0, self.vectors) as part:
+                square = [self._bias(self._row(part * lanes + r).load(t)) for r in range(lanes)]
                 for c, bias in enumerate(transposed(square)):
-                    if t.mask is None:
-                        self._one(t.index + c, i, bias)
-                    else:
-                        with k.when(t.index + c < self.count):
-                            self._one(t.index + c, i, bias)
+                    turned.store(part * lanes + c * block, bias)
+            with k.loop(0, k.min(self.count - t.index, lanes)) as j:
+                for i in range(self.vectors):
+                    self._one(t.index + j, i, turned.load(j * block + i * lanes, lanes))
 
-    def _row(self, i: int, r: int) -> Buf:
+    def _row(self, r: Val) -> Buf:
         """A row of the mask, from the block's first key on; rows past the end repeat the last one."""
         k = self.k
         assert self.memory is not None and self.offset is not None and self.row_stride is not None
-        row = k.min(self.first + (i * k.lanes + r), self.rows - 1)
+        row = k.min(self.first + r, self.rows - 1)
         return self.memory.at(self.offset + row * self.row_stride + self.start)
 
     def _biases(self, j: Val) -> list[Val] | None:

@@ -15,6 +15,7 @@ thread whose next chunk is of the same block keeps the strip. Blocks follow from
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -315,15 +316,15 @@ class _Run:
                         x.set(v)
         return [[x.get() for x in row] for row in total]
 
-    def _singles(self, w: Buf) -> list[Val]:
-        """The weights of a tap, each in all lanes."""
+    def _singles(self, w: Buf) -> Iterator[Val]:
+        """The weights of a tap, each in all lanes; loaded when they are asked for, so that few are held."""
         k, lanes, rows = self.k, self.strip.lanes, self.form.shape.rows
         if self.form.shape.by_lane and rows % lanes == 0:
             vectors = [w.load(i, lanes) for i in range(0, rows, lanes)]
-            return [v.shuffle([i] * lanes) for v in vectors for i in range(lanes)]
-        return [k.splat(w.load(r), lanes) for r in range(rows)]
+            return (v.shuffle([i] * lanes) for v in vectors for i in range(lanes))
+        return (k.splat(w.load(r), lanes) for r in range(rows))
 
-    def _step(self, sums: list[list[Val]], singles: list[Val], vectors: list[Val]) -> list[list[Val]]:
+    def _step(self, sums: list[list[Val]], singles: Iterator[Val], vectors: list[Val]) -> list[list[Val]]:
         return [[fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)] for row, w in zip(sums, singles, strict=True)]
 
     def _add(self, found: list[list[Val]], v: Val) -> None:

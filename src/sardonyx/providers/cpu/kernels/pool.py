@@ -1,22 +1,219 @@
-"""Pooling over windows, one channel at a time (``channelwise``)."""
+"""Pooling over windows: the largest, or the mean, axis by axis.
+
+The rows of an image that a row of outputs sees are combined, element by element, into one row in scratch memory; runs
+of that row are then combined along it, outputs along the lanes, and finished in registers. So a window of h rows and w
+columns costs h + w combinations. The padding beside the image lies around the row in scratch. Long rows are cut into
+blocks. Means are sums, across and then along, divided by how
+many elements count, the product of a number for each axis.
+
+The grid of work is (batch, channel, plane, band of rows): each output is made in one place, in one order.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
+from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Pool
-from sardonyx.providers.cpu.kernels import channelwise
-from sardonyx.providers.cpu.kernels.frame import AXES
+from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val, kernel
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
+from sardonyx.providers.cpu.kernels.gemm import lanes_of
+from sardonyx.providers.cpu.kernels.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
+from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, i64, register_dtype
+
+MAX, MEAN = "max", "mean"
+ROW = 4096
+"""Elements of a row that are combined at a time: 16 KiB of f32."""
+TOGETHER = 8
+"""Rows that are combined in one pass, and taps along a row whose code is written out."""
+BAND = 16
+"""Rows of outputs in a part of the work."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about a pooling."""
+
+    kind: str
+    dtype: DType
+    """Of the results, in registers."""
+    taps: Taps
+    is_unit: bool
+    """Neighbours of a row are neighbours in memory."""
+
+    @property
+    def columns(self) -> int:
+        """Outputs of a block."""
+        return max(ROW // self.taps.strides[2], 1)
+
+    def pitch(self, lanes: int) -> int:
+        """Elements of a row in scratch, with those that a vector reads beyond its last output."""
+        reach = (self.taps.kernel[2] - 1) * self.taps.dilations[2]
+        return -(-((self.columns + lanes) * self.taps.strides[2] + reach + lanes) // 16) * 16
+
+    def scratch_nbytes(self, lanes: int) -> int:
+        """The combined row, and how many elements count in each of its outputs."""
+        return 2 * self.pitch(lanes) * self.dtype.bits // 8
 
 
 def steps(group: Pool, target: Target) -> list[Step]:
     if not all(isinstance(step, Apply) for step in group.epilogue.steps):
         raise NotImplemented("a reduction follows a pooling", where=", ".join(node.op_type for node in group.nodes))
-    counted: dict[str, Ref | Known | float] = {}
-    if group.kind == channelwise.MEAN:
+    frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
+    form = Form(group.kind, dtype, frame.taps, frame.is_unit)
+    epilogue, more = frame.epilogue(group)
+    args: dict[str, Ref | Known | float] = {**frame.args(), "channels": group.box[1], **more}
+    if group.kind == MEAN:
         lead = (0,) * (3 - len(group.window.pads))
         before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
-        counted |= {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
-        counted |= {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
-    return [channelwise.step(group, target.isa, group.kind, counted)]
+        args |= {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
+        args |= {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
+    flops = of_known(dims.product((sum(frame.taps.kernel), *group.box)))
+    scratch = form.scratch_nbytes(lanes_of(target.isa.lanes, dtype))
+    spec = slide(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes)]
+
+
+def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    counted = [f"{what}_{a}" for a in AXES for what in ("before", "after")] if form.kind == MEAN else []
+    return {**frame_params(x_dtype), **dict.fromkeys(("channels", *counted), i64), **epilogue.params}
+
+
+@kernel(_params)
+def slide(
+    k: Kernel, x: Buf, batch: Val, channels: Val, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any
+) -> None:
+    """``before`` and ``after`` are the parts of the padding that means count."""
+    planes, out_y, out_x = sizes(memory, "out")
+    bands, blocks = ceil_div(out_y, BAND), ceil_div(out_x, form.columns)
+    row = _Row(k, form, memory)
+    with k.share(batch * channels * planes * bands) as at:
+        band, rest = at % bands, at // bands
+        plane, rest = rest % planes, rest // planes
+        channel, image = rest % channels, rest // channels
+        start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
+        with k.loop(0, blocks) as block:
+            left = block * form.columns
+            columns = k.min(out_x - left, form.columns)
+            row.begin(left, columns)
+            with k.loop(band * BAND, k.min(out_y, (band + 1) * BAND)) as y:
+                row.across(start, plane, y)
+                finish = Finish(k, epilogue, memory, out_x, [image, plane, y])
+                for t in k.tiles(columns, row.lanes):
+                    v = row.along(t)
+                    if form.kind == MEAN:
+                        v = v / (row.counted.load(t.index, row.lanes) * row.counts(plane, y))
+                    finish.put(channel, Tile(left + t.index, t.lanes, t.mask), v)
+
+
+class _Row:
+    """A row of outputs in the making, in blocks."""
+
+    def __init__(self, k: Kernel, form: Form, memory: dict[str, Any]) -> None:
+        self.k, self.form, self.memory, self.taps = k, form, memory, form.taps
+        self.lanes = lanes_of(k.lanes, form.dtype)
+        self.neutral = lowest(form.dtype) if form.kind == MAX else 0
+        self.combined = k.scratch(form.dtype)
+        self.counted = k.scratch(form.dtype, form.pitch(self.lanes) * form.dtype.bits // 8)
+
+    def begin(self, left: Val, columns: Val) -> None:
+        """Where the image lies in the row of a block; the padding beside it, and how many columns count, are filled in."""
+        k, taps = self.k, self.taps
+        depth, height, width = sizes(self.memory, "in")
+        *_, pad = sizes(self.memory, "pad")
+        self.first = left * taps.strides[2] - pad
+        length = (columns - 1) * taps.strides[2] + ((taps.kernel[2] - 1) * taps.dilations[2] + 1)
+        self.low = k.min(k.max(-self.first, 0), length)
+        there = k.select((depth > 0) & (height > 0), k.min(width - self.first, length), 0)
+        self.high = k.max(there, self.low)
+        for start, stop in ((k.const(0), self.low), (self.high, length)):
+            with k.loop(start, stop) as i:
+                self.combined.store(i, self.neutral)
+        if self.form.kind == MEAN:
+            with k.loop(0, columns) as i:
+                self.counted.store(i, k.cast(self._count(2, left + i), self.form.dtype))
+
+    def across(self, image: Buf, plane: Val, y: Val) -> None:
+        """Combine the rows of the image that a row of outputs sees."""
+        k, taps = self.k, self.taps
+        depth, height, _ = sizes(self.memory, "in")
+        pad_z, pad_y, _ = sizes(self.memory, "pad")
+        stride_z, stride_y, stride_x = (number(self.memory, f"x_{a}") for a in AXES)
+        start = (self.first + self.low) * stride_x
+        rows: list[tuple[Buf, Val]] = []
+        for tz in range(taps.kernel[0]):
+            z = plane * taps.strides[0] + (tz * taps.dilations[0]) - pad_z
+            for ty in range(taps.kernel[1]):
+                at = y * taps.strides[1] + (ty * taps.dilations[1]) - pad_y
+                is_there = (z >= 0) & (z < depth) & (at >= 0) & (at < height)
+                rows.append((image.at(start + k.select(is_there, z * stride_z + at * stride_y, 0)), is_there))
+        for i in range(0, len(rows), TOGETHER):
+            self._combine_rows(rows[i : i + TOGETHER], stride_x, is_first=i == 0)
+
+    def _combine_rows(self, rows: list[tuple[Buf, Val]], stride: Val, *, is_first: bool) -> None:
+        """A row that is padding is read as the image's first, and what was read is not used."""
+        k, to, count = self.k, self.combined.at(self.low), self.high - self.low
+
+        def combined(i: Val, lanes: int) -> Val:
+            missing = k.const(self.neutral, self.form.dtype, lanes)
+            at = i if self.form.is_unit else i * stride
+            seen = [] if is_first else [to.load(i, lanes)]
+            seen += [k.select(is_there, row.load(at, lanes), missing) for row, is_there in rows]
+            return reduce(self._combine, seen)
+
+        done = k.const(0)
+        for lanes in (2 * self.lanes, self.lanes, 1) if self.form.is_unit else (1,):
+            stop = done + (count - done) // lanes * lanes
+            with k.loop(done, stop, lanes) as i:
+                to.store(i, combined(i, lanes))
+            done = stop
+
+    def along(self, t: Tile) -> Val:
+        """Combine runs of the row; outputs that do not exist are made of what happens to lie there."""
+        k, taps = self.k, self.taps
+        count, step = taps.kernel[2], taps.strides[2]
+        here = self.combined.at(t.index * step)
+        if count <= TOGETHER:
+            return reduce(self._combine, [self._every(here.at(tap * taps.dilations[2])) for tap in range(count)])
+        found = k.var(self._every(here))
+        with k.loop(1, count) as tap:
+            found.set(self._combine(found.get(), self._every(here.at(tap * taps.dilations[2]))))
+        return found.get()
+
+    def _every(self, at: Buf) -> Val:
+        """A vector of elements that lie a stride apart."""
+        k, lanes, step = self.k, self.lanes, self.taps.strides[2]
+        if step == 1:
+            return at.load(0, lanes)
+        if step == 2:
+            return at.load(0, lanes).shuffle(range(0, 2 * lanes, 2), at.load(lanes, lanes))
+        return at.gather(k.iota(i64, lanes) * step)
+
+    def _combine(self, a: Val, b: Val) -> Val:
+        return extreme(self.k, a, b, largest=True) if self.form.kind == MAX else a + b
+
+    def counts(self, plane: Val, y: Val) -> Val:
+        """How many rows count for a row of outputs."""
+        return self.k.cast(self._count(0, plane) * self._count(1, y), self.form.dtype)
+
+    def _count(self, axis: int, place: Val) -> Val:
+        """How many taps of the output at ``place`` count along an axis."""
+        k, name, taps = self.k, AXES[axis], self.taps
+        size, pad, before, after = (number(self.memory, f"{w}_{name}") for w in ("in", "pad", "before", "after"))
+        first = place * taps.strides[axis] - pad
+
+        def below(limit: Val) -> Val:
+            """Taps before an index."""
+            reach = k.max(limit - first, 0) + (taps.dilations[axis] - 1)
+            return k.min(reach // taps.dilations[axis], taps.kernel[axis])
+
+        return below(size + after) - below(-before)
