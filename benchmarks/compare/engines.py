@@ -72,7 +72,9 @@ class Sardonyx(OrtShaped):
             raise Unavailable(f"this machine only emulates {isa}")
         super().__init__(package, path, threads, **({"precision": precision} if takes else {}))
         counts = self._session.explain().counts()
-        self.about = {"nodes": {provider: sum(ops.values()) for provider, ops in counts.items()}}
+        packed = sum(getattr(e, "packed_nbytes", 0) for _, e in self._session._sess.engine.parts.compiled)
+        nodes = {provider: sum(ops.values()) for provider, ops in counts.items()}
+        self.about = {"nodes": nodes, "packed_nbytes": packed}
 
 
 def _runs_natively(isa: str) -> bool:

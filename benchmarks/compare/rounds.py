@@ -130,7 +130,8 @@ def _derived(case: Case, contestants: Sequence[Contestant], result: dict[str, An
         entry["share"] = least / entry["median_s"]
         if case.steps:
             itemsize = 2 if entry["precision"] == "medium" else 4
-            entry["reading_s"] = cost["weights"] * itemsize / result["limits"]["read_nbytes"]
+            nbytes = entry.get("packed_nbytes") or cost["weights"] * itemsize
+            entry["reading_s"] = nbytes / result["limits"]["read_nbytes"]
     ratios: dict[str, dict[str, Any]] = {}
     for ours in (c for c in contestants if c.is_ours):
         against = {}

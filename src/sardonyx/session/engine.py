@@ -71,7 +71,7 @@ class Engine:
         self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
         self.overridable = [v for v in model.graph.inputs if v.overridable]
         self._explanation = explanation
-        self._parts = parts
+        self.parts = parts
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
         self._names = tuple(v.name for v in model.graph.inputs)
         self._weights_nbytes = weights_nbytes
@@ -85,7 +85,7 @@ class Engine:
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self._names)]
         held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))
         try:
-            results = (self._whole or self._parts).run(args, context)
+            results = (self._whole or self.parts).run(args, context)
         finally:
             limits.release(held)
         picked = [results[self._positions[name]] for name in wanted]

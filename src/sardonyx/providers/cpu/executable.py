@@ -25,6 +25,7 @@ from sardonyx.providers.cpu.dsl import Code, Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import Frame, Plan, Shape
 from sardonyx.providers.cpu.profile import Recorder, main_node
+from sardonyx.providers.cpu.steps import Packed
 from sardonyx.providers.cpu.table import Table
 from sardonyx.providers.cpu.threads import Settings, Team, team_for, ticks_per_second
 from sardonyx.providers.cpu.threads import now as ticks_now
@@ -166,6 +167,11 @@ class CpuExecutable:
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
         return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
+
+    @property
+    def packed_nbytes(self) -> int:
+        """What the constants take that were packed for kernels: about what a run reads of them."""
+        return sum(a.nbytes for s, a in zip(self.table.constants, self._kept, strict=True) if isinstance(s, Packed))
 
     def _memory(self, shape: Shape) -> Memory:
         plan = shape.plan

@@ -96,15 +96,15 @@ def slide(
     planes, out_y, out_x = sizes(memory, "out")
     bands, blocks = ceil_div(out_y, BAND), ceil_div(out_x, form.columns)
     row = _Row(k, form, memory)
-    with k.share(batch * channels * planes * bands) as at:
-        band, rest = at % bands, at // bands
-        plane, rest = rest % planes, rest // planes
-        channel, image = rest % channels, rest // channels
-        start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
-        with k.loop(0, blocks) as block:
-            left = block * form.columns
-            columns = k.min(out_x - left, form.columns)
-            row.begin(left, columns)
+    with k.loop(0, blocks) as block:
+        left = block * form.columns
+        columns = k.min(out_x - left, form.columns)
+        row.begin(left, columns)
+        with k.share(batch * channels * planes * bands) as at:
+            band, rest = at % bands, at // bands
+            plane, rest = rest % planes, rest // planes
+            channel, image = rest % channels, rest // channels
+            start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
             with k.loop(band * BAND, k.min(out_y, (band + 1) * BAND)) as y:
                 row.across(start, plane, y)
                 finish = Finish(k, epilogue, memory, out_x, [image, plane, y])
@@ -148,16 +148,30 @@ class _Row:
         depth, height, _ = sizes(self.memory, "in")
         pad_z, pad_y, _ = sizes(self.memory, "pad")
         stride_z, stride_y, stride_x = (number(self.memory, f"x_{a}") for a in AXES)
-        start = (self.first + self.low) * stride_x
+        start = image.at((self.first + self.low) * stride_x)
         rows: list[tuple[Buf, Val]] = []
         for tz in range(taps.kernel[0]):
             z = plane * taps.strides[0] + (tz * taps.dilations[0]) - pad_z
             for ty in range(taps.kernel[1]):
                 at = y * taps.strides[1] + (ty * taps.dilations[1]) - pad_y
                 is_there = (z >= 0) & (z < depth) & (at >= 0) & (at < height)
-                rows.append((image.at(start + k.select(is_there, z * stride_z + at * stride_y, 0)), is_there))
+                place = k.select(is_there, z * stride_z + at * stride_y, 0)
+                rows.append((start.at(place), is_there))
+        if self.form.kind == MAX:
+            rows = self._only_there(rows)
         for i in range(0, len(rows), TOGETHER):
             self._combine_rows(rows[i : i + TOGETHER], stride_x, is_first=i == 0)
+
+    def _only_there(self, rows: list[tuple[Buf, Val]]) -> list[tuple[Buf, Val]]:
+        """Rows of which one may be another's double, which does not change what is largest, but none is padding.
+
+        If all are, the first says so.
+        """
+        k = self.k
+        there, is_any = rows[0]
+        for row, is_there in rows[1:]:
+            there, is_any = k.choose(is_any, there, row), is_any | is_there
+        return [(k.choose(is_there, row, there), is_any) for row, is_there in rows]
 
     def _combine_rows(self, rows: list[tuple[Buf, Val]], stride: Val, *, is_first: bool) -> None:
         """A row that is padding is read as the image's first, and what was read is not used."""
@@ -166,9 +180,13 @@ class _Row:
         def combined(i: Val, lanes: int) -> Val:
             missing = k.const(self.neutral, self.form.dtype, lanes)
             at = i if self.form.is_unit else i * stride
-            seen = [] if is_first else [to.load(i, lanes)]
-            seen += [k.select(is_there, row.load(at, lanes), missing) for row, is_there in rows]
-            return reduce(self._combine, seen)
+            seen = [row.load(at, lanes) for row, _ in rows]
+            if self.form.kind == MEAN:
+                seen = [k.select(is_there, v, missing) for v, (_, is_there) in zip(seen, rows, strict=True)]
+            found = reduce(self._combine, seen)
+            if self.form.kind == MAX:
+                found = k.select(rows[0][1], found, missing)
+            return found if is_first else self._combine(to.load(i, lanes), found)
 
         done = k.const(0)
         for lanes in (2 * self.lanes, self.lanes, 1) if self.form.is_unit else (1,):
