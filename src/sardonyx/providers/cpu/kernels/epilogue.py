@@ -85,7 +85,15 @@ class Finish:
         self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
 
     def tile(
-        self, sums: Buf, stride: Operand, row: Val, rows: Operand, column: Val, columns: Val, *, width: int | None = None
+        self,
+        sums: Buf,
+        stride: Operand,
+        row: Val,
+        rows: Operand,
+        column: Val,
+        columns: Val,
+        *,
+        width: int | None = None,
     ) -> None:
         """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j).
 
