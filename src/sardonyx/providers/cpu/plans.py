@@ -72,7 +72,8 @@ class Shape:
         self._pooled = any(nbytes >= memory.POOLED_FROM for _, _, nbytes in self.outputs)
         self.flops, self.traffic = values[table.flops], values[table.traffic]
         seconds = self.flops * (1 / FLOPS_PER_SECOND) + self.traffic * (1 / BYTES_PER_SECOND)
-        total = float(seconds.sum())
+        # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
+        total = max(float(seconds.sum()), plan.arena_nbytes / BYTES_PER_SECOND)
         self.threads = threads if total > ALONE_S else 1
         self.slices = _slices(seconds) if total > SLICE_S else [(0, len(table.steps))]
 
