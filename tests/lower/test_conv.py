@@ -32,7 +32,8 @@ CASES = {
         "a = Conv(x, k, b) y = Tanh(a)", IMAGE, "float[n,6,p,q] a, float[n,6,p,q] y", ["Convolution(Conv Tanh)"]
     ),
     "in channels last order": (
-        "a = Conv(x, k) y = Transpose<perm = [0, 2, 3, 1]>(a)", IMAGE, "float[n,p,q,6] y", ["Convolution(Conv Transpose)"]
+        "a = Conv(x, k) y = Transpose<perm = [0, 2, 3, 1]>(a)", IMAGE, "float[n,p,q,6] y",
+        ["Convolution(Conv Transpose)"],
     ),
     "a reduction stays apart": (
         "a = Conv(x, k) y = GlobalAveragePool(a)", IMAGE, "float[n,6,1,1] y",
@@ -49,7 +50,12 @@ CASES = {
         "float[n,4,h,w] x, float[6,2,3,3] k", "float[n,6,p,q] y", ["Convolution(Conv)"],
     ),
     "halves": ("y = Conv(x, k)", "float16[n,4,h,w] x, float16[6,4,3,3] k", "float16[n,6,p,q] y", ["Convolution(Conv)"]),
-    "one axis": ("y = Conv<pads = [1, 1]>(x, k)", "float[n,4,w] x, float[6,4,3] k", "float[n,6,w] y", ["Convolution(Conv)"]),
+    "one axis": (
+        "y = Conv<pads = [1, 1]>(x, k)", "float[n,4,w] x, float[6,4,3] k", "float[n,6,w] y", ["Convolution(Conv)"]
+    ),
+    "one window": (
+        "y = AveragePool<kernel_shape = [3, 5]>(x)", "float[n,4,3,5] x", "float[n,4,1,1] y", ["Loop(AveragePool)"]
+    ),
     "largest": (
         "a = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x) y = Relu(a)",
         "float[n,4,h,w] x", "float[n,4,p,q] y", ["Pool(MaxPool Relu)"],
@@ -94,7 +100,8 @@ REFUSED = {
     "bias": ("y = Conv(x, k, b)", "float[1,4,9,9] x, float[6,4,3,3] k, float[5] b", "float[1,6,7,7] y", "bias"),
     "window": ("y = MaxPool<kernel_shape = [9, 9]>(x)", "float[1,4,5,5] x", "float[1,4,p,q] y", "is less than 0"),
     "places": (
-        "y, i = MaxPool<kernel_shape = [2, 2]>(x)", "float[1,4,5,5] x", "float[1,4,4,4] y, int64[1,4,4,4] i", "where the largest"
+        "y, i = MaxPool<kernel_shape = [2, 2]>(x)", "float[1,4,5,5] x", "float[1,4,4,4] y, int64[1,4,4,4] i",
+        "where the largest",
     ),
 }  # fmt: skip
 

@@ -154,7 +154,8 @@ class Contraction:
 class Window:
     """What an output sees of an image: at p, along each spatial axis, elements p * stride + tap * dilation - pad.
 
-    Elements that the image does not have are padding. How much of it lies behind the image follows from the sizes.
+    Elements that the image does not have are padding. How much of it lies behind the image follows from the sizes. A
+    pad below 0 leaves out elements of the image.
     """
 
     kernel: tuple[int, ...]

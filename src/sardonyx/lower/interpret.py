@@ -165,49 +165,43 @@ def _finish(memory: _Memory, group: Contraction | Convolution | Pool, result: Ar
         target[...] = result.astype(target.dtype)
 
 
-def _taps(
-    memory: _Memory, window: Window, x: Array, out: View, padding: Any
-) -> Iterator[tuple[tuple[int, ...], Array]]:
+def _taps(memory: _Memory, window: Window, x: Array, out: View, padding: Any) -> Iterator[Array]:
     """What each tap of a window sees: (batch, channels, *spatial of the result)."""
-    size = tuple(map(memory.size, out.shape[2:]))
-    pads = tuple(map(memory.size, window.pads))
-    axes = list(zip(size, pads, window.kernel, window.strides, window.dilations, strict=True))
-    ends = [max(0, (n - 1) * s + (k - 1) * d + 1 - p - have) for (n, p, k, s, d), have in zip(axes, x.shape[2:])]
-    room = [(0, 0), (0, 0), *((p, end) for (_, p, *_), end in zip(axes, ends, strict=True))]
-    padded = np.pad(x, room, constant_values=padding)
+    count, pads = ([memory.size(d) for d in sizes] for sizes in (out.shape[2:], window.pads))
+    axes = list(zip(count, pads, window.kernel, window.strides, window.dilations, x.shape[2:], strict=True))
+    ends = [max(0, (n - 1) * s + (k - 1) * d + 1 - p - have) for n, p, k, s, d, have in axes]
+    room = [(max(p, 0), end) for p, end in zip(pads, ends, strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *room], constant_values=padding)
     for tap in np.ndindex(window.kernel):
-        cut = [slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, _, _, s, d) in zip(tap, axes, strict=True)]
-        yield (
-            tap,
-            padded[(slice(None), slice(None), *cut)] if 0 not in size else np.empty((*x.shape[:2], *size), x.dtype),
-        )
+        places = [np.arange(n) * s + t * d + max(-p, 0) for t, (n, p, _, s, d, _) in zip(tap, axes, strict=True)]
+        yield padded[np.ix_(range(x.shape[0]), range(x.shape[1]), *places)]
 
 
 def _convolution(memory: _Memory, group: Convolution) -> None:
     x, w, out = _wide(memory.at(group.x)), _wide(memory.at(group.w)), group.outputs[0]
     filters, each = len(w) // group.groups, w.shape[1]
     total = np.zeros(tuple(map(memory.size, out.shape)), x.dtype)
-    for tap, seen in _taps(memory, group.window, x, out, 0):
+    for at, seen in enumerate(_taps(memory, group.window, x, out, 0)):
         for g in range(group.groups):
-            mine = w[(slice(g * filters, (g + 1) * filters), slice(None), *tap)]
+            mine = w[g * filters : (g + 1) * filters, :].reshape(filters, each, -1)[:, :, at]
             part = np.tensordot(mine, seen[:, g * each : (g + 1) * each], (1, 1)).swapaxes(0, 1)
             total[:, g * filters : (g + 1) * filters] += part
     _finish(memory, group, total)
 
 
 def _pool(memory: _Memory, group: Pool) -> None:
-    x, out = _wide(memory.at(group.x)), group.outputs[0]
+    x, out, window = _wide(memory.at(group.x)), group.outputs[0], group.window
     if group.kind == "max":
         lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-        _finish(memory, group, reduce(np.maximum, (v for _, v in _taps(memory, group.window, x, out, lowest))))
+        _finish(memory, group, reduce(np.maximum, _taps(memory, window, x, out, lowest)))
         return
+    total = reduce(np.add, _taps(memory, window, x, out, 0))
     ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if group.ends is not None:
-        pads = zip(map(memory.size, group.window.pads), map(memory.size, group.ends), strict=True)
-        ones = np.ones((1, 1, *(n + p + e for n, (p, e) in zip(x.shape[2:], pads, strict=True))), x.dtype)
-    window = group.window if group.ends is None else replace(group.window, pads=(0,) * len(group.ends))
-    total = sum(v for _, v in _taps(memory, group.window, x, out, 0))
-    _finish(memory, group, total / sum(v for _, v in _taps(memory, window, ones, out, 0)))
+        pads = [(memory.size(p), memory.size(e)) for p, e in zip(window.pads, group.ends, strict=True)]
+        ones = np.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
+        window = replace(window, pads=(0,) * len(pads))
+    _finish(memory, group, total / reduce(np.add, _taps(memory, window, ones, out, 0)))
 
 
 def _attention(memory: _Memory, group: Attention) -> None:
@@ -257,5 +251,6 @@ def _fill(memory: _Memory, group: Fill) -> None:
 
 
 _RUN: dict[type[Group], Any] = {
-    Loop: _loop, Contraction: _contraction, Convolution: _convolution, Pool: _pool, Attention: _attention, Gather: _gather, Fill: _fill
+    Loop: _loop, Contraction: _contraction, Convolution: _convolution, Pool: _pool, Attention: _attention,
+    Gather: _gather, Fill: _fill,
 }  # fmt: skip

@@ -60,11 +60,15 @@ def _rounded_up(size: Dim, span: Dim, reach: Dim, stride: int, before: int, arou
 def _conv_transpose(node: Node, content: Content) -> Result:
     x, w, attrs = shaped(node), shaped(node, 1), node.attrs
     rank = len(x) - 2
-    if attrs.get("output_shape") or attrs.get("auto_pad", "NOTSET") != "NOTSET":
-        raise Undecided
+    auto, given = attrs.get("auto_pad", "NOTSET"), attrs.get("output_shape")
     kernel, pads = attrs.get("kernel_shape") or w[2:], attrs.get("pads") or [0] * (2 * rank)
     strides, dilations, more = (attrs.get(key) or [default] * rank for key, default in _STEPS)
     out: list[Dim] = [x[0], dims.mul(w[1], attrs.get("group", 1))]
+    if given or auto.startswith("SAME"):
+        sizes = given[-rank:] if given else [dims.mul(size, s) for size, s in zip(x[2:], strides, strict=True)]
+        return [like(tensor(node), (*out, *sizes))]
+    if auto == "VALID":
+        pads = [0] * (2 * rank)
     for i, size in enumerate(x[2:]):
         reach = dims.mul(dims.sub(kernel[i], 1), dilations[i])
         whole = dims.total((dims.mul(dims.sub(size, 1), strides[i]), reach, 1 + more[i]))

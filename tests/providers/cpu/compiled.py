@@ -9,9 +9,9 @@ import numpy as np
 from sardonyx.lower.build import Lowered
 from sardonyx.lower.groups import Storage
 from sardonyx.lower.interpret import bind
-from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.compile import steps_of
 from sardonyx.providers.cpu.constants import content
+from sardonyx.providers.cpu.isa import Isa, named
 from sardonyx.providers.cpu.steps import Target
 from tests.lower.agree import lowered, parse
 from tests.providers.cpu.running import Array, Memory
@@ -30,8 +30,9 @@ class _Arrays(Memory):
 class Compiled:
     """A graph as steps for one chip."""
 
-    def __init__(self, body: str, inputs: str, outputs: str, cpu: str | None = None) -> None:
-        self.isa = isa.named(cpu)
+    def __init__(self, body: str, inputs: str, outputs: str, cpu: str | None = None, *, isa: Isa | None = None) -> None:
+        """For a chip by name, the host's by default, or for an instruction set."""
+        self.isa = isa or named(cpu)
         self.lowered: Lowered = lowered(parse(body, inputs, outputs))
         self.steps = [step for group in self.lowered.groups for step in steps_of(group, Target(self.isa), {})]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.providers.cpu import isa
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -151,6 +152,22 @@ def test_against_onnx(name: str) -> None:
         np.testing.assert_array_equal(again, got)
 
 
+@pytest.mark.parametrize(
+    ("case", "elements"),
+    [
+        (Case((1, 2, 12, 108), (9, 2, 4, 4), "strides = [4, 4]"), 2 * 16 * 81),
+        (Case((1, 300, 5, 33), (4, 300, 1, 1)), 300 * 64),
+        (Case((1, 60, 9, 70), (9, 60, 3, 3), "pads = [1, 1, 1, 1]"), 60 * 3 * 73),
+    ],
+)
+def test_blocks_stay_inside_their_scratch(case: Case, elements: int) -> None:
+    """With a cache that a strip fills to the last element before its parts are aligned."""
+    feeds = case.feeds()
+    small = replace(isa.named(None), l2_nbytes=2 * 4 * elements)
+    (got,) = Compiled(*graph(case), isa=small).run(list(feeds.values()), checked=True)
+    assert_close(got, expected(case, feeds), case)
+
+
 SLICE = ("pointwise, whole vectors", "3x3", "3x3, stride and dilation", "patches", "groups", "depthwise, stride 2")
 
 
@@ -243,3 +260,16 @@ def test_a_window_larger_than_the_image_is_refused() -> None:
     compiled = Compiled("y = Conv(x, w)", "float[1,2,h,9] x, float[3,2,5,5] w", "float[1,3,p,5] y")
     with pytest.raises(InvalidArgument, match="larger than the padded image"):
         compiled.run([np.zeros((1, 2, 4, 9), "f"), np.zeros((3, 2, 5, 5), "f")])
+
+
+@pytest.mark.parametrize("attributes", ["strides = [2, 2]", "strides = [2, 3], pads = [1, 0, 0, 2]"])
+def test_transposed(attributes: str) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 4, 5, 6)).astype("f")
+    numbers = ", ".join(f"{v:.3f}" for v in rng.standard_normal(4 * 5 * 3 * 3))
+    body = f"w = Constant<value = float[4,5,3,3] {{{numbers}}}>() y = ConvTranspose<{attributes}>(x, w)"
+    inputs, outputs = "float[2,4,5,6] x", "float[2,c,p,q] y"
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    (want,) = ReferenceEvaluator(onnx.parser.parse_model(text)).run(None, {"x": x})
+    (got,) = Compiled(body, inputs, outputs).run([x], threads=2)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

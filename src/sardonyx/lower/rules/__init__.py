@@ -4,6 +4,7 @@ from sardonyx.lower.rules import (
     attention,
     contract,
     conv,
+    conv_transpose,
     create,
     gather,
     join,
@@ -15,5 +16,6 @@ from sardonyx.lower.rules import (
 )
 
 __all__ = [
-    "attention", "contract", "conv", "create", "gather", "join", "movement", "norm", "pointwise", "pool", "reduce"
+    "attention", "contract", "conv", "conv_transpose", "create", "gather", "join", "movement", "norm", "pointwise",
+    "pool", "reduce",
 ]  # fmt: skip

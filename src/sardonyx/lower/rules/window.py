@@ -26,7 +26,7 @@ def window_of(
         raise Refused(f"{what} of {len(kernel)} taps over {rank} axes is not compiled")
     if min(kernel) < 1 or math.prod(kernel) > MAX_TAPS:
         raise Refused(f"{what}: the window does not have 1 to {MAX_TAPS} elements")
-    strides, dilations = (_per_axis(node, name, rank) for name in ("strides", "dilations"))
+    strides, dilations = (per_axis(node, name, rank) for name in ("strides", "dilations"))
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     auto = node.attrs.get("auto_pad", "NOTSET")
     before: tuple[Known, ...]
@@ -40,16 +40,21 @@ def window_of(
     elif auto not in ("NOTSET", "VALID"):
         raise Refused(f"{what}: auto_pad {auto!r} is not known")
     else:
-        pads = (node.attrs.get("pads") if auto != "VALID" else None) or [0] * (2 * rank)
-        if len(pads) != 2 * rank or min(pads) < 0:
-            raise Refused(f"{what}: the pads are not two numbers of at least 0 for each axis")
-        before, after = tuple(pads[:rank]), tuple(pads[rank:])
+        before, after = pads_of(node, rank)
         for size, b, a, r in zip(sizes, before, after, reach, strict=True):
             low.require_least(f"{what}: the window is larger than the padded image", sub(add(size, add(b, a)), r), 0)
     return Window(tuple(kernel), strides, dilations, before), after
 
 
-def _per_axis(node: Node, name: str, rank: int) -> tuple[int, ...]:
+def pads_of(node: Node, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The pads before and behind the image that a node without automatic ones states."""
+    pads = (node.attrs.get("pads") if node.attrs.get("auto_pad", "NOTSET") != "VALID" else None) or [0] * (2 * rank)
+    if len(pads) != 2 * rank or min(pads) < 0:
+        raise Refused(f"{node.op_type}: the pads are not two numbers of at least 0 for each axis")
+    return tuple(pads[:rank]), tuple(pads[rank:])
+
+
+def per_axis(node: Node, name: str, rank: int) -> tuple[int, ...]:
     given = tuple(node.attrs.get(name) or (1,) * rank)
     if len(given) != rank or min(given) < 1:
         raise Refused(f"{node.op_type}: {name} is not one positive number for each axis")

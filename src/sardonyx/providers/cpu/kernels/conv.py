@@ -9,8 +9,10 @@ the runs added in order: the same for every block, tile and thread count.
 
 **Cache blocking.** A block is the strip of some rows of outputs over all channels of a group; it takes half of L2. For
 one tile of filters after the other, the weights of a run (``RUN`` * MR elements, in L1) meet all outputs of the block,
-whose sums lie in scratch. The grid of work is (batch, group, plane, block, chunk of filters); a
-thread whose next chunk is of the same block keeps the strip. Blocks follow from sizes and caches, chunks from sizes.
+whose sums lie in scratch. Meanwhile the lines that the next tile of outputs reads are fetched into L1. The grid of work
+is (batch, group, plane, block, chunk of filters); a thread whose next chunk is of the same block keeps the strip.
+Blocks follow from sizes and caches, chunks from sizes. With few filters, images under windows of one tap are read where
+they lie.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class Shape:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return (self.vectors, 1) if self.vectors <= 3 else (self.vectors, 2, 1)
+        return tuple(dict.fromkeys((self.vectors, 2, 1)))
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,10 @@ class _Run:
         return (k.splat(w.load(r), lanes) for r in range(rows))
 
     def _step(self, sums: list[list[Val]], singles: Iterator[Val], vectors: list[Val]) -> list[list[Val]]:
-        return [[fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)] for row, w in zip(sums, singles, strict=True)]
+        return [
+            [fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)]
+            for row, w in zip(sums, singles, strict=True)
+        ]
 
     def _add(self, found: list[list[Val]], v: Val) -> None:
         """Add a run to the sums of those before it."""
@@ -339,4 +344,3 @@ class _Run:
                         for j, x in enumerate(row):
                             at = r * pitch + j * lanes
                             into.store(at, into.load(at, lanes) + x if is_later else x)
-

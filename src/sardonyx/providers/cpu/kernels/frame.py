@@ -41,8 +41,10 @@ class Taps:
         neighbouring outputs see neighbours.
         """
         s = self.strides[axis]
-        at = [t * self.dilations[axis] for t in range(self.kernel[axis])]
-        return [(self.phases(axis).index(i % s), i // s) for i in at]
+        number = {phase: i for i, phase in enumerate(self.phases(axis))}
+        return [
+            (number[at % s], at // s) for at in range(0, self.kernel[axis] * self.dilations[axis], self.dilations[axis])
+        ]
 
     def phases(self, axis: int) -> list[int]:
         """The phases that taps see."""
@@ -55,7 +57,9 @@ class Taps:
     @property
     def is_patch(self) -> bool:
         """Whether no two taps are of one phase: windows do not overlap."""
-        return all(d == 1 and k <= s for k, s, d in zip(self.kernel[1:], self.strides[1:], self.dilations[1:], strict=True))
+        return all(
+            d == 1 and k <= s for k, s, d in zip(self.kernel[1:], self.strides[1:], self.dilations[1:], strict=True)
+        )
 
     @property
     def planes(self) -> int:
@@ -177,5 +181,3 @@ def sizes(memory: Mapping[str, object], what: str) -> list[Val]:
     found = [memory[f"{what}_{name}"] for name in AXES]
     assert all(isinstance(v, Val) for v in found)
     return [v for v in found if isinstance(v, Val)]
-
-

@@ -33,8 +33,8 @@ from sardonyx.providers.cpu.values import Buf, i64, register_dtype
 MAX, MEAN = "max", "mean"
 ROW = 4096
 """Elements of a row that are combined at a time: 16 KiB of f32."""
-TOGETHER = 8
-"""Rows that are combined in one pass, and taps along a row whose code is written out."""
+TOGETHER, WRITTEN = 8, 16
+"""Rows that are combined in one pass; taps along a row up to which their code is written out."""
 BAND = 16
 """Rows of outputs in a part of the work."""
 
@@ -126,7 +126,7 @@ class _Row:
         self.counted = k.scratch(form.dtype, form.pitch(self.lanes) * form.dtype.bits // 8)
 
     def begin(self, left: Val, columns: Val) -> None:
-        """Where the image lies in the row of a block; the padding beside it, and how many columns count, are filled in."""
+        """Find where the image lies in a block's row, and fill in the padding beside it and how many columns count."""
         k, taps = self.k, self.taps
         depth, height, width = sizes(self.memory, "in")
         *_, pad = sizes(self.memory, "pad")
@@ -200,7 +200,7 @@ class _Row:
         k, taps = self.k, self.taps
         count, step = taps.kernel[2], taps.strides[2]
         here = self.combined.at(t.index * step)
-        if count <= TOGETHER:
+        if count <= WRITTEN:
             return reduce(self._combine, [self._every(here.at(tap * taps.dilations[2])) for tap in range(count)])
         found = k.var(self._every(here))
         with k.loop(1, count) as tap:

@@ -81,10 +81,10 @@ class Layout:
         return self.sums_at + self.rows * self.pitch * self.dtype.bits // 8
 
     def nbytes(self, channels: Known, room_nbytes: int) -> Known:
-        """With strips of ``room_nbytes``, or of what the least block needs."""
+        """With strips of ``room_nbytes``, or of what the least block needs, and what rounding adds to either."""
         size, high = self.dtype.bits // 8, self.taps.planes * (1 + self.taps.reach(1))
         least = dims.mul(channels, high * (LEAST + self.taps.reach(2)) * size)
-        slack = dims.mul(channels, (high * LINE + 2 * LINE) * size)
+        slack = dims.mul(channels, (high + 2 * self.taps.planes + 2) * LINE * size)
         return of_known(dims.total((self.strip_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
 
 
@@ -112,7 +112,14 @@ class Strip:
     """The strip of one block."""
 
     def __init__(
-        self, k: Kernel, layout: Layout, memory: Mapping[str, Any], blocks: Blocks, block: Val, *, is_padded: bool = False
+        self,
+        k: Kernel,
+        layout: Layout,
+        memory: Mapping[str, Any],
+        blocks: Blocks,
+        block: Val,
+        *,
+        is_padded: bool = False,
     ) -> None:
         """``is_padded`` begins every row with a vector, whatever that wastes."""
         self.k, self.layout, self.taps, self.memory = k, layout, layout.taps, memory
@@ -140,7 +147,7 @@ class Strip:
         self.elements = k.scratch(layout.dtype, layout.strip_at)
 
     def borrow(self, image: Buf, distance: Val, condition: Val) -> None:
-        """Where the condition holds, read the images themselves, which lie this far apart; nothing is to be filled then."""
+        """Where the condition holds, read the images themselves, which lie this far apart, and fill in nothing."""
         self.is_borrowed = condition
         self.elements = self.k.choose(condition, image, self.elements)
         self.channel = self.plane = self.k.select(condition, distance, self.channel)
@@ -200,10 +207,10 @@ class Strip:
         inner = self.layout.inner
         nx, ny = len(taps.phases(2)), len(taps.phases(1))
         places_y, places_x = taps.places(1), taps.places(2)
-        each = taps.kernel[2] // inner
+        begins = [(0, 0)] if inner > 1 else places_x
         steps = [
-            (((tz * ny + py) * nx + (0 if inner > 1 else places_x[tx][0])), ay, 0 if inner > 1 else places_x[tx][1])
-            for tz in range(taps.kernel[0]) for py, ay in places_y for tx in range(each)
+            ((tz * ny + py) * nx + px, down, ahead)
+            for tz in range(taps.kernel[0]) for py, down in places_y for px, ahead in begins
         ]  # fmt: skip
         columns = [k.table([s[i] for s in steps], i64) for i in range(3)]
         with k.loop(0, k.opaque(k.const(len(steps) if self.layout.runs > 1 else 0))) as i:
@@ -273,12 +280,9 @@ class _Row:
         lanes = self.strip.lanes
         if self.step == 1:
             return source.load(i, lanes)
-        one, two = source.load(i * 2, lanes), source.load(i * 2 + lanes - int(is_last), lanes)
-        odd = int(is_last)
-        half = lanes // 2
-        picked = [*range(0, lanes, 2), *range(lanes + odd, 2 * lanes, 2)]
-        assert len(picked) == 2 * half
-        return one.shuffle(picked, two)
+        back = int(is_last)
+        one, two = source.load(i * 2, lanes), source.load(i * 2 + lanes - back, lanes)
+        return one.shuffle([*range(0, lanes, 2), *range(lanes + back, 2 * lanes, 2)], two)
 
 
 def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:

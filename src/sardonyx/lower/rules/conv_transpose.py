@@ -1,0 +1,111 @@
+"""Transposed convolutions, as one convolution for each phase of the strides.
+
+Outputs whose indices leave the same rest when divided by the stride see the same taps, at neighbouring elements of the
+image: each such phase is a plain convolution with some of the taps, turned around, into every stride-th element of the
+result. Nothing is multiplied with zeros that were put in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.graph import Node
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.groups import Convolution, View, Window
+from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.rules.conv import per_channel
+from sardonyx.lower.rules.reduce import apply, plus
+from sardonyx.lower.rules.window import MAX_AXES, pads_of, per_axis
+from sardonyx.lower.sizes import Refused, certain, sub
+
+Array = np.ndarray[Any, Any]
+MAX_PHASES = 64
+
+
+@rule("ConvTranspose")
+def conv_transpose(low: Lowering, node: Node) -> None:
+    x, w, attrs = low.view(low.input(0)), low.input(1), node.attrs
+    rank = len(x.shape) - 2
+    if not x.dtype.is_float or rank < 1 or rank > MAX_AXES:
+        raise Refused(f"ConvTranspose of {x.dtype} over {rank} axes is not compiled")
+    if w.const is None or len(w.const.shape) != len(x.shape):
+        raise Refused("ConvTranspose: the weights are not a constant of the image's rank")
+    channels, kernel, groups = w.const.shape[0], w.const.shape[2:], attrs.get("group", 1)
+    if groups < 1 or channels % groups or min(kernel) < 1:
+        raise Refused("ConvTranspose: the channels are no multiple of the groups")
+    low.require("ConvTranspose: the channels are not those of the weights", x.shape[1], channels)
+    strides, dilations = per_axis(node, "strides", rank), per_axis(node, "dilations", rank)
+    if math.prod(strides) > MAX_PHASES:
+        raise Refused(f"ConvTranspose of strides {strides} is not compiled")
+    out = low.make(node.output)
+    before = _pads(node, x, out, kernel, strides, dilations)
+    for d in out.shape[2:]:
+        low.require_least("ConvTranspose: the padding leaves no result", d, 1)
+    weights = _by_filter(w.const.numpy(), groups)
+    for place in product(*(range(s) for s in strides)):
+        axes = [
+            _Phase(p, k, s, d, pad)
+            for p, k, s, d, pad in zip(place, kernel, strides, dilations, before, strict=True)
+        ]  # fmt: skip
+        part = weights
+        for i, axis in enumerate(axes):
+            part = np.take(part, axis.taps or [0], 2 + i)
+        if not all(a.taps for a in axes):
+            part = np.zeros_like(part)
+        target = out
+        for i, (p, s) in enumerate(zip(place, strides, strict=True)):
+            target = views.window(target, 2 + i, p, certain(dims.ceildiv(sub(out.shape[2 + i], p), s)), s)
+        window = Window(
+            part.shape[2:], (1,) * rank, tuple(a.dilation for a in axes), tuple(a.pad for a in axes)
+        )  # fmt: skip
+        _emit(low, x, low.constant(Tensor.of(np.ascontiguousarray(part))), window, groups, target)
+
+
+def _pads(
+    node: Node, x: View, out: View, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, ...]:
+    """What is cut off before the result; of a result of given size, half of what is too much."""
+    rank, auto = len(kernel), node.attrs.get("auto_pad", "NOTSET")
+    if not node.attrs.get("output_shape") and auto in ("NOTSET", "VALID"):
+        return pads_of(node, rank)[0]
+    more = node.attrs.get("output_padding") or [0] * rank
+    found: list[int] = []
+    for size, got, k, s, d, extra in zip(x.shape[2:], out.shape[2:], kernel, strides, dilations, more, strict=True):
+        if not isinstance(size, int) or not isinstance(got, int):
+            raise Refused("ConvTranspose: the size of a given result is not known before the run")
+        cut = max((size - 1) * s + extra + d * (k - 1) + 1 - got, 0)
+        found.append(cut // 2 if auto == "SAME_UPPER" else cut - cut // 2)
+    return tuple(found)
+
+
+def _emit(low: Lowering, x: View, w: View, window: Window, groups: int, out: View) -> None:
+    body, bias = Body([work_type(out.dtype)]), low.node.input(2)
+    result: Handle = ~0
+    if bias is not None:
+        result = apply(body, plus, result, body.operand(per_channel(low, low.view(bias), out.shape)), dtype=out.dtype)
+    expression = body.expression([result])
+    low.groups.append(Convolution((low.node,), x, w, window, groups, expression, tuple(body.views), (out,)))
+
+
+def _by_filter(w: Array, groups: int) -> Array:
+    """(channels, filters of a group, *kernel) as a convolution has them: (filters, channels of a group, *kernel)."""
+    split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+    return np.asarray(split.reshape(groups * w.shape[1], w.shape[0] // groups, *w.shape[2:]))
+
+
+class _Phase:
+    """One axis: output q * stride + place sees tap t at element q + (place + pad - t * dilation) / stride."""
+
+    def __init__(self, place: int, kernel: int, stride: int, dilation: int, pad: int) -> None:
+        at = place + pad
+        self.taps = [t for t in reversed(range(kernel)) if (at - t * dilation) % stride == 0]
+        self.dilation = dilation // math.gcd(dilation, stride)
+        self.pad = -((at - self.taps[0] * dilation) // stride) if self.taps else 0
