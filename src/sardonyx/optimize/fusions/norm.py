@@ -71,10 +71,10 @@ def is_ones(v: Value | None) -> bool:
 class FuseLayerNorm(Fusion):
     """(x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps)  ->  LayerNormalization(x, 1), InstanceNormalization(x, 1, 0).
 
-    Also with a scale, and the bias, multiplied out: x * (scale / root) + (bias - mean(x) * (scale / root)), and with
-    the variance as mean(x^2) - mean(x)^2, a difference that rounds away digits where the mean is large: there the fused
-    answer differs from the written one, and is the more exact. Axes that are not the last ones are brought there, and
-    back.
+    Also with a scale, and the bias, multiplied out: x * (scale / root) + (bias - mean(x) * (scale / root)). Axes that
+    are not the last ones are brought there, and back. A variance written as mean(x^2) - mean(x)^2 is known for what it
+    is and left alone: the difference rounds away digits where the mean is large, and the fused answer would not be the
+    model's.
     """
 
     def pattern(
@@ -101,6 +101,11 @@ class FuseLayerNorm(Fusion):
         require(axes == axes_of(m.node("variance")), "mean and variance are over different axes", m.x)
         for name in ("mean", "variance"):
             require_mean(m.node(name), m)
+        squared = m.node("variance").inputs[0]
+        is_difference = squared is not None and squared.producer is not None and m.x in squared.producer.inputs
+        require(
+            not is_difference, "its variance is a difference of squares, which LayerNormalization rounds otherwise", m.x
+        )
         if not keeps_axes(m.node("mean")):
             for v in (m.node("centred").inputs[1], m.node("power").output):
                 require_axes_back(v, m.x, axes)
