@@ -212,6 +212,8 @@ def test_matches_numpy(dtype: DType, name: str) -> None:
     else:
         want, rtol, atol = run_numpy(program, *args), 0.0, 0.0
     defined = _defined(program, types, args)
+    if name == "real branch" and dtype.is_integer:
+        defined &= args[0].astype(np.float64) < float(np.iinfo(dtype.numpy).max)
     assert got.dtype == want.dtype
     got, want = (v[defined] if v.dtype.isbuiltin else v[defined].astype(np.float32) for v in (got, want))
     np.testing.assert_allclose(got, want, rtol, atol, equal_nan=True)

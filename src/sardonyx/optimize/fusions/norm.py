@@ -101,14 +101,13 @@ class FuseLayerNorm(Fusion):
         require(axes == axes_of(m.node("variance")), "mean and variance are over different axes", m.x)
         for name in ("mean", "variance"):
             require_mean(m.node(name), m)
-        squared = m.node("variance").inputs[0]
-        is_difference = squared is not None and squared.producer is not None and m.x in squared.producer.inputs
-        require(
-            not is_difference, "its variance is a difference of squares, which LayerNormalization rounds otherwise", m.x
-        )
         if not keeps_axes(m.node("mean")):
             for v in (m.node("centred").inputs[1], m.node("power").output):
                 require_axes_back(v, m.x, axes)
+        squared = m.node("variance").inputs[0]
+        is_difference = squared is not None and squared.producer is not None and m.x in squared.producer.inputs
+        why = "its variance is a difference of squares, which LayerNormalization rounds otherwise"
+        require(not is_difference, why, m.x)
         if scale is None and bias is None and m.x.rank >= 4 and axes == list(range(2, m.x.rank)):
             channels = sizes(m.x, 1, 2)
             require(channels is not None, "the number of channels is not known", m.x)
