@@ -50,16 +50,17 @@ def _check(name: str, t: ValueType | None) -> Check:
 
 
 class _TensorCheck:
-    __slots__ = ("declared", "dtype", "fixed", "name", "numpy", "rank")
+    __slots__ = ("declared", "dtype", "fixed", "is_plain", "name", "numpy", "rank")
 
     def __init__(self, name: str, t: TensorType) -> None:
         self.name, self.dtype, self.declared = name, t.dtype, t
         self.numpy = t.dtype.numpy
+        self.is_plain = self.numpy != object
         self.rank = t.rank
         self.fixed = tuple((i, d) for i, d in enumerate(t.shape or ()) if isinstance(d, int) and d >= 0)
 
     def __call__(self, given: Any) -> Array:
-        if type(given) is np.ndarray and given.dtype is self.numpy and given.dtype != object:
+        if type(given) is np.ndarray and given.dtype is self.numpy and self.is_plain:
             array = given
         else:
             array = self._converted(given)

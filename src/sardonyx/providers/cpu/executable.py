@@ -61,7 +61,6 @@ class CpuExecutable:
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
         self._plans: OrderedDict[tuple[bytes, int], Plan] = OrderedDict()
         self._lock = threading.Lock()
-        self._first_input, self._first_output = table.first_input, table.first_output
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         shapes = tuple([a.shape for a in args])
@@ -99,16 +98,16 @@ class CpuExecutable:
         try:
             if frame.shape is not shape:
                 frame.take(shape)
-            bases, at = frame.bases, self._first_input
+            objects, at = frame.objects, 0
             held: list[Array] = []
             for a in args:
                 if not a.flags.c_contiguous:
                     a = np.ascontiguousarray(a)
                     held.append(a)
-                bases[at] = a.__array_interface__["data"][0]
+                objects[at] = id(a)
                 at += 1
             for a in results:
-                bases[at] = a.__array_interface__["data"][0]
+                objects[at] = id(a)
                 at += 1
             if context is None:
                 team.walk(frame.at, shape.threads)

@@ -68,6 +68,17 @@ def address(array: Array) -> int:
     return where
 
 
+def _data_offset() -> int:
+    """How far behind an array's own address numpy keeps that of its elements: right behind Python's object header."""
+    probes = [np.zeros(n, np.uint8) for n in (1, 100, 10_000)]
+    for offset in range(16, 65, 8):
+        if all(ctypes.c_size_t.from_address(id(a) + offset).value == address(a) for a in probes):
+            return offset
+    raise RuntimeError("numpy's arrays are not laid out as its C interface says")
+
+
+DATA_OFFSET = _data_offset()
+
 _slabs = _Slabs()
 
 

@@ -109,6 +109,9 @@ class Frame:
         self.bases = (ctypes.c_int64 * table.base_count)()
         self._arena = allocate(plan.arena_nbytes)
         self._scratch = allocate(plan.scratch_nbytes * threads + PADDING)
+        count = table.base_count - table.first_input
+        self.objects = (ctypes.c_int64 * count)()
+        """The arrays of a run: inputs, then outputs."""
         self.bases[ARENA] = address(self._arena)
         self.bases[1 : 1 + len(constants)] = constants.tolist()
         self.at = address(self.slots)
@@ -119,6 +122,8 @@ class Frame:
         slots[Context.STEPS] = address(table.rows)
         slots[Context.ARGS] = address(self.words)
         slots[Context.LAST] = len(table.steps)
+        slots[Context.OBJECTS] = ctypes.addressof(self.objects)
+        slots[Context.OBJECT_COUNT], slots[Context.OBJECT_BASE] = count, table.first_input
 
     def take(self, shape: Shape) -> None:
         """Make ready for a shape of the plan's bucket."""

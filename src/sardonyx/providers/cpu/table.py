@@ -54,7 +54,6 @@ class Table:
         storages = [None, *self.constants, *(v.storage for v in (*inputs, *outputs))]
         self.bases = {s: i for i, s in enumerate(storages) if s is not None}
         self.first_input = 1 + len(self.constants)
-        self.first_output = self.first_input + len(inputs)
         self.base_count = len(storages)
         self._is_checked = knobs.CHECK_ADDRESSES.get()
 

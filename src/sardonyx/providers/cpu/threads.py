@@ -20,7 +20,7 @@ import numpy as np
 
 from sardonyx.providers.cpu.dsl import Context
 from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.memory import address, allocate
+from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
 from sardonyx.providers.cpu.system import read_ticks
 from sardonyx.providers.cpu.walk import MAX_WORKERS, Mailbox, run, worker
 
@@ -100,7 +100,7 @@ class Team:
         self._lock = threading.Lock()
         self.spin = int(SPIN_S * ticks_per_second()) if settings.spins else 0
         walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        self._run = walk(linker.address(run()))
+        self._run = walk(linker.address(run(data_offset=DATA_OFFSET)))
 
     def walk(self, context: int, threads: int) -> None:
         """Run the step table of a context with up to so many threads, this one included; the GIL is released."""

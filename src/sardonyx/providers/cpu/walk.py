@@ -106,8 +106,16 @@ def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
 
 
 @function(context=(i64,), team=(i64,), workers=i64, wanted=i64)
-def run(k: Kernel, context: Buf, team: Buf, workers: Val, wanted: Val) -> None:
-    """Walk the table with up to ``wanted`` idle workers out of ``workers`` mailboxes."""
+def run(k: Kernel, context: Buf, team: Buf, workers: Val, wanted: Val, *, data_offset: int) -> None:
+    """Walk the table with up to ``wanted`` idle workers out of ``workers`` mailboxes.
+
+    The context's objects are numpy arrays: their memory becomes the bases from ``OBJECT_BASE`` on. An array holds the
+    address of its elements ``data_offset`` bytes behind its own; asking for it in Python takes longer than a small run.
+    """
+    objects = k.memory(context.load(Context.OBJECTS), i64)
+    bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
+    with k.loop(0, context.load(Context.OBJECT_COUNT)) as i:
+        bases.store(i, k.memory(objects.load(i) + data_offset, i64).load())
     claimed = k.var(0)
     mine = k.local(i64, 2 * MAX_WORKERS)
     with k.loop(0, workers) as w, k.when(claimed.get() < wanted):
