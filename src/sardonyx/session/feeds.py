@@ -55,7 +55,7 @@ class _TensorCheck:
     def __init__(self, name: str, t: TensorType) -> None:
         self.name, self.dtype, self.declared = name, t.dtype, t
         self.numpy = t.dtype.numpy
-        self.is_plain = self.numpy != object
+        self.is_plain = t.dtype is not dtypes.string
         self.rank = t.rank
         self.fixed = tuple((i, d) for i, d in enumerate(t.shape or ()) if isinstance(d, int) and d >= 0)
 
