@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu import threads
-from sardonyx.providers.cpu.dsl import Code, Context, Kernel, kernel
+from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Code, Context, Kernel, kernel
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.memory import Pool, address, allocate
 from sardonyx.providers.cpu.values import Buf, Val, i64
@@ -44,13 +44,18 @@ class Table:
         self.x = np.zeros(2 * n + 1, np.int64)
         self.x[:n] = np.arange(n)
         self.bases = np.array([address(self.x)])
-        self.args = np.array([0, 0, 0, self.x.nbytes, 0, n, fail_at, 1, 0, 0, self.x.nbytes, 0, n])
+        shifts = [[2 * r, 0, 0, self.x.nbytes, 0, n, fail_at] for r in range(rounds)]
+        turns = [[2 * r + 1, 0, 0, self.x.nbytes, 0, n] for r in range(rounds)]
+        self.args = np.array([shift + turn for shift, turn in zip(shifts, turns, strict=True)])
         self.rows = np.zeros((2 * rounds, Row.WORDS), np.int64)
-        self.rows[0::2, :3] = linker.address(shift()), 0, 1
-        self.rows[1::2, :3] = linker.address(turn()), 7 * 8, 1
+        starts = np.arange(rounds) * self.args.strides[0]
+        self.rows[0::2, 0], self.rows[0::2, 1], self.rows[0::2, 2] = linker.address(shift()), starts, 1
+        self.rows[1::2, 0], self.rows[1::2, 1], self.rows[1::2, 2] = linker.address(turn()), starts + 7 * 8, 1
         self.slots = threads.new_context(team)
         self.slots[Context.BASES], self.slots[Context.STEPS] = address(self.bases), address(self.rows)
         self.slots[Context.ARGS], self.slots[Context.LAST] = address(self.args), 2 * rounds
+        self.counters = np.zeros(2 * rounds * COUNTER_WORDS, np.int64)
+        self.slots[Context.COUNTERS] = address(self.counters)
 
     def run(self, count: int) -> None:
         self.team.walk(address(self.slots), count)
@@ -116,7 +121,7 @@ def test_an_error_stops_the_walk_and_names_its_step(count: int) -> None:
     assert table.slots[Context.ERROR] == Code.INDEX and table.slots[Context.ERROR_VALUE] == 3
     assert table.x[-1] == 0, "no step ran after the one that failed"
     table.slots[Context.ERROR] = table.slots[Context.STOP] = 0
-    table.args[6] = -1
+    table.args[:, 6] = -1
     table.run(count)
     assert table.slots[Context.ERROR] == 0
 

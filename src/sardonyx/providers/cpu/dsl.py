@@ -67,7 +67,7 @@ class Context:
 
     ERROR, ERROR_STEP, ERROR_VALUE, CANCEL, DEADLINE, BASES, SCRATCH, SCRATCH_STRIDE = range(8)
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
-    OBJECTS, OBJECT_COUNT, OBJECT_BASE = range(16, 19)
+    OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS = range(16, 20)
     ARRIVED, GENERATION, SLEEPERS = 24, 32, 40
     SLOTS = 48
 
@@ -79,6 +79,8 @@ class Code:
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4
+COUNTER_WORDS = 8
+"""Words of a step's counters, a cache line: how many tiles of each of its shares are taken. They are 0 before a run."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,7 @@ class Kernel:
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
         self.reorders = False
+        self._counters = 0
         self.module = ir.Module(name)
         self.lanes = isa.lanes
         self.b: Any = None
@@ -546,9 +549,43 @@ class Kernel:
 
     @contextmanager
     def share(self, count: Operand) -> Iterator[Val]:
-        """The tiles, of ``count``, that fall to this thread: a run of neighbours."""
-        with self.loop(*self.share_of(count)) as i:
-            yield i
+        """The tiles, of ``count``, that this thread takes, in runs of neighbours."""
+        total, counter = self.value(count, i64), self.counter()
+        first, last = self.take(counter, total)
+        start, stop = self.var(first), self.var(last)
+        with self.loop_while(lambda: start.get() < stop.get()):
+            with self.loop(start.get(), stop.get()) as i:
+                yield i
+            first, last = self.take(counter, total)
+            start.set(first)
+            stop.set(last)
+
+    def counter(self) -> Buf:
+        """A counter of the step at hand, for one ``share`` of its kernel."""
+        number, self._counters = self._counters, self._counters + 1
+        assert number < COUNTER_WORDS, f"{self.name} shares more often than a step has counters"
+        step = Val(self, self._word(self._args, STEP_SLOT), i64)
+        base = Val(self, self._word(self._context, Context.COUNTERS), i64)
+        return self.memory(base + (step * COUNTER_WORDS + number) * 8, i64)
+
+    def take(self, counter: Buf, total: Val) -> tuple[Val, Val]:
+        """The next run of tiles that nobody has taken, and where it ends; an empty one when all are taken.
+
+        A run is half of a fair share of what is left: long ones first, so that neighbours stay together, short ones at
+        the end, so that threads of unequal speed finish at once. Alone, a thread takes all.
+        """
+        first, last = self.var(counter.load_atomic()), self.var(total)
+        trying = self.var(1)
+        with self.loop_while(lambda: trying.get().ne(0) & (first.get() < total)):
+            left = total - first.get()
+            fair = self.max(left // (self.threads * 2), self.const(1))
+            last.set(first.get() + self.select(self.threads > 1, fair, left))
+            with self.either(counter.swap_atomic(0, first.get(), last.get())) as (mine, others):
+                with mine:
+                    trying.set(0)
+                with others:
+                    first.set(counter.load_atomic())
+        return first.get(), self.select(first.get() < total, last.get(), first.get())
 
     def share_of(self, count: Operand) -> tuple[Val, Val]:
         """The first tile of this thread's share, and the one after its last."""

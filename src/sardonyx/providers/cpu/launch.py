@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu.dsl import STEP_SLOT, Context, Spec
+from sardonyx.providers.cpu.dsl import COUNTER_WORDS, STEP_SLOT, Context, Spec
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
 
@@ -62,8 +62,11 @@ class Launch:
         self.context[Context.BASES] = self._bases.ctypes.data
         self.context[Context.SCRATCH] = -(-self._scratch.ctypes.data // 64) * 64
         self.context[Context.SCRATCH_STRIDE] = stride
+        self._counters = np.zeros(COUNTER_WORDS, np.int64)
+        self.context[Context.COUNTERS] = self._counters.ctypes.data
 
     def __call__(self) -> None:
+        self._counters[:] = 0
         args, context = self._args.ctypes.data, self.context.ctypes.data
         for thread in range(self.threads):
             self._call(args, context, thread, self.threads)

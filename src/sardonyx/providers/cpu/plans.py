@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu import memory
-from sardonyx.providers.cpu.dsl import Context
+from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Context
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
 from sardonyx.providers.cpu.table import ARENA, Table
 from sardonyx.providers.cpu.threads import Team, new_context
@@ -122,6 +122,8 @@ class Frame:
         slots[Context.STEPS] = address(table.rows)
         slots[Context.ARGS] = address(self.words)
         slots[Context.LAST] = len(table.steps)
+        self._counters = allocate(len(table.steps) * COUNTER_WORDS * 8)
+        slots[Context.COUNTERS] = address(self._counters)
         slots[Context.OBJECTS] = ctypes.addressof(self.objects)
         slots[Context.OBJECT_COUNT], slots[Context.OBJECT_BASE] = count, table.first_input
 

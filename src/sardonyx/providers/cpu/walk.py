@@ -10,7 +10,7 @@ are idle, as many as it may, gives each a number, walks along as thread 0 and wa
 
 from __future__ import annotations
 
-from sardonyx.providers.cpu.dsl import Code, Context, Kernel, function
+from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Code, Context, Kernel, function
 from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
@@ -116,6 +116,9 @@ def run(k: Kernel, context: Buf, team: Buf, workers: Val, wanted: Val, *, data_o
     bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
     with k.loop(0, context.load(Context.OBJECT_COUNT)) as i:
         bases.store(i, k.memory(objects.load(i) + data_offset, i64).load())
+    counters = k.memory(context.load(Context.COUNTERS), i64)
+    with k.loop(context.load(Context.FIRST) * COUNTER_WORDS, context.load(Context.LAST) * COUNTER_WORDS) as i:
+        counters.store(i, 0)
     claimed = k.var(0)
     mine = k.local(i64, 2 * MAX_WORKERS)
     with k.loop(0, workers) as w, k.when(claimed.get() < wanted):

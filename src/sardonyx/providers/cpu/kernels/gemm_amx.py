@@ -174,18 +174,19 @@ def gemm_amx(
     groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
     group_rows = count_of(row_panels, k.max(groups, 1))
     total = count * groups * column_panels
-    last = total * (k.thread + 1) // k.threads
-    at = k.var(total * k.thread // k.threads)
+    counter = k.counter()
+    first, end = k.take(counter, total)
+    at, last = k.var(first), k.var(end)
     is_woven = schedule.is_woven and axes == 0  # the group before is of the same matrix
     scratch = k.scratch(f32)
     done = _Done(k, scratch, m, n)
     base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
-    with k.loop_while(lambda: (at.get() < last) | done.is_open()):
+    with k.loop_while(lambda: (at.get() < last.get()) | done.is_open()):
         here = at.get()
         column, rest = here % column_panels, here // column_panels
         row = rest % groups * group_rows
         rows = k.min(group_rows, row_panels - row)
-        columns = k.min(k.min(group_columns, column_panels - column), last - here)
+        columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
         batch = batch_indices(k, memory, rest // groups, axes)
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, parts=parts, schedule=schedule)
         product.stride = k.select(group_columns > 1, steps, run)
@@ -211,6 +212,10 @@ def gemm_amx(
             done.rest()
         base.set(other - base.get())
         at.set(here + columns)
+        with k.when(at.get() >= last.get()):
+            first, end = k.take(counter, total)
+            at.set(first)
+            last.set(end)
     tiles.release()
 
 
