@@ -81,7 +81,7 @@ def dot_meaning(c: Array, a: Array, b: Array) -> Array:
     return flushed(flushed(c) + flushed(even + odd))
 
 
-@pytest.mark.parametrize("chip", {CHIP, EMULATED}, ids=lambda chip: f"emulated={chip.is_emulated}")
+@pytest.mark.parametrize("chip", dict.fromkeys((CHIP, EMULATED)), ids=lambda chip: f"emulated={chip.is_emulated}")
 @pytest.mark.parametrize("scale", [1.0, 1e-20, 1e-38, 1e19])
 def test_dot(scale: float, chip: isa.Isa) -> None:
     rng = np.random.default_rng(0)
