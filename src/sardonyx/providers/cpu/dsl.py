@@ -175,7 +175,7 @@ class Kernel:
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
         self.reorders = False
-        self._counters = 0
+        self._counters = self._depth = 0
         self.module = ir.Module(name)
         self.lanes = isa.lanes
         self.b: Any = None
@@ -467,7 +467,9 @@ class Kernel:
         i.add_incoming(first, before)
         b.cbranch(b.icmp_signed("<", i, last), body, done)
         b.position_at_end(body)
+        self._depth += 1
         yield Val(self, i, i64)
+        self._depth -= 1
         i.add_incoming(b.add(i, by, flags=("nsw",)), b.block)
         b.branch(head)
         b.position_at_end(done)
@@ -549,7 +551,8 @@ class Kernel:
 
     @contextmanager
     def share(self, count: Operand) -> Iterator[Val]:
-        """The tiles, of ``count``, that this thread takes, in runs of neighbours."""
+        """The tiles, of ``count``, that this thread takes, in runs of neighbours. Once in a step: not inside a loop."""
+        assert self._depth == 0, f"{self.name} shares inside a loop: use share_of"
         total, counter = self.value(count, i64), self.counter()
         first, last = self.take(counter, total)
         start, stop = self.var(first), self.var(last)

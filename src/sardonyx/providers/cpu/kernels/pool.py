@@ -100,7 +100,7 @@ def slide(
         left = block * form.columns
         columns = k.min(out_x - left, form.columns)
         row.begin(left, columns)
-        with k.share(batch * channels * planes * bands) as at:
+        with k.loop(*k.share_of(batch * channels * planes * bands)) as at:
             band, rest = at % bands, at // bands
             plane, rest = rest % planes, rest // planes
             channel, image = rest % channels, rest // channels
