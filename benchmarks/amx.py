@@ -35,8 +35,9 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Buf, Kernel, Val, i64, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import gemm_amx
-from sardonyx.providers.cpu.kernels.gemm_amx import PRODUCTS, RUN, SCHEDULES, Blocking, Schedule
+from sardonyx.providers.cpu.kernels.gemm_amx import RUN, Blocking
 from sardonyx.providers.cpu.kernels.matrices import problem
+from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, Schedule
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target

@@ -15,9 +15,10 @@ from sardonyx.lower.groups import Contraction, Expression, View
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Buf, Kernel, kernel
-from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split
-from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, PRODUCTS, Dot, Load, Schedule
+from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split, tile_loop
+from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
 from sardonyx.providers.cpu.kernels.matrices import problem
+from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, Dot, Load, Schedule
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Exceptional, Step, Target
 from sardonyx.providers.cpu.values import bf16
@@ -182,7 +183,7 @@ def test_every_product_meets_its_operands(parts: int, unroll: int, is_early: boo
     holds: dict[int, int] = {}
     done: list[tuple[int, int, int]] = []
     loads = 0
-    for event in gemm_amx._events(parts, unroll, is_early):
+    for event in tile_loop._events(parts, unroll, is_early):
         if isinstance(event, Load):
             assert holds.get(event.tile) != event.offset, "loaded although it is there"
             holds[event.tile], loads = event.offset, loads + 1
@@ -310,7 +311,7 @@ def test_results_depend_on_neither_rows_nor_threads_nor_blocking(
     np.testing.assert_array_equal(product(a[:1], b, precision), whole[:1])
     np.testing.assert_array_equal(product(a, b, precision, is_constant=False), whole)
     monkeypatch.setattr(gemm_amx.Blocking, "of", lambda *_: gemm_amx.Blocking(3, 2))
-    monkeypatch.setitem(gemm_amx.SCHEDULES, PARTS[precision], Schedule(4, False, 2, 1, "rows", False))
+    monkeypatch.setitem(tile_loop.SCHEDULES, PARTS[precision], Schedule(4, False, 2, 1, "rows", False))
     np.testing.assert_array_equal(product(a, b, precision), whole)
 
 

@@ -75,7 +75,7 @@ class Context:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE, SIZE = range(1, 6)
+    INDEX, ADDRESS, CANCELLED, LATE = range(1, 5)
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4
@@ -111,12 +111,6 @@ class Spec:
         """The same for the same source, constants and nothing else; computed without writing any IR."""
         text = f"{source_digest()}|{self.definition.module}.{self.name}|{self.statics!r}"
         return hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def words(self) -> int:
-        """int64 words of an argument block."""
-        kinds = (kind for kind, _ in self.params.values())
-        return 1 + sum(WORDS_PER_BUFFER if kind == "memory" else 1 for kind in kinds)
 
     def emit(self, isa: Isa, *, checked: bool = False) -> Kernel:
         """The kernel's IR."""
@@ -233,11 +227,6 @@ class Kernel:
     def close(self) -> None:
         self.b.ret_void()
 
-    def leave(self) -> None:
-        """Return here and now; what is written next is reached by other ways."""
-        self.b.ret_void()
-        self.b.position_at_end(self.fn.append_basic_block("after"))
-
     def _word(self, block: Any, i: int) -> Any:
         p = self.b.gep(block, [I64(i)], inbounds=True, source_etype=I64)
         return self.b.load(p, typ=I64, align=8)
@@ -316,10 +305,6 @@ class Kernel:
         for i, part in enumerate(parts):
             out = self.b.insert_element(out, part.ir, I32(i))
         return Val(self, out, parts[0].dtype, len(parts))
-
-    def join(self, a: Val, b: Val) -> Val:
-        """Two vectors end to end."""
-        return a.shuffle(range(a.lanes + b.lanes), b)
 
     def cast(self, v: Operand, dtype: DType) -> Val:
         """A conversion; reals to integers truncate, and what is out of range is the machine's, but never undefined."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -68,7 +69,8 @@ class CpuExecutable:
         if shape is None:
             try:
                 shape = self._bind(shapes)
-            except SizesDiffer:
+            except SizesDiffer as why:
+                logging.getLogger("sardonyx").info("shapes outside the model's dimensions run on numpy: %s", why)
                 return self._without_plan(args, context)
         results = shape.new_outputs()
         for i, place in context.places.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import threading
 from dataclasses import dataclass, field
@@ -90,7 +89,6 @@ class Linker:
     """Keeps every object that was linked, and gives the addresses of their functions."""
 
     def __init__(self) -> None:
-        self._engine: Any = None
         self._addresses: dict[str, int] = {}
         self._kept: list[Any] = []
 
@@ -150,9 +148,3 @@ def undefined_symbols(content: bytes) -> set[str]:
 
 
 linker = Linker()
-
-
-def call(spec: Spec, *args: Any, isa: Isa | None = None) -> None:
-    """Call a plain function; integers and addresses only."""
-    types = [ctypes.c_int64] * len(args)
-    ctypes.CFUNCTYPE(None, *types)(linker.address(spec, isa))(*args)

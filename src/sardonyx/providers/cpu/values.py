@@ -360,14 +360,6 @@ class Buf:
                 indices if indices.lanes == 1 else indices[lane], value if value.lanes == 1 else value[lane], mask=one
             )
 
-    def stream(self, at: Operand, value: Val) -> None:
-        """Store past the caches; the address must be aligned to the vector."""
-        raw = _narrowed(self.k, value, self.dtype)
-        p = self._address(at)
-        self._check(p, value.lanes, None)
-        made = self.k.b.store(raw, p, align=_align(self.dtype) * value.lanes)
-        made.set_metadata("nontemporal", self.k.module.add_metadata([I32(1)]))
-
     def prefetch(self, at: Operand = 0, *, write: bool = False, locality: int = 3) -> None:
         fn = self.k.declare("llvm.prefetch.p0", ir.VoidType(), [POINTER, I32, I32, I32])
         self.k.b.call(fn, [self._address(at), I32(int(write)), I32(locality), I32(1)])

@@ -32,9 +32,10 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels import functions
 from sardonyx.providers.cpu.kernels.attention_form import params
-from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, PRODUCTS, SCHEDULES, SQUARE, SQUARE_NBYTES, multiply
+from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, SQUARE, SQUARE_NBYTES
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, STEP, TILE, count_of, heads_of, is_plain, step_elements
+from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, multiply
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
