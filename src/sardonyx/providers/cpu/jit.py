@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 import threading
 from dataclasses import dataclass, field
@@ -148,3 +149,9 @@ def undefined_symbols(content: bytes) -> set[str]:
 
 
 linker = Linker()
+
+
+def call(spec: Spec, *args: Any, isa: Isa | None = None) -> None:
+    """Call a plain function; integers and addresses only."""
+    types = [ctypes.c_int64] * len(args)
+    ctypes.CFUNCTYPE(None, *types)(linker.address(spec, isa))(*args)
