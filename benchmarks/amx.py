@@ -136,8 +136,8 @@ class Case:
         steps = (Apply(gelu(), (0,), f32),) if self.has_gelu else ()
         follows = Expression((f32,), steps, (len(steps),))
         views = [View(s, x.shape, (x.shape[1], 1)) for s, x in ((a, self.a), (b, self.b), (y, self.y))]
-        group = Contraction((), (), m, n, k, views[0], views[1], follows, (), (views[2],))
-        self.steps = gemm_amx.steps(problem(group), self.parts, Target(self.isa), {})
+        group = Contraction((), follows, (), (views[2],), (), m, n, k, views[0], views[1])
+        self.steps = gemm_amx.steps(problem(group), self.parts, Target(self.isa))
         self.memory: dict[int, Array] = {a.number: self.a.ravel(), y.number: self.y.ravel()}
 
     def launch(self, step: Step, copy: int = 0) -> Launch:

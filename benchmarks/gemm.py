@@ -67,7 +67,7 @@ class Ours:
         self._arrays: dict[int, Array] = {left.number: a, out.number: self.result}
         views = View(left, (m, k), (k, 1)), View(right, (k, n), (n, 1))
         outputs = (View(out, (m, n), (n, 1)),)
-        self.steps = make(Contraction((), (), m, n, k, *views, Expression((f32,), (), (0,)), (), outputs))
+        self.steps = make(Contraction((), Expression((f32,), (), (0,)), (), outputs, (), m, n, k, *views))
         self.packed_nbytes = 0
         self._launches = [self._launch(step) for step in self.steps]
 

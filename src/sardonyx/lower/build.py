@@ -9,7 +9,7 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.lower import rules, views
 from sardonyx.lower.facts import Learned, is_name
 from sardonyx.lower.fuse import fuse
-from sardonyx.lower.groups import Group, View, reads, writes
+from sardonyx.lower.groups import Group, View
 from sardonyx.lower.lowering import RULES, Check, Lowering
 from sardonyx.lower.rules.pointwise import pointwise
 from sardonyx.lower.simplify import simplify
@@ -90,7 +90,7 @@ def _output(low: Lowering, value: Value) -> View:
 def _unknown(lowered: Lowered) -> set[str]:
     """Names that a plan must know and the inputs do not tell."""
     found: set[str] = set()
-    for view in (*lowered.inputs, *(v for g in lowered.groups for v in (*reads(g), *writes(g)))):
+    for view in (*lowered.inputs, *(v for g in lowered.groups for v in (*g.reads, *g.writes))):
         for d in (*view.shape, *view.strides, view.offset, view.storage.elements):
             found.update(dims.names(d))
     for d in (d for check in lowered.checks for d in (check.size, *check.allowed)):

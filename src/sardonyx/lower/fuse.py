@@ -6,7 +6,7 @@ The rules, tried for every loop in order on the groups that make its operands, t
   what is one number per row, anywhere in that row. Boxes count as the same when their axes can be split to the same
   sizes. A loop that reduces nothing may be walked in any order of axes, so transposes between loops vanish. Loops
   that reduce must reduce the same axes.
-- A loop that reduces nothing becomes part of the epilogue of a contraction, convolution or pooling whose elements it
+- A loop that reduces nothing becomes part of the epilogue of a group that has one (``Finished``) and whose elements it
   reads at the same index, where its views can be walked by the axes of that group.
 - What the first group writes is still stored when somebody else reads it, so nothing is computed twice.
 - Nothing is fused across another group that needs the first and makes something for the second.
@@ -16,27 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
-from sardonyx.lower.groups import (
-    Contraction,
-    Convolution,
-    Expression,
-    Group,
-    Loop,
-    Pool,
-    Storage,
-    View,
-    reads,
-    writes,
-)
+from sardonyx.lower.groups import Expression, Finished, Group, Loop, Storage, View
 from sardonyx.lower.nest import Nest, common, matching_order
 from sardonyx.lower.sizes import Refused
 
-Finished: TypeAlias = "Contraction | Convolution | Pool"
-"""Groups with an epilogue."""
 MAX_VIEWS = 16
 """Views of one loop: more would not fit the address registers of a kernel."""
 
@@ -46,7 +32,7 @@ MAX_STEPS = 32
 
 def fuse(groups: Sequence[Group]) -> list[Group]:
     """The groups after fusion, in an order in which they can run, without those that have nothing to write."""
-    return _Fusion([g for g in groups if any(0 not in v.shape for v in writes(g))]).run()
+    return _Fusion([g for g in groups if any(0 not in v.shape for v in g.writes)]).run()
 
 
 class _Fusion:
@@ -61,17 +47,17 @@ class _Fusion:
                 self._enter(i, group)
 
     def _enter(self, i: int, group: Group) -> None:
-        for view in reads(group):
+        for view in group.reads:
             self.readers.setdefault(view.storage, set()).add(i)
-        for view in writes(group):
+        for view in group.writes:
             self.writers.setdefault(view.storage, set()).add(i)
 
     def _leave(self, i: int) -> None:
         group = self.groups[i]
         assert group is not None
-        for view in reads(group):
+        for view in group.reads:
             self.readers[view.storage].discard(i)
-        for view in writes(group):
+        for view in group.writes:
             self.writers[view.storage].discard(i)
         self.groups[i] = None
 
@@ -88,7 +74,7 @@ class _Fusion:
             return False
         for p in dict.fromkeys(w for v in second.inputs for w in self.writers.get(v.storage, ())):
             first = self.groups[p]
-            if not isinstance(first, (Loop, Contraction, Convolution, Pool)) or p == i:
+            if not isinstance(first, (Loop, Finished)) or p == i:
                 continue
             if any(len(self.writers[v.storage]) > 1 for v in second.inputs if p in self.writers.get(v.storage, ())):
                 continue
@@ -119,7 +105,7 @@ class _Fusion:
     def _after(self, i: int) -> Iterator[int]:
         group = self.groups[i]
         assert group is not None
-        for view in writes(group):
+        for view in group.writes:
             yield from self.readers.get(view.storage, ())
 
     def _is_between(self, p: int, i: int) -> bool:
@@ -154,7 +140,7 @@ class _Fusion:
         return result
 
     def _before(self, group: Group) -> set[int]:
-        return {w for v in reads(group) for w in self.writers.get(v.storage, ())}
+        return {w for v in group.reads for w in self.writers.get(v.storage, ())}
 
 
 def _fused(first: Loop | Finished, second: Loop, kept: Sequence[View]) -> Loop | Finished | None:

@@ -9,8 +9,8 @@ import numpy as np
 from sardonyx.lower.build import Lowered
 from sardonyx.lower.groups import Storage
 from sardonyx.lower.interpret import bind
-from sardonyx.providers.cpu.compile import steps_of
 from sardonyx.providers.cpu.constants import content
+from sardonyx.providers.cpu.families import steps_of
 from sardonyx.providers.cpu.isa import Isa, named
 from sardonyx.providers.cpu.steps import Target
 from tests.lower.agree import lowered, parse
@@ -34,7 +34,8 @@ class Compiled:
         """For a chip by name, the host's by default, or for an instruction set."""
         self.isa = isa or named(cpu)
         self.lowered: Lowered = lowered(parse(body, inputs, outputs))
-        self.steps = [step for group in self.lowered.groups for step in steps_of(group, Target(self.isa), {})]
+        target = Target(self.isa)
+        self.steps = [step for group in self.lowered.groups for step in steps_of(group, target)]
 
     def run(self, args: Sequence[Array], *, threads: int = 1, checked: bool = False) -> list[Array]:
         sizes: Mapping[str, int] = bind(self.lowered, [a.shape for a in args])

@@ -212,7 +212,7 @@ def group_of(memory: Arrays, a: Array, b: Array, is_constant: bool) -> tuple[Con
         for v in views
     )
     out = memory.output((*batch, m, n), np.float32)
-    return Contraction((), batch, m, n, k, x, y, identity(np.float32), (), (out,)), out
+    return Contraction((), identity(np.float32), (), (out,), batch, m, n, k, x, y), out
 
 
 def _batch_strides(view: View, axes: int) -> list[Any]:
@@ -221,7 +221,7 @@ def _batch_strides(view: View, axes: int) -> list[Any]:
 
 
 def steps_of(group: Contraction, precision: str) -> list[Step]:
-    return gemm_amx.steps(problem(group), PARTS[precision], Target(CHIP, precision), {})
+    return gemm_amx.steps(problem(group), PARTS[precision], Target(CHIP, precision))
 
 
 def product(
@@ -296,7 +296,7 @@ def test_sizes_that_are_known_at_run_time_only() -> None:
     x = replace(memory.input(a), shape=(m, k), strides=(k, 1))
     y = replace(memory.input(b), shape=(k, n), strides=(n, 1))
     out = memory.output((m, n), np.float32)
-    memory.run(steps_of(Contraction((), (), m, n, k, x, y, identity(np.float32), (), (out,)), "highest"), isa=CHIP)
+    memory.run(steps_of(Contraction((), identity(np.float32), (), (out,), (), m, n, k, x, y), "highest"), isa=CHIP)
     check(memory.array(out), a, b, "highest")
 
 
@@ -402,12 +402,12 @@ def test_a_constant_with_special_numbers_goes_to_vectors(precision: str) -> None
 
 
 def test_operands_are_split_once() -> None:
-    memory, cache, target = Arrays(), split.Cache(), Target(CHIP, "high")
+    memory, target = Arrays(), Target(CHIP, "high")
     a = random((64, 96), np.float32)
     first, _ = group_of(memory, a, random((96, 70), np.float32, 1), True)
-    names = [s.spec.name for s in contraction.steps(first, target, cache)]
+    names = [s.spec.name for s in contraction.steps(first, target)]
     other, _ = group_of(memory, a, random((96, 80), np.float32, 2), True)
-    again = contraction.steps(replace(other, a=first.a), target, cache)
+    again = contraction.steps(replace(other, a=first.a), target)
     assert (names, [s.spec.name for s in again]) == (["split", "gemm_amx"], ["gemm_amx"])
 
 
@@ -419,7 +419,7 @@ def test_epilogues(name: str) -> None:
     views = tuple(memory.input(np.broadcast_to(x, (2, 11, 37))) for x in extra)
     expression = Expression((f32,) * (1 + len(extra)), case.steps, (len(extra) + len(case.steps),))
     out = memory.output((2, 11, 37), case.dtype, order=case.order)
-    group = Contraction((), (2,), 11, 37, 70, memory.input(a), memory.input(b), expression, views, (out,))
+    group = Contraction((), expression, views, (out,), (2,), 11, 37, 70, memory.input(a), memory.input(b))
     memory.run(steps_of(group, "highest"), threads=2, isa=CHIP)
     expected = case.meaning(a.astype(np.float64) @ b.astype(np.float64), *extra)
     np.testing.assert_allclose(memory.array(out), expected, rtol=1e-4, atol=1e-4)

@@ -79,7 +79,7 @@ def product(
     views = memory.input(a), memory.constant(b) if is_constant else memory.input(b)
     x, y = (_stretched(v, batch) for v in views)
     out = memory.output((*batch, a.shape[-2], b.shape[-1]), a.dtype)
-    group = Contraction((), batch, a.shape[-2], b.shape[-1], a.shape[-1], x, y, identity(a.dtype), (), (out,))
+    group = Contraction((), identity(a.dtype), (), (out,), batch, a.shape[-2], b.shape[-1], a.shape[-1], x, y)
     memory.run(steps_of(group, cpu, precision), threads=threads, isa=isa.named(cpu), checked=checked)
     return memory.array(out)
 
@@ -160,7 +160,7 @@ def test_a_batch_with_one_right_operand_is_more_rows() -> None:
     x = replace(memory.input(a), shape=(*size, 20), strides=(tokens, 20, 1))
     y = replace(memory.constant(b), shape=(size[0], 20, 9), strides=(0, 9, 1))
     out = memory.output((*size, 9), np.float32)
-    group = Contraction((), size[:1], size[1], 9, 20, x, y, identity(np.float32), (), (out,))
+    group = Contraction((), identity(np.float32), (), (out,), size[:1], size[1], 9, 20, x, y)
     p = problem(group)
     assert p.batch == () and p.m == dims.mul(*size)
     memory.run(steps_of(group, None))
@@ -173,7 +173,7 @@ def test_a_constant_whose_sizes_are_named_is_packed_at_each_run() -> None:
     y, width = memory.constant(b), dims.symbol("width")
     memory.bind(y.storage, b)
     out = memory.output((3, 9), np.float32)
-    group = Contraction((), (), 3, 9, width, memory.input(a), y, identity(np.float32), (), (out,))
+    group = Contraction((), identity(np.float32), (), (out,), (), 3, 9, width, memory.input(a), y)
     memory.run(steps_of(group, None))
     check(memory.array(out), a, b)
 
@@ -284,7 +284,7 @@ def test_epilogues(name: str, cpu: str | None) -> None:
     expression = Expression((f32,) * (1 + len(extra)), case.steps, results)
     out = memory.output((2, 11, 37), case.dtype, order=case.order)
     ends = memory.input(a), memory.input(b)
-    group = Contraction((), (2,), 11, 37, 70, *ends, expression, tuple(views), (out,))
+    group = Contraction((), expression, tuple(views), (out,), (2,), 11, 37, 70, *ends)
     memory.run(steps_of(group, cpu), threads=2, isa=isa.named(cpu), checked=case.is_checked)
     expected = case.meaning(a.astype(np.float64) @ b.astype(np.float64), *extra)
     rtol = 2e-3 if case.dtype == np.float16 else 1e-4
@@ -296,7 +296,7 @@ def test_several_outputs() -> None:
     a, b = random((6, 20), np.float32), random((20, 18), np.float32, 1)
     expression = Expression((f32,), (apply("Relu", 0), apply("Neg", 0)), (1, 2, 0))
     outs = tuple(memory.output((6, 18), np.float32, order=order) for order in ((0, 1), (1, 0), (0, 1)))
-    group = Contraction((), (), 6, 18, 20, memory.input(a), memory.constant(b), expression, (), outs)
+    group = Contraction((), expression, (), outs, (), 6, 18, 20, memory.input(a), memory.constant(b))
     memory.run(steps_of(group, None))
     relu, neg, same = (memory.array(o) for o in outs)
     check(same, a, b)
@@ -311,7 +311,7 @@ def test_refusals_say_why() -> None:
     memory = Arrays()
     a = memory.input(random((2, 2), np.float32))
     sums = Expression((f32,), (Reduce("sum", 0, f32),), (1,))
-    group = Contraction((), (), 2, 2, 2, a, a, sums, (), (memory.output((2, 2), np.float32),))
+    group = Contraction((), sums, (), (memory.output((2, 2), np.float32),), (), 2, 2, 2, a, a)
     with pytest.raises(NotImplemented, match="reduction"):
         contraction.steps(group, Target(isa.named(None)))
 
@@ -323,6 +323,6 @@ def test_a_constant_is_packed_once() -> None:
     packed = []
     for _ in range(2):
         out = memory.output((3, 9), np.float32)
-        step = steps_of(Contraction((), (), 3, 9, 20, a, view, identity(np.float32), (), (out,)), None)[-1]
+        step = steps_of(Contraction((), identity(np.float32), (), (out,), (), 3, 9, 20, a, view), None)[-1]
         packed.append(step.args["b"].storage)  # type: ignore[union-attr]
     assert content(packed[0]) is content(packed[1])

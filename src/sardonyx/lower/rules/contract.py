@@ -45,7 +45,7 @@ def contraction(low: Lowering, a: View, b: View, body: Body, result: Handle, out
     k: Known = a.shape[-1]
     expression = body.expression([result])
     low.groups.append(
-        Contraction((low.node,), tuple(batch), m, n, k, a, b, expression, tuple(body.views), (out,))
+        Contraction((low.node,), expression, tuple(body.views), (out,), tuple(batch), m, n, k, a, b)
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def conv(low: Lowering, node: Node) -> None:
         operand = body.operand(per_channel(low, low.view(bias), out.shape))
         result = apply(body, plus, result, operand, dtype=out.dtype)
     expression = body.expression([result])
-    low.groups.append(Convolution((node,), x, w, window, groups, expression, tuple(body.views), (out,)))
+    low.groups.append(Convolution((node,), expression, tuple(body.views), (out,), x, w, window, groups))
 
 
 def per_channel(low: Lowering, view: View, box: tuple[Known, ...]) -> View:

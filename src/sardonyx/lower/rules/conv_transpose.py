@@ -92,7 +92,7 @@ def _emit(low: Lowering, x: View, w: View, window: Window, groups: int, out: Vie
     if bias is not None:
         result = apply(body, plus, result, body.operand(per_channel(low, low.view(bias), out.shape)), dtype=out.dtype)
     expression = body.expression([result])
-    low.groups.append(Convolution((low.node,), x, w, window, groups, expression, tuple(body.views), (out,)))
+    low.groups.append(Convolution((low.node,), expression, tuple(body.views), (out,), x, w, window, groups))
 
 
 def _by_filter(w: Array, groups: int) -> Array:

@@ -30,7 +30,7 @@ def pool(low: Lowering, node: Node) -> None:
     body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
     kind = "max" if node.op_type == "MaxPool" else "mean"
     counted = ends if node.attrs.get("count_include_pad", 0) else None
-    low.groups.append(Pool((node,), kind, x, window, counted, body.expression([~0]), (), (out,)))
+    low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
 
 
 def global_pool(low: Lowering, x: View, out: View, *, is_mean: bool) -> None:

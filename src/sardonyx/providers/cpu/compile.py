@@ -6,14 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sardonyx.lower.build import Lowered, lower
-from sardonyx.lower.groups import Attention, Contraction, Convolution, Fill, Gather, Group, Loop, Pool
 from sardonyx.lower.sizes import Refused
 from sardonyx.partition.provider import Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, gather, loop, pool
-from sardonyx.providers.cpu.kernels.split import Cache
-from sardonyx.providers.cpu.steps import Exceptional, Step, Target
+from sardonyx.providers.cpu.families import steps_of
+from sardonyx.providers.cpu.steps import Exceptional, Target
 from sardonyx.providers.cpu.table import Table
 
 if TYPE_CHECKING:
@@ -25,13 +23,12 @@ def compile_part(part: Part, provider: CpuProvider) -> CpuExecutable:
     lowered = _lowered(part, provider)
     target = Target(isa.current(), provider.precision)
     while True:
-        shared: Cache = {}
-        steps = [step for group in lowered.groups for step in steps_of(group, target, shared)]
+        steps = [step for group in lowered.groups for step in steps_of(group, target)]
         table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa)
         try:
             return CpuExecutable(part, table, lowered.views, provider.settings, provider.threads, provider.max_memory)
         except Exceptional as found:
-            target = replace(target, exceptional=target.exceptional | {found.identity})
+            target = replace(target, exceptional=target.exceptional | {found.identity}, splits={})
 
 
 def _lowered(part: Part, provider: CpuProvider) -> Lowered:
@@ -41,21 +38,3 @@ def _lowered(part: Part, provider: CpuProvider) -> Lowered:
         return lower(part, provider.learned(graph))
     except Refused:
         return lower(part)  # another provider may have written values since the graph was looked at
-
-
-def steps_of(group: Group, target: Target, shared: Cache) -> list[Step]:
-    """The kernels that carry out a group; ``shared`` is what contractions split once and read several times."""
-    if isinstance(group, Loop):
-        return loop.steps(group, target)
-    if isinstance(group, Contraction):
-        return contraction.steps(group, target, shared)
-    if isinstance(group, Convolution):
-        return conv.steps(group, target)
-    if isinstance(group, Pool):
-        return pool.steps(group, target)
-    if isinstance(group, Attention):
-        return attention.steps(group, target)
-    if isinstance(group, Gather):
-        return gather.steps(group, target)
-    assert isinstance(group, Fill)
-    return fill.steps(group, target)

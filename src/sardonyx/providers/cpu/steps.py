@@ -63,6 +63,8 @@ class Target:
     """``highest``, ``high`` or ``medium``."""
     exceptional: frozenset[object] = frozenset()
     """Constants, by ``constants.identity``, with numbers that parts of bf16 do not carry."""
+    splits: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
+    """What one contraction of a compilation has split into parts and others read too (``kernels.split``)."""
 
 
 class Exceptional(Exception):

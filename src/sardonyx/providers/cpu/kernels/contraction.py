@@ -15,7 +15,7 @@ from sardonyx.providers.cpu.kernels import gemm, gemm_amx
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Problem, batch_args, problem
 from sardonyx.providers.cpu.kernels.pack import packed_a, packed_b
-from sardonyx.providers.cpu.kernels.split import Cache, weight_is_plain
+from sardonyx.providers.cpu.kernels.split import weight_is_plain
 from sardonyx.providers.cpu.steps import Step, Target
 from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i32, i64, register_dtype, u32, u64
 
@@ -30,8 +30,7 @@ def supports(a: DType, b: DType) -> str | None:
     return None if register_dtype(a) is register_dtype(b) else f"{a} times {b} is not compiled"
 
 
-def steps(group: Contraction, target: Target, cache: Cache | None = None) -> list[Step]:
-    """The contraction as steps; ``cache`` holds what earlier groups of the same compilation split into parts."""
+def steps(group: Contraction, target: Target) -> list[Step]:
     reason = supports(group.a.dtype, group.b.dtype)
     if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
         reason = "a reduction follows the sums"
@@ -40,7 +39,7 @@ def steps(group: Contraction, target: Target, cache: Cache | None = None) -> lis
     p = problem(group)
     parts = gemm_amx.parts_for(p, target)
     if parts is not None:
-        return gemm_amx.steps(p, parts, target, {} if cache is None else cache)
+        return gemm_amx.steps(p, parts, target)
     return multiply_adds(p, target)
 
 

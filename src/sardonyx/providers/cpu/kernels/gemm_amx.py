@@ -55,7 +55,6 @@ from sardonyx.providers.cpu.kernels.split import (
     PANEL,
     STEP,
     TILE,
-    Cache,
     count_of,
     split_a,
     split_b,
@@ -349,11 +348,11 @@ def parts_for(p: Problem, target: Target) -> int | None:
     return None if tensor is not None and identity(tensor) in target.exceptional else parts
 
 
-def steps(p: Problem, parts: int, target: Target, cache: Cache) -> list[Step]:
-    """The contraction on tiles; ``cache`` holds what was split before in the same compilation."""
+def steps(p: Problem, parts: int, target: Target) -> list[Step]:
+    """The contraction on tiles."""
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
-    before_a, a = split_a(p, parts, cache)
-    before_b, b = split_b(p, parts, cache, target.isa)
+    before_a, a = split_a(p, parts, target)
+    before_b, b = split_b(p, parts, target)
     b_dtype = None if b.flags is None else p.b.dtype
     spec = gemm_amx(parts=parts, a_dtype=p.a.dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
     args = {

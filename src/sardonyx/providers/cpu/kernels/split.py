@@ -38,7 +38,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 )
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, bf16, f32, i32, i64, u16, u32
 
 Array = np.ndarray[Any, Any]
@@ -209,20 +209,16 @@ def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
     return {**found, flags: (i32,), **{f"{flags}_batch{i}": i64 for i in range(axes)}} if has_flags else found
 
 
-Cache = dict[tuple[Any, ...], Tiled]
-"""The operands that were split in one compilation, by what they are made of."""
-
-
-def split_a(p: Problem, parts: int, cache: Cache) -> tuple[list[Step], Tiled]:
+def split_a(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
     """A in tiles and the step that writes them, unless another contraction has asked for the same before."""
     source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, parts)
-    return source.at_each_run(p, cache)
+    return source.at_each_run(p, target)
 
 
-def split_b(p: Problem, parts: int, cache: Cache, isa: Isa) -> tuple[list[Step], Tiled]:
+def split_b(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
     """B in tiles: packed once if it is a constant, and otherwise by a step."""
     source = _Source(p.b.storage, p.b.offset, p.b.column, p.b.row, p.n, p.k, p.batch, p.b.batch, PAIRS, parts)
-    return source.at_each_run(p, cache) if p.weight is None else ([], source.once(isa))
+    return source.at_each_run(p, target) if p.weight is None else ([], source.once(target.isa))
 
 
 @dataclass(frozen=True)
@@ -272,13 +268,13 @@ class _Source:
             **{f"x_batch{i}": s for i, (_, s) in enumerate(own)}, **{f"batch{i}": d for i, (d, _) in enumerate(own)},
         }  # fmt: skip
 
-    def at_each_run(self, p: Problem, cache: Cache) -> tuple[list[Step], Tiled]:
+    def at_each_run(self, p: Problem, target: Target) -> tuple[list[Step], Tiled]:
         key = (self.storage.number, *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
-        if key in cache:
-            return [], cache[key]
+        if key in target.splits:
+            return [], target.splits[key]
         (elements, batch), (flags, flags_batch) = (self._batched(each) for each in self._matrix)
         made = Tiled(Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch)
-        cache[key] = made
+        target.splits[key] = made
         assert made.flags is not None
         args: dict[str, Ref | Known | float] = {"x": Ref(self.storage, self.offset), **self._numbers()}
         args.update(y=Ref(made.tiles), flags=Ref(made.flags))

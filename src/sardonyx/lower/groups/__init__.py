@@ -1,0 +1,45 @@
+"""Groups of work: what lowering gives to a provider that compiles.
+
+A group reads and writes *views*: strided windows of storages. Its sizes are numbers or symbolic dimensions
+(``ir.dims``), so one list of groups serves every shape of the inputs.
+
+    Loop          scalar expressions over a box of indices, with reductions over its last axes
+    Contraction   sums of products (MatMul, Gemm), with what follows element by element
+    Convolution   sums of products over windows of an image, likewise
+    Pool          the largest or the mean of each window of an image, likewise
+    Attention     softmax(q k^T + mask) v
+    Gather        rows picked by an index tensor
+    Fill          numbers that follow from the shapes alone
+
+A new kind of group is a class here, its meaning in numpy in ``lower.interpret``, and for each provider an entry in its
+table of families.
+"""
+
+from sardonyx.lower.groups.attention import Attention
+from sardonyx.lower.groups.base import Group, Storage, View
+from sardonyx.lower.groups.contraction import Contraction
+from sardonyx.lower.groups.expression import Apply, Count, Expression, Reduce
+from sardonyx.lower.groups.fill import Fill
+from sardonyx.lower.groups.finished import Finished
+from sardonyx.lower.groups.gather import Gather
+from sardonyx.lower.groups.image import Convolution, Pool, Window
+from sardonyx.lower.groups.loop import Loop
+
+__all__ = [
+    "Apply",
+    "Attention",
+    "Contraction",
+    "Convolution",
+    "Count",
+    "Expression",
+    "Fill",
+    "Finished",
+    "Gather",
+    "Group",
+    "Loop",
+    "Pool",
+    "Reduce",
+    "Storage",
+    "View",
+    "Window",
+]

@@ -1,0 +1,33 @@
+"""Sums of products of matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups.base import View
+from sardonyx.lower.groups.finished import Finished
+
+
+@dataclass(frozen=True)
+class Contraction(Finished):
+    """out[..., m, n] = epilogue(sum over k of a[..., m, k] * b[..., k, n], further operands).
+
+    The sum is in f32 (or f64, or i32 for 8-bit integers).
+    """
+
+    batch: tuple[Known, ...]
+    m: Known
+    n: Known
+    k: Known
+    a: View
+    b: View
+
+    @property
+    def box(self) -> tuple[Known, ...]:
+        """The axes of the epilogue."""
+        return (*self.batch, self.m, self.n)
+
+    @property
+    def operands(self) -> tuple[View, ...]:
+        return self.a, self.b

@@ -1,0 +1,43 @@
+"""Groups run by numpy on concrete sizes: what every provider's kernels must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.ir import dims
+from sardonyx.lower.build import Lowered
+from sardonyx.lower.interpret import attention, contraction, expression, fill, gather, image
+from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory
+
+FAMILIES = (attention, contraction, expression, fill, gather, image)
+"""Importing them registers their meanings."""
+
+
+def run(lowered: Lowered, args: Sequence[Array]) -> list[Array]:
+    """The outputs of a part for its inputs."""
+    sizes = bind(lowered, [a.shape for a in args])
+    memory = Memory(sizes)
+    for view, array in zip(lowered.inputs, args, strict=True):
+        memory.arrays[view.storage] = np.ascontiguousarray(array).reshape(-1)
+    with np.errstate(all="ignore"):
+        for group in lowered.groups:
+            MEANINGS[type(group)](memory, group)
+    return [np.array(memory.at(view)) for view in lowered.outputs]
+
+
+def bind(lowered: Lowered, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """The sizes that shapes of inputs give to names; every condition on them is looked at."""
+    sizes = {name: shapes[i][axis] for name, (i, axis) in lowered.sizes.items()}
+    for view, shape in zip(lowered.inputs, shapes, strict=True):
+        wanted = tuple(dims.evaluate(d, sizes) for d in view.shape)
+        if wanted != shape:
+            raise InvalidArgument("an input has the wrong shape", expected=wanted, got=shape)
+    for check in lowered.checks:
+        size = dims.evaluate(check.size, sizes)
+        allowed = [dims.evaluate(d, sizes) for d in check.allowed]
+        if not isinstance(size, int) or (size < check.least if check.least is not None else size not in allowed):
+            raise InvalidArgument(check.what, where=check.node.label, expected=allowed or check.least, got=size)
+    return sizes

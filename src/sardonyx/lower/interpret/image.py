@@ -1,0 +1,55 @@
+"""Convolution and pooling, tap by tap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from sardonyx.lower.groups import Convolution, Pool, View, Window
+from sardonyx.lower.interpret.expression import finish, wide
+from sardonyx.lower.interpret.memory import Array, Memory, meaning
+
+
+def _taps(memory: Memory, window: Window, x: Array, out: View, padding: Any) -> Iterator[Array]:
+    """What each tap of a window sees: (batch, channels, *spatial of the result)."""
+    count, pads = ([memory.size(d) for d in sizes] for sizes in (out.shape[2:], window.pads))
+    axes = list(zip(count, pads, window.kernel, window.strides, window.dilations, x.shape[2:], strict=True))
+    ends = [max(0, (n - 1) * s + (k - 1) * d + 1 - p - have) for n, p, k, s, d, have in axes]
+    room = [(max(p, 0), end) for p, end in zip(pads, ends, strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *room], constant_values=padding)
+    for tap in np.ndindex(window.kernel):
+        places = [np.arange(n) * s + t * d + max(-p, 0) for t, (n, p, _, s, d, _) in zip(tap, axes, strict=True)]
+        yield padded[np.ix_(range(x.shape[0]), range(x.shape[1]), *places)]
+
+
+@meaning(Convolution)
+def convolution(memory: Memory, group: Convolution) -> None:
+    x, w, out = wide(memory.at(group.x)), wide(memory.at(group.w)), group.outputs[0]
+    filters, each = len(w) // group.groups, w.shape[1]
+    total = np.zeros(tuple(map(memory.size, out.shape)), x.dtype)
+    for at, seen in enumerate(_taps(memory, group.window, x, out, 0)):
+        for g in range(group.groups):
+            mine = w[g * filters : (g + 1) * filters, :].reshape(filters, each, -1)[:, :, at]
+            part = np.tensordot(mine, seen[:, g * each : (g + 1) * each], (1, 1)).swapaxes(0, 1)
+            total[:, g * filters : (g + 1) * filters] += part
+    finish(memory, group, total)
+
+
+@meaning(Pool)
+def pool(memory: Memory, group: Pool) -> None:
+    x, out, window = wide(memory.at(group.x)), group.outputs[0], group.window
+    if group.kind == "max":
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        finish(memory, group, reduce(np.maximum, _taps(memory, window, x, out, lowest)))
+        return
+    total = reduce(np.add, _taps(memory, window, x, out, 0))
+    ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
+    if group.ends is not None:
+        pads = [(memory.size(p), memory.size(e)) for p, e in zip(window.pads, group.ends, strict=True)]
+        ones = np.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
+        window = replace(window, pads=(0,) * len(pads))
+    finish(memory, group, total / reduce(np.add, _taps(memory, window, ones, out, 0)))

@@ -1,0 +1,59 @@
+"""Storages as arrays, and the table of what groups mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Group, Storage, View
+
+Array = np.ndarray[Any, Any]
+
+
+class Memory:
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.arrays: dict[Storage, Array] = {}
+
+    def size(self, d: Known) -> int:
+        found = dims.evaluate(d, self.sizes)
+        assert isinstance(found, int), d
+        return found
+
+    def at(self, view: View) -> Array:
+        """The elements of a view, in place; everything is inside its storage."""
+        flat = self.arrays.get(view.storage)
+        if flat is None:
+            if view.storage.tensor is not None:
+                flat = view.storage.tensor.numpy().reshape(-1)
+            else:
+                flat = np.full(self.size(view.storage.elements), 77, view.storage.dtype.numpy)
+            self.arrays[view.storage] = flat
+        shape = tuple(map(self.size, view.shape))
+        if 0 in shape:
+            return np.empty(shape, flat.dtype)
+        strides, offset = list(map(self.size, view.strides)), self.size(view.offset)
+        reach = [(d - 1) * s for d, s in zip(shape, strides, strict=True)]
+        low, high = offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach)
+        assert low >= 0 and high < flat.size, (view, shape, flat.size)
+        return np.lib.stride_tricks.as_strided(flat[offset:], shape, [s * flat.itemsize for s in strides])
+
+
+Kind = TypeVar("Kind", bound=Group)
+MEANINGS: dict[type[Group], Callable[[Memory, Any], None]] = {}
+
+
+def meaning(
+    kind: type[Kind],
+) -> Callable[[Callable[[Memory, Kind], None]], Callable[[Memory, Kind], None]]:
+    """Register what a kind of group does to memory."""
+
+    def register(fn: Callable[[Memory, Kind], None]) -> Callable[[Memory, Kind], None]:
+        MEANINGS[kind] = fn
+        return fn
+
+    return register

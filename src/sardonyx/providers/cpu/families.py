@@ -1,0 +1,25 @@
+"""Which kernels carry out which kind of group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sardonyx.lower.groups import Attention, Contraction, Convolution, Fill, Gather, Group, Loop, Pool
+from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, gather, loop, pool
+from sardonyx.providers.cpu.steps import Step, Target
+
+FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
+    Attention: attention.steps,
+    Contraction: contraction.steps,
+    Convolution: conv.steps,
+    Fill: fill.steps,
+    Gather: gather.steps,
+    Loop: loop.steps,
+    Pool: pool.steps,
+}
+
+
+def steps_of(group: Group, target: Target) -> list[Step]:
+    """The kernels that carry out a group."""
+    return FAMILIES[type(group)](group, target)
