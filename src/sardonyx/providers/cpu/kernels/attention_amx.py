@@ -214,12 +214,15 @@ class _Block:
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
         """A square of sums, to memory whose rows are ``stride`` numbers apart."""
-        tiles, parts = self.head.tiles, self.head.parts
-        for t in range(4):
-            tiles.zero(t)
-        multiply(tiles, a, b, steps, parts, SCHEDULES[parts])
-        for t in range(4):
-            tiles.store(t, to.at((t // 2 * stride + t % 2) * HALF), stride * 4)
+        k, tiles, parts = self.k, self.head.tiles, self.head.parts
+        schedule = SCHEDULES[parts]
+        sums = range(2 * schedule.rows)
+        with k.loop(0, 2, schedule.rows) as half:
+            for t in sums:
+                tiles.zero(t)
+            multiply(tiles, a.at(half * TILE), b, steps, parts, schedule, rows=schedule.rows)
+            for t in sums:
+                tiles.store(t, to.at(half * (stride * HALF) + (t // 2 * stride + t % 2) * HALF), stride * 4)
 
     def scores(self, start: Val, count: Val) -> None:
         k, head = self.k, self.head

@@ -69,7 +69,7 @@ from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, i32
 PARTS = {"medium": 1, "high": 2, "highest": 3}
 """How many parts a precision takes."""
 
-RUN = {1: 12, 2: 24, 3: 12}
+RUN = {1: 12, 2: 6, 3: 4}
 """Steps of a run, by parts."""
 
 SQUARE = PANEL * PANEL
@@ -130,7 +130,7 @@ def gemm_amx(
     tiles = Tiles(k)
     is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
-    tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(0, 1, A))
+    tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(0, 1, A, A + 1))
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     count = batch_count(k, memory, axes)
@@ -165,9 +165,9 @@ def gemm_amx(
                 many = k.min(run, steps - step)
                 with k.either(is_short) as (short, tall):
                     with short:
-                        product.square(row, r, column + c, step, many, slot, tall=False)
-                    with tall:
-                        product.square(row, r, column + c, step, many, slot, tall=True)
+                        product.add(row, r, column + c, step, many, slot, k.const(0), high=1, is_short=True)
+                    with tall, k.loop(0, 2, schedule.rows) as half:
+                        product.add(row, r, column + c, step, many, slot, half, high=schedule.rows)
                 with k.when(step + run >= steps):
                     product.mend(row + r, column + c, slot)
         if is_woven:
@@ -247,25 +247,29 @@ class _Product:
         self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
         self.pace = k.const(PANEL)  # rows to finish in a step, so that a group has as many as the next has steps
         for many, rows in ((4, 8), (8, 4), (16, 2), (32, 1)):
-            self.pace = k.select(steps >= many, rows, self.pace)
+            self.pace = k.select(steps * (2 // schedule.rows) >= many, rows, self.pace)
 
-    def square(self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, *, tall: bool) -> None:
-        """Add a run of ``many`` steps to the sums of a square; to its upper half alone unless it is ``tall``.
+    def add(
+        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val,
+        *, high: int, is_short: bool = False,
+    ) -> None:  # fmt: skip
+        """Add a run of ``many`` steps to the sums of a square, in ``high`` of its halves from ``half`` on.
 
         The square is number ``r`` of a group whose first row panel is ``top``.
         """
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
-        sums, high = scratch.at(slot), 2 if tall else 1
-        a = self.at["a"].at(((top + r) * self.steps + step) * size)
+        slot = slot + half * (SQUARE // 2)
+        sums = scratch.at(slot)
+        a = self.at["a"].at(((top + r) * self.steps + step) * size + half * TILE)
         b = self.at["b"].at((column * self.steps + step) * size)
-        share = self.schedule.fetched * self.parts * LINE
-        self.fetched = b.at(self.stride * size + r * many * share) if tall and share else None
+        share = self.schedule.fetched // 2 * self.parts * LINE
+        fetched = None if is_short or not share else b.at(self.stride * size + (r * 2 + half) * many * share)
         quarters = [(2 * i + j, (i * PANEL + j) * HALF) for i in range(high) for j in range(2)]
         is_first = step.eq(0)
         if self.parts == 3:
             for t, _ in quarters:
                 tiles.zero(t)
-            self._multiply(a, b, many, tall)
+            self._multiply(a, b, many, high, is_short, fetched)
             to = scratch.at(k.select(is_first, slot, 0))
             for t, at in quarters:
                 tiles.store(t, to.at(at), PANEL * 4)
@@ -281,14 +285,16 @@ class _Product:
             with later:
                 for t, at in quarters:
                     tiles.load(t, sums.at(at), PANEL * 4)
-        self._multiply(a, b, many, tall)
+        self._multiply(a, b, many, high, is_short, fetched)
         for t, at in quarters:
             tiles.store(t, sums.at(at), PANEL * 4)
 
-    def _multiply(self, a: Buf, b: Buf, steps: Val, tall: bool) -> None:
-        between = self.between
+    def _multiply(self, a: Buf, b: Buf, steps: Val, high: int, is_short: bool, fetched: Buf | None) -> None:
+        between, parts, schedule = self.between, self.parts, self.schedule
         weave = None if between is None else lambda unroll: between(self.pace * unroll)
-        multiply(self.tiles, a, b, steps, self.parts, self.schedule, weave, tall=tall, fetched=self.fetched)
+        multiply(
+            self.tiles, a, b, steps, parts, schedule, weave, rows=high, is_short=is_short, fetched=fetched
+        )  # fmt: skip
 
     def mend(self, row: Val, column: Val, slot: Val) -> None:
         """Make the sums of a square anew if tiles do not carry its numbers."""
