@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import onnx
-from onnx.reference import ReferenceEvaluator, op_run
 
 from sardonyx.errors import NotImplemented
 from sardonyx.interpret.program import Kernel
@@ -18,6 +17,8 @@ from sardonyx.ops.infer import OPSETS
 
 def _evaluator() -> Any:
     """A reference evaluator of an empty graph: the door to onnx's table of operators."""
+    from onnx.reference import ReferenceEvaluator
+
     return ReferenceEvaluator(
         onnx.helper.make_model(
             onnx.helper.make_graph([], "empty", [], []),
@@ -31,6 +32,8 @@ def exists(domain: str, op_type: str) -> bool:
     """Whether onnx has an executable meaning for an operator."""
     if domain not in OPSETS:
         return False
+    from onnx.reference import op_run
+
     try:
         _evaluator()._load_impl(onnx.NodeProto(op_type=op_type, domain=domain))
     except op_run.RuntimeContextError:
@@ -48,6 +51,8 @@ def kernel(node: Node) -> Kernel:
             where=node.label,
             hint="check the operator's name and domain, and the model's opset imports",
         )
+    from onnx.reference import op_run
+
     evaluator = _evaluator()
     proto = node_to_proto(node, Names(node.graph) if node.graph is not None else None)
     try:
@@ -82,7 +87,7 @@ def _params(evaluator: Any) -> dict[str, Any]:
         "verbose": 0,
         "new_ops": {},
         "existing_functions": {},
-        "evaluator_cls": ReferenceEvaluator,
+        "evaluator_cls": type(evaluator),
     }
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import EPFail, InvalidArgument
 from sardonyx.partition.provider import Provider
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 CPU = "CPUExecutionProvider"
 GROUP = "sardonyx.providers"
@@ -110,6 +112,8 @@ def make(name: str, options: Mapping[str, str]) -> Provider:
 @cache
 def _installed() -> dict[str, EntryPoint]:
     """The entry points of this environment, looked up once: that reads the metadata of every package."""
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in entry_points(group=GROUP)}
 
 

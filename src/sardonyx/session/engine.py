@@ -22,10 +22,8 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import SparseTensorType, TensorType, ValueType
 from sardonyx.model.load import load
 from sardonyx.model.save import save
-from sardonyx.normalize.run import normalize
 from sardonyx.ops import limits
 from sardonyx.ops.infer import OPSETS
-from sardonyx.optimize.pipelines import optimize
 from sardonyx.optimize.report import Report
 from sardonyx.optimize.shapes import fix_dimensions
 from sardonyx.partition.assign import Owner, assign
@@ -192,6 +190,9 @@ def build(source: Any, options: BuildOptions) -> Engine:
             graph, written = model.graph, dict(model.opsets)
             weights_nbytes = sum(_constants_nbytes(graph))
             stated = [v.type for v in graph.outputs]
+        from sardonyx.normalize.run import normalize  # neither is needed, nor loaded, where the work is done already
+        from sardonyx.optimize.pipelines import optimize
+
         with phase("normalize"):
             normalize(model)
             fix_dimensions(graph, options.free_dims, options.free_dims_by_denotation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections.abc
 import difflib
 import os
@@ -190,6 +189,8 @@ class Session:
         """
         session, context = self._sess, RunContext()
         wanted = session.wanted(output_names)
+        import asyncio
+
         future = asyncio.wrap_future(submit(lambda: session.compute(wanted, input_feed, run_options, context)))
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
         try:

@@ -12,6 +12,7 @@ bit for bit, on tiles that lie on the stack: a kernel written with tiles runs ev
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,11 +24,18 @@ NBYTES = ROWS * ROW_NBYTES
 PAIRS = LANES = 16
 """Pairs of bf16, or f32 elements, in a row."""
 
-_CONFIGURATION = (1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0)
-"""Palette 1; 64 bytes a row and 16 rows for each of the eight tiles: 64 bytes, as the chip reads them."""
-_ROWS_AT = 48
-"""Where the tiles' rows lie in it, a byte each."""
+_CONFIGURATION_WORDS, _ROWS_AT = 8, 48
+"""The 64 bytes that the chip reads, and where the tiles' rows lie in them, a byte each."""
 _SIGN, _EXPONENT, _HIGH_HALF = 0x8000_0000, 0x7F80_0000, 0xFFFF_0000
+
+
+def _configuration(count: int) -> tuple[int, ...]:
+    """Palette 1; 64 bytes a row and 16 rows for each of the first tiles."""
+    content = bytearray(_CONFIGURATION_WORDS * 8)
+    content[0] = 1
+    for t in range(count):
+        content[16 + 2 * t], content[_ROWS_AT + t] = ROW_NBYTES, ROWS
+    return struct.unpack(f"<{_CONFIGURATION_WORDS}q", content)
 
 
 class Tiles:
@@ -38,8 +46,8 @@ class Tiles:
         self.k = k
         self._stack = k.local(i8, COUNT * NBYTES) if k.isa.is_emulated else None
 
-    def configure(self, rows: Operand = ROWS, short: Sequence[int] = ()) -> None:
-        """Every tile takes its full size, but for the ``short`` ones, which have ``rows`` rows; all are zero.
+    def configure(self, rows: Operand = ROWS, short: Sequence[int] = (), count: int = COUNT) -> None:
+        """The first ``count`` tiles take their full size, ``short`` ones of them only ``rows`` rows; all are zero.
 
         Products of short tiles take less time. Emulated tiles are always full: nobody may look at the other rows.
         """
@@ -47,8 +55,8 @@ class Tiles:
             for t in range(COUNT):
                 self.zero(t)
             return
-        words = self.k.local(i64, len(_CONFIGURATION))
-        for i, word in enumerate(_CONFIGURATION):
+        words = self.k.local(i64, _CONFIGURATION_WORDS)
+        for i, word in enumerate(_configuration(count)):
             words.store(i, word)
         for t in short:
             words.as_type(u8).store(_ROWS_AT + t, self.k.cast(self.k.value(rows, i64), u8))

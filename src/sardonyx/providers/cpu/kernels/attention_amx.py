@@ -35,7 +35,7 @@ from sardonyx.providers.cpu.kernels.attention_form import params
 from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, SQUARE, SQUARE_NBYTES
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, STEP, TILE, count_of, heads_of, is_plain, step_elements
-from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, multiply
+from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, SUMS, TILES, multiply
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
@@ -84,7 +84,7 @@ def attention_amx(
 ) -> None:  # fmt: skip
     """``mask`` is how it lies: ``none``, ``rows`` (keys are neighbours) or ``any``."""
     tiles = Tiles(k)
-    tiles.configure()
+    tiles.configure(count=TILES)
     blocks = count_of(rows, PANEL)
     head = _Head(k, tiles, keys, parts, given)
     held = k.var(-1)
@@ -215,14 +215,12 @@ class _Block:
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
         """A square of sums, to memory whose rows are ``stride`` numbers apart."""
         k, tiles, parts = self.k, self.head.tiles, self.head.parts
-        schedule = SCHEDULES[parts]
-        sums = range(2 * schedule.rows)
-        with k.loop(0, 2, schedule.rows) as half:
-            for t in sums:
+        with k.loop(0, count_of(self.high, HALF)) as half:
+            for t in SUMS:
                 tiles.zero(t)
-            multiply(tiles, a.at(half * TILE), b, steps, parts, schedule, rows=schedule.rows)
-            for t in sums:
-                tiles.store(t, to.at(half * (stride * HALF) + (t // 2 * stride + t % 2) * HALF), stride * 4)
+            multiply(tiles, a.at(half * TILE), b, steps, parts, SCHEDULES[parts])
+            for t in SUMS:
+                tiles.store(t, to.at((half * stride + t) * HALF), stride * 4)
 
     def scores(self, start: Val, count: Val) -> None:
         k, head = self.k, self.head

@@ -39,7 +39,6 @@ from sardonyx.providers.cpu.kernels.matrices import (
 from sardonyx.providers.cpu.values import Buf
 
 RUN, BLOCK, GRID = 256, 48, 64
-LINE_NBYTES = 64
 CHAINS = 8
 """Independent sums that keep two multiply-add units of latency 4 busy."""
 
@@ -133,6 +132,7 @@ def gemm(
         b = matrix_at(memory, "b", batch).at(panel * nr * depth)
         top, bottom = block * tiles // blocks, (block + 1) * tiles // blocks
         a_row = number(memory, "a_row")
+        pace = _pace(k, bottom - top, nr)
         with k.loop(0, k.max(depth, 1), RUN) as start:
             length = k.min(depth - start, RUN)
             run, following = b.at(start * nr), b.at((start + length) * nr)
@@ -150,8 +150,9 @@ def gemm(
                         if high < shape.rows:
                             found = _tile(k, given, run, length, dtype, shape)
                         else:
-                            ahead = following.at(_share(k, tile - top, shape, nr, b_dtype))
-                            found = _tile(k, given, run if b_dtype is dtype else wide, length, dtype, shape, ahead)
+                            ahead = following.at((tile - top) * length * pace)
+                            source = run if b_dtype is dtype else wide
+                            found = _tile(k, given, source, length, dtype, shape, ahead, pace)
                         _add(k, found, partial, start > 0)
         finish = Finish(k, epilogue, memory, n, batch)
         columns = k.min(n - panel * nr, nr)
@@ -161,17 +162,19 @@ def gemm(
             finish.tile(sums.at((tile - top) * (shape.rows * nr)), nr, row, rows, panel * nr, columns)
 
 
-def _share(k: Kernel, tile: Val, shape: Shape, nr: int, dtype: DType) -> Val:
-    """Which elements a row tile fetches ahead: one cache line of what a round of its loop uses, each tile another."""
-    steps = lanes_of(k.lanes, dtype) if shape.by_lane else 1
-    lines = max(steps * nr * dtype.bits // 8 // LINE_NBYTES, 1)
-    return tile % lines * (LINE_NBYTES * 8 // dtype.bits)
+def _pace(k: Kernel, tiles: Val, nr: int) -> Val:
+    """Elements to fetch ahead for each k, so that the row tiles of a block bring the next run between them."""
+    pace = k.const(nr)
+    for count in (2, 4, 8):
+        pace = k.select(tiles >= count, nr // count, pace)
+    return pace
 
 
 def _tile(
-    k: Kernel, a: list[Buf], b: Buf, length: Val, dtype: DType, shape: Shape, ahead: Buf | None = None
-) -> list[list[Var]]:
-    """The sums of one run: rows of A by a panel. What follows the run, at ``ahead``, is fetched into L2 meanwhile."""
+    k: Kernel, a: list[Buf], b: Buf, length: Val, dtype: DType, shape: Shape,
+    ahead: Buf | None = None, pace: Val | None = None,
+) -> list[list[Var]]:  # fmt: skip
+    """The sums of one run: rows of A by a panel. What is at ``ahead`` is fetched into L2 meanwhile, ``pace`` per k."""
     lanes = lanes_of(k.lanes, dtype)
     sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in a]
     is_fused = dtype.is_float and k.isa.name != "generic"
@@ -188,13 +191,13 @@ def _tile(
         whole = length & -lanes
         with k.loop(0, whole, lanes) as p:
             vectors, at = [x.load(p, lanes) for x in a], b.at(p * nr)
-            if ahead is not None:
-                ahead.prefetch(p * nr, locality=2)
+            if ahead is not None and pace is not None:
+                ahead.prefetch(p * pace, locality=2)
             for i in range(lanes):
                 step(at.at(i * nr), [v.shuffle([i] * lanes) for v in vectors])
     with k.loop(whole, length) as p:
-        if ahead is not None and not shape.by_lane:
-            ahead.prefetch(p * nr, locality=2)
+        if ahead is not None and pace is not None and not shape.by_lane:
+            ahead.prefetch(p * pace, locality=2)
         step(b.at(p * nr), [k.splat(x.load(p), lanes) for x in a])
     return sums
 

@@ -1,8 +1,8 @@
 """Matrix products on tiles, from operands in bf16 parts (``split``).
 
 A product of numbers is the sum of the products of their parts that matter: of one part each, 1 (bf16); of two, 3, whose
-error is about 2^-16; of three, 6, whose error is below that of f32 sums. The innermost loop holds 2 x 2 tiles of sums,
-32 rows by 32 columns, and walks along k by steps of 32, with two tiles of each operand loaded at a time.
+error is about 2^-16; of three, 6, whose error is below that of f32 sums. The innermost loop (``tile_loop``) holds 16
+rows by 32 columns of sums and walks along k by steps of 32.
 
 **Order of sums.** Every element adds the products of step 0, then of step 1, and so on, in the order of ``PRODUCTS``,
 in runs of ``RUN`` steps. With one or two parts a run goes on from the sums of the one before. With three it begins at
@@ -10,7 +10,7 @@ zero and is added to them: six additions a step would otherwise round at the siz
 at k = 768 and 3072: 1.5e-7 and 1.6e-7, where one run for all has 2.1e-7 and 4.4e-7.) Rows, threads and blocking change
 nothing.
 
-**Cache blocking.** A step of one part reads 2 KiB of each operand for four products of 16 cycles: 64 bytes a cycle,
+**Cache blocking.** A step of one part reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
 more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip with tiles, and stays there while the row
 panels of a group pass by, and only A comes from L2. A group has 4 to 8 row panels; if its A, over all of k, fits into
 half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that it comes from L3 once
@@ -62,7 +62,7 @@ from sardonyx.providers.cpu.kernels.split import (
     tiled_params,
     whole,
 )
-from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, A, Schedule, multiply
+from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.steps import Step, Target
 from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, i32
 
@@ -79,9 +79,9 @@ EXACT_ROWS = 4
 """Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
 
 LEAST_ROWS = {1: 1, 2: 8, 3: 16}
-"""Rows from which tiles are faster than f32 multiply-adds. A step of a square takes 64, 192 or 384 cycles whatever its
-rows, multiply-adds 32 cycles a row: equal at 2, 6 and 12. One row waits for memory, where one part has half the bytes
-of f32 to read, and three have 1.5 times as many."""
+"""Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
+multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one part has half the bytes of
+f32 to read, and three have 1.5 times as many."""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
@@ -130,7 +130,7 @@ def gemm_amx(
     tiles = Tiles(k)
     is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
-    tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(0, 1, A, A + 1))
+    tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     count = batch_count(k, memory, axes)
@@ -165,9 +165,9 @@ def gemm_amx(
                 many = k.min(run, steps - step)
                 with k.either(is_short) as (short, tall):
                     with short:
-                        product.add(row, r, column + c, step, many, slot, k.const(0), high=1, is_short=True)
-                    with tall, k.loop(0, 2, schedule.rows) as half:
-                        product.add(row, r, column + c, step, many, slot, half, high=schedule.rows)
+                        product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
+                    with tall, k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
+                        product.add(row, r, column + c, step, many, slot, half)
                 with k.when(step + run >= steps):
                     product.mend(row + r, column + c, slot)
         if is_woven:
@@ -245,56 +245,51 @@ class _Product:
         self.parts, self.schedule = parts, schedule
         self.m, self.n, self.depth, self.steps = m, n, depth, steps
         self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
-        self.pace = k.const(PANEL)  # rows to finish in a step, so that a group has as many as the next has steps
-        for many, rows in ((4, 8), (8, 4), (16, 2), (32, 1)):
-            self.pace = k.select(steps * (2 // schedule.rows) >= many, rows, self.pace)
+        self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
+        for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
+            self.pace = k.select(steps >= many, rows, self.pace)
 
     def add(
-        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val,
-        *, high: int, is_short: bool = False,
-    ) -> None:  # fmt: skip
-        """Add a run of ``many`` steps to the sums of a square, in ``high`` of its halves from ``half`` on.
+        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val, *, is_short: bool = False
+    ) -> None:
+        """Add a run of ``many`` steps to the sums of half a square: the upper 16 rows, or the lower.
 
         The square is number ``r`` of a group whose first row panel is ``top``.
         """
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
-        slot = slot + half * (SQUARE // 2)
-        sums = scratch.at(slot)
+        at = slot + half * (SQUARE // 2)
+        sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((top + r) * self.steps + step) * size + half * TILE)
         b = self.at["b"].at((column * self.steps + step) * size)
-        share = self.schedule.fetched // 2 * self.parts * LINE
-        fetched = None if is_short or not share else b.at(self.stride * size + (r * 2 + half) * many * share)
-        quarters = [(2 * i + j, (i * PANEL + j) * HALF) for i in range(high) for j in range(2)]
+        share = self.schedule.fetched * self.parts * LINE
+        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if share else None
         is_first = step.eq(0)
         if self.parts == 3:
-            for t, _ in quarters:
+            for t in SUMS:
                 tiles.zero(t)
-            self._multiply(a, b, many, high, is_short, fetched)
-            to = scratch.at(k.select(is_first, slot, 0))
-            for t, at in quarters:
-                tiles.store(t, to.at(at), PANEL * 4)
-            with k.when(~is_first), k.loop(0, SQUARE * high // 2, 4 * HALF) as i:
-                for j in range(4):
-                    v = i + j * HALF
-                    sums.store(v, sums.load(v, HALF) + scratch.load(v, HALF))
+            self._multiply(a, b, many, is_short, fetched)
+            to = scratch.at(k.select(is_first, at, 0))
+            for t in SUMS:
+                tiles.store(t, to.at(t * HALF), PANEL * 4)
+            with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
+                for v in (i + j * HALF for j in range(4)):
+                    sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
             return
         with k.either(is_first) as (first, later):
             with first:
-                for t, _ in quarters:
+                for t in SUMS:
                     tiles.zero(t)
             with later:
-                for t, at in quarters:
-                    tiles.load(t, sums.at(at), PANEL * 4)
-        self._multiply(a, b, many, high, is_short, fetched)
-        for t, at in quarters:
-            tiles.store(t, sums.at(at), PANEL * 4)
+                for t, place in zip(SUMS, sums, strict=True):
+                    tiles.load(t, place, PANEL * 4)
+        self._multiply(a, b, many, is_short, fetched)
+        for t, place in zip(SUMS, sums, strict=True):
+            tiles.store(t, place, PANEL * 4)
 
-    def _multiply(self, a: Buf, b: Buf, steps: Val, high: int, is_short: bool, fetched: Buf | None) -> None:
-        between, parts, schedule = self.between, self.parts, self.schedule
+    def _multiply(self, a: Buf, b: Buf, steps: Val, is_short: bool, fetched: Buf | None) -> None:
+        between = self.between
         weave = None if between is None else lambda unroll: between(self.pace * unroll)
-        multiply(
-            self.tiles, a, b, steps, parts, schedule, weave, rows=high, is_short=is_short, fetched=fetched
-        )  # fmt: skip
+        multiply(self.tiles, a, b, steps, self.parts, self.schedule, weave, is_short=is_short, fetched=fetched)
 
     def mend(self, row: Val, column: Val, slot: Val) -> None:
         """Make the sums of a square anew if tiles do not carry its numbers."""

@@ -1,7 +1,18 @@
 """The innermost loop of products on tiles: which tiles are loaded, multiplied and fetched, and in which order.
 
-A step multiplies the parts of 32 numbers along k of 16 or 32 rows and 32 columns. ``multiply`` serves matrix products
-(``gemm_amx``) and attention (``attention_amx``).
+A step multiplies the parts of 32 numbers along k of 16 rows and 32 columns: two tiles of sums, and one tile of each
+operand that is loaded again and again. ``multiply`` serves matrix products (``gemm_amx``) and attention
+(``attention_amx``).
+
+**Few tiles.** The chip renames tiles: a load need not wait for the products that still read what it replaces. But where
+the core's other hardware thread has tiles in use too, there are ten registers in all, and what is not live is what
+renaming has. Measured cycles of a tile instruction (load or product; a product alone takes 16):
+
+    live tiles                              8     7     6     5     4
+    cycles                                 27    22    17    15    13
+
+So 2 x 2 tiles of sums with two tiles of each operand, the usual choice, take 53 cycles for a product there, and 1 x 2
+with one of each 33, although they load half as often again. On a core of its own both take 16, from L1.
 """
 
 from __future__ import annotations
@@ -22,23 +33,18 @@ PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
 """Which parts of A meet which of B: one of the two stays from each product to the next."""
 LINE = 32
 """bf16 numbers in a cache line."""
-A, B = 4, 6
-"""The first of each operand's tiles; tiles from 0 on are the sums of (row, column) (0, 0), (0, 1), (1, 0), (1, 1)."""
+SUMS = (0, 1)
+A, B = 2, 3
+"""The tiles: sums of the left and the right half of a panel's columns, and one of each operand."""
+TILES = 4
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How the innermost loop is written; none of it changes a result."""
 
-    rows: int = 1
-    """Rows of tiles that are summed at a time."""
-    a_tiles: int = 1
-    b_tiles: int = 1
-    """Tiles that an operand is loaded into in turn."""
     unroll: int = 1
     """Steps written out."""
-    is_early: bool = False
-    """A tile is loaded as soon as the last product of what it replaces is under way; else just before it is needed."""
     ahead_a: int = 0
     ahead_b: int = 0
     """Steps by which an operand is fetched into L1 before it is loaded; 0 leaves that to the chip."""
@@ -46,8 +52,8 @@ class Schedule:
     """The outer of the two loops inside a block of steps: over ``columns``, so that B stays in L1, or over ``rows``."""
     is_woven: bool = True
     """What follows the sums of a group is done between the products of the next; else at once."""
-    fetched: int = 8
-    """Lines of the next run of B, for each part and step of 32 rows, that are fetched into L2 meanwhile: a quarter."""
+    fetched: int = 4
+    """Lines of the next run of B, for each part and step, that are fetched into L2 meanwhile: an eighth of it."""
     short_ahead: int = 8
     """KiB by which B is fetched ahead of at most 16 rows, which wait for memory."""
     short_level: int = 2
@@ -60,11 +66,12 @@ SCHEDULES = {1: Schedule(), 2: Schedule(), 3: Schedule()}
 
 def multiply(
     tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule,
-    weave: Callable[[int], None] | None = None, *, rows: int = 1, is_short: bool = False, fetched: Buf | None = None,
+    weave: Callable[[int], None] | None = None, *, is_short: bool = False, fetched: Buf | None = None,
 ) -> None:  # fmt: skip
-    """Add the products of ``steps`` steps to the tiles of sums, two for each of the ``rows`` rows of tiles.
+    """Add the products of ``steps`` steps to the two tiles of sums.
 
-    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later.
+    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later. ``is_short``: these are
+    all the rows there are.
     """
     k, size = tiles.k, step_elements(parts)
     start = k.const(0)
@@ -72,13 +79,14 @@ def multiply(
         stop = steps & -unroll
         with k.loop(start, stop, unroll) as s:
             operands = {A: a.at(s * size), B: b.at(s * size)}
-            lines = _fetches(operands, s, unroll, parts, schedule, rows, is_short, fetched)
-            dots = 2 * rows * unroll * len(PRODUCTS[parts])
-            for event in _events(parts, unroll, schedule, rows):
+            lines = _fetches(operands, s, unroll, parts, schedule, is_short, fetched)
+            events = list(_events(parts, unroll))
+            dots = sum(isinstance(event, Dot) for event in events)
+            for event in events:
                 if isinstance(event, Load):
-                    tiles.load(event.tile, operands[A if event.tile < B else B].at(event.offset))
+                    tiles.load(event.tile, operands[event.tile].at(event.offset))
                     continue
-                tiles.dot_bf16(event.sums, event.a, event.b)
+                tiles.dot_bf16(event.sums, A, B)
                 share, lines = lines[: -(-len(lines) // dots)], lines[-(-len(lines) // dots) :]
                 dots -= 1
                 for line, level in share:
@@ -89,9 +97,8 @@ def multiply(
 
 
 def _fetches(
-    operands: dict[int, Buf], s: Val, unroll: int, parts: int, schedule: Schedule, rows: int, is_short: bool,
-    fetched: Buf | None,
-) -> list[tuple[Buf, int]]:  # fmt: skip
+    operands: dict[int, Buf], s: Val, unroll: int, parts: int, schedule: Schedule, is_short: bool, fetched: Buf | None
+) -> list[tuple[Buf, int]]:
     """The lines that ``unroll`` steps fetch, each with the cache it goes to."""
     size, found = step_elements(parts), []
     if is_short:
@@ -100,7 +107,7 @@ def _fetches(
     for x, steps in ((A, schedule.ahead_a), (B, schedule.ahead_b)):
         found += [(operands[x].at(steps * size + at), 1) for at in range(0, unroll * size if steps else 0, LINE)]
     if fetched is not None:
-        share = schedule.fetched * rows // 2 * parts * LINE
+        share = schedule.fetched * parts * LINE
         here = fetched.at(s * share)
         found += [(here.at(at), 2) for at in range(0, unroll * share, LINE)]
     return found
@@ -115,45 +122,22 @@ class Load:
 @dataclass(frozen=True)
 class Dot:
     sums: int
-    a: int
-    b: int
 
 
-def _events(parts: int, unroll: int, schedule: Schedule, rows: int) -> list[Load | Dot]:
-    """Loads and products of ``unroll`` steps, in the order in which they are written."""
-    found: list[Load | Dot] = []
-    for event in _lazily(parts, unroll, schedule, rows):
-        place = len(found)
-        if schedule.is_early and isinstance(event, Load):
-            while place and not _touches(found[place - 1], event.tile):
-                place -= 1
-        found.insert(place, event)
-    return found
+def _events(parts: int, unroll: int) -> Iterator[Load | Dot]:
+    """Loads and products of ``unroll`` steps, in the order in which they are written.
 
-
-def _touches(event: Load | Dot, tile: int) -> bool:
-    """Whether a load of ``tile`` must stay behind an event; loads keep their order."""
-    return isinstance(event, Load) or tile in (event.a, event.b)
-
-
-def _lazily(parts: int, unroll: int, schedule: Schedule, rows: int) -> Iterator[Load | Dot]:
-    """Each product begins at the row and column where the one before has ended, so that one of its tiles is there."""
-    held: dict[int, tuple[int, int, int] | None] = {}
-    for operand, count in ((A, schedule.a_tiles), (B, schedule.b_tiles)):
-        held |= dict.fromkeys(range(operand, operand + count))
-    i = j = 0
+    Each pair of parts begins at the half of the columns where the one before has ended, so that one tile is there.
+    """
+    holds: dict[int, int] = {}
+    last = 0
     for step in range(unroll):
         for p, q in PRODUCTS[parts]:
-            path = [(i, j), (i, 1 - j)]
-            if rows == 2:
-                path += [(1 - i, 1 - j), (1 - i, j)]
-            for i, j in path:
-                for operand, part, half in ((A, p, i), (B, q, j)):
-                    wanted = (step, part, half)
-                    mine = [t for t in held if (t < B) == (operand == A)]
-                    tile = next((t for t in mine if held[t] == wanted), mine[0])
-                    if held.pop(tile) != wanted:
-                        yield Load(tile, step * step_elements(parts) + (part * 2 + half) * TILE)
-                    held[tile] = wanted  # last in order: used last
-                a, b = ([t for t in held if (t < B) == is_a][-1] for is_a in (True, False))
-                yield Dot(2 * i + j, a, b)
+            for half in (last, 1 - last):
+                for tile, at in ((A, p * 2), (B, q * 2 + half)):
+                    offset = step * step_elements(parts) + at * TILE
+                    if holds.get(tile) != offset:
+                        holds[tile] = offset
+                        yield Load(tile, offset)
+                yield Dot(SUMS[half])
+            last = 1 - last
