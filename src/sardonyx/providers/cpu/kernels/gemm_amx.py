@@ -17,8 +17,9 @@ half of L2, column panels follow each other; else ``COLUMNS`` of them share each
 for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. Weights come from memory at every run of a
 model: while one run of B is multiplied, the next is fetched into L2.
 
-**What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
-finished row by row between the products of the next one, in the cycles that those leave to the vector units.
+**What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: with two or three parts, a
+group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
+vector units.
 
 **Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
 made anew from the numbers themselves, by f32 multiply-adds along k.
