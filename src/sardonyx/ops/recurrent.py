@@ -7,52 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx import errors
+from sardonyx.ops.gates import gates_of
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.precision import Array, narrow, require, sigmoid, widen
+from sardonyx.ops.precision import Array, narrow, require, widen
 from sardonyx.ops.registry import op
 
-Activation = Callable[[Array], Array]
 State = tuple[Array, ...]
 Step = Callable[[Array, State], State]
-
-
-_ACTIVATIONS: dict[str, tuple[Callable[[Array, float, float], Array], tuple[float, ...]]] = {
-    "relu": (lambda x, a, b: np.maximum(x, 0), ()),
-    "tanh": (lambda x, a, b: np.tanh(x), ()),
-    "sigmoid": (lambda x, a, b: sigmoid(x), ()),
-    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), ()),
-    "softplus": (lambda x, a, b: np.logaddexp(x, 0), ()),
-    "affine": (lambda x, a, b: a * x + b, (1.0, 0.0)),
-    "leakyrelu": (lambda x, a, b: np.where(x >= 0, x, a * x), (0.01,)),
-    "thresholdedrelu": (lambda x, a, b: np.where(x > a, x, 0), (1.0,)),
-    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
-    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), (0.2, 0.5)),
-    "elu": (lambda x, a, b: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))), (1.0,)),
-}
-"""Each function of (x, alpha, beta), with the defaults of those it uses."""
-
-
-def _activations(
-    what: str, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None, count: int
-) -> list[Activation]:
-    """Functions from their names; alphas and betas go, in order, to those that use them."""
-    require(len(names) == count, f"{what}: wrong number of activations", expected=count, got=list(names))
-    alpha, beta = iter(alphas or ()), iter(betas or ())
-    found: list[Activation] = []
-    for name in names:
-        entry = _ACTIVATIONS.get(name.lower())
-        if entry is None:
-            raise errors.InvalidArgument(f"{what}: unknown activation", expected=sorted(_ACTIVATIONS), got=name)
-        fn, defaults = entry
-        a = float(next(alpha, defaults[0])) if defaults else 0.0
-        b = float(next(beta, defaults[1])) if len(defaults) > 1 else 0.0
-        found.append(lambda x, fn=fn, a=a, b=b: fn(x, a, b))  # type: ignore[misc]
-    return found
-
-
-def _clipper(clip: float | None) -> Activation:
-    return (lambda x: x) if not clip else (lambda x: np.clip(x, -clip, clip))
 
 
 class _Layer:
@@ -111,13 +72,13 @@ class _Layer:
 
     def run(self, bias: Callable[[int], Array], step: Callable[[int], Step]) -> tuple[Array, ...]:
         """Y and the last state of every kind, over all directions; ``bias`` and ``step`` are those of one direction."""
-        steps, batch, _ = self.x.shape
+        steps, batch, width = self.x.shape
         ys, finals = [], []
         for way, backwards in enumerate(self.reverse):
             order = self._order(backwards)
             x = self.x if order is None else np.take_along_axis(self.x, order, axis=0)
-            projected = x.reshape(steps * batch, -1) @ self.w[way].T + bias(way)
-            projected = projected.reshape(steps, batch, -1)
+            projected = x.reshape(steps * batch, width) @ self.w[way].T + bias(way)
+            projected = projected.reshape(steps, batch, len(self.w[way]))
             advance = step(way)
             state = tuple(s[way] for s in self.states)
             y = np.zeros((steps, batch, self.hidden), x.dtype)
@@ -166,12 +127,11 @@ def rnn(
 ) -> tuple[Array, ...]:
     layer = _Layer("RNN", 1, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
     ways = len(layer.reverse)
-    functions = _activations("RNN", activations[:ways], activation_alpha, activation_beta, ways)
-    limit = _clipper(clip)
+    functions = gates_of("RNN", activations[:ways], activation_alpha, activation_beta, ways, clip)
 
     def step(way: int) -> Step:
-        f, recurrent = functions[way], layer.r[way].T
-        return lambda gates, state: (f(limit(gates + state[0] @ recurrent)),)
+        f, recurrent = functions[way].numpy, layer.r[way].T
+        return lambda gates, state: (f(gates + state[0] @ recurrent),)
 
     return layer.run(layer.bias, step)
 
@@ -197,8 +157,7 @@ def gru(
     layer = _Layer("GRU", 3, x, w, r, b, sequence_lens, [initial_h], direction, layout, hidden_size)
     hidden, ways = layer.hidden, len(layer.reverse)
     names = activations or ("Sigmoid", "Tanh") * ways
-    functions = _activations("GRU", names, activation_alpha, activation_beta, 2 * ways)
-    limit = _clipper(clip)
+    functions = gates_of("GRU", names, activation_alpha, activation_beta, 2 * ways, clip)
 
     def bias(way: int) -> Array:
         inputs, recurrent = np.split(layer.b[way], 2)
@@ -207,17 +166,17 @@ def gru(
         return np.asarray(inputs + recurrent)
 
     def step(way: int) -> Step:
-        f, g = functions[2 * way : 2 * way + 2]
+        f, g = (gate.numpy for gate in functions[2 * way : 2 * way + 2])
         gate_weights, hidden_weights = layer.r[way, : 2 * hidden].T, layer.r[way, 2 * hidden :].T
         hidden_bias = layer.b[way, 5 * hidden :]
 
         def advance(gates: Array, state: State) -> State:
             (h,) = state
-            z, reset = np.split(f(limit(gates[:, : 2 * hidden] + h @ gate_weights)), 2, axis=1)
+            z, reset = np.split(f(gates[:, : 2 * hidden] + h @ gate_weights), 2, axis=1)
             through = (
                 reset * (h @ hidden_weights + hidden_bias) if linear_before_reset else (reset * h) @ hidden_weights
             )
-            new = g(limit(gates[:, 2 * hidden :] + through))
+            new = g(gates[:, 2 * hidden :] + through)
             return ((1 - z) * new + z * h,)
 
         return advance
@@ -249,23 +208,22 @@ def lstm(
     layer = _Layer("LSTM", 4, x, w, r, b, sequence_lens, states, direction, layout, hidden_size)
     hidden, ways = layer.hidden, len(layer.reverse)
     names = activations or ("Sigmoid", "Tanh", "Tanh") * ways
-    functions = _activations("LSTM", names, activation_alpha, activation_beta, 3 * ways)
-    limit = _clipper(clip)
+    functions = gates_of("LSTM", names, activation_alpha, activation_beta, 3 * ways, clip)
     fits = p is None or p.shape == (ways, 3 * hidden)
     require(fits, "LSTM: P has the wrong shape", expected=(ways, 3 * hidden), got=None if p is None else p.shape)
 
     def step(way: int) -> Step:
-        f, g, h_of = functions[3 * way : 3 * way + 3]
+        f, g, last = functions[3 * way : 3 * way + 3]
         recurrent = layer.r[way].T
         peep: Any = (0, 0, 0) if p is None else np.split(widen(p)[way], 3)
 
         def advance(gates: Array, state: State) -> State:
             h, c = state
             i, o, forget, cell = np.split(gates + h @ recurrent, 4, axis=1)
-            i = f(limit(i + peep[0] * c))
-            forget = 1 - i if input_forget else f(limit(forget + peep[2] * c))
-            c = forget * c + i * g(limit(cell))
-            return f(limit(o + peep[1] * c)) * h_of(c), c
+            i = f.numpy(i + peep[0] * c)
+            forget = 1 - i if input_forget else f.numpy(forget + peep[2] * c)
+            c = forget * c + i * g.numpy(cell)
+            return f.numpy(o + peep[1] * c) * last.unclipped.numpy(c), c
 
         return advance
 

@@ -8,6 +8,7 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
     Convolution   sums of products over windows of an image, likewise
     Pool          the largest or the mean of each window of an image, likewise
     Attention     softmax(q k^T + mask) v
+    Recurrence    steps over time, each with sums of products and states
     Gather        rows picked by an index tensor
     Fill          numbers that follow from the shapes alone
 
@@ -24,6 +25,7 @@ from sardonyx.lower.groups.finished import Finished
 from sardonyx.lower.groups.gather import Gather
 from sardonyx.lower.groups.image import Convolution, Pool, Window
 from sardonyx.lower.groups.loop import Loop
+from sardonyx.lower.groups.recurrence import Recurrence, Stage
 
 __all__ = [
     "Apply",
@@ -38,7 +40,9 @@ __all__ = [
     "Group",
     "Loop",
     "Pool",
+    "Recurrence",
     "Reduce",
+    "Stage",
     "Storage",
     "View",
     "Window",

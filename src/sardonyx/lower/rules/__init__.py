@@ -12,10 +12,11 @@ from sardonyx.lower.rules import (
     norm,
     pointwise,
     pool,
+    recurrent,
     reduce,
 )
 
 __all__ = [
     "attention", "contract", "conv", "conv_transpose", "create", "gather", "join", "movement", "norm", "pointwise",
-    "pool", "reduce",
+    "pool", "recurrent", "reduce",
 ]  # fmt: skip

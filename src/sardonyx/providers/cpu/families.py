@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sardonyx.lower.groups import Attention, Contraction, Convolution, Fill, Gather, Group, Loop, Pool
-from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, gather, loop, pool
+from sardonyx.lower.groups import Attention, Contraction, Convolution, Fill, Gather, Group, Loop, Pool, Recurrence
+from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, gather, loop, pool, recurrence
 from sardonyx.providers.cpu.steps import Step, Target
 
 FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
@@ -17,6 +17,7 @@ FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
     Gather: gather.steps,
     Loop: loop.steps,
     Pool: pool.steps,
+    Recurrence: recurrence.steps,
 }
 
 

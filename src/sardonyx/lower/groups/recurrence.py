@@ -1,0 +1,56 @@
+"""Layers that walk over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.lower.groups.base import Group, View
+from sardonyx.lower.groups.expression import Expression
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of what one step computes: sums of products with some gates of r, then an expression of each unit.
+
+    ``source`` is what is multiplied: 0 the first state before the step, i what an earlier stage kept as number i - 1.
+    The operands of the expression are the projected inputs of every gate, the sums of ``gates``, the states before
+    the step, the constants of the units, and what earlier stages kept; all are of the type of the sums. Its results
+    are kept, those of the last stage are the states after the step.
+    """
+
+    gates: tuple[int, ...]
+    source: int
+    expression: Expression
+
+
+@dataclass(frozen=True)
+class Recurrence(Group):
+    """For each direction and sequence, step by step: states = stages(x[direction, t, sequence], states).
+
+    ``x``: (directions, steps, batch, gates, units), inputs with everything that does not depend on states; ``r``:
+    (directions, gates, units, units), where r[d, g, u, j] is the weight of element j of the source in gate g of unit u;
+    ``constants``: (directions, units) each; ``initial`` and ``finals``: (directions, batch, units) for every state, 0
+    where it is absent; ``y``: (directions, steps, batch, units), the first state after each step. A backward direction
+    begins at the end. With ``lengths``, one for each sequence, a sequence ends there: states stay, y is 0. Units are
+    neighbours in memory except in ``r``. Lengths outside of 0 to steps are an error.
+    """
+
+    x: View
+    r: View
+    constants: tuple[View, ...]
+    lengths: View | None
+    initial: tuple[View | None, ...]
+    stages: tuple[Stage, ...]
+    backward: tuple[bool, ...]
+    """Of each direction; forward ones come first."""
+    y: View | None
+    finals: tuple[View | None, ...]
+
+    @property
+    def reads(self) -> tuple[View, ...]:
+        optional = (self.lengths, *self.initial)
+        return (self.x, self.r, *self.constants, *(v for v in optional if v is not None))
+
+    @property
+    def writes(self) -> tuple[View, ...]:
+        return tuple(v for v in (self.y, *self.finals) if v is not None)

@@ -1,0 +1,380 @@
+"""Recurrences: steps over time, each a product of the state with few rows, and what follows it unit by unit.
+
+Weights lie in panels of U neighbouring units (``pack``): [direction][gate][units / U][source][U], so that one step
+streams through them once. A tile of a few rows keeps, for a panel, the sums of all gates in registers: for each
+element of the source, as many loads of weights as there are gates and vectors, and for each row as many multiply-adds.
+The expression follows while the sums are in L1, and the next panel's sums hide its latency.
+
+**Order of sums.** Each sum has ``chains`` parts, of every so-manieth product, which are added at the end: enough of
+them to hide the latency of additions. The order does not depend on rows or threads.
+
+**Threads.** Directions, and blocks of sequences, are independent. Where there are fewer of them than threads, and the
+weights are so large that it pays, several threads share the units of one and meet after every stage. States are
+double: a step reads one half and writes the other.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Apply, Expression, Recurrence, Stage, Storage, View
+from sardonyx.providers.cpu.dsl import Code, Kernel, Params, Val, i64, kernel
+from sardonyx.providers.cpu.isa import KIB, Isa
+from sardonyx.providers.cpu.kernels.contraction import storage_dtype
+from sardonyx.providers.cpu.kernels.gemm import lanes_of
+from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, of_known
+from sardonyx.providers.cpu.kernels.nest import apply
+from sardonyx.providers.cpu.kernels.pack import packed_b
+from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.system import pause
+from sardonyx.providers.cpu.values import Buf, Operand, Tile
+
+CHAINS = 6
+"""Independent sums that come near to hiding the latency of multiply-adds."""
+BLOCKS = 16
+"""Blocks of sequences in one direction, at most."""
+SHARED_NBYTES, SHARED_STEPS = 128 * KIB, 4
+"""Weights of a direction, and steps, from which threads share units: a meeting costs as much as reading 25 KB."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How sums lie in registers: vectors of a panel, parts of each sum, rows of a tile."""
+
+    lanes: int
+    vectors: int
+    chains: int
+    rows: int
+
+    @staticmethod
+    def of(isa: Isa, dtype: DType, units: int, gates: int) -> Shape:
+        lanes = lanes_of(isa.lanes, dtype)
+        while lanes > 4 and lanes // 2 >= units:
+            lanes //= 2
+        vectors = 1 if -(-units // lanes) % 2 else 2
+        chains = next(n for n in (1, 2, 4) if gates * vectors * n >= CHAINS or n == 4)
+        return Shape(lanes, vectors, chains, max(1, (isa.registers - 4) // (gates * vectors * chains)))
+
+    @property
+    def units(self) -> int:
+        """U, the units of a panel."""
+        return self.lanes * self.vectors
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about a recurrence."""
+
+    dtype: DType
+    """Of the sums, the states and the projected inputs."""
+    weights: DType
+    shape: Shape
+    stages: tuple[Stage, ...]
+    gates: int
+    is_whole: bool
+    """The last panel is full."""
+    constants: tuple[DType, ...]
+    lengths: DType | None
+    initial: tuple[DType | None, ...]
+    y: DType | None
+    finals: tuple[DType | None, ...]
+
+    @property
+    def states(self) -> int:
+        return len(self.initial)
+
+    @property
+    def slots(self) -> int:
+        """Vectors of units that a sequence has in memory: the first state twice, the others, and what is kept."""
+        return 1 + self.states + sum(len(s.expression.results) for s in self.stages[:-1])
+
+    @property
+    def given(self) -> dict[str, tuple[DType, tuple[str, ...]]]:
+        """The memory of the caller: its type, and the axes along which it has strides. Units are neighbours."""
+        per_state = ("way", "row")
+        found = {
+            "x": (self.dtype, ("way", "step", "row", "gate")),
+            "r": (self.weights, ("way", "gate")),
+            **{f"constant{i}": (t, ("way",)) for i, t in enumerate(self.constants)},
+            "lengths": (self.lengths, ("row",)),
+            **{f"initial{i}": (t, per_state) for i, t in enumerate(self.initial)},
+            "y": (self.y, ("way", "step", "row")),
+            **{f"final{i}": (t, per_state) for i, t in enumerate(self.finals)},
+        }
+        return {name: (dtype, axes) for name, (dtype, axes) in found.items() if dtype is not None}
+
+
+def steps(group: Recurrence, target: Target) -> list[Step]:
+    isa, dtype = target.isa, group.x.dtype
+    ways, count, batch, gates, units = group.x.shape
+    assert isinstance(units, int) and isinstance(ways, int) and isinstance(gates, int)
+    shape = Shape.of(isa, dtype, units, max(len(s.gates) for s in group.stages))
+    weights = _weights(group)
+    stored, why = storage_dtype(weights, target)
+    before, r = packed_b(weights, stored, shape.units, isa)
+    form = Form(
+        dtype, stored, shape, group.stages, gates, units % shape.units == 0, tuple(v.dtype for v in group.constants),
+        _dtype(group.lengths), tuple(map(_dtype, group.initial)), _dtype(group.y), tuple(map(_dtype, group.finals)),
+    )  # fmt: skip
+    named: list[tuple[str, View | None]] = [("x", group.x), ("lengths", group.lengths), ("y", group.y)]
+    named += [(f"constant{i}", v) for i, v in enumerate(group.constants)]
+    named += [(f"initial{i}", v) for i, v in enumerate(group.initial)]
+    named += [(f"final{i}", v) for i, v in enumerate(group.finals)]
+    args: dict[str, Ref | Known | float] = {"r": Ref(r.storage, r.offset), "r_way": r.batch[0], "r_gate": r.batch[1]}
+    for name, view in named:
+        if view is not None:
+            args[name] = Ref.of(view)
+            args |= {f"{name}_{axis}": s for axis, s in zip(form.given[name][1], view.strides, strict=False)}
+    padded = -(-units // shape.units) * shape.units
+    memory = Storage("temporary", dtype, of_known(dims.product((form.slots, ways, batch, padded))))
+    nbytes = gates * units * units * stored.bits // 8
+    args |= {
+        "memory": Ref(memory), "ways": ways, "steps": count, "rows": batch, "units": units,
+        "forward": group.backward.index(True) if True in group.backward else ways,
+        "blocks_most": BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
+        "shared_from": SHARED_STEPS if nbytes >= SHARED_NBYTES * len(group.stages) else -1,
+    }  # fmt: skip
+    flops = of_known(dims.product((2, ways, count, batch, gates, units, units)))
+    variant = f"{shape.rows} x {shape.vectors} vectors of {dtype}: {why}"
+    writes = frozenset(("memory", *(n for n in form.given if n == "y" or n.startswith("final"))))
+    return [*before, Step(recur(form=form), args, writes, group.nodes, 0, flops, ways * nbytes, variant)]
+
+
+def _dtype(view: View | None) -> DType | None:
+    return None if view is None else view.dtype
+
+
+def _weights(group: Recurrence) -> Problem:
+    """The weights of the states as the right operands of products, one for each direction and gate."""
+    ways, gates, units, _ = group.r.shape
+    way, gate, unit, source = group.r.strides
+    b = Matrix(group.r.storage, group.r.offset, (way, gate), source, unit)
+    return Problem(group.nodes, (ways, gates), 1, units, units, b, b, Expression((), (), ()), (), ())
+
+
+def _params(form: Form) -> Params:
+    found: dict[str, Any] = {}
+    for name, (dtype, axes) in form.given.items():
+        found |= {name: (dtype,), **{f"{name}_{axis}": i64 for axis in axes}}
+    numbers = ("ways", "steps", "rows", "units", "forward", "blocks_most", "shared_from")
+    return {**found, "memory": (form.dtype,), **dict.fromkeys(numbers, i64)}
+
+
+@kernel(_params)
+def recur(k: Kernel, *, form: Form, ways: Val, rows: Val, units: Val, blocks_most: Val, **given: Any) -> None:
+    width = form.shape.units
+    panels = (units + (width - 1)) // width
+    tiles = (rows + (form.shape.rows - 1)) // form.shape.rows
+    block = (tiles + (blocks_most - 1)) // blocks_most * form.shape.rows
+    blocks = (rows + (block - 1)) // k.max(block, 1)
+    items = ways * blocks
+    is_long = (given["shared_from"] >= 0) & (given["steps"] >= given["shared_from"])
+    members = k.select(is_long & (items > 0), k.min(k.threads // k.max(items, 1), panels), 1)
+    is_shared = members > 1
+    first, last = k.share_of(items)
+    own = k.min(k.thread // k.max(members, 1), items)
+    first, last = k.select(is_shared, own, first), k.select(is_shared, k.min(own + 1, items), last)
+    member = k.select(is_shared, k.thread % k.max(members, 1), 0)
+    part = panels * member // k.max(members, 1), panels * (member + 1) // k.max(members, 1)
+    meeting = _Meeting(k, is_shared, items * members)
+    with k.loop(first, last) as item:
+        top = item % blocks * block
+        known = {**given, "rows": rows, "units": units, "ways": ways}
+        _Walk(k, form, known, item // blocks, part, panels * width).run(top, k.min(top + block, rows), meeting)
+
+
+class _Meeting:
+    """Where the threads that share units wait for each other."""
+
+    def __init__(self, k: Kernel, is_shared: Val, threads: Val) -> None:
+        self.k, self.is_shared, self.threads = k, is_shared, threads
+        self.arrived, self.wanted = k.counter(), k.var(0)
+
+    def wait(self) -> None:
+        k = self.k
+        with k.when(self.is_shared):
+            self.wanted.set(self.wanted.get() + self.threads)
+            self.arrived.add_atomic(0, 1)
+            with k.loop_while(lambda: self.arrived.load_atomic() < self.wanted.get()):
+                pause(k)
+
+
+class _Walk:
+    """The code of one direction and a block of its sequences, for some panels of units."""
+
+    def __init__(
+        self, k: Kernel, form: Form, given: dict[str, Any], way: Val, panels: tuple[Val, Val], padded: Val
+    ) -> None:
+        self.k, self.form, self.given, self.way, self.panels, self.padded = k, form, given, way, panels, padded
+        self.shape, self.steps = form.shape, given["steps"]
+        self.most = max(len(stage.gates) for stage in form.stages)
+        self.sums = k.local(form.dtype, self.shape.rows * self.most * self.shape.units)
+
+    def run(self, top: Val, bottom: Val, meeting: _Meeting) -> None:
+        k, shape = self.k, self.shape
+        with k.loop(top, bottom) as row:
+            self._check_length(row)
+            with self._vectors() as unit:
+                self._begin(row, self._tile(unit))
+        meeting.wait()
+        with k.loop(0, self.steps) as t:
+            for number, stage in enumerate(self.form.stages):
+                with k.loop(*self.panels) as panel, k.loop(top, bottom, shape.rows) as row:
+                    rows = k.min(bottom - row, shape.rows)
+                    self._sum(stage, t, panel, row, rows)
+                    with k.loop(0, rows) as i, k.loop(0, shape.units, shape.lanes) as at:
+                        sums = self.sums.at(i * (self.most * shape.units) + at)
+                        self._finish(number, t, row + i, self._tile(panel * shape.units + at), sums)
+                meeting.wait()
+        with k.loop(top, bottom) as row, self._vectors() as unit:
+            self._end(row, self._tile(unit))
+
+    # -- memory
+
+    def _at(self, name: str, **indices: Val) -> Buf:
+        """Where the units of some memory begin."""
+        found: Buf = self.given[name]
+        for axis, index in indices.items():
+            found = found.at(index * self.given[f"{name}_{axis}"])
+        return found
+
+    def _slot(self, number: Operand, row: Val) -> Buf:
+        """A vector of units of a sequence: 0 and 1 the first state, then the other states, then what is kept."""
+        place = (self.k.value(number, i64) * self.given["ways"] + self.way) * self.given["rows"] + row
+        buf: Buf = self.given["memory"]
+        return buf.at(place * self.padded)
+
+    def _state(self, i: int, t: Val, row: Val) -> Buf:
+        """A state before step ``t``."""
+        return self._slot(t & 1 if i == 0 else i + 1, row)
+
+    def _kept(self, number: int, row: Val) -> Buf:
+        return self._slot(1 + self.form.states + number, row)
+
+    def _vectors(self) -> AbstractContextManager[Val]:
+        first, last = (p * self.shape.units for p in self.panels)
+        return self.k.loop(first, last, self.shape.lanes)
+
+    def _tile(self, unit: Val) -> Tile:
+        lanes = self.shape.lanes
+        return Tile(unit, lanes, None if self.form.is_whole else self.k.mask(self.given["units"] - unit, lanes))
+
+    # -- before and after all steps
+
+    def _begin(self, row: Val, u: Tile) -> None:
+        for i, dtype in enumerate(self.form.initial):
+            zero = self.k.zeros(self.form.dtype, u.lanes)
+            start = zero if dtype is None else self._at(f"initial{i}", way=self.way, row=row).load(u)
+            self._state(i, self.k.const(0), row).store(u.index, start)
+
+    def _end(self, row: Val, u: Tile) -> None:
+        for i, dtype in enumerate(self.form.finals):
+            if dtype is not None:
+                last = self._state(i, self.steps, row).load(u.index, u.lanes)
+                self._at(f"final{i}", way=self.way, row=row).store(u, last)
+
+    def _check_length(self, row: Val) -> None:
+        if self.form.lengths is not None:
+            length = self.k.cast(self._at("lengths", row=row).load(), i64)
+            with self.k.when((length < 0) | (length > self.steps), likely=False):
+                self.k.fail(Code.INDEX, length)
+
+    # -- a step
+
+    def _sum(self, stage: Stage, t: Val, panel: Val, row: Val, rows: Val) -> None:
+        """The sums of a panel for a few sequences, into memory."""
+        k, shape = self.k, self.shape
+        source = self._state(0, t, row) if stage.source == 0 else self._kept(stage.source - 1, row)
+        for low, high in ((0, 1), (1, shape.rows)):
+            if low < high:
+                with k.when((rows > low) & (rows <= high)):
+                    given = [source.at(self.padded * k.min(rows - 1, i)) for i in range(high)]
+                    self._tile_sums(stage, given, panel)
+
+    def _tile_sums(self, stage: Stage, source: list[Buf], panel: Val) -> None:
+        k, (lanes, vectors, chains), dtype = self.k, self._layout, self.form.dtype
+        units, width = self.given["units"], self.shape.units
+        is_fused = k.isa.name != "generic"
+        weights = [
+            self._at("r", way=self.way).at(self.given["r_gate"] * gate + panel * (units * width))
+            for gate in stage.gates
+        ]  # fmt: skip
+        places = [(g, v) for g in range(len(weights)) for v in range(vectors)]
+        zero = k.zeros(dtype, lanes)
+        sums = [[[k.var(zero) for _ in range(chains)] for _ in places] for _ in source]
+
+        def add(j: Val, chain: int) -> None:
+            columns = [weights[g].load(j * width + v * lanes, lanes) for g, v in places]
+            for row, x in zip(sums, (k.splat(s.load(j), lanes) for s in source), strict=True):
+                for total, w in zip(row, columns, strict=True):
+                    part = total[chain]
+                    part.set(k.fma(x, w, part) if is_fused else part + x * w)
+
+        whole = units - units % chains
+        with k.loop(0, whole, chains) as j:
+            for chain in range(chains):
+                add(j + chain, chain)
+        if chains > 1:
+            with k.loop(whole, units) as j:
+                add(j, 0)
+        for i, row in enumerate(sums):
+            for (g, v), parts in zip(places, row, strict=True):
+                self.sums.store((i * self.most + g) * width + v * lanes, _added([p.get() for p in parts]))
+
+    @property
+    def _layout(self) -> tuple[int, int, int]:
+        return self.shape.lanes, self.shape.vectors, self.shape.chains
+
+    def _finish(self, number: int, t: Val, row: Val, u: Tile, sums: Buf) -> None:
+        """What follows the sums of a vector of units."""
+        k, form, stage = self.k, self.form, self.form.stages[number]
+        length = self.steps if form.lengths is None else k.cast(self._at("lengths", row=row).load(), i64)
+        is_live = t < length
+        is_backward = (self.way >= self.given["forward"]) & is_live
+        at = k.select(is_backward, length - 1 - t, t)
+        x = self._at("x", way=self.way, step=at, row=row)
+        before = sum(len(s.expression.results) for s in form.stages[:number])
+        old = [self._state(i, t, row) for i in range(form.states)]
+        places: list[tuple[Buf, Operand | Tile]] = [
+            *((x.at(self.given["x_gate"] * g), u) for g in range(form.gates)),
+            *((sums, g * self.shape.units) for g in range(len(stage.gates))),
+            *((state, u.index) for state in old),
+            *((self._at(f"constant{i}", way=self.way), u) for i in range(len(form.constants))),
+            *((self._kept(i, row), u.index) for i in range(before)),
+        ]
+        results = _evaluate(k, stage.expression, places, u.lanes)
+        if stage is not form.stages[-1]:
+            for i, value in enumerate(results):
+                self._kept(before + i, row).store(u.index, value)
+            return
+        for i, value in enumerate(results):
+            if form.lengths is not None:
+                value = k.select(is_live, value, old[i].load(u.index, u.lanes))
+            self._state(i, t + 1, row).store(u.index, value)
+            if i == 0 and form.y is not None:
+                shown = value if form.lengths is None else k.select(is_live, value, 0)
+                self._at("y", way=self.way, step=at, row=row).store(u, shown)
+
+
+def _evaluate(k: Kernel, e: Expression, places: list[tuple[Buf, Operand | Tile]], lanes: int) -> list[Val]:
+    """The results of an expression; operands are loaded if they are used."""
+    used = {a for step in e.steps if isinstance(step, Apply) for a in step.args} | set(e.results)
+    values: dict[int, Val] = {}
+    for i, (buf, at) in enumerate(places):
+        if i in used:
+            values[i] = buf.load(at) if isinstance(at, Tile) else buf.load(at, lanes)
+    for i, step in enumerate(e.steps):
+        assert isinstance(step, Apply), "what follows sums works unit by unit"
+        values[len(e.operands) + i] = apply(k, e, step, [values[a] for a in step.args])
+    return [values[r] for r in e.results]
+
+
+def _added(parts: list[Val]) -> Val:
+    while len(parts) > 1:
+        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
