@@ -1,21 +1,24 @@
 """Recurrences: steps over time, each a product of the state with few rows, and what follows it unit by unit.
 
 Weights lie in panels of U neighbouring units (``pack``): [direction][gate][units / U][source][U], so that one step
-streams through them once. A tile of a few rows keeps, for a panel, the sums of all gates in registers: for each
-element of the source, as many loads of weights as there are gates and vectors, and for each row as many multiply-adds.
-The expression follows while the sums are in L1, and the next panel's sums hide its latency.
+streams through them once. Sums of all gates are in registers: of a whole panel for a single row, which then has enough
+of them to hide the latency of additions; of one vector of units for several rows, which then share each load. The
+expression follows while the sums are in L1, and the next panel's sums hide its latency.
 
 **Order of sums.** Each sum has ``chains`` parts, of every so-manieth product, which are added at the end: enough of
 them to hide the latency of additions. The order does not depend on rows or threads.
 
 **Threads.** Directions, and blocks of sequences, are independent. Where there are fewer of them than threads, and the
-weights are so large that it pays, several threads share the units of one and meet after every stage. States are
-double: a step reads one half and writes the other.
+weights are so large that it pays, all threads go through every one of them together: in each phase (the beginning, each
+stage of each step, the end) they take panels as long as there are some, and wait until all are done. Nobody waits for a
+thread that has no panel, so that one which the system keeps from running, or wakes late, holds up no other. The first
+state is double: a step reads one half and writes the other.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +26,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, Recurrence, Stage, Storage, View
-from sardonyx.providers.cpu.dsl import Code, Kernel, Params, Val, i64, kernel
+from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Code, Context, Kernel, Params, Val, i64, kernel
 from sardonyx.providers.cpu.isa import KIB, Isa
 from sardonyx.providers.cpu.kernels.contraction import storage_dtype
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
@@ -31,20 +34,25 @@ from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, of_known
 from sardonyx.providers.cpu.kernels.nest import apply
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.system import pause
-from sardonyx.providers.cpu.values import Buf, Operand, Tile
+from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Var
 
 CHAINS = 6
 """Independent sums that come near to hiding the latency of multiply-adds."""
 BLOCKS = 16
 """Blocks of sequences in one direction, at most."""
 SHARED_NBYTES, SHARED_STEPS = 128 * KIB, 4
-"""Weights of a direction, and steps, from which threads share units: a meeting costs as much as reading 25 KB."""
+"""Weights of a stage, and steps, from which threads share panels: to meet costs as much as reading 25 KB."""
+SHARED_MOST = COUNTER_WORDS // 3
+"""Directions and blocks that can be shared: each has three counters."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How sums lie in registers: vectors of a panel, parts of each sum, rows of a tile."""
+    """How sums lie in registers: vectors of a panel, parts of each sum, rows of a tile.
+
+    A tile of several rows leaves 8 registers to weights and elements.
+    """
 
     lanes: int
     vectors: int
@@ -58,7 +66,16 @@ class Shape:
             lanes //= 2
         vectors = 1 if -(-units // lanes) % 2 else 2
         chains = next(n for n in (1, 2, 4) if gates * vectors * n >= CHAINS or n == 4)
-        return Shape(lanes, vectors, chains, max(1, (isa.registers - 4) // (gates * vectors * chains)))
+        return Shape(lanes, vectors, chains, max(1, (isa.registers - 8) // (gates * chains)))
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """The tiles that have a loop of their own; others take the next one, their last row repeated."""
+        return tuple(sorted({1, -(-self.rows // 2), self.rows}))
+
+    def finished(self, isa: Isa) -> int:
+        """Units whose expression is computed together: on cores that look not far ahead two vectors, side by side."""
+        return self.units if isa.name == "neon" else self.lanes
 
     @property
     def units(self) -> int:
@@ -174,65 +191,108 @@ def recur(k: Kernel, *, form: Form, ways: Val, rows: Val, units: Val, blocks_mos
     blocks = (rows + (block - 1)) // k.max(block, 1)
     items = ways * blocks
     is_long = (given["shared_from"] >= 0) & (given["steps"] >= given["shared_from"])
-    members = k.select(is_long & (items > 0), k.min(k.threads // k.max(items, 1), panels), 1)
-    is_shared = members > 1
+    is_shared = is_long & (items < k.threads) & (items <= SHARED_MOST)
     first, last = k.share_of(items)
-    own = k.min(k.thread // k.max(members, 1), items)
-    first, last = k.select(is_shared, own, first), k.select(is_shared, k.min(own + 1, items), last)
-    member = k.select(is_shared, k.thread % k.max(members, 1), 0)
-    part = panels * member // k.max(members, 1), panels * (member + 1) // k.max(members, 1)
-    meeting = _Meeting(k, is_shared, items * members)
+    first, last = k.select(is_shared, 0, first), k.select(is_shared, items, last)
+    counters = [k.counter() for _ in range(3 * SHARED_MOST)][0]
     with k.loop(first, last) as item:
         top = item % blocks * block
+        phases = _Phases(k, panels, is_shared, counters.at(k.select(is_shared, item, 0) * 3))
         known = {**given, "rows": rows, "units": units, "ways": ways}
-        _Walk(k, form, known, item // blocks, part, panels * width).run(top, k.min(top + block, rows), meeting)
+        _Walk(k, form, known, item // blocks, phases, panels * width).run(top, k.min(top + block, rows))
 
 
-class _Meeting:
-    """Where the threads that share units wait for each other."""
+class _Phases:
+    """One phase after the other over all panels, which one thread goes through, or all that share them."""
 
-    def __init__(self, k: Kernel, is_shared: Val, threads: Val) -> None:
-        self.k, self.is_shared, self.threads = k, is_shared, threads
-        self.arrived, self.wanted = k.counter(), k.var(0)
+    TAKEN, DONE, SLEEPERS = range(3)
 
-    def wait(self) -> None:
+    def __init__(self, k: Kernel, panels: Val, is_shared: Val, counters: Buf) -> None:
+        self.k, self.panels, self.is_shared, self.counters = k, panels, is_shared, counters
+        self.end = k.var(0)
+        """Panels of all phases up to the one at hand."""
+        self.run = k.max(panels // (k.threads * 2), 1)
+
+    @contextmanager
+    def phase(self) -> Iterator[Val]:
+        """The panels that this thread takes."""
         k = self.k
+        begin = self.end.get()
+        self.end.set(begin + self.panels)
+        first, last = k.var(begin), k.var(self.end.get())
         with k.when(self.is_shared):
-            self.wanted.set(self.wanted.get() + self.threads)
-            self.arrived.add_atomic(0, 1)
-            with k.loop_while(lambda: self.arrived.load_atomic() < self.wanted.get()):
-                pause(k)
+            self._take(first, last)
+        with k.loop_while(lambda: first.get() < last.get()):
+            with k.loop(first.get() - begin, last.get() - begin) as panel:
+                yield panel
+            with k.either(self.is_shared) as (shared, alone):
+                with shared:
+                    self.counters.add_atomic(self.DONE, last.get() - first.get(), "seq_cst")
+                    with k.when(self.counters.load_atomic(self.SLEEPERS, "seq_cst") > 0):
+                        wake(k, self.counters.at(self.DONE), 1 << 30)
+                    self._take(first, last)
+                with alone:
+                    first.set(last.get())
+        with k.when(self.is_shared):
+            self._wait()
+
+    def _take(self, first: Var, last: Var) -> None:
+        """The next panels of the phase that nobody has taken."""
+        k, taken = self.k, self.counters.at(self.TAKEN)
+        first.set(taken.load_atomic())
+        trying = k.var(1)
+        with k.loop_while(lambda: trying.get().ne(0)):
+            last.set(k.min(first.get() + self.run, self.end.get()))
+            with k.either((first.get() >= self.end.get())) as (none, some):
+                with none:
+                    trying.set(0)
+                with some, k.either(taken.swap_atomic(0, first.get(), last.get())) as (mine, others):
+                    with mine:
+                        trying.set(0)
+                    with others:
+                        first.set(taken.load_atomic())
+
+    def _wait(self) -> None:
+        """Until every panel of the phase is done: spinning for a while, then asleep."""
+        k, done, sleepers = self.k, self.counters.at(self.DONE), self.counters.at(self.SLEEPERS)
+        start, spin = ticks(k), k.context().load(Context.SPIN)
+        with k.loop_while(lambda: done.load_atomic() < self.end.get()):
+            pause(k)
+            with k.when(ticks(k) - start > spin):
+                sleepers.add_atomic(0, 1, "seq_cst")
+                seen = done.load_atomic(0, "seq_cst")
+                with k.when(seen < self.end.get()):
+                    sleep(k, done, seen)
+                sleepers.add_atomic(0, -1)
 
 
 class _Walk:
     """The code of one direction and a block of its sequences, for some panels of units."""
 
     def __init__(
-        self, k: Kernel, form: Form, given: dict[str, Any], way: Val, panels: tuple[Val, Val], padded: Val
+        self, k: Kernel, form: Form, given: dict[str, Any], way: Val, phases: _Phases, padded: Val
     ) -> None:
-        self.k, self.form, self.given, self.way, self.panels, self.padded = k, form, given, way, panels, padded
+        self.k, self.form, self.given, self.way, self.phases, self.padded = k, form, given, way, phases, padded
         self.shape, self.steps = form.shape, given["steps"]
         self.most = max(len(stage.gates) for stage in form.stages)
         self.sums = k.local(form.dtype, self.shape.rows * self.most * self.shape.units)
 
-    def run(self, top: Val, bottom: Val, meeting: _Meeting) -> None:
-        k, shape = self.k, self.shape
-        with k.loop(top, bottom) as row:
+    def run(self, top: Val, bottom: Val) -> None:
+        k, shape, side = self.k, self.shape, self.shape.finished(self.k.isa)
+        with self.phases.phase() as panel, k.loop(top, bottom) as row:
             self._check_length(row)
-            with self._vectors() as unit:
-                self._begin(row, self._tile(unit))
-        meeting.wait()
+            with k.loop(0, shape.units, side) as at:
+                self._begin(row, self._tile(panel, at, side))
         with k.loop(0, self.steps) as t:
             for number, stage in enumerate(self.form.stages):
-                with k.loop(*self.panels) as panel, k.loop(top, bottom, shape.rows) as row:
+                with self.phases.phase() as panel, k.loop(top, bottom, shape.rows) as row:
                     rows = k.min(bottom - row, shape.rows)
                     self._sum(stage, t, panel, row, rows)
-                    with k.loop(0, rows) as i, k.loop(0, shape.units, shape.lanes) as at:
+                    with k.loop(0, rows) as i, k.loop(0, shape.units, side) as at:
                         sums = self.sums.at(i * (self.most * shape.units) + at)
-                        self._finish(number, t, row + i, self._tile(panel * shape.units + at), sums)
-                meeting.wait()
-        with k.loop(top, bottom) as row, self._vectors() as unit:
-            self._end(row, self._tile(unit))
+                        self._finish(number, t, row + i, self._tile(panel, at, side), sums)
+        with self.phases.phase() as panel, k.loop(top, bottom) as row, k.loop(0, shape.units, side) as at:
+            self._end(row, self._tile(panel, at, side))
 
     # -- memory
 
@@ -256,12 +316,8 @@ class _Walk:
     def _kept(self, number: int, row: Val) -> Buf:
         return self._slot(1 + self.form.states + number, row)
 
-    def _vectors(self) -> AbstractContextManager[Val]:
-        first, last = (p * self.shape.units for p in self.panels)
-        return self.k.loop(first, last, self.shape.lanes)
-
-    def _tile(self, unit: Val) -> Tile:
-        lanes = self.shape.lanes
+    def _tile(self, panel: Val, at: Val, lanes: int) -> Tile:
+        unit = panel * self.shape.units + at
         return Tile(unit, lanes, None if self.form.is_whole else self.k.mask(self.given["units"] - unit, lanes))
 
     # -- before and after all steps
@@ -290,30 +346,33 @@ class _Walk:
         """The sums of a panel for a few sequences, into memory."""
         k, shape = self.k, self.shape
         source = self._state(0, t, row) if stage.source == 0 else self._kept(stage.source - 1, row)
-        for low, high in ((0, 1), (1, shape.rows)):
-            if low < high:
-                with k.when((rows > low) & (rows <= high)):
-                    given = [source.at(self.padded * k.min(rows - 1, i)) for i in range(high)]
-                    self._tile_sums(stage, given, panel)
-
-    def _tile_sums(self, stage: Stage, source: list[Buf], panel: Val) -> None:
-        k, (lanes, vectors, chains), dtype = self.k, self._layout, self.form.dtype
-        units, width = self.given["units"], self.shape.units
-        is_fused = k.isa.name != "generic"
         weights = [
-            self._at("r", way=self.way).at(self.given["r_gate"] * gate + panel * (units * width))
+            self._at("r", way=self.way).at(self.given["r_gate"] * gate + panel * (self.given["units"] * shape.units))
             for gate in stage.gates
-        ]  # fmt: skip
-        places = [(g, v) for g in range(len(weights)) for v in range(vectors)]
+        ]
+        for low, high in zip((0, *shape.heights), shape.heights, strict=False):
+            with k.when((rows > low) & (rows <= high)):
+                given = [source.at(self.padded * k.min(rows - 1, i)) for i in range(high)]
+                if high == 1:
+                    self._tile_sums(given, weights, self.sums, shape.vectors)
+                    continue
+                with k.loop(0, shape.units, shape.lanes) as at:
+                    self._tile_sums(given, [w.at(at) for w in weights], self.sums.at(at), 1)
+
+    def _tile_sums(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
+        k, units, dtype = self.k, self.given["units"], self.form.dtype
+        lanes, width, chains = self.shape.lanes, self.shape.units, self.shape.chains
+        is_fused = k.isa.name != "generic"
+        places = [(g, v * lanes) for g in range(len(weights)) for v in range(vectors)]
         zero = k.zeros(dtype, lanes)
         sums = [[[k.var(zero) for _ in range(chains)] for _ in places] for _ in source]
 
         def add(j: Val, chain: int) -> None:
-            columns = [weights[g].load(j * width + v * lanes, lanes) for g, v in places]
-            for row, x in zip(sums, (k.splat(s.load(j), lanes) for s in source), strict=True):
-                for total, w in zip(row, columns, strict=True):
-                    part = total[chain]
-                    part.set(k.fma(x, w, part) if is_fused else part + x * w)
+            columns = [weights[g].load(j * width + at, lanes) for g, at in places]
+            for row, elements in zip(sums, source, strict=True):
+                x = k.splat(elements.load(j), lanes)
+                for parts, w in zip(row, columns, strict=True):
+                    parts[chain].set(k.fma(x, w, parts[chain]) if is_fused else parts[chain] + x * w)
 
         whole = units - units % chains
         with k.loop(0, whole, chains) as j:
@@ -323,23 +382,19 @@ class _Walk:
             with k.loop(whole, units) as j:
                 add(j, 0)
         for i, row in enumerate(sums):
-            for (g, v), parts in zip(places, row, strict=True):
-                self.sums.store((i * self.most + g) * width + v * lanes, _added([p.get() for p in parts]))
-
-    @property
-    def _layout(self) -> tuple[int, int, int]:
-        return self.shape.lanes, self.shape.vectors, self.shape.chains
+            for (g, at), parts in zip(places, row, strict=True):
+                to.store((i * self.most + g) * width + at, _added([p.get() for p in parts]))
 
     def _finish(self, number: int, t: Val, row: Val, u: Tile, sums: Buf) -> None:
-        """What follows the sums of a vector of units."""
+        """What follows the sums of neighbouring units."""
         k, form, stage = self.k, self.form, self.form.stages[number]
         length = self.steps if form.lengths is None else k.cast(self._at("lengths", row=row).load(), i64)
         is_live = t < length
         is_backward = (self.way >= self.given["forward"]) & is_live
         at = k.select(is_backward, length - 1 - t, t)
-        x = self._at("x", way=self.way, step=at, row=row)
         before = sum(len(s.expression.results) for s in form.stages[:number])
         old = [self._state(i, t, row) for i in range(form.states)]
+        x = self._at("x", way=self.way, step=at, row=row)
         places: list[tuple[Buf, Operand | Tile]] = [
             *((x.at(self.given["x_gate"] * g), u) for g in range(form.gates)),
             *((sums, g * self.shape.units) for g in range(len(stage.gates))),
