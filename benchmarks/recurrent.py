@@ -63,7 +63,8 @@ class Case:
 
 CASES = (
     Case("LSTM", 128, 1), Case("LSTM", 256, 1), Case("LSTM", 64, 50), Case("LSTM", 128, 50), Case("LSTM", 256, 50),
-    Case("LSTM", 512, 50), Case("LSTM", 256, 50, ways=2), Case("LSTM", 128, 50, batch=8), Case("LSTM", 256, 50, batch=32),
+    Case("LSTM", 512, 50), Case("LSTM", 256, 50, ways=2), Case("LSTM", 128, 50, batch=8),
+    Case("LSTM", 256, 50, batch=32),
     Case("GRU", 128, 1), Case("GRU", 128, 50), Case("GRU", 256, 50, ways=2), Case("GRU", 256, 50, batch=8),
 )  # fmt: skip
 

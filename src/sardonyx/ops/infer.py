@@ -18,7 +18,9 @@ from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import rules, rules_attention, rules_movement, rules_recurrent, rules_window
 from sardonyx.ops.rules import RULES, Content
 
-assert rules_attention and rules_movement and rules_recurrent and rules_window, "importing the families registers their rules"
+assert rules_attention and rules_movement and rules_recurrent and rules_window, (
+    "importing the families registers their rules"
+)
 
 MAX_DATA = 256
 """Elements up to which a constant input is shown to inference, for operators whose shape depends on it."""

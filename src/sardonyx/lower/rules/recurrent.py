@@ -74,7 +74,9 @@ def gru(low: Lowering, node: Node) -> None:
 def _late(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:
     body, x, s, (h,), bias = given.body(3)
     args = [x[0], s[0], x[1], s[1], x[2], s[2], h, *bias]
-    return (Stage((0, 1, 2), 0, body.expression([apply(body, _gru, *args, dtype=given.dtype, f=gates[0], g=gates[1])])),)
+    return (
+        Stage((0, 1, 2), 0, body.expression([apply(body, _gru, *args, dtype=given.dtype, f=gates[0], g=gates[1])])),
+    )
 
 
 def _early(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:

@@ -9,8 +9,8 @@ expression follows while the sums are in L1, and the next panel's sums hide its 
 them to hide the latency of additions. The order does not depend on rows or threads.
 
 **Threads.** Directions, and blocks of sequences, are independent. Where there are fewer of them than threads, and the
-weights are so large that it pays, all threads go through every one of them together: in each phase (the beginning, each
-stage of each step, the end) they take panels as long as there are some, and wait until all are done. Nobody waits for a
+weights are so large that it pays, all threads go through every one of them together: in each phase (the beginning,
+each stage of each step) they take panels as long as there are some, and wait until all are done. Nobody waits for a
 thread that has no panel, so that one which the system keeps from running, or wakes late, holds up no other. The first
 state is double: a step reads one half and writes the other.
 """
@@ -71,11 +71,7 @@ class Shape:
     @property
     def heights(self) -> tuple[int, ...]:
         """The tiles that have a loop of their own; others take the next one, their last row repeated."""
-        return tuple(sorted({1, -(-self.rows // 2), self.rows}))
-
-    def finished(self, isa: Isa) -> int:
-        """Units whose expression is computed together: on cores that look not far ahead two vectors, side by side."""
-        return self.units if isa.name == "neon" else self.lanes
+        return (1, self.rows) if self.rows > 1 else (1,)
 
     @property
     def units(self) -> int:
@@ -194,7 +190,7 @@ def recur(k: Kernel, *, form: Form, ways: Val, rows: Val, units: Val, blocks_mos
     is_shared = is_long & (items < k.threads) & (items <= SHARED_MOST)
     first, last = k.share_of(items)
     first, last = k.select(is_shared, 0, first), k.select(is_shared, items, last)
-    counters = [k.counter() for _ in range(3 * SHARED_MOST)][0]
+    counters, *_ = (k.counter() for _ in range(3 * SHARED_MOST))
     with k.loop(first, last) as item:
         top = item % blocks * block
         phases = _Phases(k, panels, is_shared, counters.at(k.select(is_shared, item, 0) * 3))
@@ -219,38 +215,29 @@ class _Phases:
         k = self.k
         begin = self.end.get()
         self.end.set(begin + self.panels)
-        first, last = k.var(begin), k.var(self.end.get())
-        with k.when(self.is_shared):
-            self._take(first, last)
-        with k.loop_while(lambda: first.get() < last.get()):
+        first, last = k.var(begin), k.var(begin)
+        with k.loop_while(lambda: self._take(first, last)):
             with k.loop(first.get() - begin, last.get() - begin) as panel:
                 yield panel
-            with k.either(self.is_shared) as (shared, alone):
-                with shared:
-                    self.counters.add_atomic(self.DONE, last.get() - first.get(), "seq_cst")
-                    with k.when(self.counters.load_atomic(self.SLEEPERS, "seq_cst") > 0):
-                        wake(k, self.counters.at(self.DONE), 1 << 30)
-                    self._take(first, last)
-                with alone:
-                    first.set(last.get())
+            with k.when(self.is_shared):
+                self.counters.add_atomic(self.DONE, last.get() - first.get(), "seq_cst")
+                with k.when(self.counters.load_atomic(self.SLEEPERS, "seq_cst") > 0):
+                    wake(k, self.counters.at(self.DONE), 1 << 30)
         with k.when(self.is_shared):
             self._wait()
 
-    def _take(self, first: Var, last: Var) -> None:
-        """The next panels of the phase that nobody has taken."""
+    def _take(self, first: Var, last: Var) -> Val:
+        """The next panels of the phase that nobody has taken; whether there are any."""
         k, taken = self.k, self.counters.at(self.TAKEN)
-        first.set(taken.load_atomic())
-        trying = k.var(1)
+        first.set(last.get())
+        last.set(self.end.get())
+        trying = k.var(self.k.cast(self.is_shared, i64))
         with k.loop_while(lambda: trying.get().ne(0)):
+            first.set(taken.load_atomic())
             last.set(k.min(first.get() + self.run, self.end.get()))
-            with k.either((first.get() >= self.end.get())) as (none, some):
-                with none:
-                    trying.set(0)
-                with some, k.either(taken.swap_atomic(0, first.get(), last.get())) as (mine, others):
-                    with mine:
-                        trying.set(0)
-                    with others:
-                        first.set(taken.load_atomic())
+            is_mine = taken.swap_atomic(0, first.get(), k.max(first.get(), last.get()))
+            trying.set(k.cast(~is_mine, i64))
+        return first.get() < last.get()
 
     def _wait(self) -> None:
         """Until every panel of the phase is done: spinning for a while, then asleep."""
@@ -269,30 +256,24 @@ class _Phases:
 class _Walk:
     """The code of one direction and a block of its sequences, for some panels of units."""
 
-    def __init__(
-        self, k: Kernel, form: Form, given: dict[str, Any], way: Val, phases: _Phases, padded: Val
-    ) -> None:
+    def __init__(self, k: Kernel, form: Form, given: dict[str, Any], way: Val, phases: _Phases, padded: Val) -> None:
         self.k, self.form, self.given, self.way, self.phases, self.padded = k, form, given, way, phases, padded
         self.shape, self.steps = form.shape, given["steps"]
         self.most = max(len(stage.gates) for stage in form.stages)
         self.sums = k.local(form.dtype, self.shape.rows * self.most * self.shape.units)
 
     def run(self, top: Val, bottom: Val) -> None:
-        k, shape, side = self.k, self.shape, self.shape.finished(self.k.isa)
-        with self.phases.phase() as panel, k.loop(top, bottom) as row:
-            self._check_length(row)
-            with k.loop(0, shape.units, side) as at:
-                self._begin(row, self._tile(panel, at, side))
+        k, shape = self.k, self.shape
+        with self.phases.phase() as panel, k.loop(top, bottom) as row, k.loop(0, shape.units, shape.lanes) as at:
+            self._begin(row, self._tile(panel, at))
         with k.loop(0, self.steps) as t:
             for number, stage in enumerate(self.form.stages):
                 with self.phases.phase() as panel, k.loop(top, bottom, shape.rows) as row:
                     rows = k.min(bottom - row, shape.rows)
                     self._sum(stage, t, panel, row, rows)
-                    with k.loop(0, rows) as i, k.loop(0, shape.units, side) as at:
+                    with k.loop(0, rows) as i, k.loop(0, shape.units, shape.lanes) as at:
                         sums = self.sums.at(i * (self.most * shape.units) + at)
-                        self._finish(number, t, row + i, self._tile(panel, at, side), sums)
-        with self.phases.phase() as panel, k.loop(top, bottom) as row, k.loop(0, shape.units, side) as at:
-            self._end(row, self._tile(panel, at, side))
+                        self._finish(number, t, row + i, self._tile(panel, at), sums)
 
     # -- memory
 
@@ -316,29 +297,32 @@ class _Walk:
     def _kept(self, number: int, row: Val) -> Buf:
         return self._slot(1 + self.form.states + number, row)
 
-    def _tile(self, panel: Val, at: Val, lanes: int) -> Tile:
-        unit = panel * self.shape.units + at
+    def _tile(self, panel: Val, at: Val) -> Tile:
+        unit, lanes = panel * self.shape.units + at, self.shape.lanes
         return Tile(unit, lanes, None if self.form.is_whole else self.k.mask(self.given["units"] - unit, lanes))
 
-    # -- before and after all steps
+    # -- before the first step and after the last
 
     def _begin(self, row: Val, u: Tile) -> None:
+        """The states before the first step, which are the last ones too if there is none."""
         for i, dtype in enumerate(self.form.initial):
             zero = self.k.zeros(self.form.dtype, u.lanes)
             start = zero if dtype is None else self._at(f"initial{i}", way=self.way, row=row).load(u)
             self._state(i, self.k.const(0), row).store(u.index, start)
+            self._end(i, row, u, start)
 
-    def _end(self, row: Val, u: Tile) -> None:
-        for i, dtype in enumerate(self.form.finals):
-            if dtype is not None:
-                last = self._state(i, self.steps, row).load(u.index, u.lanes)
-                self._at(f"final{i}", way=self.way, row=row).store(u, last)
+    def _end(self, i: int, row: Val, u: Tile, state: Val) -> None:
+        if self.form.finals[i] is not None:
+            self._at(f"final{i}", way=self.way, row=row).store(u, state)
 
-    def _check_length(self, row: Val) -> None:
-        if self.form.lengths is not None:
-            length = self.k.cast(self._at("lengths", row=row).load(), i64)
-            with self.k.when((length < 0) | (length > self.steps), likely=False):
-                self.k.fail(Code.INDEX, length)
+    def _length(self, row: Val) -> Val:
+        """How many steps a sequence has; one that is out of range is an error, and kept inside."""
+        if self.form.lengths is None:
+            return self.steps
+        k, length = self.k, self.k.cast(self._at("lengths", row=row).load(), i64)
+        with k.when((length < 0) | (length > self.steps), likely=False):
+            k.fail(Code.INDEX, length)
+        return k.max(k.min(length, self.steps), 0)
 
     # -- a step
 
@@ -388,7 +372,7 @@ class _Walk:
     def _finish(self, number: int, t: Val, row: Val, u: Tile, sums: Buf) -> None:
         """What follows the sums of neighbouring units."""
         k, form, stage = self.k, self.form, self.form.stages[number]
-        length = self.steps if form.lengths is None else k.cast(self._at("lengths", row=row).load(), i64)
+        length = self._length(row)
         is_live = t < length
         is_backward = (self.way >= self.given["forward"]) & is_live
         at = k.select(is_backward, length - 1 - t, t)
@@ -411,6 +395,8 @@ class _Walk:
             if form.lengths is not None:
                 value = k.select(is_live, value, old[i].load(u.index, u.lanes))
             self._state(i, t + 1, row).store(u.index, value)
+            with k.when(t.eq(self.steps - 1), likely=False):
+                self._end(i, row, u, value)
             if i == 0 and form.y is not None:
                 shown = value if form.lengths is None else k.select(is_live, value, 0)
                 self._at("y", way=self.way, step=at, row=row).store(u, shown)
