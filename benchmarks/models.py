@@ -33,10 +33,10 @@ MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 
 
 def sample_of(name: str, small: bool) -> Any:
-    """A model by name: the zoo's, or one of the two that only this program needs."""
+    """A model by name: the zoo's, or one of those that only this program needs."""
     from zoo_transformers import TRANSFORMERS
 
-    own = {"minilm": minilm, "mlp": mlp}
+    own = {"minilm": minilm, "mlp": mlp, "tagger": tagger}
     return own[name](small) if name in own else TRANSFORMERS[name].build(small, "eager")
 
 
@@ -66,6 +66,27 @@ def mlp(small: bool) -> Any:
     width = 64 if small else 1024
     layers = (nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
     return Sample(nn.Sequential(*layers), [Input("x", ("batch", 784))], ["logits"])
+
+
+def tagger(small: bool) -> Any:
+    """A label for each word: embedding, a layer of LSTM in both directions, and a linear one."""
+    from torch import nn
+    from zoo_samples import Input, Sample
+    from zoo_transformers import IDS
+
+    words, hidden = (500, 32) if small else (20000, 256)
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(words, 100)
+            self.lstm = nn.LSTM(100, hidden, bidirectional=True, batch_first=True)
+            self.linear = nn.Linear(2 * hidden, 20)
+
+        def forward(self, ids: Any) -> Any:
+            return self.linear(self.lstm(self.embedding(ids))[0])
+
+    return Sample(Tagger(), [Input("ids", IDS, limit=words)], ["logits"])
 
 
 def move_off_zero(module: Any) -> None:

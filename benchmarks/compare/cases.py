@@ -52,6 +52,8 @@ CASES = (
     Case("t5-encoder-1x128", "t5-encoder", 1, 128),
     Case("mlp-1", "mlp"),
     Case("mlp-64", "mlp", 64),
+    Case("tagger-1x40", "tagger", 1, 40),
+    Case("tagger-8x40", "tagger", 8, 40),
 )
 """In the order in which a short budget is spent."""
 

@@ -43,6 +43,7 @@ class Learned:
                 shape = tuple(named.get(d, d) if isinstance(d, Expr) else d for d in self.shape(v))
                 assert v.dtype is not None
                 v.type = TensorType(v.dtype, shape)
+                learned._facts.given.update(shape)
                 content = self._facts.content(v)
                 if content is not None:
                     known = [named.get(d, None if _lacks(d, plain) else d) for d in content.flat]

@@ -16,6 +16,7 @@ from sardonyx.optimize.fusions import (
     flat_attention,
     gemm,
     heads,
+    learned,
     loops,
     movement,
     norm,
@@ -145,6 +146,9 @@ ATTENTION = (
 )
 """The core first, then what stands around it, from the inside out."""
 
+LEARNED = ("ExpandLinearClassifier", "ExpandLinearRegressor", "ExpandNormalizer", "ExpandScaler", "InferShapes")
+"""Models of ai.onnx.ml in the operators of ai.onnx."""
+
 LATE = ("FoldMulConv", "MultiplyByReciprocal")
 """What would hide an expression from the fusions above."""
 
@@ -199,7 +203,7 @@ PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveD
 SPELLINGS = {"contrib": CONTRIB, "portable": PORTABLE}
 
 BASIC = (*SHAPES, *SIMPLIFY, *CLEANUP)
-EXTENDED = (*BASIC, *RAISE, *ATTENTION, *LATE, *CLEANUP)
+EXTENDED = (*BASIC, *LEARNED, *RAISE, *ATTENTION, *LATE, *CLEANUP)
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "disabled": (),
@@ -265,6 +269,7 @@ _MODULES = (
     fold_shapes,
     gemm,
     heads,
+    learned,
     loops,
     movement,
     noop,

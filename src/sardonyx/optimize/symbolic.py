@@ -8,7 +8,7 @@ all. A dimension that nothing tells gets a name of its own, so that equal ones s
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Iterator, MutableMapping
+from collections.abc import Callable, Container, Hashable, Iterator, MutableMapping
 from contextlib import contextmanager
 
 from sardonyx.errors import SardonyxError
@@ -31,6 +31,8 @@ class Facts:
         """The first value of each content."""
         self.places: MutableMapping[Expr, tuple[tuple[Value, int], ...]] = ChainMap()
         """Inputs, and other values whose shape is read, by the sizes of their axes."""
+        self.given: set[Dim] = set()
+        """Sizes of inputs: what a run tells, whatever the model states of values made from them."""
         self._count = 0
 
     def fresh(self) -> Expr:
@@ -60,6 +62,7 @@ class Facts:
         for v in inputs:
             if not v.is_const:
                 v.type = self._complete(v.type)
+                self.given.update(v.shape or ())
                 self.show(v)
         try:
             yield
@@ -78,7 +81,7 @@ class Facts:
         joined = self._subgraphs(node, change)
         found = joined or output_types(node, self.content)
         for out, t in zip(node.outputs, found, strict=True):
-            out.type = self._complete(_believed(t, out.type))
+            out.type = self._complete(_believed(t, out.type, self.given))
         self._learn_contents(node)
 
     def show(self, value: Value) -> None:
@@ -142,27 +145,29 @@ def _may_be_content(value: Value) -> bool:
     )
 
 
-def _believed(found: ValueType | None, stated: ValueType | None) -> ValueType | None:
-    """What rules found, with gaps filled by numbers that the model states."""
+def _believed(
+    found: ValueType | None, stated: ValueType | None, given: Container[Dim] = frozenset()
+) -> ValueType | None:
+    """What rules found, with gaps filled by numbers that the model states; sizes that are given are no gaps."""
     if found is None and isinstance(stated, TensorType):
         found = TensorType(stated.dtype, None if stated.shape is None else (None,) * len(stated.shape))
     if not isinstance(found, TensorType):
         return stated if found is None else found
     shape = found.shape
-    if not isinstance(stated, TensorType) or (shape is not None and not any(map(_is_open, shape))):
+    if not isinstance(stated, TensorType) or (shape is not None and not any(_is_open(d, given) for d in shape)):
         return found
-    return TensorType(found.dtype, _filled(shape, stated.shape))
+    return TensorType(found.dtype, _filled(shape, stated.shape, given))
 
 
-def _filled(found: Shape | None, stated: Shape | None) -> Shape | None:
+def _filled(found: Shape | None, stated: Shape | None, given: Container[Dim]) -> Shape | None:
     if stated is None or (found is not None and len(found) != len(stated)):
         return found
     open_ = found or (None,) * len(stated)
-    return tuple(s if isinstance(s, int) and _is_open(d) else d for d, s in zip(open_, stated, strict=True))
+    return tuple(s if isinstance(s, int) and _is_open(d, given) else d for d, s in zip(open_, stated, strict=True))
 
 
-def _is_open(d: Dim) -> bool:
-    return d is None or dims.is_fresh(d)
+def _is_open(d: Dim, given: Container[Dim]) -> bool:
+    return d is None or (dims.is_fresh(d) and d not in given)
 
 
 def _common(alternatives: list[ValueType | None]) -> ValueType | None:
