@@ -67,11 +67,12 @@ def emit(low: Lowering, node: Node) -> None:
     """The groups of one node; a node whose elements follow from sizes needs none until they are read."""
     low.node = node
     if not all(low.learned.is_shapely(out) for out in node.outputs):
-        if node.domain:
+        rule = RULES.get((node.domain, node.op_type), None if node.domain else pointwise)
+        if rule is None:
             raise Refused(f"{node.domain}.{node.op_type} is not compiled")
         for size in (d for out in node.outputs if not out.is_dead for d in low.shape(out)):
             low.require_least(f"{node.op_type}: a size is negative", size, 0)
-        RULES.get(node.op_type, pointwise)(low, node)
+        rule(low, node)
 
 
 def _output(low: Lowering, value: Value) -> View:

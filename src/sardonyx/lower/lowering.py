@@ -203,16 +203,16 @@ class Lowering:
 
 
 Rule = Callable[[Lowering, Node], None]
-RULES: dict[str, Rule] = {}
+RULES: dict[tuple[str, str], Rule] = {}
 
 
-def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register how operators of ai.onnx are lowered; a rule that cannot raises ``Refused``."""
+def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Register how operators, by default of ai.onnx, are lowered; a rule that cannot raises ``Refused``."""
 
     def register(fn: Rule) -> Rule:
         for op_type in op_types:
-            assert op_type not in RULES, op_type
-            RULES[op_type] = fn
+            assert (domain, op_type) not in RULES, op_type
+            RULES[domain, op_type] = fn
         return fn
 
     return register

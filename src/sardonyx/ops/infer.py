@@ -15,12 +15,11 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model import save
 from sardonyx.model.types import from_proto, to_proto
-from sardonyx.ops import rules, rules_attention, rules_movement, rules_recurrent, rules_window
+from sardonyx.ops import rules, rules_attention, rules_learned, rules_movement, rules_recurrent, rules_window
 from sardonyx.ops.rules import RULES, Content
 
-assert rules_attention and rules_movement and rules_recurrent and rules_window, (
-    "importing the families registers their rules"
-)
+FAMILIES = (rules_attention, rules_learned, rules_movement, rules_recurrent, rules_window)
+"""Importing them registers their rules."""
 
 MAX_DATA = 256
 """Elements up to which a constant input is shown to inference, for operators whose shape depends on it."""
@@ -63,7 +62,7 @@ def infer_node(node: Node, content: Content = constant_content) -> None:
 
 def output_types(node: Node, content: Content = constant_content) -> list[ValueType | None]:
     """What is certain of each output, whatever is said of it already."""
-    rule = RULES.get(node.op_type) if not node.domain else None
+    rule = RULES.get((node.domain, node.op_type))
     if rule is not None:
         try:
             found = rule(node, content)

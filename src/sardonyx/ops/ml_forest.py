@@ -80,6 +80,16 @@ class Forest:
             at, tree, level = self.child[at[inner]].reshape(-1), np.repeat(tree[inner], 2), level + 1
         return depth
 
+    def trees_of_leaves(self) -> Array:
+        """The tree that each leaf is in; 0 for one that no tree reaches."""
+        children, found = self.child.reshape(-1, 2), np.zeros(self.leaves, np.int64)
+        at, tree = self.roots, np.arange(len(self.roots))
+        while len(at):
+            inner = at >= self.leaves
+            found[at[~inner]] = tree[~inner]
+            at, tree = children[at[inner]].reshape(-1), np.repeat(tree[inner], 2)
+        return found
+
     def walk(self, x: Array) -> Array:
         """The leaf that each row reaches in each tree, as (trees, rows)."""
         n, width = x.shape
@@ -154,6 +164,16 @@ class Weights:
                 out[row, target] = ufunc(out[row, target], self.weight[entry].astype(dtype))
                 seen[row, target] = True
         return out, seen
+
+    def certain(self, forest: Forest) -> Array:
+        """Which targets get a weight from every row: those that all leaves of some tree weigh."""
+        trees = forest.trees_of_leaves()
+        pairs = np.unique(np.stack([self.leaf, self.target]), axis=1)
+        shape = len(forest.roots), self.targets
+        weighed = np.bincount(trees[pairs[0]] * self.targets + pairs[1], minlength=shape[0] * shape[1])
+        leaves = np.bincount(trees, minlength=shape[0])
+        found: Array = (weighed[: shape[0] * shape[1]].reshape(shape) == leaves[:, None]).any(axis=0)
+        return found
 
     def _table(self, ufunc: np.ufunc, initial: float, dtype: Any) -> tuple[Array, Array]:
         key = (ufunc, np.dtype(dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,29 @@ def _from_branches(
         sets[:wanted],
     )
     return forest, Weights(leaves, _count(targets), np.arange(leaves), np.array(leaf_target, np.int64), weight)
+
+
+def from_branches(attrs: Mapping[str, Any]) -> Model:
+    """The forest of a TreeEnsemble, from its attributes."""
+    return _from_branches(
+        *(attrs[f"nodes_{n}" if n != "tree_roots" else n] for n in (
+            "tree_roots", "featureids", "splits", "modes", "truenodeids", "trueleafs", "falsenodeids", "falseleafs",
+        )),
+        attrs.get("nodes_missing_value_tracks_true", ()), attrs.get("membership_values"), attrs.get("n_targets", 1),
+        attrs["leaf_targetids"], attrs["leaf_weights"],
+    )  # fmt: skip
+
+
+def from_nodes(attrs: Mapping[str, Any]) -> Model:
+    """The forest of a TreeEnsembleRegressor, from its attributes."""
+    return _from_nodes(
+        *(attrs.get(f"nodes_{n}", ()) for n in ("treeids", "nodeids", "featureids", "values")),
+        attrs.get("nodes_values_as_tensor"),
+        *(attrs.get(f"nodes_{n}", ()) for n in ("modes", "truenodeids", "falsenodeids", "missing_value_tracks_true")),
+        attrs.get("n_targets", 1),
+        *(attrs.get(f"target_{n}", ()) for n in ("treeids", "nodeids", "ids", "weights")),
+        attrs.get("target_weights_as_tensor"),
+    )
 
 
 @op("TreeEnsembleRegressor", domain=ML)

@@ -25,20 +25,20 @@ Content: TypeAlias = "Callable[[Value], np.ndarray[Any, Any] | None]"
 Result: TypeAlias = "Sequence[ValueType | None] | None"
 Rule: TypeAlias = "Callable[[Node, Content], Result]"
 
-RULES: dict[str, Rule] = {}
+RULES: dict[tuple[str, str], Rule] = {}
 
 
 class Undecided(Exception):
     """A rule lacks what it needs to tell anything."""
 
 
-def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operators of ai.onnx."""
+def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
+    """Register the rule of operators, by default of ai.onnx."""
 
     def register(fn: Rule) -> Rule:
         for op_type in op_types:
-            assert op_type not in RULES, op_type
-            RULES[op_type] = fn
+            assert (domain, op_type) not in RULES, op_type
+            RULES[domain, op_type] = fn
         return fn
 
     return register

@@ -146,7 +146,15 @@ ATTENTION = (
 )
 """The core first, then what stands around it, from the inside out."""
 
-LEARNED = ("ExpandLinearClassifier", "ExpandLinearRegressor", "ExpandNormalizer", "ExpandScaler", "InferShapes")
+LEARNED = (
+    "ExpandLinearClassifier",
+    "ExpandLinearRegressor",
+    "ExpandTreeClassifier",
+    "ExpandTreeRegressor",
+    "ExpandNormalizer",
+    "ExpandScaler",
+    "InferShapes",
+)
 """Models of ai.onnx.ml in the operators of ai.onnx."""
 
 LATE = ("FoldMulConv", "MultiplyByReciprocal")

@@ -10,6 +10,7 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
     Attention     softmax(q k^T + mask) v
     Recurrence    steps over time, each with sums of products and states
     Gather        rows picked by an index tensor
+    Forest        weights of the leaves that rows reach in decision trees
     Fill          numbers that follow from the shapes alone
 
 A new kind of group is a class here, its meaning in numpy in ``lower.interpret``, and for each provider an entry in its
@@ -22,6 +23,7 @@ from sardonyx.lower.groups.contraction import Contraction
 from sardonyx.lower.groups.expression import Apply, Count, Expression, Reduce
 from sardonyx.lower.groups.fill import Fill
 from sardonyx.lower.groups.finished import Finished
+from sardonyx.lower.groups.forest import Forest
 from sardonyx.lower.groups.gather import Gather
 from sardonyx.lower.groups.image import Convolution, Pool, Window
 from sardonyx.lower.groups.loop import Loop
@@ -36,6 +38,7 @@ __all__ = [
     "Expression",
     "Fill",
     "Finished",
+    "Forest",
     "Gather",
     "Group",
     "Loop",

@@ -9,10 +9,10 @@ import numpy as np
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir import dims
 from sardonyx.lower.build import Lowered
-from sardonyx.lower.interpret import attention, contraction, expression, fill, gather, image, recurrence
+from sardonyx.lower.interpret import attention, contraction, expression, fill, forest, gather, image, recurrence
 from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory
 
-FAMILIES = (attention, contraction, expression, fill, gather, image, recurrence)
+FAMILIES = (attention, contraction, expression, fill, forest, gather, image, recurrence)
 """Importing them registers their meanings."""
 
 

@@ -8,6 +8,7 @@ from sardonyx.lower.rules import (
     create,
     gather,
     join,
+    learned,
     movement,
     norm,
     pointwise,
@@ -17,6 +18,6 @@ from sardonyx.lower.rules import (
 )
 
 __all__ = [
-    "attention", "contract", "conv", "conv_transpose", "create", "gather", "join", "movement", "norm", "pointwise",
-    "pool", "recurrent", "reduce",
+    "attention", "contract", "conv", "conv_transpose", "create", "gather", "join", "learned", "movement", "norm",
+    "pointwise", "pool", "recurrent", "reduce",
 ]  # fmt: skip

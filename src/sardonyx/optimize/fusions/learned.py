@@ -1,4 +1,4 @@
-"""Linear models and scalings of ai.onnx.ml as the operators of ai.onnx that they consist of, which are compiled."""
+"""Models of ai.onnx.ml as the operators of ai.onnx that they consist of, which are compiled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ops.ml_scores import ML, class_labels
+from sardonyx.ops.ml_tree import from_nodes
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.pattern import Match
+
+CLASS_PARTS = ("treeids", "nodeids", "weights", "weights_as_tensor")
 
 
 def table(op: Builder, x: Value) -> tuple[Any, int]:
@@ -102,3 +105,58 @@ class ExpandScaler(Fusion):
         offset, scale = (np.array(attrs.get(name, ()), np.float32) for name in ("offset", "scale"))
         require({offset.size, scale.size} <= {1, features}, "there is not one offset and scale for each feature", m.x)
         return op.Mul(op.Sub(rows, op.const(offset)), op.const(scale))
+
+
+def without(attrs: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in attrs.items() if name not in names}
+
+
+def based(op: Builder, found: Any, attrs: dict[str, Any]) -> Any:
+    """Scores plus the values that a forest begins with."""
+    tensor = attrs.get("base_values_as_tensor")
+    base = np.array(attrs.get("base_values", ()), np.float32) if tensor is None else tensor.numpy().astype(np.float32)
+    return op.Add(found, op.const(base.reshape(-1))) if base.size else found
+
+
+@fusion
+class ExpandTreeRegressor(Fusion):
+    """TreeEnsembleRegressor(x)  ->  transform(TreeEnsembleRegressor(x) + base)."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.call(ML, "TreeEnsembleRegressor", x, name="model")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        attrs = m.node("model").attrs
+        tail = ("base_values", "base_values_as_tensor", "post_transform")
+        require(any(name in attrs for name in tail), "nothing follows the trees")
+        require(m.x.dtype is not dtypes.f64, "scores in f64 are rounded at the end", m.x)
+        count = attrs.get("n_targets", 1)
+        forest, held = from_nodes(attrs)
+        require(held.certain(forest).all() or count == 1, "a row may miss a target", m.x)
+        found = op.call(ML, "TreeEnsembleRegressor", m.x, **without(attrs, *tail))
+        return transformed(op, based(op, found, attrs), attrs.get("post_transform", "NONE"), count)
+
+
+@fusion
+class ExpandTreeClassifier(Fusion):
+    """TreeEnsembleClassifier(x) of more than two classes  ->  labels[argmax(scores)], transform(scores)."""
+
+    def pattern(self, op: Any, x: Any) -> Any:
+        return op.call(ML, "TreeEnsembleClassifier", x, name="model")
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        attrs = m.node("model").attrs
+        labels = class_labels(attrs.get("classlabels_strings"), attrs.get("classlabels_int64s"))
+        require(labels is not None and labels.dtype != object, "labels that are strings are not compiled")
+        assert labels is not None
+        require(len(labels) > 2, "two classes are decided by rules of their own")
+        require(m.x.dtype is not dtypes.f64, "scores in f64 are rounded at the end", m.x)
+        names = {"class_ids": "target_ids", **{f"class_{n}": f"target_{n}" for n in CLASS_PARTS}}
+        kept = {name: value for name, value in attrs.items() if name.startswith("nodes_")}
+        kept |= {new: attrs[old] for old, new in names.items() if old in attrs}
+        kept["n_targets"] = len(labels)
+        forest, held = from_nodes(kept)
+        require(held.certain(forest).all(), "a row may miss a class", m.x)
+        found = based(op, op.call(ML, "TreeEnsembleRegressor", m.x, **kept), attrs)
+        label = op.Gather(op.const(labels), op.ArgMax(found, axis=1, keepdims=0))
+        return label, transformed(op, found, attrs.get("post_transform", "NONE"), len(labels))

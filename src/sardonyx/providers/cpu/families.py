@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sardonyx.lower.groups import Attention, Contraction, Convolution, Fill, Gather, Group, Loop, Pool, Recurrence
-from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, gather, loop, pool, recurrence
+from sardonyx.lower.groups import (
+    Attention,
+    Contraction,
+    Convolution,
+    Fill,
+    Forest,
+    Gather,
+    Group,
+    Loop,
+    Pool,
+    Recurrence,
+)
+from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, forest, gather, loop, pool, recurrence
 from sardonyx.providers.cpu.steps import Step, Target
 
 FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
@@ -14,6 +25,7 @@ FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
     Contraction: contraction.steps,
     Convolution: conv.steps,
     Fill: fill.steps,
+    Forest: forest.steps,
     Gather: gather.steps,
     Loop: loop.steps,
     Pool: pool.steps,

@@ -1,0 +1,16 @@
+"""Types of what models of ai.onnx.ml give."""
+
+from __future__ import annotations
+
+from sardonyx import dtypes
+from sardonyx.ir.graph import Node
+from sardonyx.ir.types import TensorType
+from sardonyx.ops.ml_scores import ML
+from sardonyx.ops.rules import Content, Result, rule, shaped, tensor
+
+
+@rule("TreeEnsemble", "TreeEnsembleRegressor", domain=ML)
+def forest(node: Node, content: Content) -> Result:
+    """One score for each row and target; a vector is one row."""
+    shape, dtype = shaped(node), tensor(node).dtype if node.op_type == "TreeEnsemble" else dtypes.f32
+    return [TensorType(dtype, (shape[0] if len(shape) == 2 else 1, node.attrs.get("n_targets", 1)))]

@@ -1,0 +1,126 @@
+"""Decision trees, against onnxruntime and the groups' own meaning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import sardonyx
+from sardonyx.lower import interpret
+from sardonyx.lower.build import lower
+from sardonyx.model.load import load
+from sardonyx.normalize.run import normalize
+from sardonyx.optimize.pipelines import optimize
+from tests.lower.agree import part_of
+
+ort = pytest.importorskip("onnxruntime")
+
+FEATURES = 5
+
+
+def trees(count: int, targets: int, *, mode: str = "BRANCH_LEQ", seed: int = 0) -> dict[str, Any]:
+    """Random trees whose leaves weigh every target, in the form of TreeEnsembleRegressor."""
+    rng = np.random.default_rng(seed)
+    nodes: dict[str, list[Any]] = {
+        name: [] for name in ("treeids", "nodeids", "featureids", "values", "modes", "truenodeids", "falsenodeids")
+    }
+    weights: dict[str, list[Any]] = {name: [] for name in ("treeids", "nodeids", "ids", "weights")}
+
+    def grow(tree: int, depth: int, free: list[int]) -> int:
+        number = free[0]
+        free[0] += 1
+        is_leaf = depth == 0 or (depth < 4 and rng.random() < 0.2)
+        row = len(nodes["nodeids"])
+        for name, value in zip(
+            nodes, (tree, number, int(rng.integers(FEATURES)), float(rng.standard_normal()), mode, 0, 0), strict=True
+        ):
+            nodes[name].append(value)
+        if is_leaf:
+            nodes["modes"][row], nodes["featureids"][row] = "LEAF", 0
+            for target in range(targets):
+                for name, value in zip(weights, (tree, number, target, float(rng.standard_normal())), strict=True):
+                    weights[name].append(value)
+        else:
+            nodes["truenodeids"][row] = grow(tree, depth - 1, free)
+            nodes["falsenodeids"][row] = grow(tree, depth - 1, free)
+        return number
+
+    for tree in range(count):
+        grow(tree, 4, [0])
+    tracks = [int(m != "LEAF" and rng.random() < 0.5) for m in nodes["modes"]]
+    found = {f"nodes_{k}": v for k, v in nodes.items()} | {f"target_{k}": v for k, v in weights.items()}
+    return {**found, "nodes_missing_value_tracks_true": tracks, "n_targets": targets}
+
+
+def model(kind: str, attributes: dict[str, Any], outputs: list[str]) -> bytes:
+    node = helper.make_node(kind, ["x"], outputs, domain="ai.onnx.ml", **attributes)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", FEATURES])
+    types = {"label": TensorProto.INT64}
+    results = [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in outputs]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([node], "g", [x], results)
+    return bytes(helper.make_model(graph, ir_version=8, opset_imports=opsets).SerializeToString())
+
+
+def rows(count: int) -> Any:
+    x = np.random.default_rng(1).standard_normal((count, FEATURES)).astype(np.float32)
+    x[:: max(count // 3, 1), 2] = np.nan
+    return x
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "one tree": trees(1, 1),
+    "many trees": trees(29, 1),
+    "targets": trees(9, 3, mode="BRANCH_LT"),
+    "many targets": trees(8, 19, mode="BRANCH_GTE"),
+    "mean": {**trees(10, 2), "aggregate_function": "AVERAGE"},
+    "largest": {**trees(10, 2), "aggregate_function": "MAX"},
+    "base and transform": {**trees(10, 3), "base_values": [0.5, -1.0, 2.0], "post_transform": "SOFTMAX"},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_regressors(name: str) -> None:
+    written = model("TreeEnsembleRegressor", CASES[name], ["y"])
+    session = sardonyx.InferenceSession(written)
+    assert set(session.explain().counts()) == {"cpu"}
+    other = ort.InferenceSession(written, providers=["CPUExecutionProvider"])
+    for count in (1, 7, 40):
+        x = rows(count)
+        (got,), (want,) = session.run(None, {"x": x}), other.run(None, {"x": x})
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert session.run(None, {"x": rows(1)[:0]})[0].shape == (0, CASES[name]["n_targets"])
+
+
+def test_classes() -> None:
+    attributes = trees(12, 4)
+    attributes = {k.replace("target_", "class_"): v for k, v in attributes.items() if k != "n_targets"}
+    attributes |= {"classlabels_int64s": [7, 5, 3, 1], "post_transform": "SOFTMAX"}
+    written, x = model("TreeEnsembleClassifier", attributes, ["label", "scores"]), rows(30)
+    session = sardonyx.InferenceSession(written)
+    assert set(session.explain().counts()) == {"cpu"}
+    expected = ort.InferenceSession(written, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    got = session.run(None, {"x": x})
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_allclose(got[1], expected[1], rtol=1e-5, atol=1e-6)
+
+
+def test_meaning() -> None:
+    loaded = load(model("TreeEnsembleRegressor", CASES["targets"], ["y"]))
+    normalize(loaded)
+    optimize(loaded.graph, "all", frozenset())
+    part, x = part_of(loaded.graph), rows(9)
+    (got,) = interpret.run(lower(part), [x])
+    want = sardonyx.InferenceSession(model("TreeEnsembleRegressor", CASES["targets"], ["y"])).run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_comparisons_of_several_kinds_keep_their_meaning() -> None:
+    attributes = trees(2, 1)
+    branches = [i for i, mode in enumerate(attributes["nodes_modes"]) if mode != "LEAF"]
+    attributes["nodes_modes"][branches[0]] = "BRANCH_GT"
+    session = sardonyx.InferenceSession(model("TreeEnsembleRegressor", attributes, ["y"]))
+    assert set(session.explain().counts()) == {"reference"}
