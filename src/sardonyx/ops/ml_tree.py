@@ -92,9 +92,8 @@ def _from_branches(
 def from_branches(attrs: Mapping[str, Any]) -> Model:
     """The forest of a TreeEnsemble, from its attributes."""
     return _from_branches(
-        *(attrs[f"nodes_{n}" if n != "tree_roots" else n] for n in (
-            "tree_roots", "featureids", "splits", "modes", "truenodeids", "trueleafs", "falsenodeids", "falseleafs",
-        )),
+        attrs["tree_roots"], attrs["nodes_featureids"], attrs["nodes_splits"], attrs["nodes_modes"],
+        attrs["nodes_truenodeids"], attrs["nodes_trueleafs"], attrs["nodes_falsenodeids"], attrs["nodes_falseleafs"],
         attrs.get("nodes_missing_value_tracks_true", ()), attrs.get("membership_values"), attrs.get("n_targets", 1),
         attrs["leaf_targetids"], attrs["leaf_weights"],
     )  # fmt: skip
@@ -102,14 +101,17 @@ def from_branches(attrs: Mapping[str, Any]) -> Model:
 
 def from_nodes(attrs: Mapping[str, Any]) -> Model:
     """The forest of a TreeEnsembleRegressor, from its attributes."""
+
+    def column(name: str) -> Any:
+        return attrs.get(name, ())
+
     return _from_nodes(
-        *(attrs.get(f"nodes_{n}", ()) for n in ("treeids", "nodeids", "featureids", "values")),
-        attrs.get("nodes_values_as_tensor"),
-        *(attrs.get(f"nodes_{n}", ()) for n in ("modes", "truenodeids", "falsenodeids", "missing_value_tracks_true")),
-        attrs.get("n_targets", 1),
-        *(attrs.get(f"target_{n}", ()) for n in ("treeids", "nodeids", "ids", "weights")),
+        column("nodes_treeids"), column("nodes_nodeids"), column("nodes_featureids"), column("nodes_values"),
+        attrs.get("nodes_values_as_tensor"), column("nodes_modes"), column("nodes_truenodeids"),
+        column("nodes_falsenodeids"), column("nodes_missing_value_tracks_true"), attrs.get("n_targets", 1),
+        column("target_treeids"), column("target_nodeids"), column("target_ids"), column("target_weights"),
         attrs.get("target_weights_as_tensor"),
-    )
+    )  # fmt: skip
 
 
 @op("TreeEnsembleRegressor", domain=ML)

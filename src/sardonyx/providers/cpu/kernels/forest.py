@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Forest
 from sardonyx.providers.cpu.dsl import Kernel, Params, Val, f32, i64, kernel
 from sardonyx.providers.cpu.kernels.matrices import of_known
@@ -47,7 +48,7 @@ def steps(group: Forest, target: Target) -> list[Step]:
         "x_row": group.x.strides[0], "x_col": group.x.strides[1], "out_row": group.out.strides[0],
     }  # fmt: skip
     work = of_known(dims.product((100, trees, group.x.shape[0])))
-    args = {**{name: Ref.of(view) for name, view in memory.items()}, **numbers}
+    args: dict[str, Ref | Known | float] = {**{name: Ref.of(view) for name, view in memory.items()}, **numbers}
     return [Step(walk_trees(form=form), args, frozenset(("out",)), group.nodes, 0, work)]
 
 
@@ -98,8 +99,8 @@ def walk_trees(
                 going.set(k.cast(top >= leaves, i64))
             for i, node in enumerate(at):
                 reached.store(i, node.get())
-            with k.loop(0, k.min(trees - first, ABREAST)) as i:
-                weight = weights.at(reached.load(i) * targets)
+            with k.loop(0, k.min(trees - first, ABREAST)) as tree:
+                weight = weights.at(reached.load(tree) * targets)
                 for t in k.tiles(targets):
                     result.store(t, combined(result.load(t), weight.load(t)))
         if form.combine == "mean":

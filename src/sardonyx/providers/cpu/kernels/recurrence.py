@@ -258,7 +258,8 @@ class _Walk:
 
     def __init__(self, k: Kernel, form: Form, given: dict[str, Any], way: Val, phases: _Phases, padded: Val) -> None:
         self.k, self.form, self.given, self.way, self.phases, self.padded = k, form, given, way, phases, padded
-        self.shape, self.steps = form.shape, given["steps"]
+        self.shape = form.shape
+        self.steps: Val = given["steps"]
         self.most = max(len(stage.gates) for stage in form.stages)
         self.sums = k.local(form.dtype, self.shape.rows * self.most * self.shape.units)
 
