@@ -91,8 +91,8 @@ def _from_branches(
 
 def from_branches(attrs: Mapping[str, Any]) -> Model:
     """The forest of a TreeEnsemble, from its attributes."""
-    return _from_branches(
-        attrs["tree_roots"], attrs["nodes_featureids"], attrs["nodes_splits"], attrs["nodes_modes"],
+    return _FORESTS.get(
+        _from_branches, attrs["tree_roots"], attrs["nodes_featureids"], attrs["nodes_splits"], attrs["nodes_modes"],
         attrs["nodes_truenodeids"], attrs["nodes_trueleafs"], attrs["nodes_falsenodeids"], attrs["nodes_falseleafs"],
         attrs.get("nodes_missing_value_tracks_true", ()), attrs.get("membership_values"), attrs.get("n_targets", 1),
         attrs["leaf_targetids"], attrs["leaf_weights"],
@@ -105,9 +105,9 @@ def from_nodes(attrs: Mapping[str, Any]) -> Model:
     def column(name: str) -> Any:
         return attrs.get(name, ())
 
-    return _from_nodes(
-        column("nodes_treeids"), column("nodes_nodeids"), column("nodes_featureids"), column("nodes_values"),
-        attrs.get("nodes_values_as_tensor"), column("nodes_modes"), column("nodes_truenodeids"),
+    return _FORESTS.get(
+        _from_nodes, column("nodes_treeids"), column("nodes_nodeids"), column("nodes_featureids"),
+        column("nodes_values"), attrs.get("nodes_values_as_tensor"), column("nodes_modes"), column("nodes_truenodeids"),
         column("nodes_falsenodeids"), column("nodes_missing_value_tracks_true"), attrs.get("n_targets", 1),
         column("target_treeids"), column("target_nodeids"), column("target_ids"), column("target_weights"),
         attrs.get("target_weights_as_tensor"),

@@ -44,7 +44,7 @@ def _forest(
     x = low.view(low.input(0))
     try:
         forest, held = model(attrs)
-    except (SardonyxError, KeyError) as why:
+    except (SardonyxError, LookupError, ValueError, TypeError, OverflowError) as why:
         raise Refused(f"the forest is not valid: {why}") from None
     if len(x.shape) != 2 or not isinstance(x.shape[1], int) or x.shape[1] < forest.features:
         raise Refused("the input is not known to have the features that the trees test")

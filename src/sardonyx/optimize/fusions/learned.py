@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import dtypes
+from sardonyx.errors import SardonyxError
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ops.ml_scores import ML, class_labels
@@ -111,6 +112,15 @@ def without(attrs: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in attrs.items() if name not in names}
 
 
+def reaches_all(attrs: dict[str, Any]) -> bool:
+    """Whether every row gets a weight for every target; no, if the forest is not valid."""
+    try:
+        forest, held = from_nodes(attrs)
+    except (SardonyxError, LookupError, ValueError, TypeError, OverflowError):
+        return False
+    return bool(held.certain(forest).all())
+
+
 def based(op: Builder, found: Any, attrs: dict[str, Any]) -> Any:
     """Scores plus the values that a forest begins with."""
     tensor = attrs.get("base_values_as_tensor")
@@ -131,8 +141,7 @@ class ExpandTreeRegressor(Fusion):
         require(any(name in attrs for name in tail), "nothing follows the trees")
         require(m.x.dtype is not dtypes.f64, "scores in f64 are rounded at the end", m.x)
         count = attrs.get("n_targets", 1)
-        forest, held = from_nodes(attrs)
-        require(held.certain(forest).all() or count == 1, "a row may miss a target", m.x)
+        require(count == 1 or reaches_all(attrs), "a row may miss a target", m.x)
         found = op.call(ML, "TreeEnsembleRegressor", m.x, **without(attrs, *tail))
         return transformed(op, based(op, found, attrs), attrs.get("post_transform", "NONE"), count)
 
@@ -155,8 +164,7 @@ class ExpandTreeClassifier(Fusion):
         kept = {name: value for name, value in attrs.items() if name.startswith("nodes_")}
         kept |= {new: attrs[old] for old, new in names.items() if old in attrs}
         kept["n_targets"] = len(labels)
-        forest, held = from_nodes(kept)
-        require(held.certain(forest).all(), "a row may miss a class", m.x)
+        require(reaches_all(kept), "a row may miss a class", m.x)
         found = based(op, op.call(ML, "TreeEnsembleRegressor", m.x, **kept), attrs)
         label = op.Gather(op.const(labels), op.ArgMax(found, axis=1, keepdims=0))
         return label, transformed(op, found, attrs.get("post_transform", "NONE"), len(labels))
