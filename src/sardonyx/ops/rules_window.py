@@ -96,11 +96,20 @@ def _resize(node: Node, content: Content) -> Result:
             if isinstance(d, int):
                 shape[a] = int(np.floor(np.float32(d) * np.float32(factor)))
             else:
-                shape[a] = dims.mul(d, int(factor)) if float(factor).is_integer() else None
+                shape[a] = _times(d, float(factor))
     else:
         for a in axes:
             shape[a] = None
     return [like(tensor(node), tuple(shape))]
+
+
+_SHORT = 1 << 10
+
+
+def _times(d: Dim, factor: float) -> Dim:
+    """The whole part of a dimension times a factor, where f32 computes it without rounding."""
+    top, bottom = factor.as_integer_ratio()
+    return dims.floordiv(dims.mul(d, top), bottom) if bottom <= _SHORT and top < _SHORT * bottom else None
 
 
 @rule("STFT")

@@ -181,6 +181,9 @@ def roi_align(
         columns = _roi_taps(x1, x2, output_width, sampling_ratio, x.shape[3], shift == 0)
         samples = rows[0].shape[1] * columns[0].shape[1]
         check_elements(x.shape[1] * samples, wide.dtype, f"samples of {what}")
+        if not samples:
+            y[i] = 0
+            continue
         parts = (
             image[:, r[:, None], c] * (u[:, None] * v)
             for r, u in zip(*rows[:2], strict=True)
@@ -190,7 +193,7 @@ def roi_align(
         for part in parts:
             (np.add if mode == "avg" else np.maximum)(total, part, out=total)
         cells = total.reshape(x.shape[1], output_height, -1, output_width, columns[0].shape[1] // output_width)
-        y[i] = cells.mean(axis=(2, 4)) if mode == "avg" and samples else cells.max(axis=(2, 4)) if samples else 0
+        y[i] = cells.mean(axis=(2, 4)) if mode == "avg" else cells.max(axis=(2, 4))
     return narrow(y, x.dtype)
 
 

@@ -9,6 +9,9 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
     Pool          the largest or the mean of each window of an image, likewise
     Attention     softmax(q k^T + mask) v
     Recurrence    steps over time, each with sums of products and states
+    Resample      an image read between its elements: short weighted sums along axes, likewise
+    Sample        an image read at places that data name, likewise
+    Regions       cells of parts of images that data name, likewise
     Gather        rows picked by an index tensor
     Forest        weights of the leaves that rows reach in decision trees
     Fill          numbers that follow from the shapes alone
@@ -28,6 +31,9 @@ from sardonyx.lower.groups.gather import Gather
 from sardonyx.lower.groups.image import Convolution, Pool, Window
 from sardonyx.lower.groups.loop import Loop
 from sardonyx.lower.groups.recurrence import Recurrence, Stage
+from sardonyx.lower.groups.regions import Regions
+from sardonyx.lower.groups.resample import Phases, Resample, Table
+from sardonyx.lower.groups.sample import Sample
 
 __all__ = [
     "Apply",
@@ -42,11 +48,16 @@ __all__ = [
     "Gather",
     "Group",
     "Loop",
+    "Phases",
     "Pool",
     "Recurrence",
     "Reduce",
+    "Regions",
+    "Resample",
+    "Sample",
     "Stage",
     "Storage",
+    "Table",
     "View",
     "Window",
 ]

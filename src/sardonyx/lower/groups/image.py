@@ -45,7 +45,8 @@ class Convolution(Finished):
 
 @dataclass(frozen=True)
 class Pool(Finished):
-    """out[b, c, p..] = epilogue(the largest, or the mean, of x[b, c, p.. at t..] over the taps t.., further operands).
+    """out[b, c, p..] = epilogue(the largest, the mean or the sum of x[b, c, p.. at t..] over the taps t.., further
+    operands).
 
     ``ends`` are the pads behind the image if means count padding; otherwise it is None, and they count what is in the
     image. What lies behind these pads never counts. A window without a single element has -Inf (the lowest integer) as
@@ -54,7 +55,7 @@ class Pool(Finished):
     """
 
     kind: str
-    """``max`` or ``mean``."""
+    """``max``, ``mean`` or ``sum``."""
     x: View
     window: Window
     ends: tuple[Known, ...] | None

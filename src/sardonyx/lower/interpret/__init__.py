@@ -9,10 +9,23 @@ import numpy as np
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir import dims
 from sardonyx.lower.build import Lowered
-from sardonyx.lower.interpret import attention, contraction, expression, fill, forest, gather, image, recurrence
+from sardonyx.lower.interpret import (
+    attention,
+    contraction,
+    expression,
+    fill,
+    forest,
+    gather,
+    image,
+    recurrence,
+    regions,
+    resample,
+    sample,
+)
 from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory
 
-FAMILIES = (attention, contraction, expression, fill, forest, gather, image, recurrence)
+FAMILIES = (attention, contraction, expression, fill, forest, gather, image, recurrence, regions, resample, sample)
+
 """Importing them registers their meanings."""
 
 

@@ -47,6 +47,9 @@ def pool(memory: Memory, group: Pool) -> None:
         finish(memory, group, reduce(np.maximum, _taps(memory, window, x, out, lowest)))
         return
     total = reduce(np.add, _taps(memory, window, x, out, 0))
+    if group.kind == "sum":
+        finish(memory, group, total)
+        return
     ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
     if group.ends is not None:
         pads = [(memory.size(p), memory.size(e)) for p, e in zip(window.pads, group.ends, strict=True)]

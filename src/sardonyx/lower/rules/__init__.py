@@ -2,22 +2,27 @@
 
 from sardonyx.lower.rules import (
     attention,
+    columns,
     contract,
     conv,
     conv_transpose,
     create,
     gather,
+    grid,
     join,
     learned,
     movement,
     norm,
+    pad,
     pointwise,
     pool,
     recurrent,
     reduce,
+    regions,
+    resize,
 )
 
 __all__ = [
-    "attention", "contract", "conv", "conv_transpose", "create", "gather", "join", "learned", "movement", "norm",
-    "pointwise", "pool", "recurrent", "reduce",
+    "attention", "columns", "contract", "conv", "conv_transpose", "create", "gather", "grid", "join", "learned",
+    "movement", "norm", "pad", "pointwise", "pool", "recurrent", "reduce", "regions", "resize",
 ]  # fmt: skip

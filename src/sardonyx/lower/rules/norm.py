@@ -23,12 +23,12 @@ def _scaled(e: Emitter, x: Expr, inverse: Expr, scale: Expr, bias: Expr | None =
     return y if bias is None else y + bias
 
 
-def _standardize(body: Body, x: Handle, work: DType, epsilon: float) -> tuple[Handle, Handle, Handle]:
-    """x less its mean, the mean, and the reciprocal deviation."""
+def _standardize(body: Body, x: Handle, work: DType, epsilon: float) -> tuple[Handle, Handle, Handle, Handle]:
+    """x less its mean, the mean, the reciprocal deviation, and the variance."""
     middle = mean(body, x, work)
     centered = apply(body, minus, x, middle, dtype=work)
     variance = mean(body, apply(body, square, centered, dtype=work), work)
-    return centered, middle, apply(body, _reciprocal_root, variance, dtype=work, epsilon=epsilon)
+    return centered, middle, apply(body, _reciprocal_root, variance, dtype=work, epsilon=epsilon), variance
 
 
 @rule("LayerNormalization")
@@ -37,7 +37,7 @@ def layer_normalization(low: Lowering, node: Node) -> None:
     rows = _trailing(low, node, x)
     body, work = rows.body, work_type(x.dtype)
     out = low.make(node.outputs[0])
-    centered, middle, inverse = _standardize(body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5))
+    centered, middle, inverse, _ = _standardize(body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5))
     affine = [rows.operand(low.view(v)) for v in node.inputs[1:3] if v is not None]
     y = apply(body, _scaled, centered, inverse, *affine, dtype=out.dtype)
     stores = [(y, rows.full(out))]
@@ -87,7 +87,7 @@ def _affine_rows(low: Lowering, node: Node, x: View, out: View, scale: View, bia
     """Rows of all but the first axes, normalized, scaled and shifted."""
     rows, work = Rows(low, x, range(lead, len(x.shape))), work_type(x.dtype)
     value = rows.body.operand(rows.x)
-    centered, _, inverse = _standardize(rows.body, value, work, node.attrs.get("epsilon", 1e-5))
+    centered, _, inverse, _ = _standardize(rows.body, value, work, node.attrs.get("epsilon", 1e-5))
     args = (centered, inverse, rows.operand(scale), rows.operand(bias))
     rows.store((apply(rows.body, _scaled, *args, dtype=out.dtype), rows.full(out)))
 
@@ -115,7 +115,8 @@ def _moved_and_scaled(e: Emitter, x: Expr, middle: Expr, factor: Expr, bias: Exp
 def batch_normalization(low: Lowering, node: Node) -> None:
     """One factor per channel first, then a pass over all elements."""
     if node.attrs.get("training_mode", 0):
-        raise Refused("BatchNormalization in training mode is not compiled")
+        _batch_statistics(low, node)
+        return
     x, out = low.view(low.input(0)), low.make(node.outputs[0])
     scale, bias, middle, variance = (_per_channel(low, low.input(i), x) for i in range(1, 5))
     work = work_type(x.dtype, scale.dtype, middle.dtype)
@@ -126,6 +127,28 @@ def batch_normalization(low: Lowering, node: Node) -> None:
     body = Body()
     operands = [body.operand(low.fit(v, x.shape)) for v in (x, middle, factor, bias)]
     low.loop(x.shape, body, [(apply(body, _moved_and_scaled, *operands, dtype=out.dtype), out)])
+
+
+def _running(e: Emitter, before: Expr, now: Expr, *, momentum: float) -> Expr:
+    return before * momentum + now * (1 - momentum)
+
+
+def _batch_statistics(low: Lowering, node: Node) -> None:
+    """Training: rows are channels, normalized by their own mean and variance, which move the running ones."""
+    x, out = low.view(low.input(0)), low.make(node.outputs[0])
+    given = [_per_channel(low, low.input(i), x) for i in range(1, 5)]
+    rows = Rows(low, x, [i for i in range(len(x.shape)) if i != 1])
+    body, work = rows.body, work_type(x.dtype, *(v.dtype for v in given))
+    centered, middle, inverse, variance = _standardize(
+        body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5)
+    )
+    scale, bias, *before = (rows.operand(v) for v in given)
+    stores = [(apply(body, _scaled, centered, inverse, scale, bias, dtype=out.dtype), rows.full(out))]
+    for value, old, now in zip(node.outputs[1:], before, (middle, variance), strict=False):
+        if not value.is_dead:
+            moved = apply(body, _running, old, now, dtype=low.dtype(value), momentum=node.attrs.get("momentum", 0.9))
+            stores.append((moved, rows.row(low.make(value), keepdims=False)))
+    rows.store(*stores)
 
 
 def _divided_unless_zero(e: Emitter, x: Expr, norm: Expr) -> Expr:

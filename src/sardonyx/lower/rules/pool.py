@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from sardonyx import dtypes
 from sardonyx.ir.graph import Node
-from sardonyx.lower.body import Body, work_type
-from sardonyx.lower.groups import Pool, View
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.groups import Pool, View, Window
 from sardonyx.lower.lowering import Lowering, rule
-from sardonyx.lower.rules.reduce import Rows, mean
+from sardonyx.lower.rules.pool_places import places_of_largest
+from sardonyx.lower.rules.reduce import Rows, apply, mean
 from sardonyx.lower.rules.window import window_of
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Refused, product
 
 
 @rule("MaxPool", "AveragePool")
 def pool(low: Lowering, node: Node) -> None:
     x = low.view(low.input(0))
-    if len(node.outputs) > 1 and not node.outputs[1].is_dead:
-        raise Refused("MaxPool: where the largest lie is not compiled")
     if len(x.shape) < 3:
         raise Refused(f"{node.op_type}: the input has no spatial axes")
     if x.dtype is dtypes.bool_ or (node.op_type == "AveragePool" and not x.dtype.is_float):
@@ -26,11 +26,13 @@ def pool(low: Lowering, node: Node) -> None:
     out = low.make(node.outputs[0])
     if window.kernel == x.shape[2:] and all(d == 1 for d in sizes) and not any((*window.pads, *ends)):
         global_pool(low, x, out, is_mean=node.op_type == "AveragePool")
-        return
-    body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
-    kind = "max" if node.op_type == "MaxPool" else "mean"
-    counted = ends if node.attrs.get("count_include_pad", 0) else None
-    low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
+    else:
+        body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
+        kind = "max" if node.op_type == "MaxPool" else "mean"
+        counted = ends if node.attrs.get("count_include_pad", 0) else None
+        low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
+    if len(node.outputs) > 1 and not node.outputs[1].is_dead:
+        places_of_largest(low, node, x, window, out, low.make(node.outputs[1]))
 
 
 def global_pool(low: Lowering, x: View, out: View, *, is_mean: bool) -> None:
@@ -39,3 +41,67 @@ def global_pool(low: Lowering, x: View, out: View, *, is_mean: bool) -> None:
     value, work = rows.body.operand(rows.x), work_type(x.dtype) if x.dtype.is_float else x.dtype
     result = mean(rows.body, value, work) if is_mean else rows.body.reduce("max", value, work)
     rows.store((result, rows.row(out, keepdims=True)))
+
+
+def _power(e: Emitter, x: Expr, *, p: int) -> Expr:
+    x = e.abs(x)
+    return x if p == 1 else x * x if p == 2 else e.pow(x, p)
+
+
+def _root(e: Emitter, x: Expr, *, p: int) -> Expr:
+    return x if p == 1 else e.sqrt(x) if p == 2 else e.pow(x, 1 / p)
+
+
+@rule("LpPool")
+def lp_pool(low: Lowering, node: Node) -> None:
+    """Powers first, then the sums of windows and their roots."""
+    x, p = low.view(low.input(0)), node.attrs.get("p", 2)
+    if len(x.shape) < 3 or not x.dtype.is_float or p < 1:
+        raise Refused(f"LpPool of power {p} of {x.dtype} is not compiled")
+    out, work = low.make(node.output), work_type(x.dtype)
+    window, _ = window_of(low, node, x.shape[2:], out.shape[2:], node.attrs["kernel_shape"])
+    powers = _powers(low, x, p)
+    body = Body([work])
+    result = apply(body, _root, ~0, dtype=out.dtype, p=p)
+    low.groups.append(Pool((node,), body.expression([result]), (), (out,), "sum", powers, window, None))
+
+
+def _powers(low: Lowering, x: View, p: int) -> View:
+    body, work = Body(), work_type(x.dtype)
+    powers = low.temporary(work, x.shape)
+    low.loop(x.shape, body, [(apply(body, _power, body.operand(x), dtype=work, p=p), powers)])
+    return powers
+
+
+@rule("GlobalLpPool")
+def global_lp_pool(low: Lowering, node: Node) -> None:
+    x, out, p = low.view(low.input(0)), low.make(node.output), node.attrs.get("p", 2)
+    rows, work = Rows(low, x, range(2, len(x.shape))), work_type(x.dtype)
+    body = rows.body
+    total = body.reduce("sum", apply(body, _power, body.operand(rows.x), dtype=work, p=p), work)
+    rows.store((apply(body, _root, total, dtype=out.dtype, p=p), rows.row(out, keepdims=True)))
+
+
+def _normalized(e: Emitter, squares: Expr, x: Expr, *, bias: float, alpha: float, beta: float) -> Expr:
+    level = bias + squares * alpha
+    if beta == 0.5:
+        return x / e.sqrt(level)
+    return x / (e.sqrt(level) * e.sqrt(e.sqrt(level)) if beta == 0.75 else e.pow(level, beta))
+
+
+@rule("LRN")
+def lrn(low: Lowering, node: Node) -> None:
+    """Windows over channels: these are the rows of an image whose columns are the pixels."""
+    x, get = low.view(low.input(0)), node.attrs.get
+    size = get("size", 0)
+    if len(x.shape) < 2 or size < 1 or not x.dtype.is_float:
+        raise Refused("LRN needs a channel axis and a positive size")
+    out, work = low.make(node.output), work_type(x.dtype)
+    shape = (x.shape[0], 1, x.shape[1], product(x.shape[2:]))
+    image, powers, target = (low.reshaped(v, shape) for v in (x, _powers(low, x, 2), out))
+    body = Body([work])
+    factors = {"bias": get("bias", 1.0), "alpha": get("alpha", 1e-4) / size, "beta": get("beta", 0.75)}
+    result: Handle = apply(body, _normalized, ~0, body.operand(image), dtype=out.dtype, **factors)
+    window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0))
+    expression = body.expression([result])
+    low.groups.append(Pool((node,), expression, tuple(body.views), (target,), "sum", powers, window, None))

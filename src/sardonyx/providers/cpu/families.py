@@ -16,8 +16,24 @@ from sardonyx.lower.groups import (
     Loop,
     Pool,
     Recurrence,
+    Regions,
+    Resample,
+    Sample,
 )
-from sardonyx.providers.cpu.kernels import attention, contraction, conv, fill, forest, gather, loop, pool, recurrence
+from sardonyx.providers.cpu.kernels import (
+    attention,
+    contraction,
+    conv,
+    fill,
+    forest,
+    gather,
+    loop,
+    pool,
+    recurrence,
+    regions,
+    resample,
+    sample,
+)
 from sardonyx.providers.cpu.steps import Step, Target
 
 FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
@@ -30,6 +46,9 @@ FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
     Loop: loop.steps,
     Pool: pool.steps,
     Recurrence: recurrence.steps,
+    Regions: regions.steps,
+    Resample: resample.steps,
+    Sample: sample.steps,
 }
 
 

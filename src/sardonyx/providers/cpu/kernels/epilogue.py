@@ -55,6 +55,20 @@ class Epilogue:
         extra, outputs = (tuple(Access.of(x, p.n) for x in xs) for xs in (p.extra, p.outputs))
         return Epilogue(p.expression, extra, outputs, len(p.batch))
 
+    @staticmethod
+    def over(
+        expression: Expression, extra: Sequence[Matrix], outputs: Sequence[Matrix], n: Known, batch_axes: int
+    ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+        """For matrices of n columns, and its arguments."""
+        made = Epilogue(
+            expression,
+            tuple(Access.of(x, n) for x in extra),
+            tuple(Access.of(y, n) for y in outputs),
+            batch_axes,
+        )
+        given = zip(made.names, (*extra, *outputs), strict=True)
+        return made, {a: v for (name, _), x in given for a, v in x.args(name).items()}
+
     @cached_property
     def names(self) -> tuple[tuple[str, Access], ...]:
         extra = [(f"x{i}", x) for i, x in enumerate(self.extra)]

@@ -31,6 +31,7 @@ from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, i64, register_dtype
 
 MAX, MEAN = "max", "mean"
+"""Kinds; the third, ``sum``, is a mean that is not divided."""
 ROW = 4096
 """Elements of a row that are combined at a time: 16 KiB of f32."""
 TOGETHER, WRITTEN = 8, 16
@@ -181,7 +182,7 @@ class _Row:
             missing = k.const(self.neutral, self.form.dtype, lanes)
             at = i if self.form.is_unit else i * stride
             seen = [row.load(at, lanes) for row, _ in rows]
-            if self.form.kind == MEAN:
+            if self.form.kind != MAX:
                 seen = [k.select(is_there, v, missing) for v, (_, is_there) in zip(seen, rows, strict=True)]
             found = reduce(self._combine, seen)
             if self.form.kind == MAX:

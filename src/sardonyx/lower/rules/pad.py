@@ -1,0 +1,115 @@
+"""Images with something around them, and parts of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx import dtypes
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.groups import Resample, Table, View
+from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.sizes import Refused, add, certain, maximum, minimum, sub
+from sardonyx.lower.tables import table
+
+
+@rule("Pad")
+def pad(low: Lowering, node: Node) -> None:
+    x, rank = low.view(low.input(0)), len(low.shape(low.input(0)))
+    axes = range(rank) if node.input(3) is None else [axis_of(a, rank) for a in low.numbers(low.input(3))]
+    amounts = low.sizes(low.input(1))
+    if len(amounts) != 2 * len(axes):
+        raise Refused("pads must have two numbers per axis")
+    before: list[Known] = [0] * rank
+    after: list[Known] = [0] * rank
+    for axis, b, e in zip(axes, amounts[: len(axes)], amounts[len(axes) :], strict=True):
+        x, before[axis], after[axis] = _cut(low, x, axis, b, e)
+    if not any((*before, *after)):
+        low.alias(node.output, x)
+        return
+    mode = node.attrs.get("mode", "constant")
+    if mode == "constant":
+        constant = node.input(2)
+        filler = low.scalar(0, x.dtype) if constant is None else low.reshaped(low.view(constant), ())
+        surround(low, x, low.make(node.output), before, after, filler)
+        return
+    if mode not in _SOURCES:
+        raise Refused(f"Pad of mode {mode!r} is not known")
+    out, found = low.make(node.output), []
+    for axis, (b, e) in enumerate(zip(before, after, strict=True)):
+        if b != 0 or e != 0:
+            low.require_least(f"Pad: mode {mode} has nothing to repeat", x.shape[axis], 1)
+            sources = table(low, (out.shape[axis],), _SOURCES[mode], b, x.shape[axis], dtype=dtypes.i64)
+            found.append((axis, Table(sources, None)))
+    body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
+    low.groups.append(Resample((node,), body.expression([~0]), (), (out,), x, tuple(found)))
+
+
+def _cut(low: Lowering, x: View, axis: int, before: Known, after: Known) -> tuple[View, Known, Known]:
+    """What is left of an axis where pads are negative, and the pads that are not."""
+    for amount in (before, after):
+        if not isinstance(amount, int):
+            low.require_least("Pad: an amount that follows from sizes is negative", amount, 0)
+    cuts = [-d if isinstance(d, int) and d < 0 else 0 for d in (before, after)]
+    if any(cuts):
+        length = sub(x.shape[axis], sum(cuts))
+        low.require_least("Pad: more is cut off than there is", length, 0)
+        x = views.window(x, axis, cuts[0], length)
+    first, last = (0 if cut else d for cut, d in zip(cuts, (before, after), strict=True))
+    return x, first, last
+
+
+def surround(
+    low: Lowering, x: View, out: View, before: Sequence[Known], after: Sequence[Known], filler: View
+) -> View:  # fmt: skip
+    """The image in the middle, and around it windows of one number that do not overlap; gives the middle."""
+    rest = out
+    for axis, (b, e) in enumerate(zip(before, after, strict=True)):
+        for start, length in ((0, b), (add(x.shape[axis], b), e)):
+            if length != 0:
+                low.copy(filler, views.window(rest, axis, start, length))
+        rest = views.window(rest, axis, b, sub(sub(rest.shape[axis], b), e))
+    middle = View(rest.storage, x.shape, rest.strides, rest.offset)
+    low.copy(x, middle)
+    return middle
+
+
+def _edge(e: Emitter, position: Expr, before: Expr, size: Expr) -> Expr:
+    return e.clamp(position - before, 0, size - 1)
+
+
+def _wrap(e: Emitter, position: Expr, before: Expr, size: Expr) -> Expr:
+    return e.mod(position - before, size)
+
+
+def _reflect(e: Emitter, position: Expr, before: Expr, size: Expr) -> Expr:
+    period = e.maximum(2 * (size - 1), 1)
+    at = e.mod(position - before, period)
+    return e.where(size > 1, e.minimum(at, period - at), 0)
+
+
+_SOURCES = {"edge": _edge, "wrap": _wrap, "reflect": _reflect}
+
+
+@rule("CenterCropPad")
+def center_crop_pad(low: Lowering, node: Node) -> None:
+    """The middle of the image, in the middle of zeros."""
+    x, out = low.view(low.input(0)), list(low.shape(low.input(0)))
+    axes = node.attrs.get("axes") or range(len(out))
+    for axis, size in zip(axes, low.sizes(low.input(1)), strict=True):
+        out[axis_of(axis, len(out))] = size
+    before: list[Known] = []
+    after: list[Known] = []
+    for axis, (size, wanted) in enumerate(zip(x.shape, out, strict=True)):
+        kept, more = minimum(size, wanted), maximum(sub(wanted, size), 0)
+        x = views.window(x, axis, certain(dims.floordiv(sub(size, kept), 2)), kept)
+        before.append(certain(dims.floordiv(more, 2)))
+        after.append(sub(more, before[-1]))
+    if not any((*before, *after)):
+        low.alias(node.output, x)
+        return
+    surround(low, x, low.make(node.output), before, after, low.scalar(0, x.dtype))

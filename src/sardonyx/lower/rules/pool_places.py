@@ -1,0 +1,104 @@
+"""Where the largest of each window lies: taps are windows of the padded image, compared with it one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+from sardonyx import dtypes
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.lower import views
+from sardonyx.lower.body import Body
+from sardonyx.lower.groups import Fill, View, Window
+from sardonyx.lower.lowering import Lowering
+from sardonyx.lower.rules.pad import surround
+from sardonyx.lower.rules.pointwise import MAX_OPERANDS
+from sardonyx.lower.rules.reduce import INFINITY, apply
+from sardonyx.lower.sizes import Refused, add, maximum, mul, sub
+from sardonyx.lower.sizes import product as product_of
+from sardonyx.ops.precision import integer_range
+
+Offsets = tuple[tuple[int, ...], ...]
+"""How far each tap is from the first along each axis."""
+
+
+def places_of_largest(low: Lowering, node: Node, x: View, window: Window, largest: View, out: View) -> None:
+    """Where, in the memory of a dense image, the first of the elements lies that is the largest of each window."""
+    rank, box, sizes = len(window.kernel), out.shape, x.shape[2:]
+    if math.prod(window.kernel) > MAX_OPERANDS:
+        raise Refused(f"MaxPool: where the largest of more than {MAX_OPERANDS} lies is not compiled")
+    offsets = tuple(tuple(t * d for t, d in zip(tap, window.dilations, strict=True))
+                    for tap in product(*map(range, window.kernel)))  # fmt: skip
+    seen, is_padded = _padded(low, x, window, box[2:])
+    steps = _steps(sizes, is_column_major=bool(node.attrs.get("storage_order", 0)))
+    firsts = [_first(low, axis, window, box) for axis in range(rank)]
+    plane = low.temporary(dtypes.i64, (mul(box[0], box[1]),))
+    low.groups.append(Fill((node,), plane, start=0, step=product_of(sizes)))
+    plane = views.split(plane, 0, box[:2])
+    for _ in range(rank):
+        plane = views.inserted(plane, len(plane.shape))
+    numbers = [plane, *firsts, *map(low.number, steps), *(map(low.number, sizes) if is_padded else ())]
+    body = Body()
+    taps = [_seen(seen, at, window.strides, box) for at in offsets]
+    args = [body.operand(low.fit(v, box)) for v in (largest, *taps, *numbers)]
+    place = apply(body, _place, *args, dtype=dtypes.i64, offsets=offsets, rank=rank)
+    low.loop(box, body, [(place, out)])
+
+
+def _padded(low: Lowering, x: View, window: Window, out: Sequence[Known]) -> tuple[View, bool]:
+    """The image with the lowest number around it, as far as windows reach, and whether that is anywhere."""
+    after: list[Known] = [0, 0]
+    axes = zip(out, x.shape[2:], window.kernel, window.strides, window.dilations, window.pads, strict=True)
+    for n, size, k, s, d, pad in axes:
+        after.append(maximum(sub(add(mul(sub(n, 1), s), (k - 1) * d + 1), add(size, pad)), 0))
+    before = (0, 0, *window.pads)
+    if not any((*before, *after)):
+        return x, False
+    lowest = -INFINITY if x.dtype.is_float else integer_range(x.dtype.numpy)[0]
+    shape = [add(add(d, b), e) for d, b, e in zip(x.shape, before, after, strict=True)]
+    whole = low.temporary(x.dtype, shape)
+    surround(low, x, whole, before, after, low.scalar(lowest, x.dtype))
+    return whole, True
+
+
+def _seen(x: View, offset: Sequence[int], strides: Sequence[int], box: Sequence[Known]) -> View:
+    for axis, (start, step) in enumerate(zip(offset, strides, strict=True), 2):
+        x = views.window(x, axis, start, box[axis], step)
+    return x
+
+
+def _first(low: Lowering, axis: int, window: Window, box: Sequence[Known]) -> View:
+    """Where windows begin along an axis of the image."""
+    view = low.temporary(dtypes.i64, (box[2 + axis],))
+    start = sub(0, window.pads[axis])
+    low.groups.append(Fill((low.node,), view, start=start, step=window.strides[axis]))
+    for _ in box[3 + axis :]:
+        view = views.inserted(view, len(view.shape))
+    return view
+
+
+def _steps(sizes: Sequence[Known], *, is_column_major: bool) -> tuple[Known, ...]:
+    """How much an element along each axis adds to a place."""
+    if is_column_major:
+        return tuple(product_of(sizes[:axis]) for axis in range(len(sizes)))
+    return tuple(product_of(sizes[axis + 1 :]) for axis in range(len(sizes)))
+
+
+def _place(e: Emitter, largest: Expr, *operands: Expr, offsets: Offsets, rank: int) -> Expr:
+    """NaN is the largest; what is padding is not looked at, where sizes are given."""
+    taps, (plane, *rest) = operands[: len(offsets)], operands[len(offsets) :]
+    firsts, steps, sizes = rest[:rank], rest[rank : 2 * rank], rest[2 * rank :]
+    is_nan, found = e.isnan(largest), plane
+    for x, offset in reversed(list(zip(taps, offsets, strict=True))):
+        fits = e.eq(x, largest) | (is_nan & e.isnan(x))
+        at: Expr | None = None
+        for first, step, away in zip(firsts, steps, offset, strict=True):
+            at = (first + away) * step if at is None else at + (first + away) * step
+        for first, size, away in zip(firsts, sizes, offset, strict=False):
+            fits = fits & (first >= -away) & (first < size - away)
+        assert at is not None
+        found = e.where(fits, plane + at, found)
+    return found

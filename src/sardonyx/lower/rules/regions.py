@@ -1,0 +1,39 @@
+"""Regions of interest."""
+
+from __future__ import annotations
+
+from sardonyx.ir.graph import Node
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.groups import Regions, View
+from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.sizes import Refused
+
+_SHIFTS = {"half_pixel": 0.5, "output_half_pixel": 0.0}
+
+
+@rule("RoiAlign")
+def roi_align(low: Lowering, node: Node) -> None:
+    rois, batches, get = low.view(low.input(1)), low.view(low.input(2)), node.attrs.get
+    mode, transform = get("mode", "avg"), get("coordinate_transformation_mode", "half_pixel")
+    if mode not in ("avg", "max") or transform not in _SHIFTS:
+        raise Refused(f"RoiAlign of mode {mode!r} and transformation {transform!r} is not known")
+    low.require("RoiAlign: rois do not have four columns", rois.shape[1], 4)
+    kind, shift = "mean" if mode == "avg" else "max", _SHIFTS[transform]
+    _emit(low, node, rois, batches, kind, shift, max(get("sampling_ratio", 0), 0))
+
+
+@rule("MaxRoiPool")
+def max_roi_pool(low: Lowering, node: Node) -> None:
+    rois = low.view(low.input(1))
+    low.require("MaxRoiPool: rois do not have five columns", rois.shape[1], 5)
+    _emit(low, node, views.window(rois, 1, 1, 4), views.removed(rois, 1), "inside", 0.0, 0)
+
+
+def _emit(low: Lowering, node: Node, rois: View, batches: View, kind: str, shift: float, ratio: int) -> None:
+    x, out = low.view(low.input(0)), low.make(node.output)
+    if len(x.shape) != 4 or not x.dtype.is_float or not rois.dtype.is_float:
+        raise Refused(f"{node.op_type}: the image is not of four axes and reals")
+    low.require(f"{node.op_type}: there is not one image for each region", batches.shape[0], rois.shape[0])
+    expression, scale = Body([work_type(x.dtype)]).expression([~0]), float(node.attrs.get("spatial_scale", 1.0))
+    low.groups.append(Regions((node,), expression, (), (out,), x, rois, batches, kind, scale, shift, ratio))

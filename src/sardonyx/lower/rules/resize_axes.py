@@ -1,0 +1,235 @@
+"""What Resize reads along an axis: places and weights, as programs, and the tables of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.ir.scalar import Emitter, Expr, trace
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower.body import work_type
+from sardonyx.lower.groups import Phases, Table, View
+from sardonyx.lower.lowering import Lowering
+from sardonyx.lower.rules.reduce import Rows, apply
+from sardonyx.lower.sizes import Refused, certain, maximum, mul
+from sardonyx.lower.tables import Number, table, tabulated
+
+MAX_FACTOR = 8
+"""Up to which the phases of a whole factor are written out."""
+CROP = "tf_crop_and_resize"
+_EVEN = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn", "half_pixel_symmetric")
+"""Transformations under which, for a whole factor, one element further is one element further everywhere."""
+_RADIUS = {"nearest": 0, "linear": 1, "cubic": 2}
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a node says of all its axes."""
+
+    mode: str
+    transform: str
+    rounding: str
+    a: float
+    antialias: bool
+    excludes: bool
+    """Elements that the image does not have count for nothing; otherwise they are the nearest that it has."""
+    work: DType
+
+    @staticmethod
+    def of(node: Node, dtype: DType) -> Style:
+        get = node.attrs.get
+        mode = str(get("mode", "nearest"))
+        if mode not in _RADIUS or (mode == "nearest" and get("antialias", 0)):
+            raise Refused(f"Resize of mode {mode!r} is not compiled")
+        if mode != "nearest" and (dtype is dtypes.bool_ or (dtype.is_integer and dtype.bits == 64)):
+            raise Refused(f"Resize of {dtype} by weights is not compiled")
+        return Style(
+            mode,
+            str(get("coordinate_transformation_mode", "half_pixel")),
+            str(get("nearest_mode", "round_prefer_floor")),
+            float(get("cubic_coeff_a", -0.75)),
+            bool(get("antialias", 0)),
+            bool(get("exclude_outside", 0)),
+            work_type(dtype) if dtype.is_float or dtype.bits == 8 else dtypes.f64,
+        )
+
+    @property
+    def precision(self) -> DType:
+        """Of places: where rounding decides, f32 makes ties fall as they do in other engines."""
+        return dtypes.f32 if self.mode == "nearest" or self.transform == CROP else dtypes.f64
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of ``size`` elements that becomes one of ``output``; without a scale, it is their ratio."""
+
+    size: Known
+    output: Known
+    scale: float | None
+    roi: tuple[Number, Number] | None = None
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        scale: tuple[Number, ...] = () if self.scale is None else (self.scale,)
+        return (self.size, self.output, *scale, *(self.roi or ()))
+
+    @property
+    def factor(self) -> int | None:
+        """How many times as long the result is, if that is a whole number and all that matters."""
+        found = dims.exact_div(self.output, self.size)
+        exact = isinstance(found, int) and self.scale in (None, found) and self.roi is None
+        return found if exact and isinstance(found, int) else None
+
+    def taps(self, style: Style) -> Known:
+        """How many elements count for a position at most."""
+        radius = _RADIUS[style.mode]
+        if not style.antialias:
+            return max(2 * radius, 1)
+        if self.scale is not None:
+            return 2 * math.ceil(radius / min(self.scale, 1.0))
+        spread = dims.neg(dims.floordiv(mul(-radius, self.size), self.output))
+        return mul(2, maximum(radius, certain(spread)))
+
+
+# -- scalar programs of a position and the numbers of its axis
+
+
+def _place(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: bool) -> tuple[Expr, Expr, Expr]:
+    """Where a position lies on the axis, the axis' size, and the scale; ``given`` says whether numbers have a scale."""
+    size, output, *rest = numbers
+    ratio = rest.pop(0) if given else e.cast(output, dtypes.f64) / e.cast(size, dtypes.f64)
+    x, n, m, scale = (e.cast(v, style.precision) for v in (position, size, output, ratio))
+    width, half = scale * n, (x + 0.5) / scale - 0.5
+    transform = style.transform
+    if transform == "half_pixel":
+        return half, n, scale
+    if transform == "pytorch_half_pixel":
+        return e.where(e.ne(width, 1), half, -0.5), n, scale
+    if transform == "asymmetric":
+        return x / scale, n, scale
+    if transform == "tf_half_pixel_for_nn":
+        return (x + 0.5) / scale, n, scale
+    if transform == "half_pixel_symmetric":
+        return n / 2 * (1 - m / width) + (x + 0.5) / scale - 0.5, n, scale
+    if transform == "align_corners":
+        return e.where(e.ne(width, 1), x * (n - 1) / (width - 1), 0), n, scale
+    if transform == CROP:
+        start, stop = (e.cast(v, style.precision) for v in rest)
+        span = (stop - start) * (n - 1)
+        return start * (n - 1) + e.where(e.ne(width, 1), x * span / (width - 1), span / 2), n, scale
+    raise Refused(f"Resize: coordinate_transformation_mode {transform!r} is not known")
+
+
+def _nearest(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
+    """What a division leaves within 1e-6 of a half counts as one."""
+    at, n, _ = _place(e, position, *numbers, style=style, given=given)
+    floor = e.floor(at)
+    if style.rounding == "round_prefer_floor":
+        at = e.where(at - floor - 0.5 > 1e-6, floor + 1, floor)
+    elif style.rounding == "round_prefer_ceil":
+        at = e.where(at - floor - 0.5 >= -1e-6, floor + 1, floor)
+    elif style.rounding in ("floor", "ceil"):
+        at = floor if style.rounding == "floor" else e.ceil(at)
+    else:
+        raise Refused(f"Resize: nearest_mode {style.rounding!r} is not known")
+    return e.cast(e.clamp(at, 0, n - 1), dtypes.i64)
+
+
+def _first(e: Emitter, position: Expr, taps: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
+    """The first of the elements around a place."""
+    at, n, _ = _place(e, position, *numbers, style=style, given=given)
+    count = e.cast(taps, style.precision)
+    return e.cast(e.clamp(e.floor(at) + 1 - count / 2, 1 - count, n - 1), dtypes.i64)
+
+
+def _weight(e: Emitter, tap: Expr, position: Expr, taps: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
+    at, n, scale = _place(e, position, *numbers, style=style, given=given)
+    floor = e.floor(at)
+    ahead = e.cast(tap, style.precision) + 1 - e.cast(taps, style.precision) / 2
+    far = ahead - (at - floor)
+    far = e.abs(far * e.minimum(scale, 1) if style.antialias else far)
+    weight = e.clamp(1 - far, 0, 1) if style.mode == "linear" else keys(e, far, style.a)
+    if style.excludes:
+        element = floor + ahead
+        weight = e.where((element >= 0) & (element < n), weight, 0)
+    return e.cast(weight, style.work)
+
+
+def keys(e: Emitter, far: Expr, a: float) -> Expr:
+    """Keys' cubic convolution kernel, of a distance."""
+    near = ((a + 2) * far - (a + 3)) * far * far + 1
+    return e.where(far <= 1, near, e.where(far < 2, ((a * far - 5 * a) * far + 8 * a) * far - 4 * a, 0))
+
+
+def outside(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
+    at, n, _ = _place(e, position, *numbers, style=style, given=given)
+    return (at < 0) | (at > n - 1)
+
+
+# -- tables of them
+
+
+def along(low: Lowering, axis: Axis, style: Style) -> Table | Phases:
+    factor = axis.factor
+    if factor is not None and 1 < factor <= MAX_FACTOR and style.transform in _EVEN and not style.excludes:
+        found = phases(factor, replace(style, antialias=False))
+        if found is not None:
+            return found
+    numbers, given = axis.numbers, axis.scale is not None
+    if style.mode == "nearest":
+        return Table(table(low, (axis.output,), _nearest, *numbers, dtype=dtypes.i64, style=style, given=given), None)
+    taps = axis.taps(style)
+    firsts = table(low, (axis.output,), _first, taps, *numbers, dtype=dtypes.i64, style=style, given=given)
+    weights = table(low, (taps, axis.output), _weight, taps, *numbers, dtype=style.work, style=style, given=given)
+    return Table(firsts, _shares(low, weights) if style.antialias or style.excludes else weights)
+
+
+@lru_cache(maxsize=64)
+def phases(factor: int, style: Style) -> Phases | None:
+    """The rule behind the tables of an axis that becomes a whole number of times as long, if there is one."""
+    size, middle = 32, 16 * factor
+    taps, length = Axis(size, size * factor, None).taps(style), size * factor
+    assert isinstance(taps, int)
+    numbers = (size, length) if style.mode == "nearest" else (taps, size, length)
+    find = trace(
+        _nearest if style.mode == "nearest" else _first, (True,) * (1 + len(numbers)), style=style, given=False
+    )
+    found = tabulated(find, (length,), numbers, dtypes.i64)
+    place, phase = np.divmod(np.arange(length), factor)
+    firsts = found[middle : middle + factor] - 16
+    if (found != np.clip(place + firsts[phase], 1 - taps, size - 1)).any():
+        return None
+    if style.mode == "nearest":
+        return Phases(factor, tuple(firsts.tolist()), None)
+    weigh = trace(_weight, (True,) * (2 + len(numbers)), style=style, given=False)
+    weights = tabulated(weigh, (taps, length), numbers, dtypes.f64)
+    one = weights[:, middle : middle + factor]
+    if np.abs(weights - one[:, phase]).max() > 1e-6:
+        return None
+    return Phases(factor, tuple(firsts.tolist()), tuple(map(tuple, one.T.tolist())))
+
+
+def _part(e: Emitter, x: Expr, total: Expr) -> Expr:
+    return x / e.where(e.eq(total, 0), 1, total)
+
+
+def _shares(low: Lowering, weights: View) -> View:
+    """Weights such that those of a position sum to 1."""
+    known = weights.storage.tensor
+    if known is not None:
+        w = known.numpy()
+        total = w.sum(axis=0)
+        return low.constant(Tensor.of(w / np.where(total == 0, 1, total)))
+    rows = Rows(low, weights, [0])
+    value, out = rows.body.operand(rows.x), low.temporary(weights.dtype, weights.shape)
+    total = rows.body.reduce("sum", value, weights.dtype)
+    rows.store((apply(rows.body, _part, value, total, dtype=weights.dtype), rows.full(out)))
+    return out

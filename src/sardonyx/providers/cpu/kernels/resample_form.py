@@ -1,0 +1,68 @@
+"""What is constant about a resampling."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sardonyx.dtypes import DType
+from sardonyx.lower.groups import Phases, Table
+
+PIECE = 4096
+"""Elements of a row that stays as it is which are made at a time."""
+ROWS = 8
+"""Rows that are blended in one pass; more are added one after the other."""
+MANY = 0
+"""The taps of a table that has more than are written out."""
+
+
+@dataclass(frozen=True)
+class Tabled:
+    """The constant part of a table: how many taps, and whether they have weights."""
+
+    taps: int
+    is_weighted: bool
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the axes are read, the innermost of the result and the others; None: as they are."""
+
+    x: DType
+    work: DType
+    outer: tuple[Phases | Tabled | None, ...]
+    inner: Phases | Tabled | None
+    is_unit: bool
+    """Neighbours along the innermost axis are neighbours in memory."""
+    is_copy: bool
+    """Nothing is computed: elements are bits."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the image that stand for one of the result; 0 where they are not written out."""
+        count = math.prod(r.taps for r in self.outer if r is not None)
+        return count if count <= ROWS else MANY
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether rows are read where they lie."""
+        plain = self.rows == 1 and not any(is_weighted(r) for r in (*self.outer, self.inner))
+        return plain and not (isinstance(self.inner, Phases) and (any(self.inner.firsts) or not self.is_unit))
+
+    @property
+    def beside(self) -> tuple[int, int]:
+        """Elements in front of the row in scratch memory, and behind it; of a table there are as many as taps."""
+        if not isinstance(self.inner, Phases):
+            return 0, 0
+        return max(0, -min(self.inner.firsts)), max(0, max(self.inner.firsts) + self.inner.taps - 1)
+
+
+def is_weighted(read: Phases | Tabled | None) -> bool:
+    return read.weights is not None if isinstance(read, Phases) else read is not None and read.is_weighted
+
+
+def read_of(along: Table | Phases) -> Phases | Tabled:
+    if isinstance(along, Phases):
+        return along
+    taps = along.taps
+    return Tabled(taps if isinstance(taps, int) and taps <= ROWS else MANY, along.weights is not None)

@@ -1,0 +1,255 @@
+"""The code of one row of a resampling: rows of the image blended, and what comes of it read along."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
+from typing import Any
+
+from sardonyx.dtypes import of_name
+from sardonyx.lower.groups import Phases
+from sardonyx.providers.cpu.dsl import Kernel, Tile, Val
+from sardonyx.providers.cpu.kernels.epilogue import Finish
+from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
+from sardonyx.providers.cpu.values import Buf, f64, i64
+
+
+class Row:
+    """A row of the result in the making."""
+
+    def __init__(self, k: Kernel, form: Form, memory: dict[str, Any], start: Buf, index: list[Val]) -> None:
+        self.k, self.form, self.memory, self.start, self.index = k, form, memory, start, index
+        self.last = len(form.outer)
+        self.lanes = k.lanes * 32 // (form.work.bits if form.is_copy else max(form.work.bits, 32))
+        self.stride = number(memory, f"s{self.last}")
+
+    # -- which rows, and how much of each
+
+    def _tap(self, axis: int, tap: Val) -> tuple[Val, Val | None]:
+        """Where a tap of an axis lies in the image, and its weight."""
+        k, read, at = self.k, self.form.outer[axis], self.index[axis]
+        assert read is not None
+        if isinstance(read, Tabled):
+            first = self.memory[f"i{axis}"].load(at)
+            place = tap * number(self.memory, f"n{axis}") + at
+            weight = self.memory[f"w{axis}"].load(place) if read.is_weighted else None
+        else:
+            first, p = at // read.factor, at % read.factor
+            if any(read.firsts):
+                first = first + k.table(read.firsts, i64).load(p)
+            weight = None if read.weights is None else self._constant(read.weights, p * read.taps + tap)
+        index = first + tap if weight is not None or isinstance(read, Phases) else first
+        index = k.min(k.max(index, 0), number(self.memory, f"in{axis}") - 1)
+        return index * number(self.memory, f"s{axis}"), weight
+
+    def _constant(self, weights: tuple[tuple[float, ...], ...], at: Val) -> Val:
+        """A weight out of a constant table."""
+        kind = "d" if self.form.work is f64 else "f"
+        bits = of_name(f"u{self.form.work.bits}")
+        numbers = [int.from_bytes(struct.pack(f"<{kind}", w), "little") for row in weights for w in row]
+        return self.k.bitcast(self.k.table(numbers, bits).load(at), self.form.work)
+
+    def _written_out(self) -> list[tuple[Buf, Val | None]]:
+        """The rows with their weights."""
+        k, axes = self.k, [i for i, read in enumerate(self.form.outer) if read is not None]
+        taps = [[self._tap(i, k.const(t)) for t in range(self._count(i))] for i in axes]
+        return [self._combined(choice) for choice in product(*taps)]
+
+    def _count(self, axis: int) -> int:
+        read = self.form.outer[axis]
+        assert read is not None
+        return read.taps
+
+    def _combined(self, choice: tuple[tuple[Val, Val | None], ...]) -> tuple[Buf, Val | None]:
+        row, weight = self.start, None
+        for offset, w in choice:
+            row = row.at(offset)
+            weight = w if weight is None or w is None else weight * w
+        return row, weight
+
+    def _every(self) -> Iterator[tuple[Buf, Val | None]]:
+        """Loops over the rows."""
+        axes, k = [i for i, read in enumerate(self.form.outer) if read is not None], self.k
+        with ExitStack() as loops:
+            choice = []
+            for i in axes:
+                read = self.form.outer[i]
+                count = number(self.memory, f"taps{i}") if isinstance(read, Tabled) else k.const(self._count(i))
+                choice.append(self._tap(i, loops.enter_context(k.loop(0, count))))
+            yield self._combined(tuple(choice))
+
+    # -- rows blended
+
+    def _load(self, row: Buf, t: Tile) -> Val:
+        k = self.k
+        if self.form.is_unit:
+            v = row.load(t)
+        else:
+            at = [(t.index + j) * self.stride for j in range(t.lanes)]
+            if t.mask is not None:
+                at = [k.select(t.mask[j], a, at[0]) for j, a in enumerate(at)]
+            v = k.pack([row.load(a) for a in at])
+        return k.cast(v, self.form.work)
+
+    def _sum(self, rows: list[tuple[Buf, Val | None]], t: Tile) -> Val:
+        total: Val | None = None
+        for row, weight in rows:
+            v = self._load(row, t)
+            if weight is not None:
+                v = v * weight if total is None else self.k.fma(v, weight, total)
+            elif total is not None:
+                v = total + v
+            total = v
+        assert total is not None
+        return total
+
+    def _blended(self, to: Buf, left: Val, count: Val) -> None:
+        """The sum of the rows, from element ``left`` on, in scratch memory."""
+        k = self.k
+        if self.form.rows != MANY:
+            rows = [(row.at(left * self.stride), w) for row, w in self._written_out()]
+            for t in k.tiles(count, self.lanes):
+                to.store(t, self._sum(rows, t))
+            return
+        for t in k.tiles(count, self.lanes):
+            to.store(t, k.zeros(self.form.work, self.lanes))
+        for row, weight in self._every():
+            at = row.at(left * self.stride)
+            for t in k.tiles(count, self.lanes):
+                v = self._load(at, t)
+                to.store(t, to.load(t) + v if weight is None else k.fma(v, weight, to.load(t)))
+
+    def put_as_it_is(self, finish: Finish, row: Val, left: Val, count: Val) -> None:
+        """Where the innermost axis stays: ``left`` is counted by the walk already."""
+        k = self.k
+        if self.form.rows == MANY:
+            sums = k.scratch(self.form.work)
+            self._blended(sums, k.const(0), count)
+            for t in k.tiles(count, self.lanes):
+                finish.put(row, Tile(left + t.index, t.lanes, t.mask), sums.load(t))
+            return
+        rows = self._written_out()
+        for t in k.tiles(count, self.lanes):
+            finish.put(row, Tile(left + t.index, t.lanes, t.mask), self._sum(rows, t))
+
+    # -- along a row
+
+    def put_along(self, finish: Finish, row: Val, count: Val) -> None:
+        k, size = self.k, number(self.memory, f"in{self.last}")
+        if self.form.is_direct:
+            ((source, _),) = self._written_out()
+        else:
+            inner = self.form.inner
+            taps = number(self.memory, f"taps{self.last}") if isinstance(inner, Tabled) else k.const(0)
+            before, behind = (taps, taps) if isinstance(inner, Tabled) else map(k.const, self.form.beside)
+            source = k.scratch(self.form.work).at(before)
+            self._blended(source, k.const(0), size)
+            with k.loop(0, before) as i:
+                source.store(i - before, source.load(0))
+            with k.loop(0, behind) as i:
+                source.store(size + i, source.load(size - 1))
+        if isinstance(self.form.inner, Phases):
+            self._put_phases(self.form.inner, source, finish, row, size, count)
+        else:
+            assert self.form.inner is not None
+            self._put_table(self.form.inner, source, finish, row, count)
+
+    def _put_phases(self, read: Phases, source: Buf, finish: Finish, row: Val, size: Val, count: Val) -> None:
+        k, lanes = self.k, self.lanes
+        for t in k.tiles(size, lanes):
+            parts = self._interleaved(read, source, t) if read.factor in (2, 4, 8) else self._picked(read, source, t)
+            for j, v in enumerate(parts):
+                at = t.index * read.factor + j * v.lanes
+                mask = None if t.mask is None else k.mask(count - at, v.lanes)
+                finish.put(row, Tile(at, v.lanes, mask), v)
+
+    def _interleaved(self, read: Phases, source: Buf, t: Tile) -> list[Val]:
+        """Every phase as a vector, and their elements in turns."""
+        seen: dict[int, Val] = {}
+        parts: list[Val] = []
+        for p, first in enumerate(read.firsts):
+            terms: list[tuple[Val, float | None]] = []
+            for tap in range(read.taps):
+                if first + tap not in seen:
+                    direct = self.form.is_direct
+                    seen[first + tap] = source.load(t) if direct else source.load(t.index + (first + tap), self.lanes)
+                terms.append((seen[first + tap], None if read.weights is None else read.weights[p][tap]))
+            parts.append(self._weighted(terms))
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [_in_turns(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
+        return parts
+
+    def _weighted(self, terms: list[tuple[Val, float | None]]) -> Val:
+        total: Val | None = None
+        for v, weight in terms:
+            if weight is not None:
+                v = v * weight if total is None else self.k.fma(v, weight, total)
+            total = v
+        assert total is not None
+        return total
+
+    def _picked(self, read: Phases, source: Buf, t: Tile) -> list[Val]:
+        """Vectors of neighbouring results, whose taps are shuffled out of vectors of the row."""
+        k, lanes, loaded, parts = self.k, self.lanes, dict[int, Val](), list[Val]()
+
+        def window(first: int) -> Val:
+            if first not in loaded:
+                direct = self.form.is_direct
+                loaded[first] = source.load(t) if direct else source.load(t.index + first, lanes)
+            return loaded[first]
+
+        for j in range(read.factor):
+            places = [divmod(j * lanes + lane, read.factor) for lane in range(lanes)]
+            seen = [[q + read.firsts[p] + tap for q, p in places] for tap in range(read.taps)]
+            first = 0 if self.form.is_direct else min(map(min, seen))
+            total: Val | None = None
+            for tap, elements in enumerate(seen):
+                other = window(first + lanes) if max(elements) - first >= lanes else None
+                v = window(first).shuffle([e - first for e in elements], other)
+                if read.weights is not None:
+                    w = k.pack([k.const(read.weights[p][tap], self.form.work) for _, p in places])
+                    v = v * w if total is None else k.fma(v, w, total)
+                total = v
+            assert total is not None
+            parts.append(total)
+        return parts
+
+    def _put_table(self, read: Tabled, source: Buf, finish: Finish, row: Val, count: Val) -> None:
+        k, lanes = self.k, self.lanes
+        firsts, weights = self.memory[f"i{self.last}"], self.memory.get(f"w{self.last}")
+        for t in k.tiles(count, lanes):
+            places = [t.index + lane for lane in range(lanes)]
+            if t.mask is not None:
+                places = [k.select(t.mask[lane], place, t.index) for lane, place in enumerate(places)]
+            at = [firsts.load(place) for place in places]
+            if weights is None:
+                if self.form.is_direct and not self.form.is_unit:
+                    at = [i * self.stride for i in at]
+                finish.put(row, t, k.cast(k.pack([source.load(i) for i in at]), self.form.work))
+                continue
+            total = k.var(k.zeros(self.form.work, lanes))
+            for pair in range(0, read.taps, 2):
+                total.set(self._pair(source, at, weights, t, k.const(pair), count, total.get()))
+            if read.taps == MANY:
+                with k.loop(0, number(self.memory, f"taps{self.last}"), 2) as tap:
+                    total.set(self._pair(source, at, weights, t, tap, count, total.get()))
+            finish.put(row, t, total.get())
+
+    def _pair(self, source: Buf, at: list[Val], weights: Buf, t: Tile, tap: Val, count: Val, total: Val) -> Val:
+        """Two neighbouring taps: one load for each position."""
+        pairs = [source.load(i + tap, lanes=2) for i in at]
+        while len(pairs) > 1:
+            pairs = [a.shuffle(range(2 * a.lanes), b) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+        for i in range(2):
+            seen = pairs[0].shuffle(range(i, 2 * self.lanes, 2))
+            total = self.k.fma(seen, weights.at((tap + i) * count).load(t), total)
+        return total
+
+
+def _in_turns(a: Val, b: Val) -> Val:
+    """The elements of two vectors in turns."""
+    return a.shuffle([lane // 2 + (lane % 2) * a.lanes for lane in range(2 * a.lanes)], b)
