@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from sardonyx import dtypes
+from sardonyx.ir.scalar import Emitter, trace
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.kernels import functions
+from sardonyx.providers.cpu.kernels import functions, scalar
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.values import Val, f32, f64, i64, u64
 
@@ -33,12 +34,26 @@ WIDER = {np.dtype(np.float32): np.float64, np.dtype(np.float64): np.longdouble}
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
 UNARY: dict[str, Callable[[Array], Array]] = {
     "exp": np.exp, "exp_nonpositive": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "erf": _erf,
     "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "sigmoid": _sigmoid,
 }  # fmt: skip
 BINARY: dict[str, Callable[[Array, Array], Array]] = {"pow": np.power, "fmod": np.fmod}
+WHERE_NORMAL = {"exp_nonpositive": 0.0, "sigmoid": math.inf}
+"""Functions that are measured where their results are normal, up to an argument."""
+
+
+def of_vectors(k: Kernel, name: str, *args: Val) -> Val:
+    """What kernels compute under a name: a function, or a scalar program."""
+    if name == "sigmoid":
+        return scalar.emit(k, trace(Emitter.sigmoid, (True,)), args, [a.dtype for a in args])
+    return getattr(functions, name)(k, *args)  # type: ignore[no-any-return]
 
 
 @dataclass
@@ -66,10 +81,9 @@ class Error:
 @kernel(x=("dtype",), z=("dtype",), y=("dtype",), count=i64)
 def apply(k: Any, x: Any, z: Any, y: Any, count: Any, *, name: str, dtype: Any) -> None:
     """A function of one argument, or of two."""
-    fn = getattr(functions, name)
     for t in k.tiles(count, k.lanes * 32 // dtype.bits):
         args = (x.load(t), z.load(t)) if name in BINARY else (x.load(t),)
-        y.store(t, fn(k, *args))
+        y.store(t, of_vectors(k, name, *args))
 
 
 def evaluate(name: str, *args: Array, cpu: str | None = None) -> Array:
@@ -82,10 +96,10 @@ def evaluate(name: str, *args: Array, cpu: str | None = None) -> Array:
 @kernel(x=(f32,), exact=(f64,), worst=(f64,), where=(i64,), total=(f64,), count=i64)
 def measure(k: Any, x: Any, exact: Any, worst: Any, where: Any, total: Any, count: Any, *, name: str) -> None:
     """The errors of an f32 function, lane by lane: the largest, its index, and the sum of those that are finite."""
-    fn, lanes = getattr(functions, name), k.lanes
+    lanes = k.lanes
     largest, index, sum_ = k.var(k.const(-1.0, f64, lanes)), k.var(k.zeros(i64, lanes)), k.var(k.zeros(f64, lanes))
     for t in k.tiles(count):
-        error = t.keep(_error(k, fn(k, x.load(t)), exact.load(t)), 0.0)
+        error = t.keep(_error(k, of_vectors(k, name, x.load(t)), exact.load(t)), 0.0)
         is_larger = error > largest.get()
         index.set(k.select(is_larger, k.iota(i64) + t.index, index.get()))
         largest.set(k.select(is_larger, error, largest.get()))
@@ -124,11 +138,11 @@ def measured(name: str, chunks: Iterator[Array]) -> Error:
 
 
 def every_float(stride: int, name: str = "") -> Iterator[Array]:
-    """Every ``stride``-th f32, in chunks; for ``exp_nonpositive``, of those it is meant for."""
+    """Every ``stride``-th f32, in chunks; of ``WHERE_NORMAL``, those they are measured at."""
     for start in range(0, 1 << 32, CHUNK * stride):
         stop = min(start + CHUNK * stride, 1 << 32)
         x = np.arange(start, stop, stride, dtype=np.uint64).astype(np.uint32).view(np.float32)
-        yield x[(x <= 0) & (x > -87.3)] if name == "exp_nonpositive" else x
+        yield x[(x <= WHERE_NORMAL[name]) & (x > -87.3)] if name in WHERE_NORMAL else x
 
 
 def errors_in_ulp(got: Array, exact: Array) -> Array:
@@ -147,8 +161,8 @@ def sampled(name: str, dtype: Any, count: int, seed: int = 0) -> Error:
     """A function over random arguments."""
     rng, found = np.random.default_rng(seed), Error()
     args = [_sample(rng, np.dtype(dtype), count) for _ in range(2 if name in BINARY else 1)]
-    if name == "exp_nonpositive":
-        args = [a[(a <= 0) & (a > -700)] for a in args]
+    if name in WHERE_NORMAL:
+        args = [a[(a <= WHERE_NORMAL[name]) & (a > -700)] for a in args]
     fn: Callable[..., Array] = BINARY[name] if name in BINARY else UNARY[name]
     wide = np.float64 if name == "erf" else WIDER[np.dtype(dtype)]
     with np.errstate(all="ignore"):
@@ -190,7 +204,7 @@ def main() -> None:
         f"In ulp; made by `benchmarks/ulp.py --stride {options.stride} --sample {options.sample}` ({machine.name}).",
         f"f32: {taken}, against numpy in float64. f64, and functions of two arguments: {options.sample:,} random ones,",
         f"against numpy in long double ({np.finfo(np.longdouble).nmant} bits); erf against C's in float64.",
-        "`exp_nonpositive` is measured where its result is normal; below, it may be 0.",
+        "`exp_nonpositive` and `sigmoid` are measured where their results are normal; below, they may be 0.",
         "",
     ]
     print("\n".join(lines))

@@ -32,6 +32,10 @@ class Case:
     def atol(self) -> float:
         return float(self.source.atol)
 
+    def written_out(self) -> Case:
+        """The suite's case with this one's inputs and its operator as a body of simpler ones, where there is one."""
+        return by_name().get(f"{self.name}_expanded", self)
+
     def model(self) -> onnx.ModelProto:
         if self.source.model is not None:
             return self.source.model
@@ -52,6 +56,11 @@ def every() -> tuple[Case, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some generators overflow on purpose
         return tuple(Case(c.name, kind, c) for kind in KINDS for c in load_model_tests(kind=kind))
+
+
+@functools.cache
+def by_name() -> dict[str, Case]:
+    return {case.name: case for case in every()}
 
 
 def _array(x: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,20 @@ DRAWS = ("bernoulli", "training_dropout")
 """Cases that draw random numbers: a second run of one session draws the next ones."""
 
 
-def run_case(case: Case, level: str) -> None:
-    model = case.model()
+def exact(case: Case, inputs: list[Any]) -> list[Any]:
+    return []
+
+
+def at_level(level: str) -> ort.SessionOptions:
     options = ort.SessionOptions()
     if LEVELS[level] is not None:
         options.graph_optimization_level = LEVELS[level]
+    return options
+
+
+def run_case(case: Case, options: ort.SessionOptions, spreads: Callable[[Case, list[Any]], list[Any]] = exact) -> None:
+    """``spreads`` says how far each output may be from the expected one, beside the case's tolerances."""
+    model = case.model()
     session = ort.InferenceSession(model.SerializeToString(), options)
     sets = list(case.data_sets())
     assert sets
@@ -47,11 +57,11 @@ def run_case(case: Case, level: str) -> None:
         assert len(got) == len(outputs)
         for now, then in zip(arrays_of(inputs), arrays_of(before), strict=True):
             assert now.tobytes() == then.tobytes() or now.dtype == object, "a run changed its input"
-        for value, expected in zip(got, outputs, strict=True):
+        for value, expected, spread in zip(got, outputs, spreads(case, inputs) or [None] * len(got), strict=True):
             if "bernoulli" in case.name:
                 assert_bernoulli(value, expected, inputs[0])
             else:
-                assert_same(value, expected, case.rtol, case.atol)
+                assert_same(value, toward(value, expected, spread), case.rtol, case.atol)
 
 
 def arrays_of(value: Any) -> list[np.ndarray]:
@@ -79,6 +89,16 @@ def assert_bernoulli(got: np.ndarray, expected: np.ndarray, p: np.ndarray) -> No
     assert abs(float(got.mean(dtype=np.float64)) - float(p.mean())) < 4 * 0.5 / np.sqrt(p.size)
 
 
+def toward(got: Any, expected: Any, spread: Any) -> Any:
+    """What is nearest to ``got`` and within ``spread`` of what is expected."""
+    if not np.any(spread) or np.shape(got) != np.shape(expected):
+        return expected
+    wide = expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        near = np.clip(got.astype(np.float64), wide - spread, wide + spread)
+    return np.where(np.isfinite(near), near, wide).astype(expected.dtype)
+
+
 def test_the_suite_is_whole() -> None:
     names = [case.name for case in every()]
     assert len(names) == len(set(names))
@@ -88,10 +108,10 @@ def test_the_suite_is_whole() -> None:
 
 @pytest.mark.parametrize("case", every(), ids=lambda c: c.name)
 def test_at_default_settings(case: Case) -> None:
-    run_case(case, "default")
+    run_case(case, at_level("default"))
 
 
 @pytest.mark.parametrize("level", OTHERS)
 @pytest.mark.parametrize("case", SLICE, ids=lambda c: c.name)
 def test_at_other_levels(case: Case, level: str) -> None:
-    run_case(case, level)
+    run_case(case, at_level(level))

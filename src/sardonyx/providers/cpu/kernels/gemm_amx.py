@@ -86,6 +86,8 @@ f32 to read, and three have 1.5 times as many."""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
+LEAST_DEPTH = STEP
+"""Products of a sum from which one fills a step."""
 
 
 @dataclass(frozen=True)
@@ -345,7 +347,8 @@ def parts_for(p: Problem, target: Target) -> int | None:
         return None
     tensor = p.weight
     least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[parts]
-    if any(isinstance(size, int) and size < low for size, low in ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, STEP))):
+    limits = ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, LEAST_DEPTH))
+    if any(isinstance(size, int) and size < low for size, low in limits):
         return None
     return None if tensor is not None and identity(tensor) in target.exceptional else parts
 
