@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sardonyx.errors import Fail
+
+
+class Held(NamedTuple):
+    """Memory of the caller's that holds an input and has room behind it along ``axis``, where an output is to be.
+
+    Input and output go by their numbers. The input's array is a window of ``memory`` that begins where it does; an
+    output that is the input with more behind it may be written in place, and is given back as such a window too.
+    """
+
+    input: int
+    output: int
+    axis: int
+    memory: Any
+
+    def window(self, size: int) -> Any:
+        """The first ``size`` along the axis."""
+        return self.memory[(slice(None),) * self.axis + (slice(size),)]
 
 
 class RunContext:
     """One caller's run. ``stop`` may be set from another thread; it is looked at between steps."""
 
-    __slots__ = ("_stop", "_watched", "deadline", "places", "record")
+    __slots__ = ("_stop", "_watched", "deadline", "held", "places", "record")
 
     def __init__(
         self, *, timeout_s: float | None = None, record: Callable[[Any, int, int, Any, Any], None] | None = None
@@ -25,6 +42,9 @@ class RunContext:
 
         self.places: Mapping[int, Any] = {}
         """Arrays of the caller's that outputs, by number, may be written into; whoever does gives back that array."""
+
+        self.held: tuple[Held, ...] = ()
+        """States that a run may append to in place."""
 
     @property
     def stop(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.ir import dims
@@ -14,6 +15,7 @@ from sardonyx.lower.lowering import RULES, Check, Lowering
 from sardonyx.lower.rules.pointwise import pointwise
 from sardonyx.lower.simplify import simplify
 from sardonyx.lower.sizes import Refused
+from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
 
 assert rules, "importing the families registers their rules"
@@ -36,29 +38,34 @@ class Lowered:
     """Where the size of each name is read: an input, and an axis of it."""
 
 
-def lower(part: Part, learned: Learned | None = None) -> Lowered:
+def lower(part: Part, learned: Learned | None = None, states: Sequence[State] = ()) -> Lowered:
     """Groups for all nodes of a part; every one of them must be claimed.
 
-    Raises ``Refused`` where sizes that the part works with cannot be told from its inputs.
+    Raises ``Refused`` where sizes that the part works with cannot be told from its inputs, or where a state is not
+    appended to.
     """
     if learned is None:
         graph = part.nodes[0].graph
         assert graph is not None
         learned = Learned.of(graph)
-    lowered = _lower(part, learned)
+    lowered = _lower(part, learned, states)
     if _unknown(lowered):
-        lowered = _lower(part, learned.within(part))
+        lowered = _lower(part, learned.within(part), states)
     if unknown := _unknown(lowered):
         raise Refused(f"no input of the part tells {', '.join(sorted(unknown))}")
     return lowered
 
 
-def _lower(part: Part, learned: Learned) -> Lowered:
+def _lower(part: Part, learned: Learned, states: Sequence[State]) -> Lowered:
     low = Lowering(learned)
-    inputs = tuple(low.take(v) for v in part.inputs)
+    for state in states:
+        hold(low, state)
+    inputs = tuple(low.views.get(v) or low.take(v) for v in part.inputs)
     for node in part.nodes:
         emit(low, node)
-    outputs = tuple(_output(low, v) for v in part.outputs)
+    for state in states:
+        require_appended(low, state)
+    outputs = tuple(low.kept.get(v) or _output(low, v) for v in part.outputs)
     groups = tuple(simplify(g) for g in fuse(low.groups))
     return Lowered(groups, low.views, inputs, outputs, tuple(low.checks), _sizes(inputs))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,9 @@ class Lowering:
         self.groups: list[Group] = []
         self.views: dict[Value, View] = {}
         self.checks: dict[Check, None] = {}
+        self.kept: dict[Value, View] = {}
+        """Places that outputs have before anything is computed."""
+        self._shared: dict[Storage, Storage] = {}
         self._constants: dict[int, Storage] = {}
         self._scalars: dict[tuple[DType, object], View] = {}
 
@@ -123,8 +126,14 @@ class Lowering:
 
     def make(self, value: Value) -> View:
         """Memory of its own for a value."""
-        view = self.views[value] = self.temporary(self.dtype(value), self.shape(value), value)
+        view = self.kept.get(value) or self.temporary(self.dtype(value), self.shape(value), value)
+        self.views[value] = view
         return view
+
+    def share(self, past: Value, old: View, present: Value, new: View) -> None:
+        """An input and an output lie in the same memory, though in two storages."""
+        self.views[past], self.kept[present] = old, new
+        self._shared[old.storage] = new.storage
 
     def alias(self, value: Value, view: View) -> None:
         """A value that is a window of what is there already."""
@@ -188,6 +197,8 @@ class Lowering:
         self.groups.append(Loop((self.node,), tuple(extents), reduced, tuple(body.views), expression, outputs))
 
     def copy(self, source: View, target: View) -> None:
+        if replace(source, storage=self._shared.get(source.storage, source.storage)) == target:
+            return
         body = Body()
         self.loop(target.shape, body, [(body.operand(self.fit(source, target.shape)), target)])
 

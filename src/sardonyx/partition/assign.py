@@ -55,21 +55,24 @@ def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Part:
+    """The graph's own inputs and outputs come first, in its order."""
     inside = set(nodes)
     made = {out for node in nodes for out in node.outputs}
     inputs: dict[Value, None] = {}
-    outputs: list[Value] = []
+    outputs: dict[Value, None] = {}
     for node in nodes:
         captured = [v for _, sub in node.subgraphs() for v in sub.captures()]
         for v in (*node.inputs, *captured):
             if v is not None and v not in made and not v.is_const:
                 inputs[v] = None
-        outputs += [
-            out
-            for out in node.outputs
-            if out.is_output or any(_outermost(user, graph) not in inside for user in out.consumers)
-        ]
-    return Part(tuple(nodes), tuple(inputs), tuple(outputs))
+        for out in node.outputs:
+            if out.is_output or any(_outermost(user, graph) not in inside for user in out.consumers):
+                outputs[out] = None
+    return Part(tuple(nodes), _in_order(inputs, graph.inputs), _in_order(outputs, graph.outputs))
+
+
+def _in_order(values: dict[Value, None], first: Sequence[Value]) -> tuple[Value, ...]:
+    return tuple(dict.fromkeys((*(v for v in first if v in values), *values)))
 
 
 def _outermost(node: Node, graph: Graph) -> Node:

@@ -13,6 +13,7 @@ from sardonyx.session.devices import NativeDevice, OrtDevice, require_cpu
 from sardonyx.session.misuse import ExecutionError, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector, element_type, memory_at
 from sardonyx.session.options import RunOptions
+from sardonyx.session.state import State
 from sardonyx.session.values import OrtValue
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class SessionIOBinding:
         self._inputs: dict[str, NativeValue] = {}
         self._outputs: dict[str, NativeValue] = {}
         self._in_place: dict[str, bool] = {}
+        self._states: dict[str, State] = {}
 
     def bind_input(self, name: str, *what: Any) -> None:
         """``bind_input(name, array)`` or ``bind_input(name, device, element_type, shape, pointer)``."""
@@ -58,12 +60,21 @@ class SessionIOBinding:
     def _bind_output(self, name: str, value: NativeValue | None) -> None:
         self._outputs[name] = NativeValue(None, filled=False) if value is None else value
         self._in_place[name] = value is not None
+        self._states.pop(name, None)
+
+    def bind_state(self, input_name: str, output_name: str, value: Array, capacity: int | None, axis: int) -> None:
+        """Have every run replace an input, ``value`` at first, by an output."""
+        self.bind_input(input_name, value)
+        self._bind_output(output_name, None)
+        self._states[output_name] = State(input_name, value, capacity, axis)
 
     def clear_binding_inputs(self) -> None:
         self._inputs.clear()
+        self._states.clear()
 
     def clear_binding_outputs(self) -> None:
         self._outputs.clear()
+        self._states.clear()
 
     def synchronize_inputs(self) -> None:
         """The CPU is always in step."""
@@ -88,9 +99,17 @@ class SessionIOBinding:
             context = RunContext()
             bound = {name: v.value for name, v in self._outputs.items() if self._in_place[name]}
             context.places = session.engine.places({n: a for n, a in bound.items() if isinstance(a, np.ndarray)})
-            results = session.compute(session.wanted(list(self._outputs)), self._inputs, run_options, context)
+            states = self._states
+            context.held = session.engine.held(
+                (s.input_name, name, s.axis, s.memory) for name, s in states.items() if s.memory is not None
+            )
+            inputs = {**self._inputs, **{s.input_name: NativeValue(s.value) for s in states.values()}}
+            results = session.compute(session.wanted(list(self._outputs)), inputs, run_options, context)
             for (name, target), result in zip(list(self._outputs.items()), results, strict=True):
-                if self._in_place[name] and target.is_tensor():
+                if name in states:
+                    states[name].take(result)
+                    self._outputs[name] = NativeValue(states[name].value)
+                elif self._in_place[name] and target.is_tensor():
                     self._fill(name, target, result)
                 else:
                     self._outputs[name] = NativeValue(result)
@@ -166,6 +185,17 @@ class IOBinding:
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         self._iobinding.bind_ortvalue_output(name, ortvalue._ortvalue)
+
+    def bind_state(
+        self, input_name: str, output_name: str, value: Array | OrtValue, *, capacity: int | None = None, axis: int = -2
+    ) -> None:
+        """Bind an input and an output that are one state: every run takes it, ``value`` at first, and replaces it.
+
+        A state that grows, as a decoder's keys and values do, is given room for ``capacity`` along ``axis``: runs then
+        write what is new behind what is there and copy nothing.
+        """
+        array = value.numpy() if isinstance(value, OrtValue) else value
+        self._iobinding.bind_state(input_name, output_name, array, capacity, axis)
 
     def synchronize_outputs(self) -> None:
         self._iobinding.synchronize_outputs()

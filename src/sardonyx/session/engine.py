@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from sardonyx import knobs
 from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, ModelLoadCanceled
 from sardonyx.interpret.bind import is_runnable
+from sardonyx.interpret.context import Held
 from sardonyx.ir import types
 from sardonyx.ir.dims import is_fresh
 from sardonyx.ir.graph import Graph, Model, Node, Value
@@ -98,6 +99,12 @@ class Engine:
     def places(self, arrays: dict[str, Any]) -> dict[int, Any]:
         """Arrays for outputs by name, as a context takes them; none where more than one part has a hand in them."""
         return {self._positions[name]: a for name, a in arrays.items()} if self.quick is not None else {}
+
+    def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
+        """States (input, output, axis, memory) as a context takes them; none where more than one part has a hand in."""
+        if self.quick is None:
+            return ()
+        return tuple(Held(self._names.index(i), self._positions[o], axis, at) for i, o, axis, at in states)
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
         """What a run of these input shapes takes."""

@@ -73,15 +73,7 @@ class Problem:
         out = memory.output(shape, self.q.dtype, order=(0, 2, 1, 3))
         full = (case.batch, case.heads, case.rows, case.keys)
         mask = None if self.mask is None else memory.input(np.broadcast_to(self.mask, full))
-        group = Attention((), q, k, v, mask, out, self.scale, case.causal, case.softcap)
-        if case.past:
-            group = replace(
-                group,
-                k=replace(k, shape=(*k.shape[:2], case.rows, case.width), offset=case.past * k.strides[2]),  # type: ignore[operator]
-                v=replace(v, shape=(*v.shape[:2], case.rows, case.value_width), offset=case.past * v.strides[2]),  # type: ignore[operator]
-                past=tuple(replace(x, shape=(*x.shape[:2], case.past, x.shape[3])) for x in (k, v)),
-                present=(memory.output(k.shape, self.q.dtype), memory.output(v.shape, self.q.dtype)),
-            )
+        group = Attention((), q, k, v, mask, out, self.scale, case.causal, case.softcap, case.past)
         return attention.steps(group, target), out
 
     def run(self, precision: str, *, threads: int = 1, checked: bool = False, chip: isa.Isa = CHIP) -> Array:

@@ -12,15 +12,6 @@ from sardonyx.lower.interpret.memory import Memory, meaning
 @meaning(Attention)
 def attention(memory: Memory, group: Attention) -> None:
     q, k, v = (wide(memory.at(x)) for x in (group.q, group.k, group.v))
-    before = 0
-    if group.past is not None and group.present is not None:
-        before = memory.size(group.past[0].shape[2])
-        both = []
-        for past, new, present in zip(group.past, (group.k, group.v), group.present, strict=True):
-            target = memory.at(present)
-            target[...] = np.concatenate([memory.at(past), memory.at(new)], axis=2)
-            both.append(wide(target))
-        k, v = both
     shared = q.shape[1] // max(k.shape[1], 1)
     k, v = np.repeat(k, shared, axis=1), np.repeat(v, shared, axis=1)
     scores = np.matmul(q, k.swapaxes(2, 3)) * np.float32(group.scale)
@@ -31,7 +22,7 @@ def attention(memory: Memory, group: Attention) -> None:
         scores = scores + (np.where(mask, 0, -np.inf) if mask.dtype == bool else mask)
     if group.causal:
         rows, keys = scores.shape[2:]
-        scores = np.where(np.arange(keys) > np.arange(rows)[:, None] + before, -np.inf, scores)
+        scores = np.where(np.arange(keys) > np.arange(rows)[:, None] + memory.size(group.past), -np.inf, scores)
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
     total = weights.sum(axis=-1, keepdims=True)

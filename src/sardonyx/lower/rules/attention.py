@@ -52,15 +52,16 @@ def attention(low: Lowering, node: Node) -> None:
     fit = "Attention: Q, K and V do not fit each other"
     for size, whole in ((k.shape[0], batch), (k.shape[3], width), *zip(v.shape[:3], k.shape[:3], strict=True)):
         low.require(fit, size, whole)
-    past, present = None, None
+    past: Known = 0
     if node.input(4) is not None:
-        past = low.view(low.input(4)), low.view(low.input(5))
-        for old, new in zip(past, (k, v), strict=True):
+        old = low.view(low.input(4)), low.view(low.input(5))
+        for before, new in zip(old, (k, v), strict=True):
             for axis in (0, 1, 3):
-                low.require(fit, old.shape[axis], new.shape[axis])
-        low.require(fit, past[1].shape[2], past[0].shape[2])
-        keys = add(past[0].shape[2], keys)
-        present = _place(low, _alive(node, 1), k, keys), _place(low, _alive(node, 2), v, keys)
+                low.require(fit, before.shape[axis], new.shape[axis])
+        past = old[0].shape[2]
+        low.require(fit, old[1].shape[2], past)
+        keys = add(past, keys)
+        k, v = (_appended(low, old[i], new, keys, _alive(node, i + 1)) for i, new in enumerate((k, v)))
     else:
         for i, new in ((1, k), (2, v)):
             if (value := _alive(node, i)) is not None:
@@ -71,16 +72,20 @@ def attention(low: Lowering, node: Node) -> None:
         Attention(
             (node,), q, k, v, mask, heads_first(low.make(node.outputs[0]), heads),
             1 / math.sqrt(width or 1) if scale is None else scale,
-            bool(attrs.get("is_causal", 0)), attrs.get("softcap", 0.0), past, present,
+            bool(attrs.get("is_causal", 0)), attrs.get("softcap", 0.0), past,
         )
     )  # fmt: skip
 
 
-def _place(low: Lowering, value: Value | None, new: View, keys: Known) -> View:
-    """Memory for past and new together."""
-    if value is not None:
-        return low.make(value)
-    return low.temporary(new.dtype, (*new.shape[:2], keys, new.shape[3]))
+def _appended(low: Lowering, old: View, new: View, keys: Known, value: Value | None) -> View:
+    """New keys behind the old ones."""
+    shape = (*new.shape[:2], keys, new.shape[3])
+    whole = low.temporary(new.dtype, shape) if value is None else low.make(value)
+    whole = View(whole.storage, shape, whole.strides, whole.offset)
+    for part, start in ((old, 0), (new, old.shape[2])):
+        target = views.window(whole, 2, start, part.shape[2])
+        low.copy(View(part.storage, target.shape, part.strides, part.offset), target)
+    return whole
 
 
 def _mask(low: Lowering, mask: View, shape: tuple[Known, ...]) -> View:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sardonyx.lower.build import Lowered, lower
 from sardonyx.lower.sizes import Refused
+from sardonyx.lower.states import State
 from sardonyx.partition.provider import Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
@@ -18,23 +21,26 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider
 
 
-def compile_part(part: Part, provider: CpuProvider) -> CpuExecutable:
-    """Make a part ready to run."""
-    lowered = _lowered(part, provider)
+def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> CpuExecutable:
+    """Make a part ready to run, with these states in place."""
+    lowered = _lowered(part, provider, states)
     target = Target(isa.current(), provider.precision)
     while True:
         steps = [step for group in lowered.groups for step in steps_of(group, target)]
         table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa)
         try:
-            return CpuExecutable(part, table, lowered.views, provider.settings, provider.threads, provider.max_memory)
+            return CpuExecutable(
+                part, table, lowered.views, provider.settings, provider.threads, provider.max_memory,
+                None if states else partial(compile_part, part, provider),
+            )  # fmt: skip
         except Exceptional as found:
             target = replace(target, exceptional=target.exceptional | {found.identity}, splits={})
 
 
-def _lowered(part: Part, provider: CpuProvider) -> Lowered:
+def _lowered(part: Part, provider: CpuProvider, states: Sequence[State]) -> Lowered:
     graph = part.nodes[0].graph
     assert graph is not None
     try:
-        return lower(part, provider.learned(graph))
+        return lower(part, provider.learned(graph), states)
     except Refused:
-        return lower(part)  # another provider may have written values since the graph was looked at
+        return lower(part, states=states)  # another provider may have written values since the graph was looked at

@@ -6,17 +6,19 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from sardonyx.errors import Fail, InvalidArgument, OutOfBudget
 from sardonyx.interpret.bind import bind
-from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.context import Held, RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.ir.graph import Value
 from sardonyx.lower.groups import View
+from sardonyx.lower.sizes import Refused
+from sardonyx.lower.states import State
 from sardonyx.partition.provider import Memory, Part
 from sardonyx.plan.buckets import rounded
 from sardonyx.plan.sizes import SizesDiffer
@@ -27,7 +29,7 @@ from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import Frame, Plan, Shape
 from sardonyx.providers.cpu.profile import Recorder, main_node
 from sardonyx.providers.cpu.steps import Packed
-from sardonyx.providers.cpu.table import Table
+from sardonyx.providers.cpu.table import Table, Unplannable
 from sardonyx.providers.cpu.threads import Settings, Team, team_for, ticks_per_second
 from sardonyx.providers.cpu.threads import now as ticks_now
 
@@ -36,6 +38,8 @@ Array = np.ndarray[Any, Any]
 MAX_SHAPES = 256
 """Shapes whose sizes are remembered."""
 MAX_PLANS = 64
+MAX_APPENDING = 8
+"""Sets of states, with their capacities, for which the part is kept in a form that appends to them."""
 KEPT_PLANS = 3
 """Plans whose memory is kept for their next run; the others keep what they know."""
 
@@ -51,8 +55,12 @@ class CpuExecutable:
         settings: Settings,
         count: int,
         max_memory: int | None = None,
+        recompile: Callable[[Sequence[State]], CpuExecutable] | None = None,
     ) -> None:
-        """``count`` threads may take part; ``max_memory`` bytes is the most that a run may take, constants included."""
+        """``count`` threads may take part; ``max_memory`` bytes is the most that a run may take, constants included.
+
+        ``recompile`` makes the part ready once more, with states in place.
+        """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads = settings, count
         self._generation, self._team = threads.generation, team_for(settings)
@@ -62,8 +70,15 @@ class CpuExecutable:
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
         self._plans: OrderedDict[tuple[bytes, int], Plan] = OrderedDict()
         self._lock = threading.Lock()
+        self._recompile = recompile
+        self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        appending = self._for_states(context.held) if context.held else None
+        if appending is not None:
+            results = appending._run_in_place(args, context)
+            if results is not None:
+                return results
         shapes = tuple([a.shape for a in args])
         shape = self._shapes.get(shapes)
         if shape is None:
@@ -79,6 +94,42 @@ class CpuExecutable:
         while not self._execute(shape, args, results, context):
             pass
         return results
+
+    def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
+        """With the context's states appended to; None for shapes outside the model's dimensions."""
+        shapes = tuple([a.shape for a in args])
+        try:
+            shape = self._shapes.get(shapes) or self._bind(shapes)
+        except SizesDiffer:
+            return None
+        args = list(args)
+        places: dict[int, Array] = {}
+        for held in context.held:
+            args[held.input] = held.memory
+            places[held.output] = held.window(_size_in(held, shape.outputs[held.output][0]))
+        results = shape.outputs_in(places)
+        while not self._execute(shape, args, results, context):
+            pass
+        return results
+
+    def _for_states(self, held: tuple[Held, ...]) -> CpuExecutable | None:
+        """The part with these states in place; None where it does not append to them."""
+        key = tuple((h.input, h.output, h.axis, h.memory.shape[h.axis]) for h in held)
+        with self._lock:
+            if key in self._appending:
+                return self._appending[key]
+        inputs, outputs = self.part.inputs, self.part.outputs
+        made = None
+        if self._recompile is not None:
+            try:
+                made = self._recompile([State(inputs[i], outputs[o], axis, room) for i, o, axis, room in key])
+            except (Refused, Unplannable) as why:
+                logging.getLogger("sardonyx").info("states are copied at each run: %s", why)
+        with self._lock:
+            found = self._appending.setdefault(key, made)
+            if len(self._appending) > MAX_APPENDING:
+                self._appending.popitem(last=False)
+        return found
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
         shape = self._shapes.get(tuple([a.shape for a in args]))
@@ -239,6 +290,14 @@ class CpuExecutable:
     def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         """Shapes that do not fit the model's dimensions: node by node, which computes or says what is wrong."""
         return Program(self.part.nodes, self.part.inputs, self.part.outputs, bind).run(args, context)
+
+
+def _size_in(held: Held, shape: tuple[int, ...]) -> int:
+    """How far an output of this shape reaches along the axis of its state, which must have room for it."""
+    room, axis = held.memory.shape, held.axis
+    if shape[:axis] != room[:axis] or shape[axis + 1 :] != room[axis + 1 :] or shape[axis] > room[axis]:
+        raise InvalidArgument("a state has no room for what is appended", expected=list(room), got=list(shape))
+    return shape[axis]
 
 
 def _may_be_written(place: Array, result: Array, args: Sequence[Array]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -81,10 +82,16 @@ class Shape:
         """Arrays for the results of a run."""
         if not self._pooled:
             return [np.empty(dims, dtype) for dims, dtype, _ in self.outputs]
-        return [
-            memory.outputs.empty(dims, dtype, nbytes) if nbytes >= memory.POOLED_FROM else np.empty(dims, dtype)
-            for dims, dtype, nbytes in self.outputs
-        ]
+        return [_new(output) for output in self.outputs]
+
+    def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
+        """The same, of which some are given."""
+        return [places[i] if i in places else _new(output) for i, output in enumerate(self.outputs)]
+
+
+def _new(output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
+    dims, dtype, nbytes = output
+    return memory.outputs.empty(dims, dtype, nbytes) if nbytes >= memory.POOLED_FROM else np.empty(dims, dtype)
 
 
 def _slices(seconds: Array) -> list[tuple[int, int]]:

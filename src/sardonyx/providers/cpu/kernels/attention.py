@@ -310,14 +310,8 @@ class _Adjust:
 
 
 def steps(group: Attention, target: Target) -> list[Step]:
-    """Past and new keys into the present, where there is a past; then the kernel."""
     before: list[Step] = []
-    keys, values, past = group.k, group.v, 0 if group.past is None else group.past[0].shape[2]
-    if group.present is not None:
-        for old, new, whole in zip(group.past or (None, None), (group.k, group.v), group.present, strict=True):
-            before += _append(old, new, whole, group.nodes, target)
-        keys, values = group.present
-    q, keys, values = (_rows_of_neighbours(v, group.nodes, target, before) for v in (group.q, keys, values))
+    q, keys, values = (_rows_of_neighbours(v, group.nodes, target, before) for v in (group.q, group.k, group.v))
     views = (q, keys, values, group.out)
     assert group.out.strides[3] == 1
     batch, heads, rows, width = q.shape
@@ -329,7 +323,7 @@ def steps(group: Attention, target: Target) -> list[Step]:
     args: dict[str, Ref | Known | float] = dict(
         q=Ref.of(q), k_=Ref.of(keys), v=Ref.of(values), out=Ref.of(group.out), batch=batch, heads=heads,
         shared=known(dims.floordiv(heads, keys.shape[1])), rows=rows, keys=count, width=width,
-        value_width=value_width, past=past, scale=group.scale,
+        value_width=value_width, past=group.past, scale=group.scale,
     )  # fmt: skip
     for name, view in zip("qkvo", views, strict=True):
         args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
@@ -377,22 +371,6 @@ def _copied(e: Emitter, x: Expr) -> Expr:
     return x
 
 
-def _copy(source: View, to: View, nodes: tuple[Node, ...], target: Target) -> list[Step]:
-    expression = Expression((source.dtype,), (Apply(trace(_copied, (True,)), (0,), to.dtype),), (1,))
-    return loop.steps(Loop(nodes, source.shape, 0, (source,), expression, (to,)), target)
-
-
-def _append(old: View | None, new: View, whole: View, nodes: tuple[Node, ...], target: Target) -> list[Step]:
-    """New keys behind the old ones."""
-    made: list[Step] = []
-    past: Known = 0
-    if old is not None:
-        past = old.shape[2]
-        made += _copy(old, View(whole.storage, old.shape, whole.strides, whole.offset), nodes, target)
-    offset = known(dims.add(whole.offset, dims.mul(past, whole.strides[2])))
-    return made + _copy(new, View(whole.storage, new.shape, whole.strides, offset), nodes, target)
-
-
 def _rows_of_neighbours(view: View, nodes: tuple[Node, ...], target: Target, before: list[Step]) -> View:
     """The view, or a copy of it whose last axis is contiguous."""
     if view.strides[3] == 1:
@@ -401,5 +379,6 @@ def _rows_of_neighbours(view: View, nodes: tuple[Node, ...], target: Target, bef
     for d in reversed(view.shape[1:]):
         strides.insert(0, known(dims.mul(strides[0], d)))
     copy = View(Storage("temporary", view.dtype, known(dims.product(view.shape))), view.shape, tuple(strides))
-    before += _copy(view, copy, nodes, target)
+    expression = Expression((view.dtype,), (Apply(trace(_copied, (True,)), (0,), view.dtype),), (1,))
+    before += loop.steps(Loop(nodes, view.shape, 0, (view,), expression, (copy,)), target)
     return copy
