@@ -1,15 +1,19 @@
 """How exact is each precision? Relative L2 error against the model run in float64, onnxruntime's beside it.
 
-    python benchmarks/precision.py MODEL.onnx ... [--markdown FILE]
+    python benchmarks/precision.py [--cases FOLDER [CASE ...]] [--models MODEL.onnx ...] [--out FILE]
 
-Feeds are those of MODEL.npz beside the model or in its folder `ref` (as `in:NAME`). The error of a model is that of its
-worst output. What a precision means depends on the chip: bf16 in parts where there are matrix tiles, f32 elsewhere.
+Cases are those of benchmarks/models.py, in its folder. Feeds of other models are those of MODEL.npz beside
+the model or in its folder `ref` (as `in:NAME`). The error of a model is that of its worst floating-point output. Tiles
+are the chip's, or emulated bit for bit where it has none; vectors are those of the chip at hand.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from benchmarks.compare.cases import CASES, stored  # noqa: E402
 from benchmarks.compare.reference import Wide  # noqa: E402
 from benchmarks.compare.stats import relative_error  # noqa: E402
 
@@ -25,7 +30,13 @@ import sardonyx  # noqa: E402
 from sardonyx.interpret.context import RunContext  # noqa: E402
 from sardonyx.providers.cpu import isa  # noqa: E402
 
-PRECISIONS = ("highest", "high", "medium")
+TILES, HOST = "sapphirerapids", isa.named(None)
+VECTORS = "skylake-avx512" if HOST.amx else None
+COLUMNS = {
+    "highest": ("highest", TILES), "high": ("high", TILES), "medium": ("medium", TILES),
+    "f32 vectors": ("highest", VECTORS), "bf16 weights": ("medium", VECTORS),
+}  # fmt: skip
+"""Precision, and the chip for which code is emitted; without tiles, `high` is `highest`."""
 
 
 def feeds_of(path: Path) -> dict[str, Any]:
@@ -36,9 +47,18 @@ def feeds_of(path: Path) -> dict[str, Any]:
     raise SystemExit(f"{path}: no feeds beside it")
 
 
-def errors(path: Path) -> dict[str, float]:
+def subjects(folder: Path | None, names: list[str], models: list[Path]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """The name, file and feeds of every row."""
+    by_name = {case.name: case for case in CASES}
+    for case in (by_name[name] for name in names if folder is not None):
+        assert folder is not None
+        yield case.name, case.onnx(folder), stored(case.feeds(folder), "in")
+    for path in models:
+        yield path.stem, path, feeds_of(path)
+
+
+def errors(path: Path, feeds: dict[str, Any]) -> dict[str, float]:
     """By contestant, the error of the worst floating-point output."""
-    feeds = feeds_of(path)
     exact = Wide(path).run(feeds, RunContext())
     found: dict[str, float] = {}
     for name, session in sessions(path):
@@ -50,9 +70,12 @@ def errors(path: Path) -> dict[str, float]:
     return found
 
 
-def sessions(path: Path) -> Any:
-    for precision in PRECISIONS:
-        yield precision, sardonyx.InferenceSession(str(path), precision=precision)
+def sessions(path: Path) -> Iterator[tuple[str, Any]]:
+    for name, (precision, cpu) in COLUMNS.items():
+        os.environ.pop("SARDONYX_CPU", None)
+        if cpu is not None:
+            os.environ["SARDONYX_CPU"] = cpu
+        yield name, sardonyx.InferenceSession(str(path), precision=precision)
     try:
         import onnxruntime
     except ImportError:
@@ -62,25 +85,31 @@ def sessions(path: Path) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", type=Path)
-    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--cases", nargs="+", default=[], help="a folder of benchmarks/models.py, then cases")
+    parser.add_argument("--models", nargs="+", type=Path, default=[])
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    chip = isa.current()
-    columns = (*PRECISIONS, "onnxruntime")
+    folder = Path(given.cases[0]) if given.cases else None
+    columns = (*COLUMNS, "onnxruntime")
+    tiles = "the chip's own" if HOST.amx else "emulated, which gives the chip's numbers bit for bit"
     lines = [
-        f"{chip.cpu} ({chip.name})",
+        "# Errors of the precisions",
+        "",
+        "Relative L2 error of the worst output against the model in float64; made by `benchmarks/precision.py` on",
+        f"{platform.machine()} ({HOST.name}). Tiles are {tiles}. `f32 vectors` and `bf16 weights`",
+        "are `highest` (and `high`) and `medium` on chips without tiles.",
         "",
         f"| model | {' | '.join(columns)} |",
         f"| --- |{' ---: |' * len(columns)}",
     ]
     print("\n".join(lines), flush=True)
-    for path in given.models:
-        row = errors(path)
+    for name, path, feeds in subjects(folder, given.cases[1:], given.models):
+        row = errors(path, feeds)
         cells = [f"{row[c]:.1e}" if c in row else "" for c in columns]
-        lines.append(f"| {path.stem} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)
-    if given.markdown is not None:
-        given.markdown.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if given.out is not None:
+        given.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
