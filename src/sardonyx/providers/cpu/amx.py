@@ -26,7 +26,7 @@ PAIRS = LANES = 16
 
 _CONFIGURATION_WORDS, _ROWS_AT = 8, 48
 """The 64 bytes that the chip reads, and where the tiles' rows lie in them, a byte each."""
-_SIGN, _EXPONENT, _HIGH_HALF = 0x8000_0000, 0x7F80_0000, 0xFFFF_0000
+_SIGN, _EXPONENT, HIGH_HALF = 0x8000_0000, 0x7F80_0000, 0xFFFF_0000
 
 
 def _configuration(count: int) -> tuple[int, ...]:
@@ -136,18 +136,18 @@ def _dot_bf16(c: Buf, a: Buf, b: Buf) -> None:
         even, odd = (k.var(k.zeros(f32, LANES)) for _ in range(2))
         with k.loop(0, PAIRS) as j:
             x, y = a.as_type(u32).load(m * PAIRS + j), b.as_type(u32).load(j * LANES, LANES)
-            for x_half, y_half, total in ((x << 16, y << 16, even), (x & _HIGH_HALF, y & _HIGH_HALF, odd)):
-                left = k.splat(_real(k, x_half), LANES)
-                total.set(_flushed(k, k.fma(left, _real(k, y_half), total.get())))
+            for x_half, y_half, total in ((x << 16, y << 16, even), (x & HIGH_HALF, y & HIGH_HALF, odd)):
+                left = k.splat(real(k, x_half), LANES)
+                total.set(flushed(k, k.fma(left, real(k, y_half), total.get())))
         at = m * LANES
-        pair = _flushed(k, even.get() + odd.get())
-        sums.store(at, _flushed(k, _flushed(k, sums.load(at, LANES)) + pair))
+        pair = flushed(k, even.get() + odd.get())
+        sums.store(at, flushed(k, flushed(k, sums.load(at, LANES)) + pair))
 
 
-def _real(k: Kernel, bits: Val) -> Val:
+def real(k: Kernel, bits: Val) -> Val:
     """Bits as f32, denormals as zeros of their sign."""
     return k.bitcast(k.select((bits & _EXPONENT).eq(0), bits & _SIGN, bits), f32)
 
 
-def _flushed(k: Kernel, v: Val) -> Val:
-    return _real(k, k.bitcast(v, u32))
+def flushed(k: Kernel, v: Val) -> Val:
+    return real(k, k.bitcast(v, u32))

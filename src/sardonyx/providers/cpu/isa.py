@@ -57,6 +57,7 @@ WIDE = "-prefer-256-bit"
 _X86: dict[str, Isa] = {
     "sapphirerapids": Isa("amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True),
     "cooperlake": Isa("avx512", "cooperlake", WIDE, 16, 32, bf16_dot=True),
+    "znver4": Isa("avx512", "znver4", WIDE, 16, 32, bf16_dot=True),
     "cascadelake": Isa("avx512", "cascadelake", WIDE, 16, 32),
     "skylake-avx512": Isa("avx512", "skylake-avx512", WIDE, 16, 32),
     "haswell": Isa("avx2", "haswell", "", 8, 16),

@@ -21,6 +21,8 @@ model: while one run of B is multiplied, the next is fetched into L2.
 group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
 vector units.
 
+**Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
+
 **Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
 made anew from the numbers themselves, by f32 multiply-adds along k.
 """
@@ -64,8 +66,9 @@ from sardonyx.providers.cpu.kernels.split import (
     whole,
 )
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
+from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.steps import Step, Target
-from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, i32
+from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, i32, u32
 
 PARTS = {"medium": 1, "high": 2, "highest": 3}
 """How many parts a precision takes."""
@@ -76,6 +79,8 @@ RUN = {1: 12, 2: 6, 3: 4}
 SQUARE = PANEL * PANEL
 SQUARE_NBYTES = SQUARE * 4
 COLUMNS = 8
+PAIR_ROWS = 8
+"""Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
 EXACT_ROWS = 4
 """Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
 
@@ -130,10 +135,11 @@ def gemm_amx(
     *, parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule, **memory: Any,
 ) -> None:  # fmt: skip
     """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles alone."""
-    tiles = Tiles(k)
+    tiles = Tiles(k) if k.isa.amx else None
     is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
-    tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
+    if tiles is not None:
+        tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     count = batch_count(k, memory, axes)
@@ -145,7 +151,7 @@ def gemm_amx(
     counter = k.counter()
     first, end = k.take(counter, total)
     at, last = k.var(first), k.var(end)
-    is_woven = schedule.is_woven and axes == 0  # the group before is of the same matrix
+    is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     scratch = k.scratch(f32)
     done = _Done(k, scratch, m, n)
     base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
@@ -166,11 +172,14 @@ def gemm_amx(
                 r, c = (i, o) if schedule.outer == "columns" else (o, i)
                 slot = base.get() + (c * rows + r) * SQUARE
                 many = k.min(run, steps - step)
-                with k.either(is_short) as (short, tall):
-                    with short:
-                        product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
-                    with tall, k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
-                        product.add(row, r, column + c, step, many, slot, half)
+                if tiles is None:
+                    product.add_pairs(row + r, column + c, step, many, slot)
+                else:
+                    with k.either(is_short) as (short, tall):
+                        with short:
+                            product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
+                        with tall, k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
+                            product.add(row, r, column + c, step, many, slot, half)
                 with k.when(step + run >= steps):
                     product.mend(row + r, column + c, slot)
         if is_woven:
@@ -184,7 +193,8 @@ def gemm_amx(
             first, end = k.take(counter, total)
             at.set(first)
             last.set(end)
-    tiles.release()
+    if tiles is not None:
+        tiles.release()
 
 
 class _Done:
@@ -241,7 +251,7 @@ class _Product:
     """Steps from one run of B to the next that is read."""
 
     def __init__(
-        self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
+        self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
         steps: Val, *, parts: int, schedule: Schedule,
     ) -> None:  # fmt: skip
         self.k, self.tiles, self.scratch, self.memory = k, tiles, scratch, memory
@@ -260,6 +270,7 @@ class _Product:
         The square is number ``r`` of a group whose first row panel is ``top``.
         """
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
+        assert tiles is not None
         at = slot + half * (SQUARE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((top + r) * self.steps + step) * size + half * TILE)
@@ -289,8 +300,36 @@ class _Product:
         for t, place in zip(SUMS, sums, strict=True):
             tiles.store(t, place, PANEL * 4)
 
+    def add_pairs(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
+        """Add a run of ``many`` steps to the sums of a square, by products of pairs in ``PAIR_ROWS`` rows at a time."""
+        k, size = self.k, step_elements(self.parts) // 2
+        a = self.at["a"].as_type(u32).at((row * self.steps + step) * size)
+        b = self.at["b"].as_type(u32).at((column * self.steps + step) * size)
+        with k.either(self.m.eq(1)) as (one, several):
+            with one:
+                self._add_rows(a, b, many, slot, step.eq(0), 1)
+            with several, k.loop(0, k.min(self.m - row * PANEL, PANEL), PAIR_ROWS) as top:
+                self._add_rows(a.at(top * HALF), b, many, slot + top * PANEL, step.eq(0), PAIR_ROWS)
+
+    def _add_rows(self, a: Buf, b: Buf, many: Val, slot: Val, is_first: Val, rows: int) -> None:
+        k, size, scratch = self.k, step_elements(self.parts) // 2, self.scratch
+        places = [[slot + (i * PANEL + j * HALF) for j in range(2)] for i in range(rows)]
+        zeros = k.zeros(f32, HALF)
+        sums = [[k.var(k.select(is_first, zeros, scratch.load(at, HALF))) for at in line] for line in places]
+        with k.loop(0, many) as s, k.loop(0, HALF) as pair:
+            lines, columns = a.at(s * size + pair), b.at(s * size + pair * HALF)
+            right = [columns.load(j * (TILE // 2), HALF) for j in range(2)]
+            for i, totals in enumerate(sums):
+                left = k.splat(lines.load(i * HALF), HALF)
+                for total, y in zip(totals, right, strict=True):
+                    total.set(dot_pairs(k, total.get(), left, y))
+        for line, totals in zip(places, sums, strict=True):
+            for at, total in zip(line, totals, strict=True):
+                scratch.store(at, total)
+
     def _multiply(self, a: Buf, b: Buf, steps: Val, is_short: bool, fetched: Buf | None) -> None:
         between = self.between
+        assert self.tiles is not None
         weave = None if between is None else lambda unroll: between(self.pace * unroll)
         multiply(self.tiles, a, b, steps, self.parts, self.schedule, weave, is_short=is_short, fetched=fetched)
 
@@ -341,9 +380,12 @@ class _Product:
 
 
 def parts_for(p: Problem, target: Target) -> int | None:
-    """How many parts the operands are split into; None where tiles are not there, do not pay or do not carry B."""
-    parts, b = PARTS[target.precision], p.b
-    if not target.isa.amx or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
+    """How many parts the operands are split into; None where tiles are not there, do not pay or do not carry B.
+
+    Chips without tiles may have products of bf16 pairs on vectors, which pay where there is one part.
+    """
+    parts, b, isa = PARTS[target.precision], p.b, target.isa
+    if not (isa.amx or (isa.bf16_dot and parts == 1)) or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
         return None
     tensor = p.weight
     least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[parts]
@@ -365,7 +407,8 @@ def steps(p: Problem, parts: int, target: Target) -> list[Step]:
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
         "group_rows": blocking.rows, "group_columns": blocking.columns, "run": RUN[parts], **epilogue.args(p),
     }  # fmt: skip
-    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
+    unit = "tiles" if target.isa.amx else "vectors of pairs"
+    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
     nbytes = of_known(dims.mul(b.tiles.elements, bf16.bits // 8))
     step = Step(spec, args, epilogue.writes, p.nodes, blocking.scratch_nbytes, p.flops, nbytes, why)
     return [*before_a, *before_b, step]
