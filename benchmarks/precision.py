@@ -1,6 +1,6 @@
 """How exact is each precision? Relative L2 error against the model run in float64, onnxruntime's beside it.
 
-    python benchmarks/precision.py [--cases FOLDER [CASE ...]] [--models MODEL.onnx ...] [--out FILE]
+    python benchmarks/precision.py [--cases FOLDER CASE ...] [--tokens N] [--models MODEL.onnx ...] [--out FILE]
 
 Cases are those of benchmarks/models.py, in its folder. Feeds of other models are those of MODEL.npz beside
 the model or in its folder `ref` (as `in:NAME`). The error of a model is that of its worst floating-point output. Tiles
@@ -47,14 +47,25 @@ def feeds_of(path: Path) -> dict[str, Any]:
     raise SystemExit(f"{path}: no feeds beside it")
 
 
-def subjects(folder: Path | None, names: list[str], models: list[Path]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+def subjects(
+    folder: Path | None, names: list[str], tokens: int | None, models: list[Path]
+) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     """The name, file and feeds of every row."""
     by_name = {case.name: case for case in CASES}
     for case in (by_name[name] for name in names if folder is not None):
         assert folder is not None
-        yield case.name, case.onnx(folder), stored(case.feeds(folder), "in")
+        given = stored(case.feeds(folder), "in")
+        feeds = cut(given, tokens)
+        length = next(iter(feeds.values())).shape[1]
+        is_cut = any(feeds[n].shape != v.shape for n, v in given.items())
+        yield f"{case.name}, {length} tokens" if is_cut else case.name, case.onnx(folder), feeds
     for path in models:
         yield path.stem, path, feeds_of(path)
+
+
+def cut(feeds: dict[str, Any], tokens: int | None) -> dict[str, Any]:
+    """Feeds of so many tokens at most: whole models stay quick to emulate."""
+    return {n: v[:, :tokens] if v.ndim == 2 and v.dtype.kind == "i" else v for n, v in feeds.items()}
 
 
 def errors(path: Path, feeds: dict[str, Any]) -> dict[str, float]:
@@ -86,6 +97,7 @@ def sessions(path: Path) -> Iterator[tuple[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=[], help="a folder of benchmarks/models.py, then cases")
+    parser.add_argument("--tokens", type=int, help="cut the feeds of cases to so many tokens")
     parser.add_argument("--models", nargs="+", type=Path, default=[])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -103,7 +115,7 @@ def main() -> None:
         f"| --- |{' ---: |' * len(columns)}",
     ]
     print("\n".join(lines), flush=True)
-    for name, path, feeds in subjects(folder, given.cases[1:], given.models):
+    for name, path, feeds in subjects(folder, given.cases[1:], given.tokens, given.models):
         row = errors(path, feeds)
         cells = [f"{row[c]:.1e}" if c in row else "" for c in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
