@@ -27,8 +27,11 @@ assert pipelines.LEVELS, "importing the pipelines registers every pass"
 TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "float32": 2e-4, "float64": 1e-9}
 
 
-def parse(body: str, inputs: str, outputs: str) -> Graph:
-    model = from_text(f'<ir_version: 10, opset_import: ["" : 24]> g ({inputs}) => ({outputs}) {{ {body} }}')
+OPSETS = '"" : 24, "ai.onnx.ml" : 5, "ai.onnx.preview.training" : 1'
+
+
+def parse(body: str, inputs: str, outputs: str, opsets: str = OPSETS) -> Graph:
+    model = from_text(f"<ir_version: 10, opset_import: [{opsets}]> g ({inputs}) => ({outputs}) {{ {body} }}")
     normalize(model)
     manager.run(model.graph, ("InferShapes", "FoldConstants", "RemoveDeadCode"))
     return model.graph

@@ -3,6 +3,7 @@ import pytest
 
 from ops.peers import meaning, normal, same
 from sardonyx import dtypes, errors
+from sardonyx.ir.scalar import run_numpy, trace
 from sardonyx.ops import random, registry
 
 DRAWS = [
@@ -16,7 +17,7 @@ DRAWS = [
 
 @pytest.mark.parametrize(("name", "inputs", "attributes", "mean", "deviation"), DRAWS, ids=[d[0] for d in DRAWS])
 def test_law(name, inputs, attributes, mean, deviation):
-    got = meaning(name, *inputs, seed=1.0, **attributes)[0]
+    got = meaning(name, *inputs, seed=2.0, **attributes)[0]
     assert got.shape == (200, 100) and got.dtype == np.float32
     np.testing.assert_allclose([got.mean(), got.std()], [mean, deviation], atol=0.06)
 
@@ -65,3 +66,18 @@ def test_dropout():
     same(meaning("Dropout", x, np.array(0.0, np.float32), np.array(True), outputs=2), [x, np.ones(x.shape, bool)])
     with pytest.raises(errors.InvalidArgument, match="ratio"):
         meaning("Dropout", x, np.array(1.5, np.float32), np.array(True))
+
+
+@pytest.mark.parametrize(
+    ("counter", "seed", "words"),
+    [
+        (0, 0, (0xFF1DAE59, 0x6CD10DF2)),
+        (-1, 0xFFFFFFFF, (0x2C3F628B, 0xAB4FD7AD)),
+        (0x85A308D3243F6A88 - (1 << 64), 0x13198A2E, (0xDD7CE038, 0xF62A4C12)),
+    ],
+)
+def test_the_known_answers_of_philox(counter, seed, words):
+    for i, word in enumerate(words):
+        program = trace(lambda e, c, f, s, i=i: random._words(e, c, f, s)[i], (True,) * 3)
+        got = run_numpy(program, np.array([counter]), np.asarray(0), np.asarray(seed))
+        assert int(got[0]) == word

@@ -156,6 +156,10 @@ class Emitter:
         """``x`` in a fixed type, or in the type of another value."""
         return Expr("cast", (x,), to.type if isinstance(to, Expr) else to)
 
+    def bits(self, x: Expr, to: DType) -> Expr:
+        """The bits of ``x``, which is of a compute type, as a compute type of the same width."""
+        return Expr("bits", (x,), to)
+
 
 _PREDICATES = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf"))
 _LEAVES = frozenset(("arg", "int", "real"))
@@ -342,6 +346,9 @@ def _numpy_type(type: Type) -> np.dtype[Any]:
 
 def _numpy_call(step: Step, register: dict[int, int]) -> tuple[Callable[..., Any], list[int]]:
     args = [register[a] for a in step.args]
+    if step.op == "bits":
+        bits = _numpy_type(step.type)
+        return (lambda x: x.view(bits)), args
     if step.op != "cast":
         return _NUMPY[step.op], args
     if isinstance(step.type, int):

@@ -165,6 +165,13 @@ class Lowering:
             raise Refused(f"{what}: {size} is none of {', '.join(map(str, allowed))}")
         self.checks[Check(self.node, what, size, allowed)] = None
 
+    def require_shape(self, what: str, shape: Sequence[Known], wanted: Sequence[Known]) -> None:
+        """That sizes are others, one by one."""
+        if len(shape) != len(wanted):
+            raise Refused(f"{what}: there are {len(shape)} axes, not {len(wanted)}")
+        for size, other in zip(shape, wanted, strict=True):
+            self.require(what, size, other)
+
     def require_least(self, what: str, size: Known, least: int) -> None:
         if dims.at_least(size, least):
             return

@@ -15,10 +15,18 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model import save
 from sardonyx.model.types import from_proto, to_proto
-from sardonyx.ops import rules, rules_attention, rules_learned, rules_movement, rules_recurrent, rules_window
+from sardonyx.ops import (
+    rules,
+    rules_attention,
+    rules_learned,
+    rules_movement,
+    rules_recurrent,
+    rules_signal,
+    rules_window,
+)
 from sardonyx.ops.rules import RULES, Content
 
-FAMILIES = (rules_attention, rules_learned, rules_movement, rules_recurrent, rules_window)
+FAMILIES = (rules_attention, rules_learned, rules_movement, rules_recurrent, rules_signal, rules_window)
 """Importing them registers their rules."""
 
 MAX_DATA = 256

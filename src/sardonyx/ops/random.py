@@ -3,53 +3,145 @@
 A node's ``seed`` starts a stream of its own. Meanings keep no state: without ``generator`` a seeded node draws the
 beginning of its stream at every call. Whoever wants the stream to advance from run to run, as onnxruntime's does,
 keeps ``stream(seed)`` with the node and passes it as ``generator``. Nodes without a seed share one process-wide stream,
-which ``set_seed`` restarts. Streams are numpy's ``RandomState``, whose values ONNX's own cases of Dropout expect.
+which ``set_seed`` restarts.
+
+Number i of a stream is a function of the seed and i: Philox2x32 of ten rounds gives two words of 32 bits. That
+function, and what becomes of the words, is a scalar program, so every provider draws the same numbers.
+Dropout alone draws from numpy's ``RandomState``, whose values ONNX's own cases expect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
 
 from sardonyx import dtypes
+from sardonyx.dtypes import DType
 from sardonyx.errors import InvalidArgument
+from sardonyx.ir.scalar import Emitter, Expr, run_numpy, trace
 from sardonyx.ops.axes import Array, scalar, widen_floats
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.reduce import softmax
 from sardonyx.ops.registry import op
 
-_shared = RandomState()
+_MULTIPLIER, _WEYL, _LOW = 0xD256D193, 0x9E3779B9, 0xFFFFFFFF
+_ROUNDS = 10
+_U64 = dtypes.of_name("u64")
+
+
+class Stream:
+    """How far a sequence of numbers has been drawn. ``words`` are the seed and the number of the next draw."""
+
+    def __init__(self, seed: int) -> None:
+        self.words: Array = np.array([seed & _LOW, 0], np.int64)
+        self._lock = threading.Lock()
+
+    def restart(self, seed: int) -> None:
+        with self._lock:
+            self.words[:] = seed & _LOW, 0
+            self.__dict__.pop("legacy", None)
+
+    def take(self, count: int) -> tuple[int, int]:
+        """The seed, and the first of so many numbers that nobody else draws."""
+        with self._lock:
+            seed, first = self.words.tolist()
+            self.words[1] += count
+        return seed, first
+
+    @cached_property
+    def legacy(self) -> RandomState:
+        return RandomState(int(self.words[0]))
+
+
+_shared = Stream(int(np.random.SeedSequence().generate_state(1)[0]))
 
 
 def set_seed(seed: int) -> None:
     """Restart the stream of the nodes that have no seed."""
-    _shared.seed(int(seed) & 0xFFFFFFFF)
+    _shared.restart(int(seed))
 
 
-def stream(seed: float | None) -> RandomState:
+def stream(seed: float | None) -> Stream:
     """The stream of a node with this seed attribute."""
-    return _shared if seed is None or math.isnan(seed) else RandomState(int(seed) & 0xFFFFFFFF)
+    return _shared if seed is None or math.isnan(seed) else Stream(int(seed))
 
 
-def _type(dtype: int | None, like: Array | None = None) -> np.dtype[Any]:
+# Scalar programs over the number of an element, the number of the first draw, and the seed
+
+
+def _words(e: Emitter, index: Expr, first: Expr, seed: Expr) -> tuple[Expr, Expr]:
+    """Two words of 32 bits, as u64."""
+    counter, key = e.cast(index + first, _U64), e.cast(seed, _U64)
+    a, b = counter & _LOW, e.shr(counter, 32)
+    for _ in range(_ROUNDS):
+        wide = a * _MULTIPLIER
+        a, b = e.shr(wide, 32) ^ key ^ b, wide & _LOW
+        key = (key + _WEYL) & _LOW
+    return a, b
+
+
+def _top(e: Emitter, word: Expr, work: DType) -> Expr:
+    """The first 24 bits of a word."""
+    return e.cast(e.cast(e.shr(word, 8), dtypes.i32), work)
+
+
+def _unit(e: Emitter, words: tuple[Expr, Expr], work: DType) -> Expr:
+    """At least 0 and below 1: 24 bits, or 53 in f64."""
+    a, b = words
+    if work is dtypes.f32:
+        return _top(e, a, work) * 2.0**-24
+    return (e.cast(e.shr(a, 5), work) * 2.0**26 + e.cast(e.shr(b, 6), work)) * 2.0**-53
+
+
+def uniform(e: Emitter, index: Expr, first: Expr, seed: Expr, *, low: float, high: float, work: DType) -> Expr:
+    return _unit(e, _words(e, index, first, seed), work) * (high - low) + low
+
+
+def normal(e: Emitter, index: Expr, first: Expr, seed: Expr, *, mean: float, scale: float, work: DType) -> Expr:
+    """By Box and Muller, from one word for the distance and one for the angle."""
+    a, b = _words(e, index, first, seed)
+    distance = e.sqrt(e.log((_top(e, a, work) + 1) * 2.0**-24) * -2)
+    return distance * e.cos(_top(e, b, work) * (2 * math.pi * 2.0**-24)) * scale + mean
+
+
+def flag(e: Emitter, index: Expr, first: Expr, seed: Expr, p: Expr, *, work: DType, to: DType) -> Expr:
+    """1 with probability p, else 0."""
+    return e.cast(_unit(e, _words(e, index, first, seed), work) < e.cast(p, work), to)
+
+
+def gumbel(e: Emitter, index: Expr, first: Expr, seed: Expr, x: Expr) -> Expr:
+    """The class whose sum is the largest is drawn with its probability, of which x is the logarithm but for a shift."""
+    unit = (_top(e, _words(e, index, first, seed)[0], dtypes.f64) + 0.5) * 2.0**-24
+    return e.cast(x, dtypes.f64) - e.log(-e.log(unit))
+
+
+def work_of(dtype: DType) -> DType:
+    return dtypes.f64 if dtype is dtypes.f64 else dtypes.f32
+
+
+def _draw(
+    generator: Stream, shape: Sequence[int], fn: Callable[..., Expr], *operands: Array, **attributes: Any
+) -> Array:
+    if any(n < 0 for n in shape):
+        raise InvalidArgument("a random tensor of negative size", got=list(shape))
+    count = math.prod(shape)
+    check_elements(count, np.dtype(np.float64), "a random tensor")
+    seed, first = generator.take(count)
+    index = np.arange(count, dtype=np.int64).reshape(tuple(shape))
+    program = trace(fn, (True,) * (3 + len(operands)), **attributes)
+    return run_numpy(program, index, np.asarray(first), np.asarray(seed), *operands)
+
+
+def type_of(dtype: int | None, like: DType | None = None) -> DType:
     if dtype is not None:
-        return dtypes.of_onnx(dtype).numpy
+        return dtypes.of_onnx(dtype)
     assert like is not None
-    return like.dtype
-
-
-def _normal(rng: RandomState, shape: Sequence[int], dtype: np.dtype[Any], mean: float, scale: float) -> Array:
-    check_elements(math.prod(shape), np.dtype(np.float64), "a random tensor")
-    return (rng.standard_normal(tuple(shape)) * scale + mean).astype(dtype)
-
-
-def _uniform(rng: RandomState, shape: Sequence[int], dtype: np.dtype[Any], low: float, high: float) -> Array:
-    check_elements(math.prod(shape), np.dtype(np.float64), "a random tensor")
-    return (rng.random_sample(tuple(shape)) * (high - low) + low).astype(dtype)
+    return like
 
 
 @op("RandomNormal", pure=False)
@@ -60,9 +152,11 @@ def random_normal(
     mean: float = 0.0,
     scale: float = 1.0,
     seed: float | None = None,
-    generator: RandomState | None = None,
+    generator: Stream | None = None,
 ) -> Array:
-    return _normal(generator or stream(seed), shape, _type(dtype), mean, scale)
+    target = type_of(dtype)
+    found = _draw(generator or stream(seed), shape, normal, mean=mean, scale=scale, work=work_of(target))
+    return found.astype(target.numpy)
 
 
 @op("RandomNormalLike", pure=False)
@@ -73,9 +167,10 @@ def random_normal_like(
     mean: float = 0.0,
     scale: float = 1.0,
     seed: float | None = None,
-    generator: RandomState | None = None,
+    generator: Stream | None = None,
 ) -> Array:
-    return _normal(generator or stream(seed), x.shape, _type(dtype, x), mean, scale)
+    target = type_of(dtype, dtypes.of_numpy(x.dtype))
+    return random_normal(shape=x.shape, dtype=target.onnx, mean=mean, scale=scale, generator=generator or stream(seed))
 
 
 @op("RandomUniform", pure=False)
@@ -86,9 +181,11 @@ def random_uniform(
     low: float = 0.0,
     high: float = 1.0,
     seed: float | None = None,
-    generator: RandomState | None = None,
+    generator: Stream | None = None,
 ) -> Array:
-    return _uniform(generator or stream(seed), shape, _type(dtype), low, high)
+    target = type_of(dtype)
+    found = _draw(generator or stream(seed), shape, uniform, low=low, high=high, work=work_of(target))
+    return found.astype(target.numpy)
 
 
 @op("RandomUniformLike", pure=False)
@@ -99,18 +196,20 @@ def random_uniform_like(
     low: float = 0.0,
     high: float = 1.0,
     seed: float | None = None,
-    generator: RandomState | None = None,
+    generator: Stream | None = None,
 ) -> Array:
-    return _uniform(generator or stream(seed), x.shape, _type(dtype, x), low, high)
+    target = type_of(dtype, dtypes.of_numpy(x.dtype))
+    return random_uniform(shape=x.shape, dtype=target.onnx, low=low, high=high, generator=generator or stream(seed))
 
 
 @op("Bernoulli", pure=False)
 def bernoulli(
-    x: Array, *, dtype: int | None = None, seed: float | None = None, generator: RandomState | None = None
+    x: Array, *, dtype: int | None = None, seed: float | None = None, generator: Stream | None = None
 ) -> Array:
     """1 with probability x, else 0."""
-    draw = (generator or stream(seed)).random_sample(x.shape)
-    return np.asarray(draw < widen_floats(x)).astype(_type(dtype, x))
+    source = dtypes.of_numpy(x.dtype)
+    work, to = work_of(source), type_of(dtype, source)
+    return _draw(generator or stream(seed), x.shape, flag, x, work=work, to=to).astype(to.numpy)
 
 
 @op("Multinomial", pure=False)
@@ -120,17 +219,14 @@ def multinomial(
     dtype: int = 6,
     sample_size: int = 1,
     seed: float | None = None,
-    generator: RandomState | None = None,
+    generator: Stream | None = None,
 ) -> Array:
     """Classes drawn by unnormalized log-probabilities, ``sample_size`` for each row."""
     if x.ndim != 2 or x.shape[1] == 0 or sample_size < 1:
         raise InvalidArgument("Multinomial needs [batch, classes] and samples", got=f"{list(x.shape)}, {sample_size}")
-    check_elements(x.shape[0] * sample_size, np.dtype(np.float64), "the result of Multinomial")
-    bounds = np.cumsum(softmax(x.astype(np.float64)), axis=1)
-    draws = (generator or stream(seed)).random_sample((x.shape[0], sample_size)) * bounds[:, -1:]
-    picks = [np.searchsorted(b, d, side="right") for b, d in zip(bounds, draws, strict=True)]
-    classes: Array = np.array(picks, np.int64).reshape(draws.shape)
-    return classes.astype(_type(dtype))
+    scores = _draw(generator or stream(seed), (x.shape[0], sample_size, x.shape[1]), gumbel, x[:, None])
+    classes: Array = np.argmax(scores, axis=2)
+    return classes.astype(type_of(dtype).numpy)
 
 
 @op("Dropout", pure=False)
@@ -140,7 +236,7 @@ def dropout(
     training_mode: Array | None = None,
     *,
     seed: float | None = None,
-    generator: RandomState | None = None,
+    generator: Stream | None = None,
     outputs: int = 1,
 ) -> tuple[Array, ...]:
     """The input itself, unless in training: then elements are dropped with probability ``ratio``, the rest scaled."""
@@ -149,5 +245,5 @@ def dropout(
         return (x, np.ones(x.shape, bool)) if outputs > 1 else (x,)
     if not 0 <= drop < 1:
         raise InvalidArgument("Dropout: ratio out of range", expected="[0, 1)", got=drop)
-    mask = (generator or stream(seed)).random_sample(x.shape) >= drop
+    mask = (generator or stream(seed)).legacy.random_sample(x.shape) >= drop
     return (widen_floats(x) * mask / (1 - drop)).astype(x.dtype), mask

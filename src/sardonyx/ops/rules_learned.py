@@ -14,3 +14,8 @@ def forest(node: Node, content: Content) -> Result:
     """One score for each row and target; a vector is one row."""
     shape, dtype = shaped(node), tensor(node).dtype if node.op_type == "TreeEnsemble" else dtypes.f32
     return [TensorType(dtype, (shape[0] if len(shape) == 2 else 1, node.attrs.get("n_targets", 1)))]
+
+
+@rule("Binarizer", "Imputer", domain=ML)
+def _same(node: Node, content: Content) -> Result:
+    return [tensor(node)]

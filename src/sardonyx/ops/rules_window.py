@@ -110,15 +110,3 @@ def _times(d: Dim, factor: float) -> Dim:
     """The whole part of a dimension times a factor, where f32 computes it without rounding."""
     top, bottom = factor.as_integer_ratio()
     return dims.floordiv(dims.mul(d, top), bottom) if bottom <= _SHORT and top < _SHORT * bottom else None
-
-
-@rule("STFT")
-def _stft(node: Node, content: Content) -> Result:
-    x, step, length = shaped(node), elements(node, 1, content), elements(node, 3, content)
-    window = node.input(2)
-    if len(x) == 3 and x[2] != 1:
-        raise Undecided
-    size: Dim = length[0] if length else x[1] if window is None else window.shape[0] if window.shape else None
-    frames = dims.add(dims.floordiv(dims.sub(x[1], size), step[0] if step else None), 1)
-    bins = dims.add(dims.floordiv(size, 2), 1) if node.attrs.get("onesided", 1) else size
-    return [like(tensor(node), (x[0], frames, bins, 2))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sardonyx.ir.graph import Graph
-from sardonyx.optimize import branches, cleanup, fold, fold_shapes, manager, noop, shapes
+from sardonyx.optimize import branches, cleanup, flex_attention, fold, fold_shapes, manager, noop, shapes
 from sardonyx.optimize.fusions import (
     activation,
     arithmetic,
@@ -43,6 +43,7 @@ SHAPES = (
     "FoldLoopInvariants",
     "FoldConstants",
     "InlineBranches",
+    "ExpandFlexAttention",
     "FoldShapes",
     "FoldConstants",
     "InferShapes",
@@ -269,6 +270,7 @@ _MODULES = (
     attention,
     attention_parts,
     branches,
+    flex_attention,
     casts,
     cleanup,
     conv,

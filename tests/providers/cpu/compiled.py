@@ -13,7 +13,7 @@ from sardonyx.providers.cpu.constants import content
 from sardonyx.providers.cpu.families import steps_of
 from sardonyx.providers.cpu.isa import Isa, named
 from sardonyx.providers.cpu.steps import Target
-from tests.lower.agree import lowered, parse
+from tests.lower.agree import OPSETS, lowered, parse
 from tests.providers.cpu.running import Array, Memory
 
 
@@ -30,10 +30,19 @@ class _Arrays(Memory):
 class Compiled:
     """A graph as steps for one chip."""
 
-    def __init__(self, body: str, inputs: str, outputs: str, cpu: str | None = None, *, isa: Isa | None = None) -> None:
+    def __init__(
+        self,
+        body: str,
+        inputs: str,
+        outputs: str,
+        cpu: str | None = None,
+        *,
+        isa: Isa | None = None,
+        opsets: str = OPSETS,
+    ) -> None:
         """For a chip by name, the host's by default, or for an instruction set."""
         self.isa = isa or named(cpu)
-        self.lowered: Lowered = lowered(parse(body, inputs, outputs))
+        self.lowered: Lowered = lowered(parse(body, inputs, outputs, opsets))
         target = Target(self.isa)
         self.steps = [step for group in self.lowered.groups for step in steps_of(group, target)]
 

@@ -12,9 +12,11 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
     Resample      an image read between its elements: short weighted sums along axes, likewise
     Sample        an image read at places that data name, likewise
     Regions       cells of parts of images that data name, likewise
+    LinearAttention   a state that tokens write and read in order
     Gather        rows picked by an index tensor
     Forest        weights of the leaves that rows reach in decision trees
     Fill          numbers that follow from the shapes alone
+    Draw          a place in a stream of random numbers
 
 A new kind of group is a class here, its meaning in numpy in ``lower.interpret``, and for each provider an entry in its
 table of families.
@@ -23,12 +25,14 @@ table of families.
 from sardonyx.lower.groups.attention import Attention
 from sardonyx.lower.groups.base import Group, Storage, View
 from sardonyx.lower.groups.contraction import Contraction
+from sardonyx.lower.groups.draw import Draw
 from sardonyx.lower.groups.expression import Apply, Count, Expression, Reduce
 from sardonyx.lower.groups.fill import Fill
 from sardonyx.lower.groups.finished import Finished
 from sardonyx.lower.groups.forest import Forest
 from sardonyx.lower.groups.gather import Gather
 from sardonyx.lower.groups.image import Convolution, Pool, Window
+from sardonyx.lower.groups.linear_attention import LinearAttention
 from sardonyx.lower.groups.loop import Loop
 from sardonyx.lower.groups.recurrence import Recurrence, Stage
 from sardonyx.lower.groups.regions import Regions
@@ -41,12 +45,14 @@ __all__ = [
     "Contraction",
     "Convolution",
     "Count",
+    "Draw",
     "Expression",
     "Fill",
     "Finished",
     "Forest",
     "Gather",
     "Group",
+    "LinearAttention",
     "Loop",
     "Phases",
     "Pool",

@@ -12,11 +12,13 @@ from sardonyx.lower.build import Lowered
 from sardonyx.lower.interpret import (
     attention,
     contraction,
+    draw,
     expression,
     fill,
     forest,
     gather,
     image,
+    linear_attention,
     recurrence,
     regions,
     resample,
@@ -24,8 +26,21 @@ from sardonyx.lower.interpret import (
 )
 from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory
 
-FAMILIES = (attention, contraction, expression, fill, forest, gather, image, recurrence, regions, resample, sample)
-
+FAMILIES = (
+    attention,
+    contraction,
+    draw,
+    expression,
+    fill,
+    forest,
+    gather,
+    image,
+    linear_attention,
+    recurrence,
+    regions,
+    resample,
+    sample,
+)
 """Importing them registers their meanings."""
 
 

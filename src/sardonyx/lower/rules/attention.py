@@ -7,12 +7,15 @@ import math
 from sardonyx import dtypes
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
-from sardonyx.ir.scalar import Emitter, Expr, trace
+from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.body import Body, work_type
 from sardonyx.lower.groups import Attention, Gather, View
 from sardonyx.lower.lowering import Lowering, rule
-from sardonyx.lower.rules.pointwise import as_type
+from sardonyx.lower.rules.attention_mask import is_positional
+from sardonyx.lower.rules.attention_mask import plain as plain_mask
+from sardonyx.lower.rules.attention_mask import whole as whole_mask
+from sardonyx.lower.rules.attention_scores import written_out
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.sizes import Refused, add, sub
 
@@ -34,16 +37,8 @@ def _alive(node: Node, i: int) -> Value | None:
 @rule("Attention")
 def attention(low: Lowering, node: Node) -> None:
     attrs = node.attrs
-    if node.input(6) is not None or max(attrs.get("left_window_size", -1), attrs.get("right_window_size", -1)) >= 0:
-        raise Refused("Attention with windows or counts of valid keys is not compiled")
-    if _alive(node, 3) is not None:
-        raise Refused("Attention whose scores are an output is not compiled")
-    if attrs.get("softmax_precision") == dtypes.f64.onnx:
-        raise Refused("Attention with a softmax in f64 is not compiled")
     q = heads_first(low.view(low.input(0)), attrs.get("q_num_heads"))
     k, v = (heads_first(low.view(low.input(i)), attrs.get("kv_num_heads")) for i in (1, 2))
-    if q.dtype is dtypes.f64 or not q.dtype is k.dtype is v.dtype:
-        raise Refused("Attention in f64, or of several types, is not compiled")
     (batch, heads, rows, width), keys = q.shape, k.shape[2]
     if not isinstance(heads, int) or not isinstance(k.shape[1], int) or not k.shape[1] or heads % k.shape[1]:
         raise Refused("query heads are no known multiple of key heads")
@@ -54,6 +49,8 @@ def attention(low: Lowering, node: Node) -> None:
         low.require(fit, size, whole)
     past: Known = 0
     if node.input(4) is not None:
+        if node.input(6) is not None:
+            raise Refused("nonpad_kv_seqlen cannot be combined with a past")
         old = low.view(low.input(4)), low.view(low.input(5))
         for before, new in zip(old, (k, v), strict=True):
             for axis in (0, 1, 3):
@@ -66,15 +63,23 @@ def attention(low: Lowering, node: Node) -> None:
         for i, new in ((1, k), (2, v)):
             if (value := _alive(node, i)) is not None:
                 low.alias(value, new)
-    mask = None if node.input(3) is None else _mask(low, low.view(low.input(3)), (batch, heads, rows, keys))
-    scale = attrs.get("scale")
-    low.groups.append(
-        Attention(
-            (node,), q, k, v, mask, heads_first(low.make(node.outputs[0]), heads),
-            1 / math.sqrt(width or 1) if scale is None else scale,
-            bool(attrs.get("is_causal", 0)), attrs.get("softcap", 0.0), past,
-        )
+    scale = 1 / math.sqrt(width or 1) if attrs.get("scale") is None else attrs["scale"]
+    shape, work = (batch, heads, rows, keys), work_type(q.dtype, k.dtype, v.dtype)
+    out, causal = heads_first(low.make(node.outputs[0]), heads), bool(attrs.get("is_causal", 0))
+    is_written_out = (
+        _alive(node, 3) is not None or work is dtypes.f64 or attrs.get("softmax_precision") == dtypes.f64.onnx
+        or not q.dtype is k.dtype is v.dtype
     )  # fmt: skip
+    if is_positional(node) or (is_written_out and (causal or node.input(3) is not None)):
+        mask: View | None = whole_mask(low, node, shape, past, work)
+        causal = False
+    else:
+        mask = plain_mask(low, node, shape, work)
+    if is_written_out:
+        written_out(low, node, q, k, v, mask, scale, out, _alive(node, 3))
+        return
+    softcap = attrs.get("softcap", 0.0)
+    low.groups.append(Attention((node,), q, k, v, mask, out, scale, causal, softcap, past))
 
 
 def _appended(low: Lowering, old: View, new: View, keys: Known, value: Value | None) -> View:
@@ -86,18 +91,6 @@ def _appended(low: Lowering, old: View, new: View, keys: Known, value: Value | N
         target = views.window(whole, 2, start, part.shape[2])
         low.copy(View(part.storage, target.shape, part.strides, part.offset), target)
     return whole
-
-
-def _mask(low: Lowering, mask: View, shape: tuple[Known, ...]) -> View:
-    """Over all scores; a mask over fewer keys would hide those it lacks."""
-    if not mask.shape or mask.shape[-1] != shape[-1]:
-        raise Refused("a mask that is not known to cover all keys is not compiled")
-    if mask.dtype not in (dtypes.bool_, dtypes.f32):
-        wide, body = low.temporary(dtypes.f32, mask.shape), Body()
-        program = trace(as_type, (True,), source=mask.dtype, to=dtypes.f32)
-        low.loop(mask.shape, body, [(body.apply(program, body.operand(mask), dtype=dtypes.f32), wide)])
-        mask = wide
-    return low.fit(mask, shape)
 
 
 def _first(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:

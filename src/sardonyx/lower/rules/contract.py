@@ -9,7 +9,7 @@ from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle, work_type
 from sardonyx.lower.groups import Contraction, View
 from sardonyx.lower.lowering import Lowering, rule
-from sardonyx.lower.rules.reduce import apply, times
+from sardonyx.lower.rules.reduce import apply, plus, times
 from sardonyx.lower.sizes import Refused
 
 
@@ -29,11 +29,22 @@ def matmul(low: Lowering, node: Node) -> None:
         body = Body([work_type(out.dtype)])
         contraction(low, a, b, body, ~0, out)
         return
-    body = Body()
-    rows = views.inserted(views.permuted(a, range(len(a.shape))), len(a.shape) - 1, n)
-    columns = views.inserted(views.permuted(b, (*range(len(batch)), len(batch) + 1, len(batch))), len(batch), m)
-    pairs = apply(body, times, body.operand(rows), body.operand(columns), dtype=out.dtype)
-    low.loop((*batch, m, n, k), body, [(body.reduce("sum", pairs, out.dtype), out)], reduced=1)
+    _integers(low, a, b, None, out)
+
+
+def _integers(low: Lowering, a: View, b: View, c: View | None, out: View) -> None:
+    """Sums that wrap, of which c may be a part: a loop over all pairs."""
+    body, lead, (m, n), k = Body(), len(out.shape) - 2, out.shape[-2:], a.shape[-1]
+    rows = views.inserted(a, lead + 1, n)
+    columns = views.inserted(views.permuted(b, (*range(lead), lead + 1, lead)), lead, m)
+    total = body.reduce(
+        "sum", apply(body, times, body.operand(rows), body.operand(columns), dtype=out.dtype), out.dtype
+    )
+    if c is not None:
+        total = apply(
+            body, plus, total, body.operand(views.inserted(low.fit(c, out.shape), lead + 2, k)), dtype=out.dtype
+        )
+    low.loop((*out.shape[:-2], m, n, k), body, [(total, out)], reduced=1)
 
 
 def contraction(low: Lowering, a: View, b: View, body: Body, result: Handle, out: View) -> None:
@@ -61,14 +72,18 @@ def _shifted(e: Emitter, x: Expr, c: Expr, *, alpha: float, beta: float) -> Expr
 def gemm(low: Lowering, node: Node) -> None:
     a, b, out = low.view(low.input(0)), low.view(low.input(1)), low.make(node.output)
     alpha, beta = node.attrs.get("alpha", 1.0), node.attrs.get("beta", 1.0)
-    if not out.dtype.is_float:
-        raise Refused("Gemm of integers is not compiled")
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise Refused("Gemm: A and B must be matrices")
     a = views.permuted(a, (1, 0)) if node.attrs.get("transA", 0) else a
     b = views.permuted(b, (1, 0)) if node.attrs.get("transB", 0) else b
     low.require("Gemm: the shapes of the operands do not fit", b.shape[0], a.shape[1])
-    body, c = Body([work_type(out.dtype)]), node.input(2)
+    c = node.input(2)
+    if not out.dtype.is_float:
+        if alpha != 1 or beta not in (0, 1):
+            raise Refused("Gemm of integers with real factors is not compiled")
+        _integers(low, a, b, None if c is None or not beta else low.view(c), out)
+        return
+    body = Body([work_type(out.dtype)])
     result: Handle = ~0
     if c is not None and beta != 0:
         operand = body.operand(low.fit(low.view(c), out.shape))

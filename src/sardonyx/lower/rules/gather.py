@@ -29,7 +29,8 @@ def gather(low: Lowering, node: Node) -> None:
     low.groups.append(Gather((node,), data, low.view(indices), axis, low.make(node.output)))
 
 
-_OUTSIDE = 1 << 62
+OUTSIDE = 1 << 62
+"""An index that no axis has."""
 
 
 def _flat(e: Emitter, *operands: Expr) -> Expr:
@@ -43,7 +44,7 @@ def _flat(e: Emitter, *operands: Expr) -> Expr:
         flat = index if flat is None else flat * size + index
         inside = fits if inside is None else inside & fits
     assert flat is not None and inside is not None
-    return e.where(inside, flat, _OUTSIDE)
+    return e.where(inside, flat, OUTSIDE)
 
 
 @rule("GatherND")

@@ -7,6 +7,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, Program, trace
 from sardonyx.lower.body import Body
+from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops import registry
@@ -75,6 +76,14 @@ def as_type(e: Emitter, x: Expr, *, source: DType, to: DType) -> Expr:
     return e.cast(x, to)
 
 
+def converted(low: Lowering, source: View, target: View) -> None:
+    """A copy in another type."""
+    body = Body()
+    program = trace(as_type, (True,), source=source.dtype, to=target.dtype)
+    value = body.operand(low.fit(source, target.shape))
+    low.loop(target.shape, body, [(body.apply(program, value, dtype=target.dtype), target)])
+
+
 @rule("Cast", "CastLike")
 def cast(low: Lowering, node: Node) -> None:
     source, to = low.dtype(low.input(0)), low.dtype(node.output)
@@ -82,3 +91,18 @@ def cast(low: Lowering, node: Node) -> None:
         low.alias(node.output, low.view(low.input(0)))
     else:
         apply(low, node, trace(as_type, (True,), source=source, to=to))
+
+
+def _as_bits(e: Emitter, x: Expr, *, to: DType) -> Expr:
+    return e.bits(x, to)
+
+
+@rule("BitCast")
+def bit_cast(low: Lowering, node: Node) -> None:
+    """Of types whose registers hold every pattern of bits; one that is widened would lose signals of NaN."""
+    source, to = low.dtype(low.input(0)), low.dtype(node.output)
+    if source.bits != to.bits:
+        raise Refused("BitCast: the widths differ")
+    if any(t is dtypes.bool_ or (t.is_float and t.bits < 32) for t in (source, to)):
+        raise Refused(f"BitCast from {source} to {to} is not compiled")
+    apply(low, node, trace(_as_bits, (True,), to=to))

@@ -100,11 +100,11 @@ def _log_sum(body: Body, x: Handle, work: DType, out: DType) -> Handle:
     return apply(body, Emitter.log, body.reduce("sum", x, work), dtype=out)
 
 
-def _finite_or_zero(e: Emitter, x: Expr) -> Expr:
+def finite_or_zero(e: Emitter, x: Expr) -> Expr:
     return e.where(e.abs(x) < INFINITY, x, 0)
 
 
-def _exp_minus(e: Emitter, x: Expr, y: Expr) -> Expr:
+def exp_minus(e: Emitter, x: Expr, y: Expr) -> Expr:
     return e.exp(x - y)
 
 
@@ -113,8 +113,8 @@ def _log_plus(e: Emitter, x: Expr, y: Expr) -> Expr:
 
 
 def _log_sum_exp(body: Body, x: Handle, work: DType, out: DType) -> Handle:
-    shift = apply(body, _finite_or_zero, body.reduce("max", x, work), dtype=work)
-    total = body.reduce("sum", apply(body, _exp_minus, x, shift, dtype=work), work)
+    shift = apply(body, finite_or_zero, body.reduce("max", x, work), dtype=work)
+    total = body.reduce("sum", apply(body, exp_minus, x, shift, dtype=work), work)
     return apply(body, _log_plus, total, shift, dtype=out)
 
 

@@ -74,6 +74,8 @@ _LEAVES = frozenset(("arg", "int", "real"))
 def _apply(k: Kernel, step: Step, operands: list[Value], dtype: DType) -> Val:
     if step.op == "cast":
         return cast(k, _vector(k, operands[0], dtype), dtype)
+    if step.op == "bits":
+        return k.bitcast(_vector(k, operands[0], dtype), dtype)
     if step.op == "where":
         condition = operands.pop(0)
         assert isinstance(condition, Val)
@@ -233,6 +235,7 @@ _OPERATIONS: dict[str, Callable[..., Val]] = {
     "copy": lambda k, x: x,
     **{name: _function(name) for name in _FUNCTIONS},
     "cast": cast,
+    "bits": Kernel.bitcast,
     "where": Kernel.select,
     "pow": power,
 }

@@ -1,0 +1,36 @@
+"""A state of key-value products that tokens write and read in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sardonyx.lower.groups.base import Group, View
+
+
+@dataclass(frozen=True)
+class LinearAttention(Group):
+    """Token by token: S = fade * S + k w^T and out = scale * q S, where w is v, or with ``rate`` rate * (v - k S).
+
+    ``q``, ``out``: (batch, heads, tokens, width); ``k``, ``v``: (batch, key heads, tokens, width), each key head
+    serving ``heads / key heads`` neighbouring heads; ``fade``: axes of ``k``; ``rate``: (batch, key heads, tokens);
+    ``past``, ``present``: (batch, key heads, width of a key, width of a value). Without ``past`` S begins with zeros;
+    ``k S`` is of the faded state. The last axes of all but ``fade`` and ``rate`` have neighbours. S is in f32.
+    """
+
+    q: View
+    k: View
+    v: View
+    fade: View | None
+    rate: View | None
+    past: View | None
+    out: View
+    present: View
+    scale: float
+
+    @property
+    def reads(self) -> tuple[View, ...]:
+        return (self.q, self.k, self.v, *(v for v in (self.fade, self.rate, self.past) if v is not None))
+
+    @property
+    def writes(self) -> tuple[View, ...]:
+        return self.out, self.present

@@ -1,0 +1,86 @@
+"""Attention with its scores in memory: for models that want to see them, and in f64."""
+
+from __future__ import annotations
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.groups import View
+from sardonyx.lower.lowering import Lowering
+from sardonyx.lower.rules.contract import contraction
+from sardonyx.lower.rules.pointwise import as_type, converted
+from sardonyx.lower.rules.reduce import Rows, apply, exp_minus, finite_or_zero, plus
+from sardonyx.lower.sizes import Refused
+
+
+def _scaled(e: Emitter, x: Expr, *, scale: float) -> Expr:
+    return x * scale
+
+
+def _capped(e: Emitter, x: Expr, *, cap: float) -> Expr:
+    return e.tanh(x / cap) * cap
+
+
+def _over(e: Emitter, x: Expr, total: Expr) -> Expr:
+    """A row that sees nothing gives zeros."""
+    return x / e.where(e.eq(total, 0), 1, total)
+
+
+def written_out(
+    low: Lowering, node: Node, q: View, k: View, v: View, bias: View | None, scale: float, out: View,
+    seen: Value | None,
+) -> None:  # fmt: skip
+    """Scores, softmax and values one after the other; ``seen`` is given the scores of the stage the node names."""
+    work, mode = work_type(q.dtype, k.dtype, v.dtype), node.attrs.get("qk_matmul_output_mode", 0)
+    soft = dtypes.f64 if node.attrs.get("softmax_precision") == dtypes.f64.onnx else work
+    if mode not in range(4):
+        raise Refused(f"qk_matmul_output_mode {mode} is not known")
+    if len({t is dtypes.f64 for t in (q.dtype, k.dtype, v.dtype)}) > 1:
+        raise Refused("Attention of f64 and narrower types is not compiled")
+    batch, heads, rows, _ = q.shape
+    key_heads, keys = k.shape[1:3]
+    assert isinstance(heads, int) and isinstance(key_heads, int)
+    split = (key_heads, heads // key_heads)
+    scores = low.temporary(work, (batch, heads, rows, keys))
+    _product(low, views.split(q, 1, split), views.permuted(k, (0, 1, 3, 2)), views.split(scores, 1, split), work, scale)
+
+    table = Rows(low, scores, [3])
+    body, stores = table.body, list[tuple[int, View]]()
+    value = body.operand(table.x)
+    stages = [value]
+    if cap := node.attrs.get("softcap", 0.0):
+        value = apply(body, _capped, value, dtype=work, cap=cap)
+    stages.append(value)
+    if bias is not None:
+        value = apply(body, plus, value, table.operand(bias), dtype=work)
+    stages.append(value)
+    if soft is not work:
+        value = apply(body, as_type, value, dtype=soft, source=work, to=soft)
+    top = apply(body, finite_or_zero, body.reduce("max", value, soft), dtype=soft)
+    raised = apply(body, exp_minus, value, top, dtype=soft)
+    stages.append(apply(body, _over, raised, body.reduce("sum", raised, soft), dtype=soft))
+    weights = low.temporary(soft, scores.shape)
+    stores.append((stages[3], table.full(weights)))
+    shown = None if seen is None else low.make(seen)
+    if shown is not None and mode in (1, 2) and stages[mode] != stages[0]:
+        shown_in = apply(body, as_type, stages[mode], dtype=shown.dtype, source=work, to=shown.dtype)
+        stores.append((shown_in, table.full(shown)))
+    table.store(*stores)
+    if shown is not None and (mode == 3 or stages[mode] == stages[0]):
+        converted(low, weights if mode == 3 else scores, shown)
+    if soft is not work:
+        narrow = low.temporary(work, weights.shape)
+        converted(low, weights, narrow)
+        weights = narrow
+    _product(low, views.split(weights, 1, split), v, views.split(out, 1, split), work, 1.0)
+
+
+def _product(low: Lowering, a: View, b: View, out: View, work: DType, scale: float) -> None:
+    """Heads that share a key head meet the same ``b``."""
+    body = Body([work])
+    result = ~0 if scale == 1 else apply(body, _scaled, ~0, dtype=out.dtype, scale=scale)
+    b = low.fit(views.inserted(b, 2), (*out.shape[:3], *b.shape[2:]))
+    contraction(low, a, b, body, result, out)

@@ -1,0 +1,80 @@
+"""Features of ai.onnx.ml that are loops and products."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.body import Body
+from sardonyx.lower.groups import Gather, View
+from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.rules.gather import OUTSIDE
+from sardonyx.lower.rules.reduce import apply
+from sardonyx.lower.sizes import Refused
+from sardonyx.ops.ml_scores import ML
+
+
+def _list(low: Lowering, node: Node, name: str, dtype: DType) -> View:
+    """The numbers of an attribute."""
+    return low.constant(Tensor.of(np.array(node.attrs.get(name, ()), dtype.numpy)))
+
+
+def _per_feature(low: Lowering, numbers: View, x: View) -> View:
+    """One number for all columns, or one for each."""
+    if not x.shape:
+        raise Refused("features need an axis")
+    if numbers.shape != (1,):
+        low.require("one number for each feature", numbers.shape[0], x.shape[-1])
+    return low.fit(numbers, x.shape)
+
+
+def _above(e: Emitter, x: Expr, *, threshold: float, to: DType) -> Expr:
+    return e.cast(x > threshold, to)
+
+
+@rule("Binarizer", domain=ML)
+def binarizer(low: Lowering, node: Node) -> None:
+    x, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    threshold = node.attrs.get("threshold", 0.0)
+    if not x.dtype.is_float:
+        threshold = int(threshold)
+    value = apply(body, _above, body.operand(x), dtype=out.dtype, threshold=threshold, to=out.dtype)
+    low.loop(x.shape, body, [(value, out)])
+
+
+def _imputed(e: Emitter, x: Expr, value: Expr, *, missing: float) -> Expr:
+    return e.where(e.isnan(x) if missing != missing else e.eq(x, missing), value, x)
+
+
+@rule("Imputer", domain=ML)
+def imputer(low: Lowering, node: Node) -> None:
+    x, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    kind = "float" if x.dtype.is_float else "int64"
+    missing = node.attrs.get(f"replaced_value_{kind}", 0.0 if x.dtype.is_float else 0)
+    values = _per_feature(low, _list(low, node, f"imputed_value_{kind}s", x.dtype), x)
+    value = apply(body, _imputed, body.operand(x), body.operand(values), dtype=out.dtype, missing=missing)
+    low.loop(x.shape, body, [(value, out)])
+
+
+def _not_negative(e: Emitter, index: Expr) -> Expr:
+    index = e.cast(index, dtypes.i64)
+    return e.where(index < 0, OUTSIDE, index)
+
+
+@rule("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(low: Lowering, node: Node) -> None:
+    x, picks, out = low.view(low.input(0)), low.view(low.input(1)), low.make(node.output)
+    if not x.shape:
+        raise Refused("features need an axis")
+    x = views.inserted(x, 0) if len(x.shape) == 1 else x
+    count: Known = out.shape[-1]
+    picks = low.reshaped(picks, (count,))
+    index, body = low.temporary(dtypes.i64, (count,)), Body()
+    low.loop((count,), body, [(apply(body, _not_negative, body.operand(picks), dtype=dtypes.i64), index)])
+    low.groups.append(Gather((node,), x, index, len(x.shape) - 1, out))
