@@ -27,7 +27,7 @@ assert pipelines.LEVELS, "importing the pipelines registers every pass"
 TOLERANCE = {"float16": 2e-2, "bfloat16": 6e-2, "float32": 2e-4, "float64": 1e-9}
 
 
-OPSETS = '"" : 24, "ai.onnx.ml" : 5, "ai.onnx.preview.training" : 1'
+OPSETS = '"" : 26, "ai.onnx.ml" : 5, "ai.onnx.preview.training" : 1'
 
 
 def parse(body: str, inputs: str, outputs: str, opsets: str = OPSETS) -> Graph:

@@ -100,8 +100,8 @@ REFUSED = {
     "bias": ("y = Conv(x, k, b)", "float[1,4,9,9] x, float[6,4,3,3] k, float[5] b", "float[1,6,7,7] y", "bias"),
     "window": ("y = MaxPool<kernel_shape = [9, 9]>(x)", "float[1,4,5,5] x", "float[1,4,p,q] y", "is less than 0"),
     "places": (
-        "y, i = MaxPool<kernel_shape = [2, 2]>(x)", "float[1,4,5,5] x", "float[1,4,4,4] y, int64[1,4,4,4] i",
-        "where the largest",
+        "y, i = MaxPool<kernel_shape = [6, 6]>(x)", "float[1,4,9,9] x", "float[1,4,4,4] y, int64[1,4,4,4] i",
+        "taps",
     ),
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Node, Value
@@ -11,10 +11,10 @@ from sardonyx.lower import rules, views
 from sardonyx.lower.facts import Learned, is_name
 from sardonyx.lower.fuse import fuse
 from sardonyx.lower.groups import Group, View
-from sardonyx.lower.lowering import RULES, Check, Lowering
+from sardonyx.lower.lowering import RULES, Check, Counted, Lowering
 from sardonyx.lower.rules.pointwise import pointwise
 from sardonyx.lower.simplify import simplify
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Later, Refused
 from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
 
@@ -36,13 +36,15 @@ class Lowered:
     """What must hold of sizes; look at it whenever they change."""
     sizes: dict[str, tuple[int, int]]
     """Where the size of each name is read: an input, and an axis of it."""
+    counted: dict[int, Counted] = field(default_factory=dict)
+    """The outputs, by number, whose size a run finds out."""
 
 
 def lower(part: Part, learned: Learned | None = None, states: Sequence[State] = ()) -> Lowered:
     """Groups for all nodes of a part; every one of them must be claimed.
 
-    Raises ``Refused`` where sizes that the part works with cannot be told from its inputs, or where a state is not
-    appended to.
+    Raises ``Later`` where sizes that the part works with cannot be told from its inputs, and ``Refused`` where a state
+    is not appended to.
     """
     if learned is None:
         graph = part.nodes[0].graph
@@ -52,7 +54,7 @@ def lower(part: Part, learned: Learned | None = None, states: Sequence[State] = 
     if _unknown(lowered):
         lowered = _lower(part, learned.within(part), states)
     if unknown := _unknown(lowered):
-        raise Refused(f"no input of the part tells {', '.join(sorted(unknown))}")
+        raise Later(f"no input of the part tells {', '.join(sorted(unknown))}")
     return lowered
 
 
@@ -66,8 +68,9 @@ def _lower(part: Part, learned: Learned, states: Sequence[State]) -> Lowered:
     for state in states:
         require_appended(low, state)
     outputs = tuple(low.kept.get(v) or _output(low, v) for v in part.outputs)
+    counted = {i: low.counted[v] for i, v in enumerate(part.outputs) if v in low.counted}
     groups = tuple(simplify(g) for g in fuse(low.groups))
-    return Lowered(groups, low.views, inputs, outputs, tuple(low.checks), _sizes(inputs))
+    return Lowered(groups, low.views, inputs, outputs, tuple(low.checks), _sizes(inputs), counted)
 
 
 def emit(low: Lowering, node: Node) -> None:
@@ -86,6 +89,10 @@ def _output(low: Lowering, value: Value) -> View:
     """Memory of the caller's for a value: the storage it lies in, or a copy where that is not its own."""
     assert value.producer is not None
     low.node = value.producer
+    if value in low.counted:
+        found = low.counted[value]
+        found.place.storage.kind = found.count.storage.kind = "output"
+        return found.place
     view = low.view(value)
     if view.storage.kind != "temporary" or not views.is_whole(view):
         target = low.make(value)

@@ -6,8 +6,13 @@ from sardonyx.ir import dims
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.lower.build import emit
 from sardonyx.lower.facts import Learned
-from sardonyx.lower.lowering import Lowering
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.lowering import COUNTED, RULES, TYPES, Lowering
+from sardonyx.lower.rules.pointwise import program_for
+from sardonyx.lower.sizes import Later, Refused
+
+
+class Awaited(str):
+    """A reason that a run does away with, when it tells ranks and the elements of operands."""
 
 
 def refusals(graph: Graph, learned: Learned | None = None) -> dict[Node, str | None]:
@@ -17,7 +22,7 @@ def refusals(graph: Graph, learned: Learned | None = None) -> dict[Node, str | N
 
 
 def refusal(node: Node, learned: Learned | None = None) -> str | None:
-    """None, or why a node cannot be lowered. The test is to lower it alone."""
+    """None, or why a node cannot be lowered, ``Awaited`` if it can be during a run. The test is to lower it alone."""
     if learned is None:
         assert node.graph is not None
         learned = Learned.of(node.graph)
@@ -31,12 +36,26 @@ def refusal(node: Node, learned: Learned | None = None) -> str | None:
         for value in node.outputs:
             if not value.is_dead:
                 low.dtype(value)
-                if any(n.startswith(dims.FRESH) and n not in known for n in _names(learned, value)):
-                    return f"the shape of {value.name!r} follows from data"
+                if node.op_type not in COUNTED and _new(learned, value) - known:
+                    raise Later(f"the shape of {value.name!r} follows from data")
         emit(low, node)
+    except Later as why:
+        return Awaited(why) if _may_be_lowered(node) else str(why)
     except Refused as why:
         return str(why)
     return None
+
+
+def _may_be_lowered(node: Node) -> bool:
+    """Whether there is a rule for an operator, it has no bodies, and its values have types that are compiled."""
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None and not (v.is_dead and v.producer is node)]
+    has_rule = (node.domain, node.op_type) in RULES or (not node.domain and program_for(node) is not None)
+    return has_rule and not any(node.subgraphs()) and all(v.dtype in TYPES for v in values)
+
+
+def _new(learned: Learned, value: Value) -> set[str]:
+    """Names of sizes that were made up, since nothing tells them."""
+    return {name for name in _names(learned, value) if name.startswith(dims.FRESH)}
 
 
 def _names(learned: Learned, value: Value) -> set[str]:

@@ -8,7 +8,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.ir.graph import Graph, Value
 from sardonyx.ir.types import TensorType
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Later
 from sardonyx.optimize import contents
 from sardonyx.optimize.symbolic import Facts
 from sardonyx.partition.provider import Part
@@ -67,7 +67,7 @@ class Learned:
     def shape(self, value: Value) -> tuple[Known, ...]:
         found = self._shapes.get(value)
         if found is None:
-            raise Refused(f"the rank of {value.name!r} is not known")
+            raise Later(f"the rank of {value.name!r} is not known")
         return found
 
     def content(self, value: Value) -> list[Known | None] | None:

@@ -17,12 +17,28 @@ from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
 from sardonyx.lower.facts import Learned
 from sardonyx.lower.groups import Fill, Group, Loop, Storage, View
-from sardonyx.lower.sizes import Refused, mul, product, stretch
+from sardonyx.lower.sizes import Later, Refused, mul, product, stretch
 
 TYPES = frozenset(
     dtypes.of_name(n)
     for n in ("f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool")
 )  # fmt: skip
+
+
+COUNTED = frozenset(("NonZero", "Compress", "NonMaxSuppression", "Unique"))
+"""Operators whose results are as long as they find out while they run."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A result in memory for as many elements as it may have; the first ones are there, in its shape, dense."""
+
+    place: View
+    shape: tuple[Known, ...]
+    """With a name for the size that the run finds out."""
+    name: str
+    count: View
+    """Where that size is written, an i64 without axes."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,7 @@ class Lowering:
         self.kept: dict[Value, View] = {}
         """Places that outputs have before anything is computed."""
         self._shared: dict[Storage, Storage] = {}
+        self.counted: dict[Value, Counted] = {}
         self._constants: dict[int, Storage] = {}
         self._scalars: dict[tuple[DType, object], View] = {}
 
@@ -135,6 +152,20 @@ class Lowering:
         self.views[past], self.kept[present] = old, new
         self._shared[old.storage] = new.storage
 
+    def count(self) -> View:
+        """A place for a size that the run finds out."""
+        return self.temporary(dtypes.i64, ())
+
+    def make_counted(self, value: Value, axis: int, most: Known, count: View) -> View:
+        """Memory for a value of at most so many elements along an axis; ``count`` is where their number is written."""
+        before, after = self.shape(value)[:axis], self.shape(value)[axis + 1 :]
+        place = self.temporary(self.dtype(value), (product((*before, most, *after)),), value)
+        found = dims.symbol(f"{dims.FRESH}count{count.storage.number}")
+        shape = (*before, found, *after)
+        self.counted[value] = Counted(place, shape, str(found), count)
+        self.views[value] = views.dense(place.storage, shape)
+        return place
+
     def alias(self, value: Value, view: View) -> None:
         """A value that is a window of what is there already."""
         self.views[value] = view
@@ -145,14 +176,14 @@ class Lowering:
         """The elements of a value that is a shape, or a part of one."""
         found = self.learned.content(value)
         if found is None or any(d is None for d in found):
-            raise Refused(f"the elements of {value.name!r} are not known before the run")
+            raise Later(f"the elements of {value.name!r} are not known before the run")
         return [d for d in found if d is not None]
 
     def numbers(self, value: Value) -> list[int]:
         """The elements of a value that is constant."""
         found = self.sizes(value)
         if not all(isinstance(d, int) for d in found):
-            raise Refused(f"the elements of {value.name!r} are not constant")
+            raise Later(f"the elements of {value.name!r} are not constant")
         return [d for d in found if isinstance(d, int)]
 
     # -- conditions

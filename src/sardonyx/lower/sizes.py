@@ -12,6 +12,10 @@ class Refused(Exception):
     """Why something cannot be lowered."""
 
 
+class Later(Refused):
+    """What a run must tell before something can be lowered: a rank, or the elements of an operand."""
+
+
 def _certain(fn: Callable[[Dim, Dim], Known | None]) -> Callable[[Known, Known], Known]:
     def apply(a: Known, b: Known) -> Known:
         return certain(fn(a, b))

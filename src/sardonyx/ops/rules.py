@@ -116,7 +116,7 @@ SAME = (
     "Hardmax", "Gelu", "HardSwish", "HardSigmoid", "Clip", "CumSum", "Elu", "Celu", "Selu", "Softplus", "Softsign",
     "Swish", "Mish", "ThresholdedRelu", "Not", "BitwiseNot", "Reciprocal", "LpNormalization", "PRelu", "Shrink",
     "MeanVarianceNormalization", "InstanceNormalization", "GroupNormalization", "Trilu",
-    "ScatterND", "ScatterElements", "LRN", "ReverseSequence", "Identity",
+    "CumProd", "ScatterND", "ScatterElements", "TensorScatter", "LRN", "ReverseSequence", "Identity",
 )  # fmt: skip
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Dim
@@ -230,6 +233,10 @@ def _range(node: Node, content: Content) -> Result:
     if start[0] is not None and isinstance(step[0], int) and step[0]:
         length = dims.sub(limit[0], start[0]) if step[0] > 0 else dims.sub(start[0], limit[0])
         count = dims.ceildiv(length if dims.at_least(length, 0) else dims.maximum(length, 0), abs(step[0]))
+    bounds = [v.const.numpy() for v in node.inputs if v is not None and v.const is not None and v.const.size == 1]
+    if count is None and len(bounds) == 3:
+        low, high, by = (Fraction(float(b.reshape(()))) for b in bounds)
+        count = max(math.ceil((high - low) / by), 0)
     return [TensorType(tensor(node).dtype, (count,))]
 
 
@@ -244,6 +251,37 @@ def _one_hot(node: Node, content: Content) -> Result:
 @rule("NonZero")
 def _non_zero(node: Node, content: Content) -> Result:
     return [TensorType(dtypes.i64, (len(shaped(node)), None))]
+
+
+@rule("Compress")
+def _compress(node: Node, content: Content) -> Result:
+    axis = node.attrs.get("axis")
+    return [like(tensor(node), (None,) if axis is None else _open(shaped(node), axis))]
+
+
+def _open(shape: tuple[Dim, ...], axis: int) -> tuple[Dim, ...]:
+    axis = axis_of(axis, len(shape))
+    return (*shape[:axis], None, *shape[axis + 1 :])
+
+
+@rule("Unique")
+def _unique(node: Node, content: Content) -> Result:
+    axis, shape = node.attrs.get("axis"), shaped(node)
+    length = dims.product(shape) if axis is None else shape[axis_of(axis, len(shape))]
+    values = like(tensor(node), (None,) if axis is None else _open(shape, axis))
+    open_ = TensorType(dtypes.i64, (None,))
+    return [values, open_, TensorType(dtypes.i64, (length,)), open_]
+
+
+@rule("NonMaxSuppression")
+def _non_max_suppression(node: Node, content: Content) -> Result:
+    return [TensorType(dtypes.i64, (None, 3))]
+
+
+@rule("EyeLike")
+def _eye_like(node: Node, content: Content) -> Result:
+    to = node.attrs.get("dtype")
+    return [TensorType(dtypes.of_onnx(to) if to else tensor(node).dtype, shaped(node))]
 
 
 @rule("DepthToSpace")

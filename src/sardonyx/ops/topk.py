@@ -22,10 +22,13 @@ def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int =
 
 
 def _order_keys(x: Array, *, descending: bool) -> Array:
-    """Signed or unsigned integers that sort as ``x`` does: bits of reals, flipped below zero."""
+    """Signed integers that sort as ``x`` does: bits of reals, flipped below zero."""
     x = widen_floats(x)
     if x.dtype.kind == "b":
         x = x.astype(np.int8)
+    elif x.dtype.kind == "u":
+        half = x.dtype.type(1 << (8 * x.dtype.itemsize - 1))
+        x = (x ^ half).view(f"i{x.dtype.itemsize}")
     elif x.dtype.kind == "f":
         signed = np.int32 if x.dtype.itemsize == 4 else np.int64
         x = np.where(np.isnan(x), x.dtype.type(np.nan), x + x.dtype.type(0))

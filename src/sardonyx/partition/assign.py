@@ -51,11 +51,11 @@ def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:
         if not groups or groups[-1][0] is not provider:
             groups.append((provider, []))
         groups[-1][1].append(node)
-    return [(provider, _part(graph, nodes)) for provider, nodes in groups]
+    return [(provider, part_of(graph, nodes)) for provider, nodes in groups]
 
 
-def _part(graph: Graph, nodes: list[Node]) -> Part:
-    """The graph's own inputs and outputs come first, in its order."""
+def part_of(graph: Graph, nodes: Sequence[Node]) -> Part:
+    """Nodes of a graph, in order, with what crosses their border; the graph's own inputs and outputs come first."""
     inside = set(nodes)
     made = {out for node in nodes for out in node.outputs}
     inputs: dict[Value, None] = {}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from sardonyx.ir import dims
 from sardonyx.lower.build import Lowered
 from sardonyx.lower.groups import Storage
 from sardonyx.lower.interpret import bind
@@ -54,4 +56,8 @@ class Compiled:
         for view in self.lowered.outputs:
             memory._allocate(view.storage)
         memory.run(self.steps, threads=threads, isa=self.isa, checked=checked)
-        return [memory.array(view).copy() for view in self.lowered.outputs]
+        results = [memory.array(view).copy() for view in self.lowered.outputs]
+        for i, found in self.lowered.counted.items():
+            shape = [dims.evaluate(d, {**sizes, found.name: int(memory.array(found.count))}) for d in found.shape]
+            results[i] = results[i][: math.prod(shape)].reshape(shape)
+        return results

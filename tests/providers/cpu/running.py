@@ -75,7 +75,8 @@ class Memory:
             if isinstance(given, Ref):
                 if given.storage.number not in self._flat:
                     self._allocate(given.storage)
-                given = self._flat[given.storage.number][self.number(given.offset) :]
+                arguments[name] = self._flat[given.storage.number], self.number(given.offset)
+                continue
             arguments[name] = self.number(given)
         return Launch(step.spec, arguments, scratch_nbytes=self.number(step.scratch_nbytes), **options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir import dims
 from sardonyx.lower.build import Lowered
+from sardonyx.lower.groups import View
 from sardonyx.lower.interpret import (
     attention,
     contraction,
@@ -16,15 +18,18 @@ from sardonyx.lower.interpret import (
     expression,
     fill,
     forest,
+    found,
     gather,
     image,
     linear_attention,
+    order,
     recurrence,
     regions,
     resample,
     sample,
 )
 from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory
+from sardonyx.lower.lowering import Counted
 
 FAMILIES = (
     attention,
@@ -36,6 +41,8 @@ FAMILIES = (
     gather,
     image,
     linear_attention,
+    found,
+    order,
     recurrence,
     regions,
     resample,
@@ -53,7 +60,15 @@ def run(lowered: Lowered, args: Sequence[Array]) -> list[Array]:
     with np.errstate(all="ignore"):
         for group in lowered.groups:
             MEANINGS[type(group)](memory, group)
-    return [np.array(memory.at(view)) for view in lowered.outputs]
+    return [_result(memory, view, lowered.counted.get(i)) for i, view in enumerate(lowered.outputs)]
+
+
+def _result(memory: Memory, view: View, counted: Counted | None) -> Array:
+    if counted is None:
+        return np.array(memory.at(view))
+    found = {**memory.sizes, counted.name: int(memory.at(counted.count))}
+    shape = [dims.evaluate(d, found) for d in counted.shape]
+    return np.array(memory.at(view)[: math.prod(shape)].reshape(shape))  # type: ignore[arg-type]
 
 
 def bind(lowered: Lowered, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:

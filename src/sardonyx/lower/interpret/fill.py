@@ -1,10 +1,10 @@
-"""Numbers that follow from sizes."""
+"""Numbers that follow from sizes, and bits as they are."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.groups import Fill
+from sardonyx.lower.groups import Bits, Fill
 from sardonyx.lower.interpret.memory import Memory, meaning
 
 
@@ -16,3 +16,9 @@ def fill(memory: Memory, group: Fill) -> None:
     else:
         numbers = np.asarray([memory.size(d) for d in group.values])
     target[...] = numbers.reshape(target.shape).astype(target.dtype)
+
+
+@meaning(Bits)
+def bits(memory: Memory, group: Bits) -> None:
+    out = memory.at(group.out)
+    out[...] = np.ascontiguousarray(memory.at(group.x)).view(out.dtype)

@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+import math
+
 from sardonyx import dtypes
+from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.body import Body, work_type
 from sardonyx.lower.groups import Fill
 from sardonyx.lower.lowering import Lowering, axis_of, rule
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Later, Refused
 
 
 @rule("Shape", "Size")
 def shape(low: Lowering, node: Node) -> None:
     """What is known of these needs no rule."""
-    raise Refused(f"the {node.op_type.lower()} of the input is not known before the run")
+    raise Later(f"the {node.op_type.lower()} of the input is not known before the run")
 
 
 @rule("Range")
 def range_(low: Lowering, node: Node) -> None:
-    if not low.dtype(node.output).is_integer:
-        raise Refused("a Range of reals is not compiled")
-    (start,), (step,) = low.sizes(low.input(0)), low.sizes(low.input(2))
-    low.groups.append(Fill((node,), low.make(node.output), start=start, step=step))
+    bounds = [v.const.item() for v in node.inputs if v is not None and v.const is not None and v.const.size == 1]
+    step = node.input(2)
+    if not all(map(math.isfinite, bounds)) or (step is not None and step.is_scalar_const and step.item() == 0):
+        raise Refused("a Range needs finite bounds and a delta other than 0")
+    if low.dtype(node.output).is_integer:
+        (start,), (delta,) = low.sizes(low.input(0)), low.sizes(low.input(2))
+        low.groups.append(Fill((node,), low.make(node.output), start=start, step=delta))
+        return
+    if node.attrs.get("stash_type", dtypes.f32.onnx) != dtypes.f32.onnx:
+        raise Refused("a Range computed in another type than f32 is not compiled")
+    out, body = low.make(node.output), Body()
+    operands = (low.reshaped(low.view(low.input(i)), ()) for i in (0, 2))
+    args = [body.operand(low.fit(v, out.shape)) for v in (low.indices(out.shape[0]), *operands)]
+    program = trace(_counted, (True,) * 3, to=work_type(out.dtype))
+    low.loop(out.shape, body, [(body.apply(program, *args, dtype=out.dtype), out)])
+
+
+def _counted(e: Emitter, index: Expr, start: Expr, step: Expr, *, to: DType) -> Expr:
+    return e.cast(index, to) * step + start
+
+
+def _on_diagonal(e: Emitter, row: Expr, column: Expr, *, diagonal: int, to: DType) -> Expr:
+    return e.cast(e.eq(column - row, diagonal), to)
+
+
+@rule("EyeLike")
+def eye_like(low: Lowering, node: Node) -> None:
+    out, body = low.make(node.output), Body()
+    if len(out.shape) != 2:
+        raise Refused("EyeLike needs a matrix")
+    rows, columns = (low.indices(size) for size in out.shape)
+    args = [body.operand(low.fit(v, out.shape)) for v in (views.inserted(rows, 1), columns)]
+    program = trace(_on_diagonal, (True,) * 2, diagonal=node.attrs.get("k", 0), to=out.dtype)
+    low.loop(out.shape, body, [(body.apply(program, *args, dtype=out.dtype), out)])
 
 
 @rule("ConstantOfShape")
@@ -60,6 +93,7 @@ def _chosen(e: Emitter, index: Expr, position: Expr, depth: Expr, off: Expr, on:
 def one_hot(low: Lowering, node: Node) -> None:
     indices, out, body = low.view(low.input(0)), low.make(node.output), Body()
     (depth,) = low.sizes(low.input(1))
+    low.require_least("OneHot: the depth is not at least 1", depth, 1)
     axis = axis_of(node.attrs.get("axis", -1), len(out.shape))
     position = low.indices(depth)
     for _ in out.shape[axis + 1 :]:

@@ -1,10 +1,9 @@
-"""Determinants and diagonals."""
+"""Determinants."""
 
 from __future__ import annotations
 
 import math
 
-from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
@@ -44,19 +43,4 @@ def det(low: Lowering, node: Node) -> None:
     value = apply(body, _determinant, *args, dtype=work if n > 1 else out.dtype)
     if work is not out.dtype and n > 1:
         value = apply(body, as_type, value, dtype=out.dtype, source=work, to=out.dtype)
-    low.loop(out.shape, body, [(value, out)])
-
-
-def _on_diagonal(e: Emitter, row: Expr, column: Expr, *, k: int, to: DType) -> Expr:
-    return e.cast(e.eq(column - row, k), to)
-
-
-@rule("EyeLike")
-def eye_like(low: Lowering, node: Node) -> None:
-    out, body = low.make(node.output), Body()
-    if len(out.shape) != 2:
-        raise Refused("EyeLike needs a matrix")
-    positions = (views.inserted(low.indices(out.shape[0]), 1), low.indices(out.shape[1]))
-    args = [body.operand(low.fit(v, out.shape)) for v in positions]
-    value = apply(body, _on_diagonal, *args, dtype=out.dtype, k=node.attrs.get("k", 0), to=out.dtype)
     low.loop(out.shape, body, [(value, out)])

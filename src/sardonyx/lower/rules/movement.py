@@ -12,7 +12,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.lower import views
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
-from sardonyx.lower.sizes import Refused, add, maximum, minimum, product, sub
+from sardonyx.lower.sizes import Later, Refused, add, maximum, minimum, product, sub
 from sardonyx.ops.rules_movement import FAR
 
 
@@ -24,8 +24,8 @@ def identity(low: Lowering, node: Node) -> None:
 @rule("Dropout")
 def dropout(low: Lowering, node: Node) -> None:
     mode = node.input(2)
-    if mode is not None and low.numbers(mode) != [0]:
-        raise Refused("Dropout drops in training mode")
+    if mode is not None and low.learned.content(mode) != [0]:
+        raise Refused("Dropout may drop, in training mode")
     x = low.view(low.input(0))
     low.alias(node.outputs[0], x)
     if len(node.outputs) > 1 and not node.outputs[1].is_dead:
@@ -114,7 +114,7 @@ def first(start: Known, size: Known, step: int) -> Known:
         return maximum(add(size, start), 0) if step > 0 else add(size, start)
     if step > 0 and dims.at_least(start, 0):
         return start if start != FAR else size
-    raise Refused("where a slice begins is not known before the run")
+    raise Later("where a slice begins is not known before the run")
 
 
 @rule("Tile")

@@ -7,7 +7,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, Program, trace
 from sardonyx.lower.body import Body
-from sardonyx.lower.groups import View
+from sardonyx.lower.groups import Bits, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops import registry
@@ -21,14 +21,20 @@ def pointwise(low: Lowering, node: Node) -> None:
     """Any operator that has a scalar program."""
     if len(node.inputs) > MAX_OPERANDS:
         raise Refused(f"{node.op_type} of more than {MAX_OPERANDS} operands is not compiled")
-    meaning = registry.find(node.domain, node.op_type)
-    known = {} if meaning is None else {k: v for k, v in node.attrs.items() if k in meaning.attributes}
-    program = program_of(node.op_type, [v is not None for v in node.inputs], domain=node.domain, **known)
+    program = program_for(node)
     if program is None:
         raise Refused(f"{node.op_type} is not compiled")
-    if len(known) < len(node.attrs):
+    meaning = registry.find(node.domain, node.op_type)
+    if meaning is None or any(key not in meaning.attributes for key in node.attrs):
         raise Refused(f"{node.op_type} has an attribute that is not known")
     apply(low, node, _specialized(low, node) or program)
+
+
+def program_for(node: Node) -> Program | None:
+    """The scalar program of a node, if it has one."""
+    meaning = registry.find(node.domain, node.op_type)
+    known = {} if meaning is None else {k: v for k, v in node.attrs.items() if k in meaning.attributes}
+    return program_of(node.op_type, [v is not None for v in node.inputs], domain=node.domain, **known)
 
 
 def apply(low: Lowering, node: Node, program: Program) -> None:
@@ -99,10 +105,11 @@ def _as_bits(e: Emitter, x: Expr, *, to: DType) -> Expr:
 
 @rule("BitCast")
 def bit_cast(low: Lowering, node: Node) -> None:
-    """Of types whose registers hold every pattern of bits; one that is widened would lose signals of NaN."""
+    """A narrow float is widened in registers, which would lose signals of NaN: its bits are copied."""
     source, to = low.dtype(low.input(0)), low.dtype(node.output)
-    if source.bits != to.bits:
-        raise Refused("BitCast: the widths differ")
-    if any(t is dtypes.bool_ or (t.is_float and t.bits < 32) for t in (source, to)):
-        raise Refused(f"BitCast from {source} to {to} is not compiled")
-    apply(low, node, trace(_as_bits, (True,), to=to))
+    if source.bits != to.bits or dtypes.bool_ in (source, to):
+        raise Refused(f"BitCast of {source} to {to} is not compiled")
+    if any(t.is_float and t.bits < 32 for t in (source, to)):
+        low.groups.append(Bits((node,), low.view(low.input(0)), low.make(node.output)))
+    else:
+        apply(low, node, trace(_as_bits, (True,), to=to))

@@ -25,6 +25,8 @@ class Rows:
     def __init__(self, low: Lowering, x: View, axes: Sequence[int]) -> None:
         self.low, self.rank = low, len(x.shape)
         self.axes = sorted(axis_of(a, self.rank) for a in axes)
+        if len(set(self.axes)) < len(self.axes):
+            raise Refused("an axis is given twice")
         self.kept = [i for i in range(self.rank) if i not in self.axes]
         self.body = Body()
         self.x = self.full(x)

@@ -42,9 +42,10 @@ class CpuProvider:
         return None
 
     def claims(self, graph: Graph) -> Claims:
-        from sardonyx.lower.claims import refusals
+        from sardonyx.lower.claims import Awaited, refusals
 
-        return refusals(graph, self.learned(graph))
+        reasons = refusals(graph, self.learned(graph))
+        return {node: None if isinstance(why, Awaited) else why for node, why in reasons.items()}
 
     def learned(self, graph: Graph) -> Learned:
         """What is certain of the values of a model, found out once for the graph and all bodies in it."""
@@ -53,20 +54,25 @@ class CpuProvider:
         root = graph
         while root.parent is not None and root.parent.graph is not None:
             root = root.parent.graph
-        if self._learned is None or self._learned[0] is not root:
-            self._learned = root, Learned.of(root)
-        return self._learned[1]
+        known = self._learned
+        if known is None or known[0] is not root:
+            known = self._learned = root, Learned.of(root)
+        return known[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> None:
         """Nothing to rewrite: lowering works on the graph as it is."""
 
     def compile(self, part: Part) -> Executable:
-        from sardonyx.lower.sizes import Refused
+        from sardonyx.lower.sizes import Later, Refused
         from sardonyx.providers.cpu.compile import compile_part
+        from sardonyx.providers.cpu.pieces import Pieces
         from sardonyx.providers.cpu.table import Unplannable
 
         try:
-            return compile_part(part, self)
+            try:
+                return compile_part(part, self)
+            except Later:
+                return Pieces(part, self)
         except (Refused, Unplannable, NotImplemented) as why:
             raise Declined(str(why)) from why
         except OverflowError as why:

@@ -27,7 +27,7 @@ def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()
     target = Target(isa.current(), provider.precision)
     while True:
         steps = [step for group in lowered.groups for step in steps_of(group, target)]
-        table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa)
+        table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
         try:
             return CpuExecutable(
                 part, table, lowered.views, provider.settings, provider.threads, provider.max_memory,

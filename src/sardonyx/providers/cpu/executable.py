@@ -62,7 +62,7 @@ class CpuExecutable:
         ``recompile`` makes the part ready once more, with states in place.
         """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
-        self._settings, self._threads = settings, count
+        self._settings, self._threads, self._trim = settings, count, table.trim
         self._generation, self._team = threads.generation, team_for(settings)
         self._kept = contents(table.constants, count)
         self._constants_nbytes = sum(a.nbytes for a in self._kept)
@@ -93,7 +93,7 @@ class CpuExecutable:
                 results[i] = place
         while not self._execute(shape, args, results, context):
             pass
-        return results
+        return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
         """With the context's states appended to; None for shapes outside the model's dimensions."""
@@ -138,7 +138,7 @@ class CpuExecutable:
         results = shape.new_outputs()
         while not self._execute(shape, args, results, None):
             pass
-        return results
+        return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
         """Fill the results; False if the run was stopped though nobody asked for it."""

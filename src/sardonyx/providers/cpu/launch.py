@@ -28,7 +28,10 @@ def word(value: float, dtype: DType) -> int:
 
 
 class Launch:
-    """A kernel with its arguments, ready to be called; arrays are written in place."""
+    """A kernel with its arguments, ready to be called; arrays are written in place.
+
+    An array may come with the place of its element 0: others may lie in front of it.
+    """
 
     def __init__(
         self,
@@ -49,9 +52,11 @@ class Launch:
             if kind == "number":
                 words.append(word(given, dtype))
                 continue
-            assert given.dtype.itemsize * 8 == dtype.bits, f"{spec.name}: {name} is {given.dtype}, expected {dtype}"
-            words += [len(self._arrays), 0, given.nbytes, 0]
-            self._arrays.append(given)
+            array, offset = given if isinstance(given, tuple) else (given, 0)
+            assert array.dtype.itemsize * 8 == dtype.bits, f"{spec.name}: {name} is {array.dtype}, expected {dtype}"
+            front = offset * array.itemsize
+            words += [len(self._arrays), front, array.nbytes - front, front]
+            self._arrays.append(array)
         assert set(arguments) == set(spec.params), set(arguments) ^ set(spec.params)
         self._args = np.array(words, np.int64)
         self._args[STEP_SLOT] = 0

@@ -6,7 +6,7 @@ where they lie and which expression gives them, so that ``Plan`` fills them with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sardonyx import knobs
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.lower.lowering import Check
+from sardonyx.lower.lowering import Check, Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 from sardonyx.plan.sizes import Binding, Sizes, unbound
 from sardonyx.providers.cpu.dsl import STEP_SLOT
@@ -23,6 +23,7 @@ from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.launch import word
 from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.trim import Trim
 from sardonyx.providers.cpu.walk import Row
 
 Array = np.ndarray[Any, Any]
@@ -44,10 +45,13 @@ class Table:
         outputs: Sequence[View],
         checks: Sequence[Check],
         isa: Isa,
+        counted: Mapping[int, Counted] | None = None,
     ) -> None:
         self.steps = tuple(steps)
         self.sizes = Sizes()
         self.binding = Binding([v.shape for v in inputs])
+        self.trim = Trim(counted, len(outputs), self.binding.names) if counted else None
+        outputs = (*outputs, *(self.trim.counts if self.trim is not None else ()))
         touched = [ref.storage for step in steps for ref in step.args.values() if isinstance(ref, Ref)]
         self.temporaries = _unique(touched, "temporary")
         self.constants = _unique(touched, "constant")

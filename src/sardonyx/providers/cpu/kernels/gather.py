@@ -1,4 +1,4 @@
-"""Rows picked by an index tensor: embedding lookups, and Gather along any axis.
+"""Rows and elements picked by an index tensor: embedding lookups, Gather along any axis, GatherElements.
 
 The walk goes over the axes before the gathered one, those of the indices, and those after it except the last; each step
 reads and checks one index and copies one row. Where nothing lies after the gathered axis, the indices' last axis takes
@@ -13,7 +13,7 @@ from typing import Any
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Gather, View
+from sardonyx.lower.groups import Gather, Pick, View
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.nest import Axis, Nest, known, load, product, store, stride_class, walk
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -49,10 +49,23 @@ def steps(group: Gather, target: Target) -> list[Step]:
     outer = Nest.of(out.shape[:axis], views).axes
     picked = Nest.of(out.shape[axis:after], [_from(v, axis) for v in views]).axes
     axes = [*outer, *picked, *rows]
-    is_single = not rows
-    if is_single and not picked:
+    if not rows and not picked:
         axes.append(Axis(1, (0, 0, 1)))
-    last = axes[-1]
+    return [_step(group, axes, is_single=not rows)]
+
+
+def pick_steps(group: Pick, target: Target) -> list[Step]:
+    """Each element by an index of its own, or, where neighbours have the same index, by rows."""
+    out, axis = group.out, group.axis
+    data = replace(
+        group.data, shape=out.shape, strides=tuple(0 if i == axis else s for i, s in enumerate(group.data.strides))
+    )
+    axes = list(Nest.of(out.shape, [data, group.indices, out]).ordered(OUT).axes) or [Axis(1, (0, 0, 1))]
+    return [_step(group, axes, is_single=axes[-1].strides[INDICES] != 0)]
+
+
+def _step(group: Gather | Pick, axes: list[Axis], *, is_single: bool) -> Step:
+    last, axis, out = axes[-1], group.axis, group.out
     dtype = of_name(f"u{group.data.dtype.bits}")
     kinds = stride_class(last.strides[DATA]), stride_class(last.strides[OUT])
     form = Form(dtype, group.indices.dtype, len(axes), kinds, is_single)
@@ -61,7 +74,7 @@ def steps(group: Gather, target: Target) -> list[Step]:
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
     args |= {"size": group.data.shape[axis], "pitch": group.data.strides[axis]}
     moved = known(dims.mul(2 * group.data.dtype.bits // 8, product(out.shape)))
-    return [Step(pick(form=form), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)]
+    return Step(pick(form=form), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
 
 
 def _spread(view: View, shape: tuple[Known, ...], places: list[int], skipping: int | None = None) -> View:
@@ -101,20 +114,17 @@ def pick(k: Kernel, *, form: Form, size: Val, pitch: Val, **given: Any) -> None:
         data, indices, out = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
         along = [s[last] for s in strides]
         if form.is_single:
-            with k.loop(0, count) as i:
-                _pick(k, form, data, indices.at(i * along[INDICES]), out.at(i * along[OUT]), size, pitch)
+            with k.when(size <= 0, likely=False):
+                _checked(k, indices, size)
+            with k.loop(0, k.select(size > 0, count, 0)) as i:
+                at = _checked(k, indices.at(i * along[INDICES]), size) * pitch
+                out.store(i * along[OUT], data.load(i * along[DATA] + at))
             return
         at = _checked(k, indices, size) * pitch
         with k.when(size > 0):
             for tile in k.tiles(count, k.lanes * 32 // form.dtype.bits, unroll=4):
                 v = load(data.at(at), tile, form.kinds[0], along[DATA])
                 store(out, tile, form.kinds[1], along[OUT], v)
-
-
-def _pick(k: Kernel, form: Form, data: Buf, index: Buf, out: Buf, size: Val, pitch: Val) -> None:
-    at = _checked(k, index, size) * pitch
-    with k.when(size > 0):
-        out.store(0, data.load(at))
 
 
 def _checked(k: Kernel, index: Buf, size: Val) -> Val:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Expression, Loop, Reduce
+from sardonyx.lower.groups import Apply, Bits, Expression, Loop, Reduce
 from sardonyx.providers.cpu.kernels import long_rows, movement
 from sardonyx.providers.cpu.kernels.form import Access, Form
 from sardonyx.providers.cpu.kernels.nest import TYPICAL_SIZE, Axis, Nest, known, product, stride_class, traffic, typical
@@ -42,6 +42,10 @@ def steps(group: Loop, target: Target) -> list[Step]:
     if halves is None:
         return [_reduction(loop, target, count)]
     return [_reduction(halves[0], target, count, long_rows.PIECE), _reduction(halves[1], target, count)]
+
+
+def bits_steps(group: Bits, target: Target) -> list[Step]:
+    return steps(movement.bits_loop(group), target)
 
 
 def _is_pointwise(loop: Loop) -> bool:

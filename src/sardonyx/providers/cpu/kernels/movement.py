@@ -11,7 +11,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
-from sardonyx.lower.groups import Apply, Expression, Loop
+from sardonyx.lower.groups import Apply, Bits, Expression, Loop
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.nest import Nest, apply, known, load, product, stride_class, traffic, walk
 from sardonyx.providers.cpu.kernels.passes import operations
@@ -37,6 +37,12 @@ COLUMNS = 256
 
 AHEAD = 16
 """Columns between what is turned and what is asked for."""
+
+
+def bits_loop(group: Bits) -> Loop:
+    """A copy in which the bits of one type are those of another."""
+    whole = Expression((of_name(f"u{group.x.dtype.bits}"),), (), (0,))
+    return Loop(group.nodes, group.out.shape, 0, (group.x,), whole, (group.out,))
 
 
 def as_bits(loop: Loop) -> Loop:

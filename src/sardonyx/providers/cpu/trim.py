@@ -1,0 +1,39 @@
+"""Results as long as a run found out, cut from the memory that was ready for the most there may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.lower.groups import View
+from sardonyx.lower.lowering import Counted
+from sardonyx.plan.sizes import Sizes
+
+Array = np.ndarray[Any, Any]
+
+
+class Trim:
+    """Cuts the outputs of a part; the counts that its steps write are outputs behind its own."""
+
+    def __init__(self, counted: Mapping[int, Counted], outputs: int, names: Sequence[str]) -> None:
+        """Outputs by number, of so many; ``names`` are those that the inputs give a size to."""
+        counts = {c.name: c.count for c in counted.values()}
+        self.counts: tuple[View, ...] = tuple(counts.values())
+        self._outputs = outputs
+        sizes = Sizes()
+        self._shapes = {i: tuple(sizes.number(d) for d in c.shape) for i, c in counted.items()}
+        self._evaluate = sizes.compiled([*names, *counts])
+
+    def __call__(self, sizes: tuple[int, ...], results: list[Array]) -> list[Array]:
+        """The outputs, for the sizes that the inputs gave."""
+        numbers = self._evaluate((*sizes, *(int(count) for count in results[self._outputs :])))
+        cut = results[: self._outputs]
+        for i, shape in self._shapes.items():
+            wanted = tuple(numbers[d] for d in shape)
+            elements = math.prod(wanted)
+            part = cut[i][:elements].reshape(wanted)
+            cut[i] = part if 2 * elements >= cut[i].size else part.copy()
+        return cut

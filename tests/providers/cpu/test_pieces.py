@@ -1,0 +1,143 @@
+"""Parts in which data decide ranks and sizes: cut, compiled when a run tells, and kept for the next."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx as ort
+from sardonyx.errors import InvalidArgument
+from sardonyx.providers.cpu import pieces
+
+RNG = np.random.default_rng(3)
+
+
+def session(body: str, inputs: str, outputs: str) -> ort.InferenceSession:
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 24]> g ({inputs}) => ({outputs}) {{ {body} }}'
+    )
+    made = ort.InferenceSession(model.SerializeToString())
+    assert set(made.explain().counts()) == {"cpu"}
+    return made
+
+
+def reals(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype("f")
+
+
+def test_an_operand_of_the_run_decides_the_rank(caplog: pytest.LogCaptureFixture) -> None:
+    made = session("s = ReduceSum<keepdims = 0>(x, a) y = Exp(s)", "float[n,m,o] x, int64[k] a", "float[p] y")
+    x = reals(3, 4, 5)
+    with caplog.at_level("INFO", "sardonyx"):
+        for axes in ([0, 2], [1], [-1], [0, 2]):
+            (got,) = made.run(None, {"x": x, "a": np.array(axes)})
+            np.testing.assert_allclose(got, np.exp(x.sum(tuple(axes))), rtol=1e-5)
+    assert "numpy" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "operand", "meaning"),
+    [
+        ("y = Slice(x, s, e)", ([1], [4]), lambda x, s, e: x[s[0] : e[0]]),
+        ("y = Slice(x, s, e)", ([-3], [-1]), lambda x, s, e: x[s[0] : e[0]]),
+        ("t = Concat<axis = 0>(s, e) y = Expand(x, t)", ([2, 1], [1]), lambda x, s, e: np.broadcast_to(x, (2, 6, 3))),
+        ("t = Concat<axis = 0>(s, e) y = Reshape(x, t)", ([9], [-1]), lambda x, s, e: x.reshape(9, 2)),
+        ("t = Concat<axis = 0>(s, e) y = Tile(x, t)", ([2], [3]), lambda x, s, e: np.tile(x, (2, 3))),
+    ],
+)
+def test_shapes_from_operands_of_the_run(body: str, operand: tuple[list[int], list[int]], meaning: Any) -> None:
+    s, e = (np.array(v) for v in operand)
+    made = session(body, f"float[6,3] x, int64[{len(s)}] s, int64[1] e", "float[a,b] y")
+    x = reals(6, 3)
+    np.testing.assert_array_equal(made.run(None, {"x": x, "s": s, "e": e})[0], meaning(x, s, e))
+
+
+def test_operands_that_never_repeat_end_on_numpy() -> None:
+    made = session("y = Slice(x, s, e)", "float[n] x, int64[1] s, int64[1] e", "float[m] y")
+    x = reals(3 * pieces.MAX_KINDS)
+    for i in range(2 * pieces.MAX_KINDS):
+        (got,) = made.run(None, {"x": x, "s": np.array([i]), "e": np.array([i + 5])})
+        np.testing.assert_array_equal(got, x[i : i + 5])
+
+
+def test_what_is_found_is_worked_on_natively() -> None:
+    made = session(
+        "z = Constant<value_float = 0.5>() m = Greater(x, z) n = NonZero(m) t = Transpose(n) g = GatherND(x, t)"
+        " y = Sqrt(g) c = Shape(g)",
+        "float[n,m] x", "float[k] y, int64[1] c",
+    )  # fmt: skip
+    for shape in ((4, 5), (40, 70), (1, 3)):
+        x = RNG.random(shape).astype("f")
+        y, count = made.run(None, {"x": x})
+        np.testing.assert_allclose(y, np.sqrt(x[x > 0.5]), rtol=1e-6)
+        assert count.tolist() == [(x > 0.5).sum()]
+
+
+def test_nothing_is_found() -> None:
+    made = session("n = NonZero(x) t = Transpose(n) y = GatherND(x, t)", "float[n,m] x", "float[k] y")
+    assert made.run(None, {"x": np.zeros((3, 4), "f")})[0].shape == (0,)
+
+
+def test_a_size_from_data_goes_on() -> None:
+    made = session(
+        """t = ReduceMax<keepdims = 0>(l) a = Constant<value_int = 0>() b = Constant<value_int = 1>()
+        r = Range(a, t, b) u = Constant<value = int64[1] {1}>() c = Unsqueeze(l, u) m = Less(r, c)
+        y = Cast<to = 1>(m)""",
+        "int64[n] l", "float[n,k] y",
+    )  # fmt: skip
+    for lengths in ([3, 1, 5], [2, 2], [7]):
+        length = np.array(lengths)
+        (got,) = made.run(None, {"l": length})
+        np.testing.assert_array_equal(got, np.arange(length.max()) < length[:, None])
+
+
+def test_many_threads_share_what_is_compiled() -> None:
+    made = session("s = ReduceMean(x, a) y = Relu(s)", "float[n,m] x, int64[1] a", "float[p,q] y")
+    x = reals(20, 30)
+
+    def run(axis: int) -> bool:
+        (got,) = made.run(None, {"x": x, "a": np.array([axis])})
+        return bool(np.allclose(got, np.maximum(x.mean(axis, keepdims=True), 0), atol=1e-6))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, [0, 1] * 20))
+
+
+def test_an_index_outside_is_named() -> None:
+    made = session("n = NonZero(x) y = Compress<axis = 0>(z, c)", "float[n] x, float[m] z, bool[k] c",
+                   "int64[1,o] n, float[p] y")  # fmt: skip
+    feeds = {"x": reals(3), "z": reals(2), "c": np.array([False, False, True])}
+    with pytest.raises(InvalidArgument, match="Compress"):
+        made.run(None, feeds)
+
+
+def test_results_are_the_callers_own() -> None:
+    made = session("y, a, b, c = Unique(x)", "int64[n] x", "int64[k] y, int64[k] a, int64[n] b, int64[k] c")
+    x = np.array([3, 1, 3, 1, 1, 7])
+    first = made.run(None, {"x": x})
+    for array in first:
+        array[...] = 0
+    y, a, b, c = made.run(None, {"x": x})
+    assert (y.tolist(), a.tolist(), b.tolist(), c.tolist()) == ([1, 3, 7], [1, 0, 5], [1, 0, 1, 0, 0, 2], [3, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("body", "operand"),
+    [
+        ("y = Reshape(x, a)", [5, -1]),
+        ("y = Expand(x, a)", [2, 4]),
+        ("y = ReduceSum(x, a)", [0, 0]),
+        ("y = Unsqueeze(x, a)", [0, 9]),
+        ("y = Tile(x, a)", [-1, 2]),
+        ("y, z = Split(x, a)", [1, 1]),
+        ("z = Constant<value = int64[2] {0, 0}>() y = Slice(x, z, a, z, z)", [1, 1]),
+    ],
+)
+def test_operands_that_make_no_sense_are_refused(body: str, operand: list[int]) -> None:
+    made = session(body, "float[n,m] x, int64[2] a", "float[p,q] y")
+    with pytest.raises(InvalidArgument):
+        made.run(None, {"x": reals(3, 4), "a": np.array(operand)})
