@@ -52,6 +52,11 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element in an array, where narrow types take one each."""
+        return (self.bits + 7) // 8
+
     def nbytes(self, elements: int) -> int:
         """Bytes of ``elements`` packed elements."""
         return (elements * self.bits + 7) // 8

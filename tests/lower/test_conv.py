@@ -101,7 +101,7 @@ REFUSED = {
     "window": ("y = MaxPool<kernel_shape = [9, 9]>(x)", "float[1,4,5,5] x", "float[1,4,p,q] y", "is less than 0"),
     "places": (
         "y, i = MaxPool<kernel_shape = [6, 6]>(x)", "float[1,4,9,9] x", "float[1,4,4,4] y, int64[1,4,4,4] i",
-        "taps",
+        "more than 32",
     ),
 }  # fmt: skip
 

@@ -157,7 +157,7 @@ class Emitter:
         return Expr("cast", (x,), to.type if isinstance(to, Expr) else to)
 
     def bits(self, x: Expr, to: DType) -> Expr:
-        """The bits of ``x``, which is of a compute type, as a compute type of the same width."""
+        """The bits of ``x``, a whole number or a real of at least 32 bits, as a number of another type of its width."""
         return Expr("bits", (x,), to)
 
 
@@ -347,8 +347,8 @@ def _numpy_type(type: Type) -> np.dtype[Any]:
 def _numpy_call(step: Step, register: dict[int, int]) -> tuple[Callable[..., Any], list[int]]:
     args = [register[a] for a in step.args]
     if step.op == "bits":
-        bits = _numpy_type(step.type)
-        return (lambda x: x.view(bits)), args
+        target = _numpy_type(step.type)
+        return (lambda x: x.view(target)), args
     if step.op != "cast":
         return _NUMPY[step.op], args
     if isinstance(step.type, int):

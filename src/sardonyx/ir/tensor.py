@@ -32,7 +32,7 @@ class Tensor:
         origin: object = None,
         lies: Callable[[], np.ndarray[Any, Any]] | None = None,
     ) -> None:
-        """``lies`` gives a view of the elements in the model's file, where they are stored as they are used."""
+        """``lies`` gives the elements for one look; of a file, a view where they are stored as they are used."""
         self.dtype, self.shape, self.name = dtype, shape, name
         self.origin = origin
         """Where in which file the bytes lie; None for a constant that was computed, or is small."""
@@ -78,7 +78,7 @@ class Tensor:
         return array
 
     def peek(self) -> np.ndarray[Any, Any]:
-        """The elements for one look: as they lie in the model's file, perhaps not aligned, and nothing is kept."""
+        """The elements for one look: computed, or as they lie in the file, perhaps not aligned; nothing is kept."""
         return self._lies() if self._array is None and self._lies is not None else self.numpy()
 
     def item(self) -> Any:

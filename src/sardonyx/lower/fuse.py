@@ -8,6 +8,7 @@ The rules, tried for every loop in order on the groups that make its operands, t
   that reduce must reduce the same axes.
 - A loop that reduces nothing becomes part of the epilogue of a group that has one (``Finished``) and whose elements it
   reads at the same index, where its views can be walked by the axes of that group.
+- What is computed from one long row's result, element by element, stays apart: threads share it.
 - What the first group writes is still stored when somebody else reads it, so nothing is computed twice.
 - Nothing is fused across another group that needs the first and makes something for the second.
 """
@@ -21,13 +22,16 @@ from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
 from sardonyx.lower.groups import Expression, Finished, Group, Loop, Storage, View
 from sardonyx.lower.nest import Nest, common, matching_order
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Refused, product
 
 MAX_VIEWS = 16
 """Views of one loop: more would not fit the address registers of a kernel."""
 
 MAX_STEPS = 32
 """Steps of one expression: kernels stay short, and long chains are fused in linear time."""
+
+LONG = 1 << 15
+"""Elements from which a single row is worth more than one thread."""
 
 
 def fuse(groups: Sequence[Group]) -> list[Group]:
@@ -166,6 +170,8 @@ def _fused(first: Loop | Finished, second: Loop, kept: Sequence[View]) -> Loop |
     if pair is None:
         return None
     one, two = pair
+    if one.reduced and all(one.rows) and not all(two.rows) and _is_long_row(one):
+        return None
     kept_here = [v for v, old in zip(one.outputs, first.outputs, strict=True) if old in kept]
     body = Body()
     stores = _joined(body, [body.operand(v) for v in one.inputs], one.expression, one.outputs, kept_here, two, one.rows)
@@ -181,6 +187,12 @@ def _fused(first: Loop | Finished, second: Loop, kept: Sequence[View]) -> Loop |
     )
     nodes = tuple(dict.fromkeys(first.nodes + second.nodes))
     return Loop(nodes, nest.extents, nest.reduced, nest.inputs, nest.expression, nest.stored())
+
+
+def _is_long_row(nest: Nest) -> bool:
+    """Whether all that is reduced is one row, so long that threads should share what is computed from its result."""
+    *outer, length = product(nest.extents[: nest.outer]), product(nest.extents[nest.outer :])
+    return outer == [1] and not (isinstance(length, int) and length < LONG)
 
 
 def _joined(

@@ -16,6 +16,7 @@ from sardonyx.optimize.fusions import (
     flat_attention,
     gemm,
     heads,
+    integers,
     learned,
     loops,
     movement,
@@ -206,6 +207,9 @@ CONTRIB = (
 )
 """Fusions into onnxruntime's own operators, for models that are saved in its spelling."""
 
+INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
+"""For providers that multiply bytes: what is quantized is multiplied so, and what is not is computed once."""
+
 PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
 """What other engines' readings of ai.onnx's operators need, for models that are saved for any of them."""
 
@@ -279,6 +283,7 @@ _MODULES = (
     fold_shapes,
     gemm,
     heads,
+    integers,
     learned,
     loops,
     movement,

@@ -5,7 +5,7 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
 
     Loop          scalar expressions over a box of indices, with reductions over its last axes
     Contraction   sums of products (MatMul, Gemm), with what follows element by element
-    Convolution   sums of products over windows of an image, likewise
+    Convolution   sums of products over windows of an image, likewise; of bytes: IntegerConvolution
     Pool          the largest or the mean of each window of an image, likewise
     Attention     softmax(q k^T + mask) v
     Gather        rows picked by an index tensor; Pick, elements; Scatter, the way back
@@ -39,6 +39,7 @@ from sardonyx.lower.groups.forest import Forest
 from sardonyx.lower.groups.found import Distinct, Find, Keep, Suppress
 from sardonyx.lower.groups.gather import Gather, Pick, Scatter
 from sardonyx.lower.groups.image import Convolution, Pool, Window
+from sardonyx.lower.groups.integer_convolution import IntegerConvolution
 from sardonyx.lower.groups.linear_attention import LinearAttention
 from sardonyx.lower.groups.loop import Loop
 from sardonyx.lower.groups.order import Accumulate, Best
@@ -65,6 +66,7 @@ __all__ = [
     "Forest",
     "Gather",
     "Group",
+    "IntegerConvolution",
     "Keep",
     "LinearAttention",
     "Loop",

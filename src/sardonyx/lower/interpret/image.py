@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.lower.groups import Convolution, Pool, View, Window
+from sardonyx.lower.groups import Convolution, IntegerConvolution, Pool, View, Window
 from sardonyx.lower.interpret.expression import finish, wide
 from sardonyx.lower.interpret.memory import Array, Memory, meaning
 
@@ -28,10 +28,20 @@ def _taps(memory: Memory, window: Window, x: Array, out: View, padding: Any) -> 
 
 @meaning(Convolution)
 def convolution(memory: Memory, group: Convolution) -> None:
-    x, w, out = wide(memory.at(group.x)), wide(memory.at(group.w)), group.outputs[0]
+    _convolve(memory, group, wide(memory.at(group.x)), wide(memory.at(group.w)), 0)
+
+
+@meaning(IntegerConvolution)
+def integer_convolution(memory: Memory, group: IntegerConvolution) -> None:
+    x, w, zero = (memory.at(v).astype(np.int32) for v in (group.x, group.w, group.zero))
+    _convolve(memory, group, x, w, zero)
+
+
+def _convolve(memory: Memory, group: Convolution, x: Array, w: Array, padding: Any) -> None:
+    out = group.outputs[0]
     filters, each = len(w) // group.groups, w.shape[1]
     total = np.zeros(tuple(map(memory.size, out.shape)), x.dtype)
-    for at, seen in enumerate(_taps(memory, group.window, x, out, 0)):
+    for at, seen in enumerate(_taps(memory, group.window, x, out, padding)):
         for g in range(group.groups):
             mine = w[g * filters : (g + 1) * filters, :].reshape(filters, each, -1)[:, :, at]
             part = np.tensordot(mine, seen[:, g * each : (g + 1) * each], (1, 1)).swapaxes(0, 1)

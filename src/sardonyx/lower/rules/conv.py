@@ -6,7 +6,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle, work_type
-from sardonyx.lower.groups import Convolution, View
+from sardonyx.lower.groups import Convolution, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply, plus
 from sardonyx.lower.rules.window import window_of
@@ -15,25 +15,10 @@ from sardonyx.lower.sizes import Refused, mul
 
 @rule("Conv")
 def conv(low: Lowering, node: Node) -> None:
-    x, w = low.view(low.input(0)), low.view(low.input(1))
+    x = low.view(low.input(0))
     if not x.dtype.is_float:
         raise Refused(f"Conv of {x.dtype} is not compiled")
-    if len(x.shape) != len(w.shape) or len(x.shape) < 3:
-        raise Refused("Conv: input and weights do not have the same spatial axes")
-    if not views.is_dense(w):
-        dense = low.temporary(w.dtype, w.shape)
-        low.copy(w, dense)
-        w = dense
-    groups = node.attrs.get("group", 1)
-    kernel = tuple(d for d in w.shape[2:] if isinstance(d, int))
-    if len(kernel) != len(w.shape) - 2:
-        raise Refused("Conv: the size of the kernel is not known before the run")
-    if node.attrs.get("kernel_shape") and tuple(node.attrs["kernel_shape"]) != kernel:
-        raise Refused("Conv: kernel_shape differs from the weights")
-    if groups < 1 or (groups > 1 and (not isinstance(w.shape[0], int) or w.shape[0] % groups)):
-        raise Refused("Conv: the filters are not known to be a multiple of the groups")
-    low.require("Conv: the channels are not those of the weights", x.shape[1], mul(w.shape[1], groups))
-    window, _ = window_of(low, node, x.shape[2:], low.shape(node.output)[2:], kernel)
+    w, window, groups = windowed(low, node, x, low.view(low.input(1)))
     out = low.make(node.output)
     body, bias = Body([work_type(out.dtype)]), node.input(2)
     result: Handle = ~0
@@ -42,6 +27,28 @@ def conv(low: Lowering, node: Node) -> None:
         result = apply(body, plus, result, operand, dtype=out.dtype)
     expression = body.expression([result])
     low.groups.append(Convolution((node,), expression, tuple(body.views), (out,), x, w, window, groups))
+
+
+def windowed(low: Lowering, node: Node, x: View, w: View) -> tuple[View, Window, int]:
+    """The weights in one piece, the window and the groups of a convolution, checked against each other."""
+    what = node.op_type
+    if len(x.shape) != len(w.shape) or len(x.shape) < 3:
+        raise Refused(f"{what}: input and weights do not have the same spatial axes")
+    if not views.is_dense(w):
+        dense = low.temporary(w.dtype, w.shape)
+        low.copy(w, dense)
+        w = dense
+    groups = node.attrs.get("group", 1)
+    kernel = tuple(d for d in w.shape[2:] if isinstance(d, int))
+    if len(kernel) != len(w.shape) - 2:
+        raise Refused(f"{what}: the size of the kernel is not known before the run")
+    if node.attrs.get("kernel_shape") and tuple(node.attrs["kernel_shape"]) != kernel:
+        raise Refused(f"{what}: kernel_shape differs from the weights")
+    if groups < 1 or (groups > 1 and (not isinstance(w.shape[0], int) or w.shape[0] % groups)):
+        raise Refused(f"{what}: the filters are not known to be a multiple of the groups")
+    low.require(f"{what}: the channels are not those of the weights", x.shape[1], mul(w.shape[1], groups))
+    window, _ = window_of(low, node, x.shape[2:], low.shape(node.output)[2:], kernel)
+    return w, window, groups
 
 
 def per_channel(low: Lowering, view: View, box: tuple[Known, ...]) -> View:

@@ -27,6 +27,9 @@ def pointwise(low: Lowering, node: Node) -> None:
     meaning = registry.find(node.domain, node.op_type)
     if meaning is None or any(key not in meaning.attributes for key in node.attrs):
         raise Refused(f"{node.op_type} has an attribute that is not known")
+    small = any(low.dtype(v).bits < 8 and low.dtype(v).is_integer for v in (*node.inputs, node.output) if v is not None)
+    if small and any(step.op not in ("arg", "copy", "where") for step in program.steps):
+        raise Refused(f"{node.op_type} of integers of fewer than 8 bits is not compiled")
     apply(low, node, _specialized(low, node) or program)
 
 
@@ -64,12 +67,21 @@ def _specialized(low: Lowering, node: Node) -> Program | None:
     return None if fn is None or not low.dtype(low.input(0)).is_float else trace(fn, (True,))
 
 
-def as_type(e: Emitter, x: Expr, *, source: DType, to: DType) -> Expr:
+LARGEST = {"f8e4m3fn": 448.0, "f8e4m3fnuz": 240.0, "f8e5m2": 57344.0, "f8e5m2fnuz": 57344.0, "f4e2m1": 6.0}
+
+
+def saturated(e: Emitter, x: Expr, *, to: DType) -> Expr:
+    """A real in a float type, no larger than its largest number."""
+    top = LARGEST[to.name]
+    return e.cast(e.clamp(x, -top, top), to)
+
+
+def as_type(e: Emitter, x: Expr, *, source: DType, to: DType, saturate: bool = True) -> Expr:
     """ONNX's Cast: reals pass through i32 on their way to narrow integers, wide integers through f64 to halves.
 
     A half is rounded to one here, although values between fused operators are not: a model that casts means it.
     """
-    if source.is_float and source.bits < 32:
+    if source.is_float and source.bits < 32 and source.name != "f8e8m0":
         x = e.cast(x, source)
     if source is to:
         return x
@@ -79,6 +91,10 @@ def as_type(e: Emitter, x: Expr, *, source: DType, to: DType) -> Expr:
         x = e.cast(x, dtypes.i32)
     elif source.is_integer and to.is_float and to.bits < 32:
         x = e.cast(x, dtypes.f32 if source.bits < 32 else dtypes.f64)
+    if to.name == "f8e8m0":
+        return e.cast(e.cast(x, dtypes.f32), to)
+    if saturate and to.is_float and to.bits == 8:
+        return saturated(e, e.cast(x, dtypes.f32) if source is dtypes.bool_ else x, to=to)
     return e.cast(x, to)
 
 
@@ -96,20 +112,23 @@ def cast(low: Lowering, node: Node) -> None:
     if source is to and not (to.is_float and to.bits < 32):
         low.alias(node.output, low.view(low.input(0)))
     else:
-        apply(low, node, trace(as_type, (True,), source=source, to=to))
+        saturate = bool(node.attrs.get("saturate", 1))
+        if to.name == "f8e8m0" and (source.bits > 32 or not saturate or node.attrs.get("round_mode", "up") != "up"):
+            raise Refused("this cast to f8e8m0 is not compiled")
+        apply(low, node, trace(as_type, (True,), source=source, to=to, saturate=saturate))
 
 
-def _as_bits(e: Emitter, x: Expr, *, to: DType) -> Expr:
-    return e.bits(x, to)
+def _as_bits(e: Emitter, x: Expr, *, source: DType, to: DType) -> Expr:
+    return e.cast(x, to) if source is dtypes.bool_ else e.bits(x, to)
 
 
 @rule("BitCast")
 def bit_cast(low: Lowering, node: Node) -> None:
     """A narrow float is widened in registers, which would lose signals of NaN: its bits are copied."""
     source, to = low.dtype(low.input(0)), low.dtype(node.output)
-    if source.bits != to.bits or dtypes.bool_ in (source, to):
+    if source.bits != to.bits or to is dtypes.bool_ or min(source.bits, to.bits) < 8:
         raise Refused(f"BitCast of {source} to {to} is not compiled")
     if any(t.is_float and t.bits < 32 for t in (source, to)):
         low.groups.append(Bits((node,), low.view(low.input(0)), low.make(node.output)))
     else:
-        apply(low, node, trace(_as_bits, (True,), to=to))
+        apply(low, node, trace(_as_bits, (True,), source=source, to=to))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sardonyx.errors import NotImplemented
-from sardonyx.ir.graph import Graph, Node
+from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.partition.provider import Claims, Declined, Executable, Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.threads import Settings, limit
@@ -60,7 +61,21 @@ class CpuProvider:
         return known[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> None:
-        """Nothing to rewrite: lowering works on the graph as it is."""
+        """Products of quantized numbers become products of integers."""
+        if not any(node.op_type == "DequantizeLinear" for node in owned):
+            return
+        from sardonyx.optimize import manager, pipelines
+
+        mine = set(owned)
+
+        def judge(old: Sequence[Value], new: Sequence[Value], made: Sequence[Node]) -> str | None:
+            if not all(value.producer in mine for value in old):
+                return "another provider runs this"
+            mine.update(made)
+            return None
+
+        manager.run(graph, pipelines.INTEGERS, judge=judge)
+        self._learned = None
 
     def compile(self, part: Part) -> Executable:
         from sardonyx.lower.sizes import Later, Refused

@@ -1,9 +1,10 @@
-"""Matrix tiles: eight registers of 16 rows of 64 bytes, and products of bf16 pairs between them.
+"""Matrix tiles: eight registers of 16 rows of 64 bytes, and products of bf16 pairs and of bytes between them.
 
     zero(t)               t = 0
     load(t, p, stride)    row r of t = the 64 bytes at p + r * stride
     store(t, p, stride)   the reverse
     dot_bf16(c, a, b)     c[m, n] += sum over j of a[m, 2j] b[j, 2n] + a[m, 2j+1] b[j, 2n+1]
+    dot_bytes(c, a, b)    c[m, n] += sum over j and i < 4 of a[m, 4j+i] b[j, 4n+i], in i32
 
 ``dot_bf16`` sums the even and the odd products of a row in f32 accumulators of their own, fused, adds the two, and adds
 that to c; denormals count as zero wherever they come or go. Where the chip has no tiles, ordinary vectors do the same,
@@ -14,15 +15,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.dsl import Kernel
-from sardonyx.providers.cpu.values import I8, POINTER, Buf, Operand, Val, f32, i8, i64, u8, u32
+from sardonyx.providers.cpu.values import I8, POINTER, Buf, Operand, Val, f32, i8, i32, i64, u8, u32
 
 COUNT, ROWS, ROW_NBYTES = 8, 16, 64
 NBYTES = ROWS * ROW_NBYTES
-PAIRS = LANES = 16
-"""Pairs of bf16, or f32 elements, in a row."""
+PAIRS = QUADS = LANES = 16
+"""Pairs of bf16, fours of bytes, or elements of 32 bits in a row."""
 
 _CONFIGURATION_WORDS, _ROWS_AT = 8, 48
 """The 64 bytes that the chip reads, and where the tiles' rows lie in them, a byte each."""
@@ -45,12 +48,15 @@ class Tiles:
         assert k.isa.amx, f"{k.isa.name} has no tiles"
         self.k = k
         self._stack = k.local(i8, COUNT * NBYTES) if k.isa.is_emulated else None
+        self._rows: dict[int, Val] = {}
 
     def configure(self, rows: Operand = ROWS, short: Sequence[int] = (), count: int = COUNT) -> None:
         """The first ``count`` tiles take their full size, ``short`` ones of them only ``rows`` rows; all are zero.
 
-        Products of short tiles take less time. Emulated tiles are always full: nobody may look at the other rows.
+        Products of short tiles take less time. Loads and stores of them touch these rows alone; nobody may look at the
+        others.
         """
+        self._rows = dict.fromkeys(short, self.k.value(rows, i64))
         if self._stack is not None:
             for t in range(COUNT):
                 self.zero(t)
@@ -73,20 +79,24 @@ class Tiles:
             self._carry_out("tile_zero", _zero, self._tile(t))
 
     def load(self, t: int, source: Buf, stride_nbytes: Operand = ROW_NBYTES) -> None:
-        self._check(source, stride_nbytes)
+        self._check(t, source, stride_nbytes)
         stride = self.k.value(stride_nbytes, i64)
         if self._stack is None:
             self.k.call("llvm.x86.tileloadd64", I8(t), source.ptr, stride.ir)
         else:
-            self._carry_out("tile_load", _load, self._tile(t), source.ptr, self._as_pointer(stride))
+            self._carry_out(
+                "tile_load", _load, self._tile(t), source.ptr, *map(self._as_pointer, (stride, self._high(t)))
+            )
 
     def store(self, t: int, target: Buf, stride_nbytes: Operand = ROW_NBYTES) -> None:
-        self._check(target, stride_nbytes)
+        self._check(t, target, stride_nbytes)
         stride = self.k.value(stride_nbytes, i64)
         if self._stack is None:
             self.k.call("llvm.x86.tilestored64", I8(t), target.ptr, stride.ir)
         else:
-            self._carry_out("tile_store", _store, self._tile(t), target.ptr, self._as_pointer(stride))
+            self._carry_out(
+                "tile_store", _store, self._tile(t), target.ptr, *map(self._as_pointer, (stride, self._high(t)))
+            )
 
     def dot_bf16(self, c: int, a: int, b: int) -> None:
         if self._stack is None:
@@ -94,11 +104,24 @@ class Tiles:
         else:
             self._carry_out("tile_dot_bf16", _dot_bf16, *(self._tile(t) for t in (c, a, b)))
 
+    def dot_bytes(self, c: int, a: int, b: int, a_dtype: DType, b_dtype: DType) -> None:
+        """Of signed or unsigned bytes, by the types of ``a`` and ``b``."""
+        kind = "".join("u" if t is u8 else "s" for t in (a_dtype, b_dtype))
+        if self._stack is None:
+            self.k.call(f"llvm.x86.tdpb{kind}d", I8(c), I8(a), I8(b))
+        else:
+            body = partial(_dot_bytes, a_dtype=a_dtype, b_dtype=b_dtype)
+            self._carry_out(f"tile_dot_{kind}", body, *(self._tile(t) for t in (c, a, b)))
+
     # -- what the chip does, in ordinary instructions
 
     def _tile(self, t: int) -> Any:
         assert self._stack is not None
         return self._stack.at(t * NBYTES).ptr
+
+    def _high(self, t: int) -> Val:
+        """The rows of a tile."""
+        return self._rows.get(t, self.k.const(ROWS))
 
     def _as_pointer(self, number: Val) -> Any:
         return self.k.b.inttoptr(number.ir, POINTER)
@@ -106,11 +129,11 @@ class Tiles:
     def _carry_out(self, name: str, body: Any, *args: Any) -> None:
         self.k.b.call(self.k.subroutine(name, len(args), body), list(args))
 
-    def _check(self, memory: Buf, stride_nbytes: Operand) -> None:
+    def _check(self, t: int, memory: Buf, stride_nbytes: Operand) -> None:
         if not self.k.checked or memory.start is None:
             return
         rows = memory.as_type(i8)
-        for row in (rows, rows.at(self.k.value(stride_nbytes, i64) * (ROWS - 1))):
+        for row in (rows, rows.at(self.k.value(stride_nbytes, i64) * (self._high(t) - 1))):
             self.k.check_address(row.ptr, row.start, row.end, ROW_NBYTES, 1, None)
 
 
@@ -120,13 +143,13 @@ def _zero(t: Buf) -> None:
         words.store(r * LANES, zeros)
 
 
-def _load(t: Buf, source: Buf, stride: Buf) -> None:
-    with t.k.loop(0, ROWS) as r:
+def _load(t: Buf, source: Buf, stride: Buf, rows: Buf) -> None:
+    with t.k.loop(0, rows.address()) as r:
         t.as_type(u32).store(r * LANES, source.at(r * stride.address()).as_type(u32).load(0, LANES))
 
 
-def _store(t: Buf, target: Buf, stride: Buf) -> None:
-    with t.k.loop(0, ROWS) as r:
+def _store(t: Buf, target: Buf, stride: Buf, rows: Buf) -> None:
+    with t.k.loop(0, rows.address()) as r:
         target.at(r * stride.address()).as_type(u32).store(0, t.as_type(u32).load(r * LANES, LANES))
 
 
@@ -142,6 +165,18 @@ def _dot_bf16(c: Buf, a: Buf, b: Buf) -> None:
         at = m * LANES
         pair = flushed(k, even.get() + odd.get())
         sums.store(at, flushed(k, flushed(k, sums.load(at, LANES)) + pair))
+
+
+def _dot_bytes(c: Buf, a: Buf, b: Buf, *, a_dtype: DType, b_dtype: DType) -> None:
+    k, sums = c.k, c.as_type(i32)
+    with k.loop(0, ROWS) as m:
+        total = k.var(sums.load(m * LANES, LANES))
+        with k.loop(0, QUADS) as j:
+            quads = b.as_type(b_dtype).load(j * ROW_NBYTES, ROW_NBYTES)
+            for i in range(4):
+                x = k.cast(a.as_type(a_dtype).load(m * ROW_NBYTES + j * 4 + i), i32)
+                total += k.cast(quads.shuffle(range(i, ROW_NBYTES, 4)), i32) * k.splat(x, LANES)
+        sums.store(m * LANES, total)
 
 
 def real(k: Kernel, bits: Val) -> Val:

@@ -39,6 +39,8 @@ class Isa:
     """Matrix tiles with bf16 products."""
     bf16_dot: bool = False
     """A vector instruction that adds products of bf16 pairs to f32."""
+    byte_dot: bool = False
+    """A vector instruction that adds four products of bytes to i32."""
     is_emulated: bool = False
     """Tiles and pair products are carried out by ordinary instructions."""
     l1_nbytes: int = 32 * KIB
@@ -48,23 +50,24 @@ class Isa:
     @property
     def key(self) -> str:
         """What compiled code depends on. Cache sizes are not part of it: they reach kernels as parameters."""
-        return f"{self.name}/{self.cpu}/{self.features}/{self.lanes}/{self.registers}/{self.is_emulated:d}"
+        shape = f"{self.lanes}/{self.registers}/{self.byte_dot:d}/{self.is_emulated:d}"
+        return f"{self.name}/{self.cpu}/{self.features}/{shape}"
 
 
 WIDE = "-prefer-256-bit"
 """Left alone, LLVM takes vectors of half the width on these CPUs."""
 
 _X86: dict[str, Isa] = {
-    "sapphirerapids": Isa("amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True),
-    "cooperlake": Isa("avx512", "cooperlake", WIDE, 16, 32, bf16_dot=True),
-    "znver4": Isa("avx512", "znver4", WIDE, 16, 32, bf16_dot=True),
-    "cascadelake": Isa("avx512", "cascadelake", WIDE, 16, 32),
+    "sapphirerapids": Isa("amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True, byte_dot=True),
+    "cooperlake": Isa("avx512", "cooperlake", WIDE, 16, 32, bf16_dot=True, byte_dot=True),
+    "znver4": Isa("avx512", "znver4", WIDE, 16, 32, bf16_dot=True, byte_dot=True),
+    "cascadelake": Isa("avx512", "cascadelake", WIDE, 16, 32, byte_dot=True),
     "skylake-avx512": Isa("avx512", "skylake-avx512", WIDE, 16, 32),
     "haswell": Isa("avx2", "haswell", "", 8, 16),
     "x86-64": Isa("generic", "x86-64", "", 4, 16),
 }
 _ARM: dict[str, Isa] = {
-    "neoverse-n1": Isa("neon", "neoverse-n1", "", 4, 32),
+    "neoverse-n1": Isa("neon", "neoverse-n1", "", 4, 32, byte_dot=True),
     "generic": Isa("neon", "generic", "", 4, 32),
 }
 CPUS = {**_X86, **_ARM}
@@ -114,17 +117,19 @@ def _host() -> Isa:
         wide = f"{flags},{WIDE}"
         if not _lacking(CPUS["skylake-avx512"]):
             amx = not _lacking(CPUS["sapphirerapids"]) and allow_tiles()
-            return Isa("amx" if amx else "avx512", cpu, wide, 16, 32, amx=amx, bf16_dot="avx512bf16" in has)
+            dots = {"bf16_dot": "avx512bf16" in has, "byte_dot": "avx512vnni" in has}
+            return Isa("amx" if amx else "avx512", cpu, wide, 16, 32, amx=amx, **dots)
         if not _lacking(CPUS["haswell"]):
-            return Isa("avx2", cpu, flags, 8, 16)
+            return Isa("avx2", cpu, flags, 8, 16, byte_dot="avxvnni" in has)
         return Isa("generic", cpu, flags, 4, 16)
     if is_arm():
-        return Isa("neon", cpu, flags, 4, 32)
+        has_dot = _has_byte_dot()
+        return Isa("neon", cpu, f"{flags},+dotprod" if has_dot else flags, 4, 32, byte_dot=has_dot)
     return Isa("generic", cpu, flags, 4, 16)
 
 
 _NEEDS = {
-    "amx": ("amx-tile", "amx-bf16", "avx512f", "avx512bw", "avx512vl", "avx512dq"),
+    "amx": ("amx-tile", "amx-bf16", "amx-int8", "avx512f", "avx512bw", "avx512vl", "avx512dq"),
     "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
     "avx2": ("avx2", "fma", "f16c"),
     "generic": (),
@@ -138,8 +143,17 @@ def _features() -> frozenset[str]:
 
 
 def _lacking(isa: Isa) -> list[str]:
-    needed = (*_NEEDS[isa.name], *(("avx512bf16",) if isa.bf16_dot else ()))
+    dots = (("avx512bf16", isa.bf16_dot), ("avx512vnni", isa.byte_dot))
+    needed = (*_NEEDS[isa.name], *(name for name, wanted in dots if wanted))
     return [name for name in needed if name not in _features()]
+
+
+def _has_byte_dot() -> bool:
+    """Whether an Arm chip multiplies bytes by fours, which LLVM does not tell of the host."""
+    try:
+        return "asimddp" in Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
 
 
 @cache

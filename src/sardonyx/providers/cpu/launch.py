@@ -53,7 +53,7 @@ class Launch:
                 words.append(word(given, dtype))
                 continue
             array, offset = given if isinstance(given, tuple) else (given, 0)
-            assert array.dtype.itemsize * 8 == dtype.bits, f"{spec.name}: {name} is {array.dtype}, expected {dtype}"
+            assert array.dtype.itemsize == dtype.itemsize, f"{spec.name}: {name} is {array.dtype}, expected {dtype}"
             front = offset * array.itemsize
             words += [len(self._arrays), front, array.nbytes - front, front]
             self._arrays.append(array)

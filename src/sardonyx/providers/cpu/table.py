@@ -90,7 +90,7 @@ class Table:
         return np.array([self.sizes.number(e) for e in expressions], np.int64)
 
     def _storage_nbytes(self, storage: Storage) -> Known:
-        return known(dims.mul(storage.elements, storage.dtype.bits // 8))
+        return known(dims.mul(storage.elements, storage.dtype.itemsize))
 
     def _lay_out(self) -> None:
         """Fill the constant words; remember the others."""
@@ -118,7 +118,7 @@ class Table:
                     put(word(given, dtype) if dtype.is_float and not isinstance(given, Expr) else given)  # type: ignore[arg-type]
                     continue
                 assert isinstance(given, Ref), name
-                itemsize = given.storage.dtype.bits // 8
+                itemsize = given.storage.dtype.itemsize
                 offset = known(dims.mul(given.offset, itemsize))
                 words.append(self.bases.get(given.storage, ARENA))
                 if given.storage in arena:

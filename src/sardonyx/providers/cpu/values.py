@@ -1,7 +1,8 @@
 """The values of the kernel language: numbers and vectors of them, local variables, and typed memory.
 
 Registers hold f32, f64, integers and bool. Narrower floats live in memory only: loading widens them to f32, storing
-rounds once, to nearest even. A bool is a byte in memory and a bit in a register.
+rounds once, to nearest even. So do integers of fewer than 8 bits: each is the low bits of a byte, which registers hold
+whole. A bool is a byte in memory and a bit in a register.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 f32, f64, f16, bf16 = dtypes.f32, dtypes.f64, dtypes.f16, dtypes.bf16
 i64, i32, i8, u8, bool_ = dtypes.i64, dtypes.i32, dtypes.i8, dtypes.u8, dtypes.bool_
 i16, u16, u32, u64 = (dtypes.of_name(n) for n in ("i16", "u16", "u32", "u64"))
+SMALL = {dtypes.of_name(n): i8 if n[0] == "i" else u8 for n in ("i4", "u4", "i2", "u2")}
+"""Integers of fewer than 8 bits, and what registers hold them in."""
+MINIFLOATS = frozenset(t for t in dtypes.every() if t.is_float and t.bits <= 8 and t.bits != 6)
+NARROW = MINIFLOATS | {f16, bf16}
+"""Floats that registers hold as f32."""
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 POINTER = ir.PointerType()
@@ -32,17 +38,17 @@ def scalar_type(dtype: DType) -> Any:
     """The LLVM type of one element in a register."""
     if dtype is bool_:
         return I1
-    if dtype is f32 or dtype in (f16, bf16):
+    if dtype is f32 or dtype in NARROW:
         return ir.FloatType()
     if dtype is f64:
         return ir.DoubleType()
     assert dtype.is_integer, dtype
-    return ir.IntType(dtype.bits)
+    return ir.IntType(max(dtype.bits, 8))
 
 
 def memory_type(dtype: DType) -> Any:
     """The LLVM type of one element in memory."""
-    if dtype is bool_:
+    if dtype is bool_ or dtype in MINIFLOATS:
         return I8
     if dtype is f16:
         return ir.HalfType()
@@ -51,7 +57,7 @@ def memory_type(dtype: DType) -> Any:
 
 def register_dtype(dtype: DType) -> DType:
     """The type that an element of memory has once it is loaded."""
-    return f32 if dtype in (f16, bf16) else dtype
+    return f32 if dtype in NARROW else SMALL.get(dtype, dtype)
 
 
 def vector(element: Any, lanes: int) -> Any:
@@ -179,7 +185,7 @@ class Val:
         return self.lanes == 1 and isinstance(self.ir, ir.Constant) and bool(self.ir.constant == self.ir.constant)
 
     def through(self, dtype: DType) -> Val:
-        """f32 rounded to a narrower float and widened again."""
+        """A number rounded to a narrower float, or cut to a narrower integer, and widened again."""
         return _widened(self.k, _narrowed(self.k, self, dtype), dtype, self.lanes)
 
     # -- across lanes
@@ -393,11 +399,11 @@ class Buf:
 
     def _check(self, p: Any, lanes: int, mask: Val | None) -> None:
         if self.k.checked and self.start is not None:
-            self.k.check_address(p, self.start, self.end, self.dtype.bits // 8, lanes, mask)
+            self.k.check_address(p, self.start, self.end, self.dtype.itemsize, lanes, mask)
 
 
 def _align(dtype: DType) -> int:
-    return dtype.bits // 8
+    return dtype.itemsize
 
 
 def _widened(k: Kernel, raw: Any, dtype: DType, lanes: int) -> Val:
@@ -408,7 +414,10 @@ def _widened(k: Kernel, raw: Any, dtype: DType, lanes: int) -> Val:
     if dtype is bf16:
         wide = Val(k, k.b.zext(raw, vector(I32, lanes)), u32, lanes)
         return k.bitcast(wide << 16, f32)
-    return Val(k, raw, dtype, lanes)
+    if dtype in MINIFLOATS:
+        number: Val = _minifloats().widened(k, Val(k, raw, u8, lanes), dtype)
+        return number
+    return _in_range(Val(k, raw, register_dtype(dtype), lanes), dtype)
 
 
 def _narrowed(k: Kernel, v: Val, dtype: DType) -> Any:
@@ -416,7 +425,25 @@ def _narrowed(k: Kernel, v: Val, dtype: DType) -> Any:
         return k.b.zext(v.ir, vector(I8, v.lanes))
     if dtype is f16:
         return k.b.fptrunc(v.ir, vector(ir.HalfType(), v.lanes))
+    if dtype in MINIFLOATS:
+        return _minifloats().narrowed(k, v, dtype).ir
+    if dtype in SMALL:
+        return (v & ((1 << dtype.bits) - 1)).ir
     return k.to_bf16(v).ir if dtype is bf16 else v.ir
+
+
+def _in_range(v: Val, dtype: DType) -> Val:
+    """The low bits of a byte as a number."""
+    if dtype not in SMALL:
+        return v
+    rest = 8 - dtype.bits
+    return (v << rest) >> rest
+
+
+def _minifloats() -> Any:
+    from sardonyx.providers.cpu import minifloats
+
+    return minifloats
 
 
 def mangled(t: Any) -> str:

@@ -3,6 +3,7 @@
 tiles          bf16 parts on AMX (``gemm_amx``), where they pay at the precision asked for
 multiply-adds  vectors (``gemm``), for every type, from B in panels of the sums' type, or of a narrower one if B is
                stored so or the precision allows bf16
+bytes          8-bit integers, summed in i32, on tiles (``gemm_bytes_amx``) or vectors (``gemm_bytes``)
 """
 
 from __future__ import annotations
@@ -11,19 +12,21 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Contraction
-from sardonyx.providers.cpu.kernels import gemm, gemm_amx
+from sardonyx.providers.cpu.kernels import gemm, gemm_amx, gemm_bytes, gemm_bytes_amx
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Problem, batch_args, problem
 from sardonyx.providers.cpu.kernels.pack import packed_a, packed_b
 from sardonyx.providers.cpu.kernels.split import weight_is_plain
 from sardonyx.providers.cpu.steps import Step, Target
-from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i32, i64, register_dtype, u32, u64
+from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 
 SUMMED = (f32, f64, f16, bf16, i32, i64, u32, u64)
 
 
 def supports(a: DType, b: DType) -> str | None:
     """Why operands of these types are not multiplied here; None if they are."""
+    if a in (i8, u8) and b is i8:
+        return None
     for dtype in (a, b):
         if dtype not in SUMMED:
             return f"sums of {dtype} products are not compiled"
@@ -37,6 +40,8 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     p = problem(group)
+    if p.b.dtype is i8:
+        return gemm_bytes_amx.steps(p, target) if target.isa.amx else gemm_bytes.steps(p, target)
     parts = gemm_amx.parts_for(p, target)
     if parts is not None:
         return gemm_amx.steps(p, parts, target)

@@ -108,10 +108,12 @@ class Finish:
         columns: Val,
         *,
         width: int | None = None,
+        at_once: bool = False,
     ) -> None:
         """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j).
 
-        Tiles that are ``width`` columns wide, where that is given, are finished without a loop along the row.
+        Tiles that are ``width`` columns wide, where that is given, are finished without a loop along the row, or even
+        as one long vector: narrow results then fill registers.
         """
         k = self.k
         lanes = k.lanes * 32 // max(sums.dtype.bits, 32)
@@ -123,8 +125,9 @@ class Finish:
         assert width % lanes == 0
         with k.either(columns.eq(width)) as (whole, part):
             with whole, k.loop(0, rows) as i:
-                for j in range(0, width, lanes):
-                    self.put(row + i, Tile(column + j, lanes, None), sums.load(i * stride + j, lanes))
+                step = width if at_once else lanes
+                for j in range(0, width, step):
+                    self.put(row + i, Tile(column + j, step, None), sums.load(i * stride + j, step))
             with part, k.loop(0, rows) as i, k.loop(0, columns, lanes) as at:
                 t = Tile(column + at, lanes, k.mask(columns - at, lanes))
                 self.put(row + i, t, sums.load(i * stride + at, lanes))

@@ -100,7 +100,7 @@ def locate(
 
 def keep_steps(group: Keep, target: Target) -> list[Step]:
     outer, size, inner = group.x.shape
-    dtype = of_name(f"u{group.x.dtype.bits}")
+    dtype = of_name(f"u{group.x.dtype.itemsize * 8}")
     spec = keep(dtype=dtype, kind=stride_class(group.x.strides[2]))
     args: dict[str, Any] = {
         "x": Ref.of(group.x), "chosen": Ref.of(group.chosen), "count": Ref.of(group.count), "out": Ref.of(group.out),

@@ -163,7 +163,7 @@ def _matrix(view: View) -> Matrix:
 
 def _nbytes(view: View) -> Known | None:
     sizes = (d for d, s in zip(view.shape, view.strides, strict=True) if s != 0)
-    return dims.mul(dims.product(sizes), view.dtype.bits // 8)
+    return dims.mul(dims.product(sizes), view.dtype.itemsize)
 
 
 # -- inside kernels

@@ -66,14 +66,14 @@ def pick_steps(group: Pick, target: Target) -> list[Step]:
 
 def _step(group: Gather | Pick, axes: list[Axis], *, is_single: bool) -> Step:
     last, axis, out = axes[-1], group.axis, group.out
-    dtype = of_name(f"u{group.data.dtype.bits}")
+    dtype = of_name(f"u{group.data.dtype.itemsize * 8}")
     kinds = stride_class(last.strides[DATA]), stride_class(last.strides[OUT])
     form = Form(dtype, group.indices.dtype, len(axes), kinds, is_single)
     args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate((group.data, group.indices, out))}
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
     args |= {"size": group.data.shape[axis], "pitch": group.data.strides[axis]}
-    moved = known(dims.mul(2 * group.data.dtype.bits // 8, product(out.shape)))
+    moved = known(dims.mul(2 * group.data.dtype.itemsize, product(out.shape)))
     return Step(pick(form=form), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
 
 

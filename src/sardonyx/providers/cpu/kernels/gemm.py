@@ -20,6 +20,8 @@ would have less than ``GRID`` parts. It follows from the sizes alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +91,37 @@ def lanes_of(lanes: int, dtype: DType) -> int:
     return lanes * 32 // max(dtype.bits, 32)
 
 
+class Bands:
+    """The grid of work of a product: blocks of row tiles by panels of B, in bands of rows."""
+
+    def __init__(
+        self, k: Kernel, m: Val, panels: Val, count: Val, rows: int, most: int, row_nbytes: Val, band_nbytes: Val
+    ) -> None:
+        """``count`` products of ``m`` rows of ``row_nbytes``, of which a band takes ``band_nbytes``.
+
+        A block has up to ``most`` tiles of ``rows`` rows.
+        """
+        self.k, self.panels = k, panels
+        self.tiles = (m + (rows - 1)) // rows
+        wanted = (k.const(GRID) + (panels * count - 1)) // k.max(panels * count, 1)
+        self.blocks = k.max((self.tiles + (most - 1)) // most, k.min((self.tiles + 1) // 2, wanted))
+        block_nbytes = row_nbytes * k.max(m // k.max(self.blocks, 1), 1)
+        self.band = k.min(k.max(band_nbytes // k.max(block_nbytes, 1), 1), k.max(self.blocks, 1))
+        self.count = count * panels * self.blocks
+
+    @contextmanager
+    def share(self) -> Iterator[tuple[Val, Val, Val, Val]]:
+        """This thread's blocks: which product, which panel, the first row tile and the one after the last."""
+        k, panels, blocks, band = self.k, self.panels, self.blocks, self.band
+        with k.share(self.count) as at:
+            index, rest = at // (panels * blocks), at % (panels * blocks)
+            first = rest // (band * panels) * band
+            within = rest % (band * panels)
+            height = k.min(band, blocks - first)
+            panel, block = within // height, first + within % height
+            yield index, panel, block * self.tiles // blocks, (block + 1) * self.tiles // blocks
+
+
 def scratch_nbytes(shape: Shape, isa: Isa, dtype: DType, b_dtype: DType) -> int:
     """The sums of a block, and a run of a panel that is not stored in their type."""
     rows = shape.block * shape.rows + (RUN if b_dtype is not dtype else 0)
@@ -112,25 +145,14 @@ def gemm(
     axes = epilogue.batch_axes
     nr = shape.vectors * lanes_of(k.lanes, dtype)
     panels = (n + (nr - 1)) // nr
-    count = batch_count(k, memory, axes)
-    tiles = (m + (shape.rows - 1)) // shape.rows
-    most, least = (tiles + 1) // 2, (tiles + (shape.block - 1)) // shape.block
-    wanted = (k.const(GRID) + (panels * count - 1)) // k.max(panels * count, 1)
-    blocks = k.max(least, k.min(most, wanted))
-    block_nbytes = depth * k.max(m // k.max(blocks, 1), 1) * (dtype.bits // 8)
-    band = k.min(k.max(band_nbytes // k.max(block_nbytes, 1), 1), k.max(blocks, 1))
     sums = k.scratch(dtype)
     wide = sums.at(shape.block * shape.rows * nr)
-    with k.share(count * panels * blocks) as at:
-        index, rest = at // (panels * blocks), at % (panels * blocks)
-        first = rest // (band * panels) * band
-        within = rest % (band * panels)
-        height = k.min(band, blocks - first)
-        panel, block = within // height, first + within % height
+    row_nbytes = depth * (dtype.bits // 8)
+    bands = Bands(k, m, panels, batch_count(k, memory, axes), shape.rows, shape.block, row_nbytes, band_nbytes)
+    with bands.share() as (index, panel, top, bottom):
         batch = batch_indices(k, memory, index, axes)
         a = matrix_at(memory, "a", batch)
         b = matrix_at(memory, "b", batch).at(panel * nr * depth)
-        top, bottom = block * tiles // blocks, (block + 1) * tiles // blocks
         a_row = number(memory, "a_row")
         pace = _pace(k, bottom - top, nr)
         with k.loop(0, k.max(depth, 1), RUN) as start:

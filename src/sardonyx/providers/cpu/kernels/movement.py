@@ -53,9 +53,9 @@ def as_bits(loop: Loop) -> Loop:
         if not isinstance(step, Apply) or not _is_identity(step) or e.dtype_of(step.args[0]) is not step.dtype:
             return loop
         source.append(source[step.args[0]])
-    if not e.operands or any(t.bits not in (8, 16, 32, 64) for t in e.operands):
+    if not e.operands or any(t.itemsize not in (1, 2, 4, 8) for t in e.operands):
         return loop
-    types = tuple(of_name(f"u{t.bits}") for t in e.operands)
+    types = tuple(of_name(f"u{t.itemsize * 8}") for t in e.operands)
     return replace(loop, expression=Expression(types, (), tuple(source[r] for r in e.results)))
 
 

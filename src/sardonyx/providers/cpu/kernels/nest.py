@@ -97,7 +97,7 @@ def stride_class(stride: Known) -> str:
 def traffic(views: Sequence[View], axes: Sequence[Axis]) -> Known:
     """Bytes that a walk along these axes reads and writes, each element of a view once; 0 where that is too long."""
     sizes = (
-        dims.mul(view.dtype.bits // 8, dims.product(a.extent for a in axes if a.strides[v] != 0))
+        dims.mul(view.dtype.itemsize, dims.product(a.extent for a in axes if a.strides[v] != 0))
         for v, view in enumerate(views)
     )
     return dims.known(dims.total(sizes)) or 0

@@ -7,6 +7,7 @@ blocks of one strided copy, so an operand that is stored transposed costs no mor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.constants import give_back, identity
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, Spec, Val, i64, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import (
     Matrix,
@@ -146,8 +147,21 @@ def panels_elements(p: Problem, nr: int) -> Known:
 
 def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
     """B in panels of ``nr`` columns, with the steps that bring it there at every run: none for a constant."""
+
+    def spec(axes: int) -> Spec:
+        return pack_panels(source=p.b.dtype, target=target, unit=unit_axis(p.b), nr=nr, axes=axes)
+
+    return placed_b(p, spec, target, panels_elements(p, nr), ("panels", nr), isa)
+
+
+def placed_b(
+    p: Problem, spec_of: Callable[[int], Spec], target: DType, each: Known, layout: tuple[str, int], isa: Isa
+) -> tuple[list[Step], Matrix]:
+    """B as a kernel lays it out: for a number of batch axes, ``spec_of`` gives one like ``pack_panels``.
+
+    ``each`` are the elements of one matrix; ``layout`` is what equal packed constants have in common beside B.
+    """
     b = p.b
-    each = panels_elements(p, nr)
     shared = [d for d, s in zip(p.batch, b.batch, strict=True) if s != 0]
     strides: list[Known] = []
     for i, s in enumerate(b.batch):
@@ -156,7 +170,7 @@ def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], 
     elements = of_known(dims.product((each, *shared)))
     kept = tuple(s for s in b.batch if s != 0)
     source = Matrix(b.storage, b.offset, kept, b.row, b.column)
-    spec = pack_panels(source=b.dtype, target=target, unit=unit_axis(b), nr=nr, axes=len(shared))
+    spec = spec_of(len(shared))
     tensor = p.weight
     if tensor is None:
         to = Storage("temporary", target, elements)
@@ -165,7 +179,7 @@ def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], 
         step = Step(
             spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant="B packed: not a constant of fixed sizes"
         )
-        return [step], Matrix(to, 0, tuple(strides), nr, 1)
+        return [step], Matrix(to, 0, tuple(strides), layout[1], 1)
 
     def make() -> Array:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)
@@ -175,9 +189,9 @@ def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], 
         give_back(content)
         return out
 
-    key = ("panels", identity(tensor), b.offset, b.row, b.column, kept, tuple(shared), p.k, p.n, nr, target)
+    key = (*layout, identity(tensor), b.offset, b.row, b.column, kept, tuple(shared), p.k, p.n, target)
     made = Packed("constant", target, elements, b.storage.value, key=key, make=make)
-    return [], Matrix(made, 0, tuple(strides), nr, 1)
+    return [], Matrix(made, 0, tuple(strides), layout[1], 1)
 
 
 def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:

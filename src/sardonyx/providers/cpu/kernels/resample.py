@@ -81,7 +81,7 @@ def steps(group: Resample, target: Target) -> list[Step]:
     expression, x_dtype = group.epilogue, group.x.dtype
     is_copy = not group.is_weighted and not expression.steps and x_dtype.bits in (8, 16, 32, 64)
     if is_copy:
-        x_dtype = of_name(f"u{x_dtype.bits}")
+        x_dtype = of_name(f"u{x_dtype.itemsize * 8}")
         expression = Expression((x_dtype,), (), expression.results)
     work = register_dtype(expression.operands[0])
     form = Form(x_dtype, work, tuple(reads[:last]), reads[last], x.strides[last] == 1 or x.shape[last] == 1, is_copy)

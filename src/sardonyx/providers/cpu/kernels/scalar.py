@@ -15,7 +15,7 @@ from sardonyx.ir.scalar import Program, Step, Type
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels import functions, integers
 from sardonyx.providers.cpu.kernels.formats import F32
-from sardonyx.providers.cpu.values import Val, bf16, bool_, f16, f32, f64, register_dtype
+from sardonyx.providers.cpu.values import NARROW, SMALL, Val, bf16, bool_, f32, f64, register_dtype
 
 Value: TypeAlias = "Val | int | float"
 """What a step gives: a vector, or a constant of the program."""
@@ -30,8 +30,10 @@ def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
     """None if ``emit`` can write the program for these types, else the reason."""
     for step in program.steps:
         dtype = dtypes[step.type] if isinstance(step.type, int) else step.type
-        if dtype is not None and dtype not in (f16, bf16, f32, f64, bool_) and not _is_whole(dtype):
+        if dtype is not None and dtype not in NARROW and dtype not in (f32, f64, bool_) and not _is_whole(dtype):
             return f"{dtype} has no registers"
+        if dtype in SMALL and step.op not in _MOVES:
+            return f"{step.op} of {dtype} is not compiled"
         if step.op not in _OPERATIONS and step.op not in _LEAVES:
             return f"{step.op} has no vector code"
         if step.type is None and step.op not in _LEAVES:
@@ -39,8 +41,11 @@ def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
     return None
 
 
+_MOVES = frozenset(("arg", "cast", "copy", "where"))
+
+
 def _is_whole(dtype: DType) -> bool:
-    return dtype.is_integer and dtype.bits >= 8
+    return dtype.is_integer
 
 
 def emit(k: Kernel, program: Program, args: Sequence[Val], dtypes: Sequence[DType]) -> Val:
@@ -116,11 +121,11 @@ def _holds(dtype: DType, value: int) -> bool:
 
 
 def cast(k: Kernel, v: Val, dtype: DType) -> Val:
-    """A conversion that also rounds to f16 and bf16, once, though they are carried as f32."""
-    if dtype is f16 and v.dtype is f64:
-        return _to_odd(k, v).through(f16)
+    """A conversion that also rounds to narrow types, once, though they are carried in wider ones."""
+    if dtype in NARROW and dtype is not bf16 and v.dtype is f64:
+        return _to_odd(k, v).through(dtype)
     wide = k.cast(v, register_dtype(dtype))
-    return wide.through(dtype) if dtype in (f16, bf16) and v.dtype is not bool_ else wide
+    return wide.through(dtype) if (dtype in NARROW or dtype in SMALL) and v.dtype is not bool_ else wide
 
 
 def _to_odd(k: Kernel, v: Val) -> Val:

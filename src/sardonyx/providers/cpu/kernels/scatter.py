@@ -51,14 +51,14 @@ def steps(group: Scatter, target: Target) -> list[Step]:
     outer = list(free.ordered(OUT).axes)
     row = outer.pop() if outer and outer[-1].strides[INDICES] == 0 else None
     axes = [*outer, *indexed.axes, *([] if row is None else [row])]
-    dtype = group.out.dtype if group.reduction != "none" else of_name(f"u{group.out.dtype.bits}")
+    dtype = group.out.dtype if group.reduction != "none" else of_name(f"u{group.out.dtype.itemsize * 8}")
     kinds = None if row is None else (stride_class(row.strides[UPDATES]), stride_class(row.strides[OUT]))
     form = Form(dtype, group.indices.dtype, len(outer), len(indexed.axes), kinds, group.reduction)
     args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
     args |= {"size": group.size, "pitch": group.pitch}
-    moved = dims.known(dims.mul(3 * group.out.dtype.bits // 8, product(box))) or 0
+    moved = dims.known(dims.mul(3 * group.out.dtype.itemsize, product(box))) or 0
     kept = Expression((group.data.dtype,), (), (0,))
     copy = Loop(group.nodes, group.out.shape, 0, (group.data,), kept, (group.out,))
     put_all = Step(put(form=form), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)

@@ -1,0 +1,161 @@
+"""Convolutions of 8-bit integers less their zero points, exactly, in i32.
+
+The image is padded with its zero point p, so that the sum over a window of (x - p)(w - q) is  S - p (W - k q) - q X,
+where S, W and X are the sums of x w, of w and of x over the window. X, which is needed only where q is not 0, is a
+convolution with ones. Depthwise convolutions, which have too few products to gain from bytes, are done in f32, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.groups import Convolution, IntegerConvolution, View
+from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.rules.conv import per_channel, windowed
+from sardonyx.lower.rules.integer import (
+    BYTES,
+    Product,
+    Term,
+    as_real,
+    as_signed,
+    combined,
+    constant_of,
+    less_scaled,
+    zero_point,
+)
+from sardonyx.lower.rules.reduce import apply, plus
+from sardonyx.lower.sizes import Refused, certain
+
+EXACT = 1 << 24
+"""Whole numbers that f32 holds."""
+
+
+def _centred(e: Emitter, x: Expr, zero: Expr) -> Expr:
+    return e.cast(x, dtypes.f32) - e.cast(zero, dtypes.f32)
+
+
+class _Convolution:
+    """A node's exact convolution, as the body of its epilogue."""
+
+    def __init__(self, low: Lowering, node: Node, x: View, w: View, x_zero: Value | None, w_zero: Value | None) -> None:
+        if x.dtype not in BYTES or w.dtype not in BYTES:
+            raise Refused(f"{node.op_type} of {x.dtype} times {w.dtype} is not compiled")
+        self.low, self.x = low, x
+        self.w, self.window, self.groups = windowed(low, node, x, w)
+        self.zero = self._single(x_zero, x.dtype)
+        self.out = low.make(node.output)
+        self.terms = certain(dims.mul(self.w.shape[1], math.prod(self.window.kernel)))
+        points = None if w_zero is None else self.by_filter(low.view(w_zero))
+        self.in_f32 = self.w.shape[1] == 1 and self.groups > 1 and math.prod(self.window.kernel) * 255**2 < EXACT
+        if self.in_f32:
+            self.product = Product(low, self.out.shape, dtypes.f32)
+            self.x = self._as_f32(x, self.zero)
+            points = low.scalar(0, w.dtype) if points is None else points
+            self.w = self._as_f32(self.w, views.inserted(points, 1) if points.shape else points)
+        else:
+            self.product = Product(low, self.out.shape)
+            self._less_zeros(points)
+
+    def _less_zeros(self, points: View | None) -> None:
+        low, offset = self.low, 128 if self.w.dtype is dtypes.u8 else 0
+        if offset:
+            self.w = as_signed(low, self.w)
+        p, q = zero_point(low, self.zero, 0), zero_point(low, points, offset)
+        if not p.is_zero:
+            flat = low.reshaped(self.w, (self.w.shape[0], self.terms))
+            self.product.less(p, less_scaled(low, self.across(Term.rows(low, flat)), q, self.terms))
+        if not q.is_zero:
+            self.product.less(q, Term(self.window_sums()))
+
+    def _single(self, value: Value | None, dtype: DType) -> View:
+        return self.low.scalar(0, dtype) if value is None else self.low.reshaped(self.low.view(value), ())
+
+    def _as_f32(self, view: View, zero: View) -> View:
+        """Numbers less their zero point, as reals."""
+        low = self.low
+        known, other = constant_of(view), constant_of(zero)
+        if known is not None and other is not None:
+            return low.constant(combined(dtypes.f32, lambda x, z: x.astype(np.float32) - z, known, other))
+        out, body = low.temporary(dtypes.f32, view.shape), Body()
+        args = [body.operand(low.fit(v, view.shape)) for v in (view, zero)]
+        low.loop(view.shape, body, [(apply(body, _centred, *args, dtype=dtypes.f32), out)])
+        return out
+
+    def by_filter(self, view: View) -> View:
+        """One number, or one for each filter, over batch and image."""
+        if view.shape in ((), (1,)):
+            return self.low.reshaped(view, ())
+        if len(view.shape) != 1:
+            raise Refused("a scale or zero point of the weights is no vector")
+        self.low.require("there is not one scale or zero point for each filter", view.shape[0], self.w.shape[0])
+        for _ in self.window.kernel:
+            view = views.inserted(view, len(view.shape))
+        return view
+
+    def across(self, term: Term) -> Term:
+        """A number for each filter over batch and image."""
+        shape = (*term.view.shape, *[1] * len(self.window.kernel))
+        known = term.known
+        if known is None:
+            return Term(self.low.reshaped(term.view, shape))
+        whole = tuple(int(d) for d in shape)
+        return Term.of(self.low, Tensor(known.dtype, whole, lambda: known.numpy().reshape(whole)))
+
+    def window_sums(self) -> View:
+        """The sum of the image under every window, for each filter's group."""
+        low, box = self.low, self.out.shape
+        ones = low.constant(Tensor.of(np.ones([self.groups, *(int(d) for d in self.w.shape[1:])], np.int8)))
+        sums = low.temporary(dtypes.i32, (box[0], self.groups, *box[2:]))
+        self._emit(ones, Body([dtypes.i32]), ~0, sums)
+        filters = certain(dims.exact_div(box[1], self.groups))
+        spread: tuple[Known, ...] = (box[0], self.groups, filters, *box[2:])
+        each = low.fit(views.inserted(sums, 2), spread)
+        return views.removed(each, 1) if self.groups == 1 else low.reshaped(each, box)
+
+    def finish(self) -> None:
+        self._emit(self.w, self.product.body, self.product.result, self.out)
+
+    def _emit(self, w: View, body: Body, result: Handle, out: View) -> None:
+        given = (
+            (self.low.node,),
+            body.expression([result]),
+            tuple(body.views),
+            (out,),
+            self.x,
+            w,
+            self.window,
+            self.groups,
+        )
+        self.low.groups.append(Convolution(*given) if self.in_f32 else IntegerConvolution(*given, self.zero))
+
+
+@rule("ConvInteger")
+def conv_integer(low: Lowering, node: Node) -> None:
+    x, w = low.view(low.input(0)), low.view(low.input(1))
+    _Convolution(low, node, x, w, node.input(2), node.input(3)).finish()
+
+
+@rule("QLinearConv")
+def qlinear_conv(low: Lowering, node: Node) -> None:
+    x, w = low.view(low.input(0)), low.view(low.input(3))
+    c = _Convolution(low, node, x, w, low.input(2), low.input(5))
+    p, bias = c.product, node.input(8)
+    if bias is not None:
+        operand = p.body.operand(per_channel(low, low.view(bias), c.out.shape))
+        p.result = apply(p.body, plus, p.result, operand, dtype=dtypes.i32)
+    scales = [low.reshaped(low.view(low.input(1)), ()), c.by_filter(low.view(low.input(4)))]
+    scales.append(low.reshaped(low.view(low.input(6)), ()))
+    zero = low.reshaped(low.view(low.input(7)), ())
+    p.requantize([as_real(low, v) for v in scales], zero, c.out.dtype)
+    c.finish()

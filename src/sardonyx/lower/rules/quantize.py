@@ -1,0 +1,156 @@
+"""Between reals and quantized numbers: element by element, by a scale and a zero point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.scalar import Emitter, Expr
+from sardonyx.lower import views
+from sardonyx.lower.body import Body
+from sardonyx.lower.groups import View
+from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.rules.pointwise import as_type, saturated
+from sardonyx.lower.rules.reduce import Rows, apply
+from sardonyx.lower.sizes import Refused
+
+
+def requantized(e: Emitter, x: Expr, zero: Expr | None = None, *, to: DType) -> Expr:
+    """A real in units of the scale, rounded half to even, moved to the zero point, in the range of an integer type."""
+    rounded = e.round(x)
+    low, high = (-(1 << (to.bits - 1)), 1 << (to.bits - 1)) if to.kind == "int" else (0, 1 << to.bits)
+    moved = rounded if zero is None else rounded + e.cast(zero, dtypes.f32)
+    return as_type(e, e.clamp(moved, float(low), float(high - 1)), source=dtypes.f32, to=to)
+
+
+def _quantize(
+    e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, work: DType, to: DType, clamp: bool
+) -> Expr:
+    """Reals are divided in the type ``work``; of what follows, only f64 is not done in f32."""
+    ratio = e.cast(x, work) / e.cast(scale, work)
+    if work.bits < 32:
+        ratio = e.cast(ratio, work)
+    if to.is_integer:
+        return requantized(e, ratio if work is dtypes.f64 else e.cast(ratio, dtypes.f32), zero, to=to)
+    ratio = e.cast(ratio, dtypes.f32)
+    moved = ratio if zero is None else ratio + e.cast(zero, dtypes.f32)
+    return saturated(e, moved, to=to) if clamp or to.bits != 8 else e.cast(moved, to)
+
+
+def _dequantize(e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, work: DType, to: DType) -> Expr:
+    units = e.cast(x, work)
+    if zero is not None:
+        units = units - e.cast(zero, work)
+    return as_type(e, units * e.cast(scale, work), source=work, to=to)
+
+
+@rule("QuantizeLinear")
+def quantize(low: Lowering, node: Node) -> None:
+    scale = low.dtype(low.input(1))
+    asked = node.attrs.get("precision", 0)
+    if asked:
+        work = dtypes.of_onnx(asked)
+    elif scale.is_float:
+        work = scale if scale.bits >= 16 else dtypes.f32
+    else:
+        work = dtypes.f64
+    to, zero = low.dtype(node.output), node.input(2)
+    if zero is not None and low.dtype(zero) is not to:
+        raise Refused("QuantizeLinear: output and zero point are of different types")
+    _scaled(low, node, _quantize, work=work, to=to, clamp=bool(node.attrs.get("saturate", 1)))
+
+
+@rule("DequantizeLinear")
+def dequantize(low: Lowering, node: Node) -> None:
+    work = dtypes.f64 if low.dtype(low.input(0)) is dtypes.i32 else dtypes.f32
+    _scaled(low, node, _dequantize, work=work, to=low.dtype(node.output))
+
+
+def _scaled(low: Lowering, node: Node, fn: object, **attributes: object) -> None:
+    """A loop over the elements with the scale and zero point of each."""
+    out = low.make(node.output)
+    given = [v for v in (low.input(1), node.input(2)) if v is not None]
+    if len(given) == 2 and not _is_single(low, given[0]):
+        for d, e in zip(low.shape(given[0]), low.shape(given[1]), strict=len(low.shape(given[0])) == 1):
+            low.require(f"{node.op_type}: scale and zero point differ in shape", e, d)
+    for x, y, *factors in _places(low, node, low.view(low.input(0)), out, given):
+        body = Body()
+        args = [body.operand(low.fit(v, y.shape)) for v in (x, *factors)]
+        low.loop(y.shape, body, [(apply(body, fn, *args, dtype=out.dtype, **attributes), y)])  # type: ignore[arg-type]
+
+
+def _is_single(low: Lowering, v: Value) -> bool:
+    return low.shape(v) in ((), (1,))
+
+
+def _places(low: Lowering, node: Node, x: View, out: View, given: Sequence[Value]) -> Iterator[list[View]]:
+    """Numbers, results, scales and zero points, of all elements or of the whole blocks and of the rest."""
+    factors = [low.view(v) for v in given]
+    if all(_is_single(low, v) for v in given):
+        yield [x, out, *(low.reshaped(f, ()) for f in factors)]
+        return
+    if any(_is_single(low, v) for v in given):
+        raise Refused(f"{node.op_type}: scale and zero point differ in shape")
+    rank, block = len(x.shape), node.attrs.get("block_size", 0)
+    axis = axis_of(node.attrs.get("axis", 1), rank)
+    if not block:
+        for f in factors:
+            if len(f.shape) != 1:
+                raise Refused(f"{node.op_type}: the scale is no vector")
+            low.require(f"{node.op_type}: the scale does not fit the axis", f.shape[0], x.shape[axis])
+        yield [x, out, *(_vector(f, rank - axis - 1) for f in factors)]
+        return
+    size = x.shape[axis]
+    if not isinstance(size, int) or block < 0 or any(len(f.shape) != rank for f in factors):
+        raise Refused(f"{node.op_type}: the blocks are not known before the run")
+    for f in factors:
+        for i, (d, whole) in enumerate(zip(f.shape, x.shape, strict=True)):
+            low.require(
+                f"{node.op_type}: there is not one scale for each block", d, -(-size // block) if i == axis else whole
+            )
+    count, rest = divmod(size, block)
+    for first, blocks, width in ((0, count, block), (count, 1, rest)):
+        if blocks and width:
+            yield [
+                *(
+                    views.split(views.window(v, axis, first * block, blocks * width), axis, (blocks, width))
+                    for v in (x, out)
+                ),
+                *(views.inserted(views.window(f, axis, first, blocks), axis + 1) for f in factors),
+            ]
+
+
+def _vector(view: View, after: int) -> View:
+    for _ in range(after):
+        view = views.inserted(view, len(view.shape))
+    return view
+
+
+# DynamicQuantizeLinear
+
+
+def _range_scale(e: Emitter, least: Expr, most: Expr) -> Expr:
+    least, most = e.minimum(least, 0), e.maximum(most, 0)
+    return e.where(e.ne(most, least), (most - least) / 255.0, 1.0)
+
+
+def _range_zero(e: Emitter, least: Expr, scale: Expr) -> Expr:
+    units = 0 - e.minimum(least, 0) / scale
+    return e.cast(e.cast(e.round(e.clamp(units, 0, 255)), dtypes.i32), dtypes.u8)
+
+
+@rule("DynamicQuantizeLinear")
+def dynamic_quantize(low: Lowering, node: Node) -> None:
+    x, (y, scale, zero) = low.view(low.input(0)), (low.make(v) for v in node.outputs)
+    rows = Rows(low, x, range(len(x.shape)))
+    body, value = rows.body, rows.body.operand(rows.x)
+    least, most = (body.reduce(kind, value, dtypes.f32) for kind in ("min", "max"))
+    step = apply(body, _range_scale, least, most, dtype=dtypes.f32)
+    offset = apply(body, _range_zero, least, step, dtype=dtypes.u8)
+    rows.store((step, scale), (offset, zero))
+    body = Body()
+    args = [body.operand(low.fit(v, y.shape)) for v in (x, scale, zero)]
+    result = apply(body, _quantize, *args, dtype=y.dtype, work=dtypes.f32, to=dtypes.u8, clamp=True)
+    low.loop(y.shape, body, [(result, y)])

@@ -1,0 +1,183 @@
+"""Products of dequantized values as products of their integers, for providers that multiply bytes.
+
+The reals (q - z) * s of both operands are products of an integer with a scale; so is the sum of their products, and the
+integers of it are exact. What is left of DequantizeLinear on constants is computed when somebody reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ops import registry
+from sardonyx.optimize.fusion import Fusion, fusion, require
+from sardonyx.optimize.manager import Log, optimization
+from sardonyx.optimize.pattern import Match, attribute
+
+BYTES = (dtypes.i8, dtypes.u8)
+MAX_TERMS = (1 << 31) // 255**2
+"""Products of bytes less their zero points that i32 holds the sum of, whatever they are."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """(q - zero) * scale, in f32."""
+
+    q: Value
+    scale: Value
+    zero: Value | None
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one scale serves all."""
+        return _count(self.scale) == 1
+
+
+def factor(node: Node, axis: int | None = None) -> Factor:
+    """What a DequantizeLinear gives; ``axis``: it may have a scale for each index of this axis."""
+    q, scale, zero = node.inputs[0], node.inputs[1], node.input(2)
+    assert q is not None and scale is not None
+    require(q.dtype in BYTES, "the integers are no bytes", q)
+    require(node.output.dtype is dtypes.f32 and scale.dtype is dtypes.f32, "the reals are not f32", node.output)
+    require(q.rank is not None, "the rank is not known", q)
+    found = Factor(q, scale, zero)
+    if not found.is_single:
+        assert q.rank is not None
+        along = axis is not None and attribute(node, "axis") % q.rank == axis % q.rank
+        require(along and scale.rank == 1 and not attribute(node, "block_size"), "there is more than one scale", scale)
+    return found
+
+
+def _count(v: Value) -> int | None:
+    shape = v.shape
+    if shape is None or not all(isinstance(d, int) for d in shape):
+        return None
+    return int(np.prod([int(d) for d in shape if isinstance(d, int)], dtype=np.int64))
+
+
+def _require_terms(sizes: Any, value: Value) -> None:
+    known = all(isinstance(d, int) for d in sizes)
+    require(known and np.prod(sizes, dtype=np.int64) <= MAX_TERMS, "sums may not fit i32", value)
+
+
+def units(op: Builder, a: Factor, b: Factor, after: int = 0) -> Value:
+    """The product of the scales; ``after``: axes that stand behind that of the second's."""
+    if a.scale.is_const and b.scale.is_const:
+        left, right = a.scale.numpy().reshape(()), b.scale.numpy()
+        scale = left * (right.reshape(()) if b.is_single else right.reshape(-1, *[1] * after))
+        found: Value = op.const(np.asarray(scale, np.float32))
+        return found
+    single = op.const(np.zeros(0, np.int64))
+    left = op.Reshape(a.scale, single)
+    behind = [-1, *[1] * after]
+    right = op.Reshape(b.scale, single if b.is_single else op.const(behind))
+    product: Value = op.Mul(left, right)
+    return product
+
+
+def _real(op: Builder, sums: Value, unit: Value) -> Any:
+    return op.Mul(op.Cast(sums, to=dtypes.f32.onnx), unit)
+
+
+class _Product(Fusion):
+    shares = True
+    operator = ""
+
+    def pattern(self, op: Any, p: Any, s: Any, q: Any, t: Any) -> Any:
+        left = op.DequantizeLinear(p, s, op.optional("y"), name="left")
+        right = op.DequantizeLinear(q, t, op.optional("z"), name="right")
+        return op.call("", self.operator, left, right, *self.more(op), name="product")
+
+    def more(self, op: Any) -> tuple[Any, ...]:
+        return ()
+
+
+@fusion
+class MultiplyIntegers(_Product):
+    """MatMul(DequantizeLinear(a), DequantizeLinear(b))  ->  MatMulInteger(a, b) * scales."""
+
+    operator = "MatMul"
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        a, b = factor(m.node("left")), factor(m.node("right"), -1)
+        require(a.q.rank and b.q.rank and (b.is_single or b.q.rank > 1), "an operand is no matrix", b.q)
+        _require_terms((a.q.shape or ())[-1:], a.q)
+        return _real(op, op.MatMulInteger(a.q, b.q, a.zero, b.zero), units(op, a, b))
+
+
+@fusion
+class MultiplyIntegersAdd(_Product):
+    """Gemm(DequantizeLinear(a), DequantizeLinear(b), c)  ->  MatMulInteger(a, b) * scales + c."""
+
+    operator = "Gemm"
+
+    def more(self, op: Any) -> tuple[Any, ...]:
+        return (op.optional("c"),)
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        gemm = m.node("product")
+        turned = [bool(attribute(gemm, name)) for name in ("transA", "transB")]
+        a, b = factor(m.node("left")), factor(m.node("right"), 0 if turned[1] else 1)
+        _require_terms((a.q.shape or ())[0 if turned[0] else 1 :][:1], a.q)
+        left, right = (op.Transpose(x.q, perm=[1, 0]) if t else x.q for x, t in zip((a, b), turned, strict=True))
+        y = _real(op, op.MatMulInteger(left, right, a.zero, b.zero), units(op, a, b))
+        alpha, beta = float(attribute(gemm, "alpha")), float(attribute(gemm, "beta"))
+        if alpha != 1:
+            y = op.Mul(y, op.const(np.float32(alpha)))
+        if m.c is None or beta == 0:
+            return y
+        return op.Add(y, m.c if beta == 1 else op.Mul(m.c, op.const(np.float32(beta))))
+
+
+@fusion
+class ConvolveIntegers(_Product):
+    """Conv(DequantizeLinear(x), DequantizeLinear(w), b)  ->  ConvInteger(x, w) * scales + b."""
+
+    operator = "Conv"
+
+    def more(self, op: Any) -> tuple[Any, ...]:
+        return (op.optional("b"),)
+
+    def rewrite(self, op: Builder, m: Match) -> Any:
+        conv = m.node("product")
+        x, w = factor(m.node("left")), factor(m.node("right"), 0)
+        _require_terms((w.q.shape or ())[1:], w.q)
+        assert w.q.rank is not None
+        after = w.q.rank - 2
+        point = None if x.zero is None else op.Reshape(x.zero, op.const(np.zeros(0, np.int64)))
+        y = _real(op, op.ConvInteger(x.q, w.q, point, w.zero, **conv.attrs), units(op, x, w, after))
+        return y if m.b is None else op.Add(y, op.Reshape(m.b, op.const([-1, *[1] * after])))
+
+
+@optimization("FoldDequantize")
+def fold_dequantize(graph: Graph, log: Log) -> None:
+    """DequantizeLinear of constants, computed when it is first read."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            fold_dequantize(sub, log)
+        out = node.outputs[0] if node.outputs else None
+        if node.op_type != "DequantizeLinear" or node.domain or out is None or out.dtype is None:
+            continue
+        given = [v.const for v in node.inputs if v is not None and v.is_const]
+        if len(given) < sum(v is not None for v in node.inputs) or given[0] is None:
+            continue
+        folded = graph.add_const(_dequantized(node, given[0], out), out.name)
+        log.replace(graph, [node], [out], [folded], [], "computed once")
+
+
+def _dequantized(node: Node, q: Tensor, out: Value) -> Tensor:
+    meaning = registry.find("", "DequantizeLinear")
+    assert meaning is not None and out.dtype is not None
+    inputs, attrs, dtype = [None if v is None else v.const for v in node.inputs], dict(node.attrs), out.dtype
+
+    def compute() -> Any:
+        found = meaning.numpy(*(None if t is None else t.peek() for t in inputs), **attrs)
+        return np.asarray(found, dtype.numpy, order="C")
+
+    return Tensor(dtype, q.shape, compute, name=out.name, lies=compute)

@@ -1,0 +1,133 @@
+"""Quantized models are multiplied in integers, and answer as their reals would, to one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.interpret.bind import bind
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.program import Program
+from sardonyx.optimize import manager
+from sardonyx.optimize.pipelines import INTEGERS
+from tests.lower.agree import parse, part_of
+
+Array = np.ndarray[Any, Any]
+
+
+def constants(n: int) -> str:
+    each = ", ".join(str(0.01 + 0.002 * i) for i in range(n))
+    return (
+        f"s = Constant<value = float {{0.02}}>() z = Constant<value = uint8 {{7}}>() "
+        f"t = Constant<value = float[{n}] {{{each}}}>()"
+        " o = Constant<value = float {0.9}>() i = Constant<value = float {0.015}>() j = Constant<value = int8 {-3}>() "
+    )
+
+
+CASES = {
+    "product": (
+        constants(6) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear<axis = 1>(w, t) c = MatMul(a, b) "
+        "d = Relu(c) y = QuantizeLinear(d, o, z)",
+        "uint8[5, 24] x, int8[24, 6] w", "MatMulInteger",
+    ),
+    "product and term": (
+        constants(6) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear<axis = 0>(w, t) "
+        "c = Gemm<transB = 1, alpha = 0.5, beta = 2.0>(a, b, v) y = QuantizeLinear(c, o, z)",
+        "uint8[5, 24] x, int8[6, 24] w, float[6] v", "MatMulInteger",
+    ),
+    "convolution": (
+        constants(6) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear<axis = 0>(w, t) "
+        "c = Conv<pads = [1, 1, 1, 1]>(a, b, v) y = QuantizeLinear(c, o, z)",
+        "uint8[1, 8, 9, 9] x, int8[6, 8, 3, 3] w, float[6] v", "ConvInteger",
+    ),
+    "one scale, and a zero point": (
+        constants(6) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear(w, i, j) c = MatMul(a, b) "
+        "y = QuantizeLinear(c, o, z)",
+        "uint8[2, 5, 24] x, int8[24, 6] w", "MatMulInteger",
+    ),
+    "both read twice": (
+        constants(6) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear(w, i, j) c = MatMul(a, b) e = ReduceMean(a) "
+        "f = Add(c, e) y = QuantizeLinear(f, o, z)",
+        "uint8[5, 24] x, int8[24, 6] w", "MatMulInteger",
+    ),
+}  # fmt: skip
+REFUSED = {
+    "reals by integers": (
+        constants(6) + "b = DequantizeLinear<axis = 1>(w, t) y = MatMul(x, b)", "float[5, 24] x, int8[24, 6] w"
+    ),
+    "a scale for each row": (
+        constants(24) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear<axis = 0>(w, t) y = MatMul(a, b)",
+        "uint8[5, 24] x, int8[24, 6] w",
+    ),
+    "wider integers": (
+        constants(6) + "k = Constant<value = uint16 {7}>() a = DequantizeLinear(x, s, k) b = DequantizeLinear(w, i, j) "
+        "y = MatMul(a, b)",
+        "uint16[5, 24] x, int8[24, 6] w",
+    ),
+    "a sum too long for i32": (
+        constants(6) + "a = DequantizeLinear(x, s, z) b = DequantizeLinear(w, i, j) y = MatMul(a, b)",
+        "uint8[1, 40000] x, int8[40000, 2] w",
+    ),
+}  # fmt: skip
+
+
+def run(graph: Any, feeds: dict[str, Array]) -> list[Any]:
+    part = part_of(graph)
+    return Program(part.nodes, part.inputs, part.outputs, bind).run([feeds[v.name] for v in part.inputs], RunContext())
+
+
+def random(graph: Any) -> dict[str, Array]:
+    rng, found = np.random.default_rng(2), {}
+    for value in part_of(graph).inputs:
+        t = value.dtype.numpy
+        low, high = (-3, 3) if t.kind == "f" else (np.iinfo(t).min, np.iinfo(t).max)
+        found[value.name] = rng.integers(low, high, value.shape).astype(t)
+    return found
+
+
+@pytest.mark.parametrize(("body", "inputs", "integer"), CASES.values(), ids=CASES.keys())
+def test_products_are_of_integers(body: str, inputs: str, integer: str) -> None:
+    before, after = (parse(body, inputs, "uint8[] y") for _ in range(2))
+    manager.run(after, INTEGERS)
+    operators = [node.op_type for node in after.nodes]
+    assert integer in operators and not {"MatMul", "Gemm", "Conv"} & set(operators)
+    feeds = random(before)
+    (want,), (got,) = run(before, feeds), run(after, feeds)
+    assert len(np.unique(want)) > 8, "the case says nothing"
+    assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize(("body", "inputs"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_no_product_of_bytes_stays(body: str, inputs: str) -> None:
+    graph = parse(body, inputs, "float[] y")
+    report = manager.run(graph, INTEGERS)
+    assert not any("Integer" in node.op_type for node in graph.nodes)
+    assert "a scale" not in inputs or report.declined
+
+
+def test_dequantized_constants_are_computed_once() -> None:
+    body = (
+        "w = Constant<value = int8[3, 2] {1, -2, 3, 4, -5, 6}>() s = Constant<value = float {0.5}>() "
+        "a = DequantizeLinear(w, s) y = MatMul(x, a)"
+    )
+    graph = parse(body, "float[4, 3] x", "float[] y")
+    manager.run(graph, INTEGERS)
+    assert [node.op_type for node in graph.nodes] == ["MatMul"]
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.testing.assert_allclose(run(graph, {"x": x})[0], x @ np.array([[1, -2], [3, 4], [-5, 6]]) * 0.5)
+
+
+def test_a_session_multiplies_integers_natively() -> None:
+    onnx = pytest.importorskip("onnx")
+    body, inputs, _ = CASES["convolution"]
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (uint8[1, 6, 9, 9] y) {{ {body} }}'
+    session = sardonyx.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    counts = session.explain().counts()
+    assert list(counts) == ["cpu"] and counts["cpu"]["ConvInteger"] == 1
+    graph = parse(body, inputs, "uint8[] y")
+    feeds = random(graph)
+    (want,), (got,) = run(graph, feeds), session.run(None, feeds)
+    assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
