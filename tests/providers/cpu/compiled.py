@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sardonyx.ir import dims
+from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.build import Lowered
 from sardonyx.lower.groups import Storage
 from sardonyx.lower.interpret import bind
 from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.families import steps_of
+from sardonyx.providers.cpu.families import all_steps
 from sardonyx.providers.cpu.isa import Isa, named
 from sardonyx.providers.cpu.steps import Target
 from tests.lower.agree import OPSETS, lowered, parse
@@ -41,12 +42,18 @@ class Compiled:
         *,
         isa: Isa | None = None,
         opsets: str = OPSETS,
+        precision: str = "highest",
+        constants: Mapping[str, Array] | None = None,
     ) -> None:
-        """For a chip by name, the host's by default, or for an instruction set."""
+        """For a chip by name, the host's by default, or for an instruction set. ``constants`` are given now."""
         self.isa = isa or named(cpu)
-        self.lowered: Lowered = lowered(parse(body, inputs, outputs, opsets))
-        target = Target(self.isa)
-        self.steps = [step for group in self.lowered.groups for step in steps_of(group, target)]
+        graph = parse(body, inputs, outputs, opsets)
+        for value in graph.inputs:
+            if value.name in (constants or {}):
+                value.const = Tensor.of((constants or {})[value.name])
+        self.lowered: Lowered = lowered(graph)
+        target = Target(self.isa, precision)
+        self.steps = all_steps(self.lowered.groups, target)
 
     def run(self, args: Sequence[Array], *, threads: int = 1, checked: bool = False) -> list[Array]:
         sizes: Mapping[str, int] = bind(self.lowered, [a.shape for a in args])

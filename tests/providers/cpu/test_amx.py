@@ -182,7 +182,7 @@ def test_every_product_meets_its_operands(parts: int, unroll: int) -> None:
     holds: dict[int, int] = {}
     done: list[tuple[int, int, int]] = []
     loads = 0
-    for event in tile_loop._events(parts, unroll):
+    for event in tile_loop.events(parts, unroll):
         if isinstance(event, Load):
             assert holds.get(event.tile) != event.offset, "loaded although it is there"
             holds[event.tile], loads = event.offset, loads + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,9 @@ class Target:
     exceptional: frozenset[object] = frozenset()
     """Constants, by ``constants.identity``, with numbers that parts of bf16 do not carry."""
     splits: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
-    """What one contraction of a compilation has split into parts and others read too (``kernels.split``)."""
+    """What one group of a compilation has split into parts and others read too (``kernels.split``, ``image_tiles``)."""
+    images: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What convolutions write for each other, split and padded (``kernels.conv_layout``)."""
 
 
 class Exceptional(Exception):

@@ -13,6 +13,9 @@ whose sums lie in scratch. Meanwhile the lines that the next tile of outputs rea
 is (batch, group, plane, block, chunk of filters); a thread whose next chunk is of the same block keeps the strip.
 Blocks follow from sizes and caches, chunks from sizes. With few filters, images under windows of one tap are read where
 they lie.
+
+The window is a number of the run: places of taps are looked up, which costs nothing beside the products of a tile, and
+one kernel serves all windows.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Convolution, Expression
 from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import conv_depthwise
+from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
-from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Strip, ceil_div, fma
+from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
 from sardonyx.providers.cpu.steps import Step, Target
 from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, f64, i64, register_dtype
 
@@ -65,7 +68,7 @@ class Shape:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys((self.vectors, 2, 1)))
+        return tuple(dict.fromkeys((self.vectors, 1)))
 
 
 @dataclass(frozen=True)
@@ -74,19 +77,15 @@ class Form:
 
     dtype: DType
     """Of the sums."""
-    taps: Taps
+    step: int
+    """The stride along x: 1, 2, or 0 for any other."""
     shape: Shape
     is_unit: bool
     """Neighbours of a row are neighbours in memory."""
-    in_place: bool
-    """Images are read where they lie, as far as whole vectors of them do."""
     is_joined: bool
     """Rows of the result, and of what is read beside it, follow each other without gap."""
     is_direct: bool
     """There is one run only, and what follows is so short that it is done in registers."""
-
-    def layout(self, lanes: int) -> Layout:
-        return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), self.shape.rows, self.taps.is_patch)
 
 
 def supports(x: DType, w: DType) -> str | None:
@@ -102,6 +101,12 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    parts = conv_amx.parts_for(group, target)
+    return on_vectors(group, target) if parts is None else conv_amx.steps(group, parts, target)
+
+
+def on_vectors(group: Convolution, target: Target) -> list[Step]:
+    """By multiply-adds."""
     isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     if channels == 1 and group.groups > 1:
@@ -110,14 +115,14 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     in_place = frame.is_row and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
     is_short = isinstance(channels, int) and channels * frame.taps.count <= SHALLOW and _is_short(group.epilogue)
     is_joined = frame.is_joined
-    form = Form(dtype, frame.taps, shape, frame.is_unit, in_place, is_joined, is_joined and is_short)
+    form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_joined and is_short)
     before, weights = _weights(group, form, isa, filters)
     epilogue, more = frame.epilogue(group)
-    layout = form.layout(isa.lanes)
+    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, per_run(frame.taps))
     room_nbytes = isa.l2_nbytes // 2
     args = {
-        **frame.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels, "filters": filters,
-        "room": room_nbytes * 8 // form.dtype.bits, **more,
+        **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
+        "filters": filters, "room": room_nbytes * 8 // form.dtype.bits, "in_place": int(in_place), **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8))) or 0
@@ -157,21 +162,20 @@ def _weights(group: Convolution, form: Form, isa: Isa, filters: Known) -> tuple[
 
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("groups", "channels", "filters", "room"), i64)
-    return {**frame_params(x_dtype), "w": (form.dtype,), **numbers, **epilogue.params}
+    numbers = dict.fromkeys(("groups", "channels", "filters", "room", "in_place"), i64)
+    return {**frame_params(x_dtype), **layout_params(), "w": (form.dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
 def convolve(
-    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val,
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val, in_place: Val,
     *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    taps, shape = form.taps, form.shape
+    taps, shape, lanes = Moving(k, memory), form.shape, lanes_of(k.lanes, form.dtype)
     memory = {**memory, "is_unit": form.is_unit}
     depth, (planes, _, out_x) = channels * taps.count, sizes(memory, "out")
     tiles = ceil_div(filters, shape.rows)
-    layout = form.layout(k.lanes)
-    blocks = Blocks(k, layout, memory, room // k.max(channels * taps.planes, 1))
+    blocks = Blocks(k, taps, memory, room // k.max(channels * taps.planes, 1), shape.rows, lanes)
     count = batch * groups * planes * blocks.count
     chunks = k.max(k.min(ceil_div(k.const(GRID), k.max(count, 1)), tiles // CHUNK), 1)
     filled = k.var(-1)
@@ -180,10 +184,11 @@ def convolve(
         image, block = which // blocks.count, which % blocks.count
         plane, image = image % planes, image // planes
         group, image = image % groups, image // groups
-        strip = Strip(k, layout, memory, blocks, block)
+        strip = Strip(k, taps, memory, blocks, block, form.dtype, lanes, form.step)
         start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
-        if form.in_place:
-            strip.borrow(start.at(strip.left), number(memory, "x_c"), strip.left + strip.vectors * strip.lanes <= out_x)
+        if x_dtype is form.dtype:
+            is_whole = strip.left + strip.vectors * strip.lanes <= out_x
+            strip.borrow(start.at(strip.left), number(memory, "x_c"), is_whole & in_place.ne(0))
         with k.when(filled.ne(which)):
             strip.tables()
             strip.fill(start, plane, channels, 0.0)
@@ -197,9 +202,10 @@ def convolve(
                 run = _Run(k, form, strip, weights, k.const(0), channels)
                 ending.rest(run.sums(ending))
             else:
-                with k.loop(0, k.max(channels, 1), per_run(taps)) as c:
+                many = number(memory, "layout_channels")
+                with k.loop(0, k.max(channels, 1), many) as c:
                     part = weights.at(c * (taps.count * shape.rows))
-                    _Run(k, form, strip, part, c, k.min(channels - c, per_run(taps))).sums()
+                    _Run(k, form, strip, part, c, k.min(channels - c, many)).sums()
                 ending.rest(k.const(0))
 
 
@@ -255,7 +261,7 @@ class _Ending:
             with yes:
                 before = done * strip.lanes
                 sums, count = strip.sums.at(before), strip.rows * strip.columns - before
-                finish.tile(sums, strip.layout.pitch, self.first, self.rows, place + before, count)
+                finish.tile(sums, strip.sums_pitch, self.first, self.rows, place + before, count)
             with no:
                 self._row_by_row()
 
@@ -264,7 +270,7 @@ class _Ending:
         with k.loop(0, strip.rows) as y:
             finish = Finish(k, self.epilogue, self.memory, out_x, [*self.at, strip.top + y])
             sums = strip.sums.at(y * strip.row)
-            finish.tile(sums, strip.layout.pitch, self.first, self.rows, strip.left, strip.columns)
+            finish.tile(sums, strip.sums_pitch, self.first, self.rows, strip.left, strip.columns)
 
 
 @dataclass(frozen=True)
@@ -295,27 +301,19 @@ class _Run:
 
     def _tile(self, v: Val, width: int) -> list[list[Val]]:
         k, strip, shape = self.k, self.strip, self.form.shape
-        layout, dtype = strip.layout, self.form.dtype
-        total = [[k.var(k.zeros(dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
+        total = [[k.var(k.zeros(self.form.dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
         image = strip.elements.at(self.channel * strip.channel)
         starts = [image.at(strip.place(v + j)) for j in range(width)]
-        apart = [strip.tap(t) for t in range(layout.inner)]
-        is_patch = self.form.taps.is_patch
-        with k.loop(0, self.count * self.form.taps.count if is_patch else self.count) as c:
-            at = c * (strip.plane if is_patch else strip.channel)
-            with k.loop(0, layout.runs) as i:
-                here = at if layout.runs == 1 else at + strip.runs.load(i)
-                w = self.weights.at((c * layout.runs + i) * (layout.inner * shape.rows))
-                if width == shape.vectors:
-                    for phase in range(len(self.form.taps.phases(2)) if layout.inner > 1 else 1):
-                        starts[-1].at(here).prefetch(strip.plane * phase + LINE)
-                sums = [[x.get() for x in row] for row in total]
-                for t, away in enumerate(apart):
-                    vectors = [s.at(here).load(away, strip.lanes) for s in starts]
-                    sums = self._step(sums, self._singles(w.at(t * shape.rows)), vectors)
-                for row, made in zip(total, sums, strict=True):
-                    for x, v in zip(row, made, strict=True):
-                        x.set(v)
+        with k.loop(0, self.count * strip.taps.count) as term:
+            here = strip.runs.load(term)
+            if width == shape.vectors:
+                starts[-1].at(here).prefetch(LINE)
+            vectors = [s.load(here, strip.lanes) for s in starts]
+            sums = [[x.get() for x in row] for row in total]
+            made = self._step(sums, self._singles(self.weights.at(term * shape.rows)), vectors)
+            for row, new in zip(total, made, strict=True):
+                for x, value in zip(row, new, strict=True):
+                    x.set(value)
         return [[x.get() for x in row] for row in total]
 
     def _singles(self, w: Buf) -> Iterator[Val]:
@@ -335,12 +333,10 @@ class _Run:
     def _add(self, found: list[list[Val]], v: Val) -> None:
         """Add a run to the sums of those before it."""
         k, strip = self.k, self.strip
-        lanes, pitch = strip.lanes, strip.layout.pitch
+        lanes, pitch = strip.lanes, strip.sums_pitch
         into = strip.sums.at(v * lanes)
-        with k.either(self.channel > 0) as (later, first):
-            for branch, is_later in ((later, True), (first, False)):
-                with branch:
-                    for r, row in enumerate(found):
-                        for j, x in enumerate(row):
-                            at = r * pitch + j * lanes
-                            into.store(at, into.load(at, lanes) + x if is_later else x)
+        is_later = self.channel > 0
+        for r, row in enumerate(found):
+            for j, x in enumerate(row):
+                at = into.at(r * pitch + j * lanes)
+                at.store(0, k.select(is_later, at.load(0, lanes), 0.0) + x)

@@ -25,12 +25,14 @@ from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, size
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
-from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Strip, ceil_div, fma
+from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, i64, register_dtype
 
 ROWS, TILED = 4, 25
 """Rows of outputs at a time, for windows of up to so many taps."""
+UNROLLED = 8
+"""Taps of a row up to which their code is written out."""
 WIDTHS = (8, 4, 1)
 """Vectors of one row at a time: eight hide the latency of an addition, fewer take the rest."""
 GRID, CHUNK = 64, 16
@@ -66,9 +68,10 @@ def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
     room_nbytes = isa.l1_nbytes // 2
     numbers = {"filters": group.box[1], "per_channel": per_channel, "room": room_nbytes * 8 // dtype.bits}
     flops = of_known(dims.product((2 * frame.taps.count, *group.box)))
-    scratch = form.layout(isa.lanes).nbytes(1, room_nbytes)
+    layout = form.layout(isa.lanes)
+    scratch = layout.nbytes(1, room_nbytes)
     spec = convolve_depthwise(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
-    args = {**frame.args(), **numbers, "w": weights, **more}
+    args = {**frame.args(), **layout.args(), **numbers, "w": weights, **more}
     return [
         *before,
         Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, "one channel at a time"),
@@ -88,7 +91,7 @@ def _weights(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Ref]
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("filters", "per_channel", "room"), i64)
-    return {**frame_params(x_dtype), **numbers, "w": (form.dtype,), **epilogue.params}
+    return {**frame_params(x_dtype), **layout_params(), **numbers, "w": (form.dtype,), **epilogue.params}
 
 
 @kernel(_params)
@@ -98,15 +101,15 @@ def convolve_depthwise(
 ) -> None:  # fmt: skip
     memory = {**memory, "is_unit": form.is_unit}
     planes, out_y, out_x = sizes(memory, "out")
-    layout = form.layout(k.lanes)
-    blocks = Blocks(k, layout, memory, room // form.taps.planes)
+    taps, lanes = Moving(k, memory), lanes_of(k.lanes, form.dtype)
+    blocks = Blocks(k, taps, memory, room // taps.planes, 1, lanes)
     count = batch * planes * blocks.count
     chunks = k.max(ceil_div(filters, CHUNK), k.min(ceil_div(k.const(GRID), k.max(count, 1)), filters))
     with k.share(count * chunks) as at:
         chunk, rest = at % chunks, at // chunks
         block, rest = rest % blocks.count, rest // blocks.count
         plane, image = rest % planes, rest // planes
-        strip = Strip(k, layout, memory, blocks, block, is_padded=True)
+        strip = Strip(k, taps, memory, blocks, block, form.dtype, lanes, form.taps.step, is_padded=True)
         strip.tables()
         with k.loop(chunk * filters // chunks, (chunk + 1) * filters // chunks) as c:
             start = image * number(memory, "x_b") + c // per_channel * number(memory, "x_c")
@@ -197,14 +200,16 @@ class _Channel:
             done = stop
 
     def _sums(self, v: Val, width: int) -> list[Val]:
-        k, strip, inner = self.k, self.strip, self.strip.layout.inner
+        k, strip = self.k, self.strip
         lanes = strip.lanes
         found = [k.var(k.zeros(self.form.dtype, lanes)) for _ in range(width)]
         starts = [strip.elements.at(strip.place(v + j)) for j in range(width)]
-        with k.loop(0, strip.layout.runs) as i:
-            here = k.const(0) if strip.layout.runs == 1 else strip.runs.load(i)
-            for t in range(inner):
-                weight = k.splat(self.w.load(i * inner + t), lanes)
+        wide = self.form.taps.kernel[2]
+        inner = wide if wide <= UNROLLED else 1
+        with k.loop(0, strip.taps.count, inner) as i:
+            here = strip.runs.load(i)
+            for t, (phase, ahead) in enumerate(self.form.taps.places(2)[:inner]):
+                away, weight = here + (strip.plane * phase + ahead), k.splat(self.w.load(i + t), lanes)
                 for sums, at in zip(found, starts, strict=True):
-                    sums.set(fma(k, weight, at.at(here).load(strip.tap(t), lanes), sums.get()))
+                    sums.set(fma(k, weight, at.load(away, lanes), sums.get()))
         return [sums.get() for sums in found]

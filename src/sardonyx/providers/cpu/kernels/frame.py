@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
@@ -40,26 +41,26 @@ class Taps:
         Elements whose indices leave the same rest when divided by the stride are a phase of the image; within a phase,
         neighbouring outputs see neighbours.
         """
-        s = self.strides[axis]
-        number = {phase: i for i, phase in enumerate(self.phases(axis))}
-        return [
-            (number[at % s], at // s) for at in range(0, self.kernel[axis] * self.dilations[axis], self.dilations[axis])
-        ]
+        s, d, period = self.strides[axis], self.dilations[axis], self.period(axis)
+        return [(t % period, t * d // s) for t in range(self.kernel[axis])]
 
     def phases(self, axis: int) -> list[int]:
-        """The phases that taps see."""
-        return sorted({t * self.dilations[axis] % self.strides[axis] for t in range(self.kernel[axis])})
+        """The phases that taps see, in the order in which they see them."""
+        s, d = self.strides[axis], self.dilations[axis]
+        return [t * d % s for t in range(min(self.kernel[axis], self.period(axis)))]
 
     def reach(self, axis: int) -> int:
         """How many outputs ahead the last tap is."""
         return (self.kernel[axis] - 1) * self.dilations[axis] // self.strides[axis]
 
     @property
-    def is_patch(self) -> bool:
-        """Whether no two taps are of one phase: windows do not overlap."""
-        return all(
-            d == 1 and k <= s for k, s, d in zip(self.kernel[1:], self.strides[1:], self.dilations[1:], strict=True)
-        )
+    def step(self) -> int:
+        """The stride along x as code knows it: 1, 2, or 0 for any other."""
+        return self.strides[2] if self.strides[2] <= 2 else 0
+
+    def period(self, axis: int) -> int:
+        """Taps after which phases come again."""
+        return self.strides[axis] // gcd(self.strides[axis], self.dilations[axis])
 
     @property
     def planes(self) -> int:
@@ -77,9 +78,10 @@ class Frame:
     outputs: tuple[View, ...]
 
     @staticmethod
-    def of(group: Convolution | Pool) -> Frame:
+    def of(group: Convolution | Pool, *, is_joined: bool = True) -> Frame:
+        """``is_joined`` makes one row of all pixels where windows are single elements."""
         window, seen = group.window, [group.x, *group.extra, *group.outputs]
-        if _is_pointwise(window):
+        if is_joined and _is_pointwise(window):
             for axis in reversed(range(2, len(group.x.shape) - 1)):
                 if all(views.joins(v, axis) for v in seen):
                     seen = [views.joined(v, axis) for v in seen]

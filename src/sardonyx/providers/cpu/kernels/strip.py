@@ -19,8 +19,8 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.dsl import Kernel, Val
-from sardonyx.providers.cpu.kernels.frame import Taps, sizes
+from sardonyx.providers.cpu.dsl import Kernel, Params, Val
+from sardonyx.providers.cpu.kernels.frame import AXES, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.values import Buf, Operand, i64
 
@@ -30,8 +30,6 @@ SUMS = 4096
 """Sums of a block: 16 KiB of f32, in L1."""
 LINE = 16
 """Elements of a cache line; channels lie an odd number of them apart, so that they do not share a set of L1."""
-UNROLLED = 8
-"""Taps of a row up to which their code is written out."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +42,17 @@ class Layout:
     lanes: int
     rows: int
     """Rows of sums."""
-    is_patch: bool = False
-    """Taps are walked like channels: windows do not overlap."""
-
-    @property
-    def runs(self) -> int:
-        """Runs of taps whose code is written out once."""
-        return 1 if self.is_patch else self.taps.count // self.inner
-
-    @property
-    def inner(self) -> int:
-        if self.is_patch:
-            return 1
-        return self.taps.kernel[2] if self.taps.kernel[2] <= UNROLLED else 1
-
-    @property
-    def most(self) -> int:
-        """Outputs of a block."""
-        return SUMS // self.rows
+    channels: int = 1
+    """Those whose taps are in the table of places."""
 
     @property
     def pitch(self) -> int:
         """Elements from one row of sums to the next."""
-        return (self.most + max(self.taps.reach(2), self.lanes) + 3 * LINE) // LINE * LINE + LINE
+        return (SUMS // self.rows + max(self.taps.reach(2), self.lanes) + 3 * LINE) // LINE * LINE + LINE
 
     @property
     def places_at(self) -> int:
-        return -(-self.runs * 8 // 64) * 64
+        return -(-self.taps.count * self.channels * 8 // 64) * 64
 
     @property
     def sums_at(self) -> int:
@@ -80,6 +62,15 @@ class Layout:
     def strip_at(self) -> int:
         return self.sums_at + self.rows * self.pitch * self.dtype.bits // 8
 
+    def args(self) -> dict[str, int]:
+        """The arguments of ``layout_params``."""
+        taps = self.taps
+        given = (taps.kernel, taps.strides, taps.dilations, tuple(taps.period(i) for i in range(3)))
+        found = {
+            f"{what}_{a}": n for what, ns in zip(_WINDOW, given, strict=True) for a, n in zip(AXES, ns, strict=True)
+        }
+        return {**found, **{f"layout_{name}": getattr(self, name) for name in _PLACES}}
+
     def nbytes(self, channels: Known, room_nbytes: int) -> Known:
         """With strips of ``room_nbytes``, or of what the least block needs, and what rounding adds to either."""
         size, high = self.dtype.bits // 8, self.taps.planes * (1 + self.taps.reach(1))
@@ -88,20 +79,51 @@ class Layout:
         return of_known(dims.total((self.strip_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
 
 
+_WINDOW, _PLACES = ("kernel", "stride", "dilation", "period"), ("pitch", "places_at", "sums_at", "strip_at", "channels")
+
+
+def layout_params() -> Params:
+    """Declares a window and how scratch memory is divided: all of it numbers of the run."""
+    return dict.fromkeys((*(f"{what}_{a}" for what in _WINDOW for a in AXES), *(f"layout_{p}" for p in _PLACES)), i64)
+
+
+class Moving:
+    """A window inside a kernel."""
+
+    def __init__(self, k: Kernel, memory: Mapping[str, Any]) -> None:
+        def of(what: str) -> list[Val]:
+            return [number(memory, f"{what}_{a}") for a in AXES]
+
+        self.k, self.kernel, self.strides, self.dilations, self._periods = k, *(of(w) for w in _WINDOW)
+        self.count = self.kernel[0] * self.kernel[1] * self.kernel[2]
+        self.reach = [k.opaque((self.kernel[i] - 1) * self.dilations[i] // self.strides[i]) for i in range(3)]
+        """How many outputs ahead the last tap is, along each axis."""
+        self.phases = [k.opaque(k.min(self.kernel[i], self._periods[i])) for i in range(3)]
+        self.planes = self.kernel[0] * self.phases[1] * self.phases[2]
+
+    def phase(self, axis: int, i: Val) -> Val:
+        """Phase number ``i``."""
+        return i * self.dilations[axis] % self.strides[axis]
+
+    def place(self, axis: int, tap: Val) -> tuple[Val, Val]:
+        """The phase of a tap, by number, and how many outputs ahead it is."""
+        return tap % self._periods[axis], tap * self.dilations[axis] // self.strides[axis]
+
+
 class Blocks:
     """The outputs of one plane in blocks of equal numbers of rows, and, where a row is too long, parts of rows."""
 
-    def __init__(self, k: Kernel, layout: Layout, memory: Mapping[str, Any], room: Val) -> None:
-        """``room`` elements for a plane of a strip."""
-        high, wide = layout.taps.reach(1), layout.taps.reach(2)
+    def __init__(self, k: Kernel, taps: Moving, memory: Mapping[str, Any], room: Val, rows: int, lanes: int) -> None:
+        """``room`` elements for a plane of a strip; ``rows`` of sums."""
+        _, high, wide = taps.reach
         _, self.out_y, self.out_x = sizes(memory, "out")
-        widest = k.min(k.max(room // (1 + high) - wide, LEAST), layout.most)
+        widest = k.min(k.max(room // (high + 1) - wide, LEAST), SUMS // rows)
         parts = ceil_div(self.out_x, widest)
         self.columns = k.select(parts <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(parts, 1)), LINE) * LINE)
         self.columns = k.opaque(self.columns)
         self.parts = k.opaque(ceil_div(self.out_x, k.max(self.columns, 1)))
         held = room // k.max(self.columns + wide, 1) - high
-        summed = k.const(layout.most) // (self.columns + max(wide, layout.lanes))
+        summed = k.const(SUMS // rows) // (self.columns + k.max(wide, lanes))
         most = k.select(self.parts > 1, 1, k.max(k.min(held, summed), 1))
         self.bands = ceil_div(self.out_y, most)
         self.rows = k.opaque(ceil_div(self.out_y, k.max(self.bands, 1)))
@@ -114,48 +136,42 @@ class Strip:
     def __init__(
         self,
         k: Kernel,
-        layout: Layout,
+        taps: Moving,
         memory: Mapping[str, Any],
         blocks: Blocks,
         block: Val,
+        dtype: DType,
+        lanes: int,
+        step: int,
         *,
         is_padded: bool = False,
     ) -> None:
-        """``is_padded`` begins every row with a vector, whatever that wastes."""
-        self.k, self.layout, self.taps, self.memory = k, layout, layout.taps, memory
+        """``step`` is the stride along x, or 0 for one above 2; ``is_padded`` begins every row with a vector."""
+        self.k, self.taps, self.memory, self.dtype, self.lanes, self.step = k, taps, memory, dtype, lanes, step
         self.top = block // blocks.parts * blocks.rows
         self.left = block % blocks.parts * blocks.columns
         self.rows = k.opaque(k.min(blocks.rows, blocks.out_y - self.top))
         self.columns = k.opaque(k.min(blocks.columns, blocks.out_x - self.left))
-        self.lanes = layout.lanes
-        self.pitch = self.columns + self.taps.reach(2)
-        self.high = self.rows + self.taps.reach(1)
-        if layout.is_patch:
-            self.plane = k.opaque(odd_lines(self.high * self.pitch))
-            self.channel = self.plane * self.taps.planes
-        else:
-            self.plane = k.opaque(self.high * self.pitch)
-            self.channel = k.opaque(odd_lines(self.plane * self.taps.planes))
-        padded = ceil_div(self.columns, self.lanes) * self.lanes
-        dense = ceil_div((self.rows - 1) * self.pitch + self.columns, self.lanes)
-        self.is_padded = (self.rows * padded <= dense * self.lanes) | is_padded
+        self.pitch = k.opaque(self.columns + taps.reach[2])
+        self.high = self.rows + taps.reach[1]
+        self.plane = k.opaque(self.high * self.pitch)
+        self.channel = k.opaque(odd_lines(self.plane * taps.planes))
+        padded = ceil_div(self.columns, lanes) * lanes
+        dense = ceil_div((self.rows - 1) * self.pitch + self.columns, lanes)
+        self.is_padded = (self.rows * padded <= dense * lanes) | is_padded
         self.row = k.opaque(k.select(self.is_padded, padded, self.pitch))
-        self.vectors = k.opaque(k.select(self.is_padded, self.rows * padded // self.lanes, dense))
-        self.runs, self.places = k.scratch(i64), k.scratch(i64, layout.places_at)
+        self.vectors = k.opaque(k.select(self.is_padded, self.rows * padded // lanes, dense))
+        self.runs, self.places = k.scratch(i64), k.scratch(i64, number(memory, "layout_places_at"))
         self.is_borrowed: Val | None = None
-        self.sums = k.scratch(layout.dtype, layout.sums_at)
-        self.elements = k.scratch(layout.dtype, layout.strip_at)
+        self.sums = k.scratch(dtype, number(memory, "layout_sums_at"))
+        self.sums_pitch = number(memory, "layout_pitch")
+        self.elements = k.scratch(dtype, number(memory, "layout_strip_at"))
 
     def borrow(self, image: Buf, distance: Val, condition: Val) -> None:
         """Where the condition holds, read the images themselves, which lie this far apart, and fill in nothing."""
         self.is_borrowed = condition
         self.elements = self.k.choose(condition, image, self.elements)
-        self.channel = self.plane = self.k.select(condition, distance, self.channel)
-
-    def tap(self, t: int) -> Val:
-        """How far tap ``t`` of a run is from its first."""
-        phase, ahead = self.taps.places(2)[t] if self.layout.inner > 1 else (0, 0)
-        return self.plane * phase + ahead
+        self.channel = self.k.select(condition, distance, self.channel)
 
     def place(self, v: Val) -> Val:
         """Where vector ``v`` of the outputs begins in the strip."""
@@ -174,21 +190,20 @@ class Strip:
             self._channel(x.at(number(self.memory, "x_c") * c), self.elements.at(c * self.channel), plane, padding)
             end = self.elements.at(c * self.channel + self.plane * taps.planes)
             for i in range(0, LINE, self.lanes):
-                end.store(i, k.zeros(self.layout.dtype, self.lanes))
+                end.store(i, k.zeros(self.dtype, self.lanes))
 
     def _channel(self, image: Buf, to: Buf, plane: Val, padding: float) -> None:
         k, taps = self.k, self.taps
         depth, height, _ = sizes(self.memory, "in")
         pad_z, pad_y, _ = sizes(self.memory, "pad")
         stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
-        phases_y, phases_x = taps.phases(1), taps.phases(2)
         with k.loop(0, taps.kernel[0]) as tz:
             z = plane * taps.strides[0] + tz * taps.dilations[0] - pad_z
-            with k.loop(0, len(phases_y)) as py, k.loop(0, len(phases_x)) as px:
-                first = self._phase(phases_y, py) - pad_y + self.top * taps.strides[1]
-                part = (tz * len(phases_y) + py) * len(phases_x) + px
+            with k.loop(0, taps.phases[1]) as py, k.loop(0, taps.phases[2]) as px:
+                first = taps.phase(1, py) - pad_y + self.top * taps.strides[1]
+                part = (tz * taps.phases[1] + py) * taps.phases[2] + px
                 target = to.at(part * self.plane)
-                row = _Row(self, self._phase(phases_x, px), padding)
+                row = _Row(self, taps.phase(2, px), padding)
                 with k.loop(0, self.high) as j:
                     y = first + j * taps.strides[1]
                     is_there = (z >= 0) & (z < depth) & (y >= 0) & (y < height)
@@ -198,24 +213,14 @@ class Strip:
                         with no:
                             row.fill(target.at(j * self.pitch))
 
-    def _phase(self, phases: list[int], i: Val) -> Val:
-        return self.k.const(phases[0]) if len(phases) == 1 else self.k.table(phases, i64).load(i)
-
     def tables(self) -> None:
-        """Where runs of taps and vectors of outputs begin."""
-        k, taps = self.k, self.taps
-        inner = self.layout.inner
-        nx, ny = len(taps.phases(2)), len(taps.phases(1))
-        places_y, places_x = taps.places(1), taps.places(2)
-        begins = [(0, 0)] if inner > 1 else places_x
-        steps = [
-            ((tz * ny + py) * nx + px, down, ahead)
-            for tz in range(taps.kernel[0]) for py, down in places_y for px, ahead in begins
-        ]  # fmt: skip
-        columns = [k.table([s[i] for s in steps], i64) for i in range(3)]
-        with k.loop(0, k.opaque(k.const(len(steps) if self.layout.runs > 1 else 0))) as i:
-            plane, rows, ahead = (column.load(i) for column in columns)
-            self.runs.store(i, plane * self.plane + rows * self.pitch + ahead)
+        """Where taps of some channels and vectors of outputs begin."""
+        k, taps, (_, high, wide) = self.k, self.taps, self.taps.kernel
+        with k.loop(0, number(self.memory, "layout_channels")) as c, k.loop(0, taps.count) as tap:
+            (py, down), (px, ahead) = taps.place(1, tap // wide % high), taps.place(2, tap % wide)
+            part = (tap // (wide * high) * taps.phases[1] + py) * taps.phases[2] + px
+            place = c * self.channel + part * self.plane + down * self.pitch + ahead
+            self.runs.store(c * taps.count + tap, place)
         with k.either(self.is_padded) as (yes, no):
             with yes:
                 each_row = self.row // self.lanes
@@ -232,13 +237,14 @@ class _Row:
 
     def __init__(self, strip: Strip, phase: Val, padding: float) -> None:
         k, self.strip, self.padding = strip.k, strip, padding
-        self.k, self.step = k, strip.taps.strides[2]
+        self.k, self.step = k, strip.step
+        stride = self.stride = k.const(strip.step) if strip.step else strip.taps.strides[2]
         _, _, width = sizes(strip.memory, "in")
         _, _, pad = sizes(strip.memory, "pad")
-        self.first = strip.left * self.step + phase - pad
-        low = ceil_div(k.max(-self.first, 0), self.step)
+        self.first = strip.left * stride + phase - pad
+        low = ceil_div(k.max(-self.first, 0), stride)
         self.low = k.min(low, strip.pitch)
-        self.high = k.max(k.min(ceil_div(k.max(width - self.first, 0), self.step), strip.pitch), self.low)
+        self.high = k.max(k.min(ceil_div(k.max(width - self.first, 0), stride), strip.pitch), self.low)
 
     def fill(self, to: Buf) -> None:
         for t in self.k.tiles(self.strip.pitch, self.strip.lanes):
@@ -249,7 +255,7 @@ class _Row:
         with k.loop(0, self.low) as i:
             to.store(i, self.padding)
         stride = number(self.strip.memory, "x_x")
-        source = row.at((self.first + self.low * self.step) * stride)
+        source = row.at((self.first + self.low * self.stride) * stride)
         self._elements(source, to.at(self.low), self.high - self.low, stride)
         with k.loop(self.high, self.strip.pitch) as i:
             to.store(i, self.padding)
@@ -257,20 +263,15 @@ class _Row:
     def _elements(self, source: Buf, to: Buf, count: Val, stride: Val) -> None:
         """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
         k, lanes, step = self.k, self.strip.lanes, self.step
-        if step > 2 or not self.strip.memory["is_unit"]:
+        if not step or not self.strip.memory["is_unit"]:
+            apart = k.opaque(stride * self.stride)
             with k.loop(0, count) as i:
-                to.store(i, source.load(i * (stride * step)))
+                to.store(i, source.load(i * apart))
             return
         with k.either(count >= lanes) as (yes, no):
             with yes:
-                done, last = k.const(0), count - lanes
-                for wide in (4 * lanes, lanes):
-                    stop = done + (last - done + (lanes - 1)) // wide * wide
-                    with k.loop(done, stop, wide) as i:
-                        vectors = [(i + j, self._vector(source, i + j, is_last=False)) for j in range(0, wide, lanes)]
-                        for at, v in vectors:
-                            to.store(at, v)
-                    done = stop
+                with k.loop(0, count - lanes, lanes) as i:
+                    to.store(i, self._vector(source, i, is_last=False))
                 to.store(count - lanes, self._vector(source, count - lanes, is_last=True))
             with no, k.loop(0, count) as i:
                 to.store(i, source.load(i * step))

@@ -80,9 +80,9 @@ def multiply(
         with k.loop(start, stop, unroll) as s:
             operands = {A: a.at(s * size), B: b.at(s * size)}
             lines = _fetches(operands, s, unroll, parts, schedule, is_short, fetched)
-            events = list(_events(parts, unroll))
-            dots = sum(isinstance(event, Dot) for event in events)
-            for event in events:
+            written = list(events(parts, unroll))
+            dots = sum(isinstance(event, Dot) for event in written)
+            for event in written:
                 if isinstance(event, Load):
                     tiles.load(event.tile, operands[event.tile].at(event.offset))
                     continue
@@ -124,7 +124,7 @@ class Dot:
     sums: int
 
 
-def _events(parts: int, unroll: int) -> Iterator[Load | Dot]:
+def events(parts: int, unroll: int) -> Iterator[Load | Dot]:
     """Loads and products of ``unroll`` steps, in the order in which they are written.
 
     Each pair of parts begins at the half of the columns where the one before has ended, so that one tile is there.

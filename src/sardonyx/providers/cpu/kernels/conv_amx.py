@@ -1,0 +1,257 @@
+"""Which convolutions run on tiles, and how: their images, weights and what follows them (``conv_tiles``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Apply, Convolution, Storage, View
+from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.conv_tiles import MOST_STRIDE, PLANES, SPLIT, conv_amx, scratch_nbytes
+from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
+from sardonyx.providers.cpu.kernels.frame import Frame
+from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, RUN
+from sardonyx.providers.cpu.kernels.image_tiles import (
+    BLOCK,
+    Fold,
+    Padded,
+    spreading,
+)
+from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
+from sardonyx.providers.cpu.kernels.split import CHUNK, PAIRS, PANEL, split, step_elements
+from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
+from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.values import bf16, f16, f32
+
+LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.5}
+"""Share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
+LEAST_USES = 32
+"""Products with a number from which they outweigh its splitting."""
+FOLDED = 16
+"""Channels up to which the taps of a row take their place."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A window over an image in parts."""
+
+    layout: Padded
+    start: Known
+    """The element of the first pixel that the first window sees."""
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    size: tuple[Known, ...]
+    """Of the result."""
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1] * self.kernel[2]
+
+    @property
+    def steps(self) -> int:
+        return self.layout.blocks * self.taps
+
+    def args(self, storage: Storage) -> dict[str, Ref | Known | float]:
+        z, y, x = self.size
+        deep, row = self.layout.deep, self.layout.row
+        if self.strides == (1, 1, 1):
+            length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
+            lines: Known = 1
+        else:
+            length, lines, row, deep = x, of_known(dims.mul(z, y)), x, of_known(dims.mul(y, x))
+        found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
+        found |= {f"x_{s}": v for s, v in self.layout.strides().items()}
+        found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
+        found |= {"lines": lines, "length": of_known(dims.maximum(length, 0)), "run": RUN[self.layout.parts]}
+        given = {"kernel": self.kernel, "dilation": self.dilations, "stride": self.strides, "out": self.size}
+        return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
+
+
+def parts_for(group: Convolution, target: Target) -> int | None:
+    """How many parts image and weights are split into; None where tiles are not there or do not pay."""
+    w, window, parts = group.w, thinned(group).window, PARTS[target.precision]
+    if not target.isa.amx or group.groups != 1 or any(v.dtype not in (f32, bf16, f16) for v in (group.x, w)):
+        return None
+    tensor = w.storage.tensor
+    if tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
+        return None
+    if identity(tensor) in target.exceptional or not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        return None
+    if not all(isinstance(p, int) and p >= 0 for p in window.pads):
+        return None
+    filters, channels = int(w.shape[0]), int(w.shape[1])
+    if (
+        channels < 1
+        or filters < 1
+        or (window.strides[-1] > MOST_STRIDE and not _is_folded(channels, window.kernel[-1]))
+    ):
+        return None
+    deep = channels * window.kernel[-1] if _is_folded(channels, window.kernel[-1]) else channels
+    share = deep * filters / (-(-deep // BLOCK) * BLOCK * -(-filters // PANEL) * PANEL)
+    uses = filters * float(np.prod(window.kernel)) / float(np.prod(window.strides))
+    return parts if share >= LEAST_SHARE[parts] and uses >= LEAST_USES else None
+
+
+def thinned(group: Convolution) -> Convolution:
+    """Without the strides of axes along which windows see one element: what they leave out is not in the view."""
+    x, window = group.x, group.window
+    strides = list(window.strides)
+    for i, (n, s, p) in enumerate(zip(window.kernel, window.strides, window.pads, strict=True)):
+        size, out = x.shape[2 + i], group.box[2 + i]
+        if n == 1 < s and p == 0 and isinstance(size, int) and isinstance(out, int) and (out - 1) * s < size:
+            x, strides[i] = views.window(x, 2 + i, 0, out, s), 1
+    return replace(group, x=x, window=replace(window, strides=tuple(strides)))
+
+
+def reads_parts(group: Convolution) -> bool:
+    """Whether the image may be one that another convolution wrote."""
+    return not _is_folded(int(group.w.shape[1]), group.window.kernel[-1])
+
+
+def _is_folded(channels: int, kernel: int) -> bool:
+    return channels <= FOLDED and kernel > 1
+
+
+def geometry(group: Convolution, frame: Frame, parts: int) -> Geometry:
+    """With a layout for this convolution alone."""
+    window, size = frame.window, frame.size
+    reach = [(n - 1) * d for n, d in zip(window.kernel, window.dilations, strict=True)]
+    pads = [p for p in window.pads if isinstance(p, int)]
+    behind: list[Known] = []
+    for i in range(3):
+        last = dims.add(dims.mul(dims.sub(size[i], 1), window.strides[i]), reach[i] + 1)
+        behind.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
+    behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
+    channels = int(group.w.shape[1])
+    image, kernel, strides = tuple(frame.x.shape[2:]), window.kernel, window.strides
+    dilations, fold = window.dilations, None
+    if _is_folded(channels, kernel[2]):
+        fold = Fold(kernel[2], strides[2], dilations[2], pads[2], channels, image[2])
+        channels *= kernel[2]
+        image, kernel, strides = (*image[:2], size[2]), (*kernel[:2], 1), (*strides[:2], 1)
+        dilations, pads[2], behind[2] = (*dilations[:2], 1), 0, 0
+    layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), fold)
+    start = layout.at(*(-p for p in pads))
+    return Geometry(layout, start, kernel, strides, dilations, size)
+
+
+def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
+    """The convolution on tiles."""
+    before, found, image, frame = _image(group, parts, target)
+    weights = packed(group, found, target.isa)
+    epilogue, more = _epilogue(group, frame, target)
+    args = {**found.args(image), "w": Ref(weights), "filters": group.w.shape[0], **more}
+    spec = conv_amx(parts=parts, epilogue=epilogue)
+    flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, 2))) or 0
+    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
+    writes = epilogue.writes | ({"image"} if "image" in args else set())
+    return [*before, Step(spec, args, writes, group.nodes, scratch_nbytes(found.steps, epilogue), flops, nbytes, why)]
+
+
+def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], Geometry, Storage, Frame]:
+    """The image in parts: made by the convolution before, or by a step of its own."""
+    given = target.images.get(group.x.storage)
+    layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
+    if given is None or given.layout is None or not reads_parts(group):
+        given, group = None, thinned(group)
+    else:
+        layouts.append(given.layout)
+    frame = Frame.of(group, is_joined=all(one is None or one.is_bare for one in layouts))
+    found = geometry(group, frame, parts)
+    if given is None:
+        x = frame.x
+        key = ("image", x.storage.number, x.offset, x.shape, x.strides, found.layout)
+        if key in target.splits:
+            return [], found, target.splits[key], frame
+        step, target.splits[key] = spreading(x, found.layout, group.nodes)
+        return [step], found, target.splits[key], frame
+    if not given.layout.is_bare:
+        start = given.layout.at(*(-int(p) for p in frame.window.pads))
+        found = replace(found, layout=given.layout, start=start)
+    return [], found, given.storage, frame
+
+
+def _epilogue(group: Convolution, frame: Frame, target: Target) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+    """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
+    extra = [_matrix(_placed(v, target)) for v in frame.extra]
+    accesses, outputs, results = [], [], []
+    more: dict[str, Ref | Known | float] = {}
+    for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
+        image = target.images.get(v.storage)
+        if image is None or image.is_kept:
+            outputs.append(_matrix(_placed(v, target)))
+            accesses.append(_access(outputs[-1], group))
+            results.append(result)
+        if image is not None and image.layout is not None:
+            layout, strides = image.layout, image.layout.strides()
+            at, batch = layout.at(0, 0, 0), (strides["b"], strides["z"], strides["y"])
+            outputs.append(Matrix(image.storage, at, batch, layout.unit, strides["block"]))
+            accesses.append(Access(bf16, SPLIT))
+            results.append(result)
+            more |= {"image": Ref(image.storage), **layout.frame_args("image")}
+    expression = replace(group.epilogue, results=tuple(results))
+    made = Epilogue(expression, tuple(_access(m, group) for m in extra), tuple(accesses), 3)
+    given = zip(made.names, (*extra, *outputs), strict=True)
+    return made, more | {a: v for (name, _), m in given for a, v in m.args(name).items()}
+
+
+def _access(matrix: Matrix, group: Convolution) -> Access:
+    found = Access.of(matrix, group.w.shape[0])
+    is_real = matrix.dtype in (f32, f16, bf16)
+    return Access(matrix.dtype, PLANES) if found.columns == STRIDED and matrix.row == 1 and is_real else found
+
+
+def _placed(view: View, target: Target) -> View:
+    """A view of what lies pixel by pixel because only convolutions on tiles touch it."""
+    image = target.images.get(view.storage)
+    if image is None or not image.is_turned:
+        return view
+    _, c, z, y, x = view.shape
+    strides = (dims.product(sizes) for sizes in ((c, z, y, x), (), (y, x, c), (x, c), (c,)))
+    return replace(view, strides=tuple(of_known(s) for s in strides))
+
+
+def _matrix(view: View) -> Matrix:
+    b, c, z, y, x = view.strides
+    return Matrix(view.storage, view.offset, (b, z, y), x, c)
+
+
+def packed(group: Convolution, found: Geometry, isa: Isa) -> Packed:
+    """The weights in tiles."""
+    w, parts, blocks, taps = group.w, found.layout.parts, found.layout.blocks, found.taps
+    tensor = w.storage.tensor
+    assert tensor is not None
+    shape = tuple(int(d) for d in w.shape)
+    filters, is_folded, depth = shape[0], found.layout.fold is not None, found.steps * BLOCK
+    panels, chunks = -(-filters // PANEL), -(-found.steps // CHUNK)
+    elements = panels * found.steps * step_elements(parts)
+
+    def make() -> Any:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: int(np.prod(shape))]
+        deep = content.reshape(filters, shape[1], -1)
+        if is_folded:  # (filters, channels, rows of taps, taps of a row) to (filters, (taps of a row, channels), rows)
+            deep = deep.reshape(filters, shape[1], taps, -1).transpose(0, 3, 1, 2).reshape(filters, -1, taps)
+        wide = np.zeros((blocks * BLOCK, taps, filters), content.dtype)
+        wide[: deep.shape[1]] = deep.transpose(1, 2, 0)
+        lined = np.ascontiguousarray(wide.reshape(blocks, BLOCK, taps, filters).transpose(0, 2, 1, 3))
+        tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
+        spec = split(source=w.dtype, parts=parts, layout=PAIRS, is_direct=True, axes=0)
+        args = {"x": lined.reshape(-1), "y": tiles, "flags": flags, "lines": filters, "depth": depth}
+        Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
+        if flags.any():
+            raise Exceptional(identity(tensor))
+        give_back(content)
+        return tiles
+
+    key = ("conv tiles", identity(tensor), w.offset, shape, parts, is_folded)
+    return Packed("constant", bf16, elements, w.storage.value, key=key, make=make)

@@ -1,0 +1,95 @@
+"""Which intermediates lie as convolutions on tiles read them, chosen once for all groups.
+
+An image that such a convolution writes and another reads goes from one to the other in parts, padded for the widest of
+its readers (``image_tiles``), and as numbers only if something else reads it too. Where none but convolutions on tiles
+touch these numbers, they lie pixel by pixel.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Group, Storage, View
+from sardonyx.providers.cpu.kernels import conv_amx
+from sardonyx.providers.cpu.kernels.frame import Frame
+from sardonyx.providers.cpu.kernels.image_tiles import Padded
+from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.values import bf16
+
+
+@dataclass(frozen=True)
+class Image:
+    """An intermediate that convolutions on tiles write and read."""
+
+    layout: Padded | None
+    """Of its parts; None where nothing reads them."""
+    storage: Storage
+    is_kept: bool
+    """It is there as numbers too."""
+    is_turned: bool
+    """These lie pixel by pixel."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    group: Group
+    view: View
+
+
+def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
+    """The intermediates that convolutions on tiles hand on."""
+    if not target.isa.amx:
+        return {}
+    parts = {id(g): p for g in groups if isinstance(g, Convolution) and (p := conv_amx.parts_for(g, target))}
+    reads: dict[Storage, list[_Use]] = defaultdict(list)
+    writes: dict[Storage, list[_Use]] = defaultdict(list)
+    for group in groups:
+        for view in group.reads:
+            reads[view.storage].append(_Use(group, view))
+        for view in group.writes:
+            writes[view.storage].append(_Use(group, view))
+    found: dict[Storage, Image] = {}
+    has_next: set[int] = set()
+    for storage, writers in writes.items():
+        group = writers[0].group
+        if storage.kind == "temporary" and len(writers) == 1 and id(group) in parts:
+            made = _image(writers[0].view, reads[storage], parts, parts[id(group)])
+            if made is not None and (made.layout is None or id(group) not in has_next):
+                found[storage] = made
+                has_next.update([id(group)] if made.layout else [])
+    return found
+
+
+def _image(out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], parts: int) -> Image | None:
+    if not views.is_whole(out):
+        return None
+    layouts, rest = [], []
+    for use in uses:
+        reader = use.group
+        if isinstance(reader, Convolution) and id(reader) in on_tiles and _is_image(reader, use.view, out):
+            layouts.append(conv_amx.geometry(reader, Frame.of(reader, is_joined=False), parts).layout)
+        else:
+            rest.append(use)
+    if not all(isinstance(d, int) for one in layouts for d in one.behind):
+        return None
+    is_turned = bool(rest) and all(id(u.group) in on_tiles and views.same_elements(u.view, out) for u in rest)
+    if not layouts:
+        return Image(None, out.storage, True, True) if is_turned else None
+    layout = _widest(layouts)
+    return Image(layout, Storage("temporary", bf16, layout.elements), bool(rest), is_turned)
+
+
+def _is_image(reader: Convolution, view: View, out: View) -> bool:
+    return view is reader.x and views.same_elements(view, out) and conv_amx.reads_parts(reader)
+
+
+def _widest(layouts: Sequence[Padded]) -> Padded:
+    """One image with all the padding that several want."""
+    front = tuple(max(one.front[i] for one in layouts) for i in range(3))
+    behind: list[Known] = [max(int(one.behind[i]) for one in layouts) for i in range(3)]
+    first = layouts[0]
+    return Padded(first.parts, first.batch, first.channels, first.size, front, tuple(behind))

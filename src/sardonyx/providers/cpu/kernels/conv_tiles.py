@@ -1,0 +1,401 @@
+"""Convolutions on tiles: an implicit matrix product of pixels in bf16 parts (``image_tiles``) and weights.
+
+A tile of A is 16 pixels of one block of 32 channels as one tap sees them, loaded from where they lie: nothing is copied
+for a tap. Weights are packed once, like the right operand of a matrix product, with k in the order (block of channels,
+tap, channel):
+
+    [filters / 32][block][tap][part][2][16 pairs of channels][16 filters][2]
+
+A *step* is one tap of one block. Its pixels are ``places[step]`` elements from those of the first, a table in scratch
+memory: kernel, stride, dilation and padding are numbers of the run, and one kernel serves every geometry.
+
+**Pixels.** Where windows move by one along every axis, the pixels of an image are one line, which runs over the ends of
+rows through the padding between them: what is computed there is dropped, and maps of 7 or 14 pixels a row still fill
+tiles. With strides every row is a line. A line is cut into tiles of equal height, at most 16, which the tile unit is
+told, so that it does no more; a tile and 32 filters are a *square* of sums (``tile_loop`` tells why not more).
+
+**Order of sums.** Step by step, in runs, as in ``gemm_amx``: a run goes on from the sums of the one before, or with
+three parts begins at zero and is added to them.
+
+**Caches.** A run of weights takes 24 KiB and stays in L1 while the squares of a group pass by. Taps of a block follow
+each other, so its pixels come from L2 once for those of a run: with one part and 3 x 3 taps about 12 bytes a cycle. The
+next run of weights is fetched into L2 meanwhile.
+
+**What follows** a square is written behind the products of the next, which are few instructions and many cycles: the
+chip does both at once. Results go out pixel by pixel (``direct``) or, where images lie plane by plane, turned in
+registers first; and, if the next layer is a convolution on tiles, as that one wants to read them, split and padded.
+
+**Numbers that tiles do not carry** make NaN of the sums that they touch, and so does overflow between parts: a square
+with such a sum is made anew in f32 from the numbers behind the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val, kernel
+from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue, Finish
+from sardonyx.providers.cpu.kernels.image_tiles import (
+    BLOCK,
+    OVER,
+    frame_params,
+    parts_of,
+    whole_of,
+    zero_frame,
+)
+from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
+from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, TILES, A, B, Dot, events
+from sardonyx.providers.cpu.kernels.transpose import transposed
+from sardonyx.providers.cpu.values import Buf, Operand, bf16, f32, i64, u16
+
+PLANES, SPLIT = "planes", "split"
+"""Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in parts."""
+SQUARE = HALF * PANEL
+"""Sums of 16 pixels and 32 filters."""
+GROUP = 16
+"""Squares of a group, at most."""
+FETCHED = 4
+"""Lines of the next run of weights, for each part, that a step fetches into L2."""
+ENTRY = 8
+"""Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
+
+MOST_STRIDE = 4
+"""Along x, of windows that are not folded."""
+
+
+_TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out") for axis in "zyx")
+_NUMBERS = (
+    "x_b",
+    "x_block",
+    "x_z",
+    "x_y",
+    "batch",
+    "blocks",
+    "filters",
+    "lines",
+    "length",
+    "pitch_z",
+    "pitch_y",
+    "run",
+)
+
+
+def _params(parts: int, epilogue: Epilogue) -> Params:
+    image = {"image": (bf16,), **frame_params("image")} if _next(epilogue) else {}
+    return {"x": (bf16,), "w": (bf16,), **dict.fromkeys((*_NUMBERS, *_TAPS), i64), **image, **epilogue.params}
+
+
+def _next(epilogue: Epilogue) -> bool:
+    """Whether results are written for the next convolution."""
+    return any(y.columns == SPLIT for y in epilogue.outputs)
+
+
+@kernel(_params)
+def conv_amx(
+    k: Kernel, x: Buf, w: Buf, batch: Val, blocks: Val, filters: Val, lines: Val, length: Val, run: Val,
+    *, parts: int, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
+    steps = k.opaque(blocks * taps)
+    per_line = k.opaque(count_of(length, HALF))
+    high = k.opaque(count_of(length, k.max(per_line, 1)))
+    each = k.opaque(lines * per_line)
+    count = batch * each
+    columns = count_of(filters, PANEL)
+    if _next(epilogue):
+        _frame(k, memory, batch, columns, parts)
+    # Two runs of squares for each thread, if there are as many; groups of one size.
+    fair = count * columns // (k.threads * 2)
+    groups = k.opaque(count_of(count, k.max(k.min(fair, GROUP), 1)))
+    group = k.opaque(count_of(count, k.max(groups, 1)))
+    tiles = Tiles(k)
+    tiles.configure(high, short=(*SUMS, A), count=TILES)
+    places = k.scratch(i64)
+    grid = _Grid(k, memory, places.at(count_of(steps, 8) * 8), parts, lines, length, per_line, high, each)
+    _places(k, memory, places, blocks, parts)
+    work = _Work(k, tiles, memory, x, w, places, grid, steps, filters, parts, epilogue)
+    known = k.var(-1)
+    with k.share(groups * columns) as at:
+        column, top = at % columns, at // columns * group
+        rows = k.min(group, count - top)
+        with k.when(known.ne(top)):
+            grid.locate(top, rows)
+            known.set(top)
+        with k.loop(0, steps, run) as step:
+            many = k.min(run, steps - step)
+            is_last = step + run >= steps
+            with k.loop(0, rows + k.cast(is_last, i64)) as r:
+                with k.when(r < rows):
+                    work.square(r, column, step, many)
+                with k.when(is_last & (r > 0)):
+                    work.end(r - 1, column)
+    tiles.release()
+
+
+def _frame(k: Kernel, memory: Any, batch: Val, blocks: Val, parts: int) -> None:
+    """The padding of the image that is written."""
+    with k.share(batch * blocks) as at:
+        place = at // blocks * number(memory, "image_b") + at % blocks * number(memory, "image_block")
+        is_last = at.eq(batch * blocks - 1)
+        zero_frame(k, memory["image"].at(place), memory, "image", at, is_last, parts * BLOCK, OVER * MOST_STRIDE)
+
+
+def _places(k: Kernel, memory: Any, to: Buf, blocks: Val, parts: int) -> None:
+    """How far the pixels of each step are from those of the first."""
+
+    def n(name: str) -> Val:
+        return number(memory, name)
+
+    at = k.var(0)
+    with k.loop(0, blocks) as block, k.loop(0, n("kernel_z")) as z, k.loop(0, n("kernel_y")) as y:
+        row = block * n("x_block") + z * n("dilation_z") * n("x_z") + y * n("dilation_y") * n("x_y")
+        with k.loop(0, n("kernel_x")) as tap:
+            to.store(at.get(), row + tap * n("dilation_x") * (parts * BLOCK))
+            at += 1
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The tiles of a group: where they lie and which pixels they are."""
+
+    k: Kernel
+    memory: Any
+    table: Buf
+    parts: int
+    lines: Val
+    length: Val
+    per_line: Val
+    high: Val
+    each: Val
+
+    def locate(self, top: Val, rows: Val) -> None:
+        """Fill in the tiles from ``top`` on."""
+        k = self.k
+        pitch_z, pitch_y = number(self.memory, "pitch_z"), number(self.memory, "pitch_y")
+        with k.loop(0, rows) as i:
+            tile = top + i
+            image, rest = tile // self.each, tile % self.each
+            first = rest % self.per_line * self.high
+            many = k.min(self.high, self.length - first)
+            place = rest // self.per_line * self.length + first
+            z, rest = place // pitch_z, place % pitch_z
+            y, x = rest // pitch_y, rest % pitch_y
+            start = image * number(self.memory, "x_b") + x * number(self.memory, "stride_x") * (self.parts * BLOCK)
+            for axis, index in (("z", z), ("y", y)):
+                start = start + index * number(self.memory, f"stride_{axis}") * number(self.memory, f"x_{axis}")
+            entry = self.table.at(i * ENTRY)
+            for word, value in enumerate((start, image, z, y, x, many)):
+                entry.store(word, value)
+
+    def entry(self, tile: Val) -> list[Val]:
+        return [self.table.load(tile * ENTRY + i) for i in range(6)]
+
+    @property
+    def sums(self) -> Buf:
+        """A square for each tile of a group, one for a run, and one for each operand that is turned."""
+        return self.table.at(GROUP * ENTRY).as_type(f32)
+
+
+def scratch_nbytes(steps: int, epilogue: Epilogue) -> int:
+    turned = sum(x.columns == PLANES for _, x in epilogue.names)
+    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + 1 + turned) * SQUARE * 4
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done with squares."""
+
+    k: Kernel
+    tiles: Tiles
+    memory: Any
+    x: Buf
+    w: Buf
+    places: Buf
+    grid: _Grid
+    steps: Val
+    filters: Val
+    parts: int
+    epilogue: Epilogue
+
+    # -- sums
+
+    def square(self, r: Val, column: Val, step: Val, many: Val) -> None:
+        """Add a run of ``many`` steps to the sums of square ``r`` of the group."""
+        k, tiles, sums = self.k, self.tiles, self.grid.sums
+        slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
+        is_first = step.eq(0)
+        if self.parts == 3:
+            for t in SUMS:
+                tiles.zero(t)
+            self._multiply(r, column, step, many)
+            to = k.choose(is_first, slot, spare)
+            for t in SUMS:
+                tiles.store(t, to.at(t * HALF), PANEL * 4)
+            with k.when(~is_first), k.loop(0, SQUARE, 4 * HALF) as i:
+                for v in range(0, 4 * HALF, HALF):
+                    slot.store(i + v, slot.load(i + v, HALF) + spare.load(i + v, HALF))
+            return
+        with k.either(is_first) as (first, later):
+            with first:
+                for t in SUMS:
+                    tiles.zero(t)
+            with later:
+                for t in SUMS:
+                    tiles.load(t, slot.at(t * HALF), PANEL * 4)
+        self._multiply(r, column, step, many)
+        for t in SUMS:
+            tiles.store(t, slot.at(t * HALF), PANEL * 4)
+
+    def _multiply(self, r: Val, column: Val, step: Val, many: Val) -> None:
+        k, size = self.k, step_elements(self.parts)
+        pixels = self.x.at(self.grid.entry(r)[0])
+        stride = number(self.memory, "stride_x") * (self.parts * BLOCK * 2)
+        weights = self.w.at((column * self.steps + step) * size)
+        share = FETCHED * self.parts * LINE
+        fetched = weights.at(many * size + r * many * share)
+        with k.loop(0, many) as s:
+            here, ahead = pixels.at(self.places.load(step + s)), fetched.at(s * share)
+            lines = list(range(0, share, LINE))
+            for event in events(self.parts, 1):
+                if isinstance(event, Dot):
+                    self.tiles.dot_bf16(event.sums, A, B)
+                    for line in lines[:2]:
+                        ahead.prefetch(line, locality=2)
+                    lines = lines[2:]
+                elif event.tile == B:
+                    self.tiles.load(B, weights.at(s * size + event.offset))
+                else:
+                    self.tiles.load(A, here.at(event.offset // (2 * TILE) * BLOCK), stride)
+
+    # -- numbers that tiles do not carry
+
+    def _mend(self, r: Val, column: Val, slot: Buf) -> None:
+        k = self.k
+        odd = [k.var(k.zeros(f32, HALF)) for _ in SUMS]
+        with k.loop(0, self.grid.high) as i:
+            for half, total in zip(SUMS, odd, strict=True):
+                total.set(k.fma(slot.load(i * PANEL + half * HALF, HALF), 0.0, total))
+        with k.when((odd[0].get() + odd[1].get()).ne(0.0).any(), likely=False):
+            start, *_, many = self.grid.entry(r)
+            with k.loop(0, many) as i:
+                pixel = self.x.at(start + i * number(self.memory, "stride_x") * (self.parts * BLOCK))
+                self._exact(pixel, column, slot.at(i * PANEL))
+
+    def _exact(self, pixel: Buf, column: Val, to: Buf) -> None:
+        """The sums of one pixel of the result and 32 filters, in f32."""
+        k, size = self.k, step_elements(self.parts)
+        totals = [k.var(k.zeros(f32, HALF)) for _ in range(2)]
+        with k.loop(0, self.steps) as s:
+            here = pixel.at(self.places.load(s))
+            weights = self.w.at((column * self.steps + s) * size)
+            with k.loop(0, BLOCK) as c:
+                v = k.splat(whole_of(k, here.at(c), self.parts, 1), HALF)
+                for half, total in enumerate(totals):
+                    total.set(k.fma(v, whole(k, weights.at(half * TILE), self.parts, c), total))
+        for half, total in enumerate(totals):
+            to.store(half * HALF, total)
+
+    # -- what follows
+
+    def end(self, r: Val, column: Val) -> None:
+        """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""
+        k = self.k
+        slot = self.grid.sums.at(r * SQUARE)
+        if self.parts > 1:
+            self._mend(r, column, slot)
+        pitch = number(self.memory, "pitch_y")
+        out_y, out_x = number(self.memory, "out_y"), number(self.memory, "out_x")
+        high = k.opaque(number(self.memory, "pitch_z") // k.max(pitch, 1))
+        _, image, *first, many = self.grid.entry(r)
+        done, (z, y, x) = k.var(0), (k.var(index) for index in first)
+        with k.loop_while(lambda: done.get() < many):
+            run = k.min(many - done.get(), pitch - x.get())
+            kept = k.select(y.get() < out_y, k.max(k.min(run, out_x - x.get()), 0), 0)
+            self._finish(slot.at(done.get() * PANEL), [image, z.get(), y.get()], x.get(), kept, column)
+            is_end = (y.get() + 1).eq(high)
+            for var, value in (
+                (done, done.get() + run), (x, 0), (z, z.get() + k.cast(is_end, i64)),
+                (y, k.select(is_end, 0, y.get() + 1)),
+            ):  # fmt: skip
+                var.set(value)
+
+    def _finish(self, sums: Buf, place: list[Val], x: Val, many: Val, column: Val) -> None:
+        """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
+        k, first = self.k, column * PANEL
+        left = k.min(self.filters - first, PANEL)
+        spare = self.grid.sums.at((GROUP + 1) * SQUARE)
+        finish = _Finish(k, self.epilogue, self.memory, self.filters, place, spare, self.parts)
+        finish.turn_in(x, many, first)
+        with k.loop(0, PANEL, HALF) as half:
+            mask = k.mask(left - half, HALF)
+            with k.loop(0, many) as i:
+                finish.here = i * PANEL + half
+                finish.put(x + i, Tile(first + half, HALF, mask), sums.load(finish.here, HALF))
+        finish.turn_out(x, many, first)
+
+
+class _Finish(Finish):
+    """What follows the sums of pixels of one row, for operands of which one row is a pixel.
+
+    Those that lie plane by plane go through a square of scratch memory, turned in registers.
+    """
+
+    here: Val
+    """Where in such a square the numbers at hand are."""
+
+    def __init__(
+        self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, parts: int
+    ) -> None:
+        super().__init__(k, epilogue, memory, n, place)
+        self.parts = parts
+        names = [name for name, x in epilogue.names if x.columns == PLANES]
+        self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
+        self.turned = k.local(f32, HALF * HALF)
+
+    def turn_in(self, x: Val, many: Val, first: Val) -> None:
+        """Bring operands that lie plane by plane into order."""
+        k, mask = self.k, self.k.mask(many, HALF)
+        for name in (name for name in self.squares if name.startswith("x")):
+            for at, sixteen, filters in self._sixteen(name, x, first):
+                with k.loop(0, sixteen) as i:
+                    self.turned.store(i * HALF, filters(i).load(0, HALF, mask))
+                rows = transposed([self.turned.load(n * HALF, HALF) for n in range(HALF)])
+                for n, row in enumerate(rows):
+                    self.squares[name].store(at + n * PANEL, row)
+
+    def turn_out(self, x: Val, many: Val, first: Val) -> None:
+        """Store results that shall lie plane by plane."""
+        k, mask = self.k, self.k.mask(many, HALF)
+        for name in (name for name in self.squares if name.startswith("y")):
+            for at, sixteen, filters in self._sixteen(name, x, first):
+                rows = [self.squares[name].load(at + n * PANEL, HALF) for n in range(HALF)]
+                for n, row in enumerate(transposed(rows)):
+                    self.turned.store(n * HALF, row)
+                with k.loop(0, sixteen) as i:
+                    filters(i).store(0, self.turned.load(i * HALF, HALF), mask=mask)
+
+    def _sixteen(self, name: str, x: Val, first: Val) -> Iterator[tuple[Val, Val, Callable[[Val], Buf]]]:
+        """For 16 filters at a time: where they are in the square, how many there are, and where each begins."""
+        k, pixel = self.k, self._at[name].at(x * self._number(name, "row"))
+        with k.loop(0, PANEL, HALF) as at:
+            start = pixel.at((first + at) * self._number(name, "col"))
+            yield at, k.min(self.n - (first + at), HALF), lambda i: start.at(i * self._number(name, "col"))
+
+    def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
+        if x.columns == PLANES:
+            return self.squares[name].load(self.here, HALF)
+        return super()._load(name, x, row, t)
+
+    def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
+        if y.columns == PLANES:
+            self.squares[name].store(self.here, value)
+        elif y.columns == SPLIT:
+            at = self._row(name, row).at(t.index // BLOCK * self._number(name, "col") + t.index % BLOCK)
+            for part, head in enumerate(parts_of(self.k, t.keep(value, 0.0), self.parts)):
+                at.as_type(u16).store(part * BLOCK, self.k.cast(head >> 16, u16))
+        else:
+            super()._store(name, y, row, t, value)
