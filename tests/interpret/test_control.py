@@ -11,7 +11,7 @@ import pytest
 from sardonyx.errors import Fail, OutOfBudget
 from sardonyx.interpret.bind import compile_graph
 from sardonyx.interpret.context import RunContext
-from tests.optimize.graphs import parse
+from tests.optimize.graphs import apply, parse
 
 LOOP = (
     "t = Constant<value_int={trips}>() {cond} "
@@ -35,6 +35,18 @@ def test_a_loop_carries_captures_and_collects(trips: int) -> None:
     assert rows.shape == (trips, 2, 3)
     for i in range(trips):
         np.testing.assert_array_equal(rows[i], (x * (i + 1)) ** 2)
+
+
+def test_a_loop_may_carry_nothing() -> None:
+    model = parse(
+        "t = Constant<value_int=3>() w, rows = Loop(t, , x) "
+        "<body = b (int64 i, bool c, float[2,3] s) => (bool c, float[2,3] s, float[2,3] v) { v = Neg(s) }>",
+        outputs="float[n,2,3] rows",
+    )
+    apply(model, "FoldLoopInvariants", "RemoveDeadCode")
+    x = np.ones((2, 3), np.float32)
+    (rows,) = compile_graph(model.graph).run([x], RunContext())
+    np.testing.assert_array_equal(rows, -np.ones((3, 2, 3)))
 
 
 def test_an_endless_loop_is_refused_and_a_long_one_obeys_its_deadline() -> None:

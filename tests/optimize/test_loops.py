@@ -8,7 +8,7 @@ from sardonyx.ir.graph import Graph, Model
 from sardonyx.model.text import from_text
 from sardonyx.normalize.run import normalize
 from tests.optimize.agree import apply_and_compare
-from tests.optimize.graphs import ops
+from tests.optimize.graphs import apply, ops
 
 HEAD = "body (int64 i, bool c, float[2,3] s, float[3,3] w) => "
 STEP = "{ co = Identity(c) so = MatMul(s, w) wo = Identity(w) z = Relu(so) }"
@@ -71,3 +71,28 @@ def test_values_that_change_places_are_carried() -> None:
     apply_and_compare(model, "RemoveNoOps", "FoldLoopInvariants")
     assert ops(model.graph) == ["Loop"]
     assert len(loop_of(model.graph)[0]) == 4
+
+
+def test_what_says_the_same_in_every_trip_runs_once() -> None:
+    body = HEAD + "(bool co, float[2,3] so, float[3,3] wo, float[2,3] z) "
+    body += "{ co = Identity(c) t1 = Tanh(v0) k = Constant<value_float=2.0>() t2 = Mul(t1, k) b = MatMul(s, t2) "
+    body += "so = Add(b, s) wo = Neg(w) q = Exp(w) z = Relu(so) }"
+    model = looped(body)
+    report = apply_and_compare(model, "FoldConstants", "HoistLoopInvariants")
+    assert report.count()["HoistLoopInvariants"] == 1
+    assert ops(model.graph)[-3:] == ["Tanh", "Mul", "Loop"]
+    assert "MatMul" in ops(loop_of(model.graph)[1])
+
+
+def test_what_could_fail_or_leaves_the_body_stays_in_it() -> None:
+    body = HEAD + "(bool co, float[2,3] so, float[3,3] wo, float[2,3] z) "
+    body += "{ co = Identity(c) i0 = Cast<to=7>(v0) g = Gather<axis=0>(x, i0) e = ReduceMax<keepdims=0>(g) "
+    body += "so = Add(s, e) wo = Neg(w) z = Relu(x) }"
+    model = looped(body)
+    report = apply(model, "FoldConstants", "HoistLoopInvariants", "RemoveDeadCode")
+    assert report.count()["HoistLoopInvariants"] == 1
+    assert [op for op in ops(loop_of(model.graph)[1]) if op in ("Gather", "ReduceMax", "Relu", "Cast")] == [
+        "Gather",
+        "ReduceMax",
+        "Relu",
+    ]

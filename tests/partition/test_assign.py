@@ -74,6 +74,18 @@ def test_a_part_gives_what_only_a_subgraph_reads() -> None:
     np.testing.assert_allclose(engine.run({"x": x}, ["y"], RunContext())[0], np.exp(-x))
 
 
+def test_the_only_part_stands_for_the_graph_in_whichever_order_values_are_used() -> None:
+    source = proto(
+        "a = Sub(w, x) b = Neg(a)", inputs="float[2,3] x, float[2,3] w", outputs="float[2,3] b, float[2,3] a"
+    )
+    engine = build(source, BuildOptions(level="disabled"))
+    assert engine.parts.whole is not None
+    x, w = np.zeros((2, 3), np.float32), np.ones((2, 3), np.float32)
+    b, a = engine.run({"x": x, "w": w}, ["b", "a"], RunContext())
+    np.testing.assert_array_equal(b, -w)
+    np.testing.assert_array_equal(a, w)
+
+
 def test_every_node_is_explained_with_its_place_in_the_file() -> None:
     engine = build(proto("a = Relu(x) y = Gelu(a)"), BuildOptions())
     assert [p.op_type for p in engine.explain().placements] == ["Relu", "Gelu"]

@@ -53,7 +53,8 @@ def make_if(node: Node, bodies: Bodies) -> Kernel:
 
 def make_loop(node: Node, bodies: Bodies) -> Kernel:
     graph, body = _single(node, bodies)
-    states = len(node.inputs) - 2
+    given = min(len(node.inputs), 2)
+    states = len(node.inputs) - given
     least = max(states, len(node.outputs)) + 1
     if len(graph.inputs) != states + 2 or len(graph.outputs) < least:
         raise InvalidGraph(
@@ -63,10 +64,11 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
             got=f"{len(graph.inputs)} and {len(graph.outputs)}",
         )
     scans = graph.outputs[states + 1 :]
-    ends_early = _condition_varies(graph, states)
+    ends_early = condition_varies(graph, states)
 
-    def run(trips: Any, cond: Any, *rest: Any, context: RunContext) -> tuple[Any, ...]:
-        carried, captured = list(rest[:states]), rest[states:]
+    def run(*args: Any, context: RunContext) -> tuple[Any, ...]:
+        trips, cond = (*args[:given], None, None)[:2]
+        carried, captured = list(args[given : given + states]), args[given + states :]
         limit = None if trips is None else int(trips.reshape(()))
         going = True if cond is None else bool(cond.reshape(()))
         collected: list[list[Any]] = [[] for _ in scans]
@@ -88,7 +90,7 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
     return run
 
 
-def _condition_varies(graph: Graph, states: int) -> bool:
+def condition_varies(graph: Graph, states: int) -> bool:
     """Whether a Loop's condition, once true after a trip, can become false: it reads something that a trip changes."""
     pairs = zip(graph.inputs[2:], graph.outputs[1 : states + 1], strict=False)
     changing = {graph.inputs[0], *(before for before, after in pairs if _behind_identities(after) is not before)}

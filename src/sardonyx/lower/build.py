@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sardonyx.ir import dims
-from sardonyx.ir.graph import Node, Value
+from sardonyx.ir.graph import Value
 from sardonyx.lower import rules, views
+from sardonyx.lower.check import Check
 from sardonyx.lower.facts import Learned, is_name
-from sardonyx.lower.fuse import fuse
 from sardonyx.lower.groups import Group, View
-from sardonyx.lower.lowering import RULES, Check, Counted, Lowering
-from sardonyx.lower.rules.pointwise import pointwise
-from sardonyx.lower.simplify import simplify
-from sardonyx.lower.sizes import Later, Refused
+from sardonyx.lower.groups.control import checks_of
+from sardonyx.lower.lowering import Counted, Lowering
+from sardonyx.lower.sizes import Later
 from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
 
@@ -63,26 +62,13 @@ def _lower(part: Part, learned: Learned, states: Sequence[State]) -> Lowered:
     for state in states:
         hold(low, state)
     inputs = tuple(low.views.get(v) or low.take(v) for v in part.inputs)
-    for node in part.nodes:
-        emit(low, node)
+    low.emit(part.nodes)
     for state in states:
         require_appended(low, state)
     outputs = tuple(low.kept.get(v) or _output(low, v) for v in part.outputs)
     counted = {i: low.counted[v] for i, v in enumerate(part.outputs) if v in low.counted}
-    groups = tuple(simplify(g) for g in fuse(low.groups))
-    return Lowered(groups, low.views, inputs, outputs, tuple(low.checks), _sizes(inputs), counted)
-
-
-def emit(low: Lowering, node: Node) -> None:
-    """The groups of one node; a node whose elements follow from sizes needs none until they are read."""
-    low.node = node
-    if not all(low.learned.is_shapely(out) for out in node.outputs):
-        rule = RULES.get((node.domain, node.op_type), None if node.domain else pointwise)
-        if rule is None:
-            raise Refused(f"{node.domain}.{node.op_type} is not compiled")
-        for size in (d for out in node.outputs if not out.is_dead for d in low.shape(out)):
-            low.require_least(f"{node.op_type}: a size is negative", size, 0)
-        rule(low, node)
+    known = {**low.inner_views, **low.views}
+    return Lowered(low.finished(), known, inputs, outputs, tuple(low.checks), _sizes(inputs), counted)
 
 
 def _output(low: Lowering, value: Value) -> View:
@@ -108,7 +94,7 @@ def _unknown(lowered: Lowered) -> set[str]:
     for view in (*lowered.inputs, *(v for g in lowered.groups for v in (*g.reads, *g.writes))):
         for d in (*view.shape, *view.strides, view.offset, view.storage.elements):
             found.update(dims.names(d))
-    for d in (d for check in lowered.checks for d in (check.size, *check.allowed)):
+    for d in (d for check in (*lowered.checks, *checks_of(lowered.groups)) for d in (check.size, *check.allowed)):
         found.update(dims.names(d))
     return found - lowered.sizes.keys()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.lower.build import emit
+from sardonyx.lower import rules
 from sardonyx.lower.facts import Learned
 from sardonyx.lower.lowering import COUNTED, RULES, TYPES, Lowering
 from sardonyx.lower.rules.pointwise import program_for
@@ -13,6 +13,9 @@ from sardonyx.lower.sizes import Later, Refused
 
 class Awaited(str):
     """A reason that a run does away with, when it tells ranks and the elements of operands."""
+
+
+assert rules, "importing the families registers their rules"
 
 
 def refusals(graph: Graph, learned: Learned | None = None) -> dict[Node, str | None]:
@@ -29,7 +32,8 @@ def refusal(node: Node, learned: Learned | None = None) -> str | None:
     low = Lowering(learned)
     try:
         known: set[str] = set()
-        for value in dict.fromkeys(v for v in node.inputs if v is not None):
+        captured = [v for _, body in node.subgraphs() for v in body.captures()]
+        for value in dict.fromkeys(v for v in (*node.inputs, *captured) if v is not None):
             known |= _names(learned, value)
             if not value.is_const:
                 low.take(value)
@@ -38,12 +42,20 @@ def refusal(node: Node, learned: Learned | None = None) -> str | None:
                 low.dtype(value)
                 if node.op_type not in COUNTED and _new(learned, value) - known:
                     raise Later(f"the shape of {value.name!r} follows from data")
-        emit(low, node)
+        low.emit([node])
+        if any(node.subgraphs()) and (unknown := _unknown(low) - known):
+            return f"sizes in its bodies follow from data: {', '.join(sorted(unknown))}"
     except Later as why:
         return Awaited(why) if _may_be_lowered(node) else str(why)
     except Refused as why:
         return str(why)
     return None
+
+
+def _unknown(low: Lowering) -> set[str]:
+    """Names in sizes of groups that no model wrote."""
+    sizes = (d for g in low.groups for v in (*g.reads, *g.writes) for d in (*v.shape, *v.strides))
+    return {name for d in sizes for name in dims.names(d) if name.startswith(dims.FRESH)}
 
 
 def _may_be_lowered(node: Node) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
-from sardonyx.ir.graph import Graph, Value
+from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.lower.sizes import Later
 from sardonyx.optimize import contents
@@ -27,7 +27,7 @@ class Learned:
         while graph.parent is not None and graph.parent.graph is not None:
             graph = graph.parent.graph
         learned = Learned(Facts())
-        learned._facts.walk(graph, lambda _, node: learned._record((*node.inputs, *node.outputs)))
+        learned._facts.walk(graph, learned._note)
         return learned
 
     def within(self, part: Part) -> Learned:
@@ -35,7 +35,13 @@ class Learned:
         seen = [d for v in part.inputs for d in self.shape(v) if isinstance(d, Expr)]
         plain = {str(d) for d in seen if is_name(d)}
         named = {d: dims.symbol(f"{dims.FRESH}size{i}") for i, d in enumerate(dict.fromkeys(seen)) if _lacks(d, plain)}
-        values = [*part.inputs, *(out for node in part.nodes for out in node.outputs)]
+        nodes = [*part.nodes, *(n for node in part.nodes for _, sub in node.subgraphs() for n in sub.all_nodes())]
+        bodies = [sub for node in nodes for _, sub in node.subgraphs()]
+        values = [
+            *part.inputs,
+            *(out for node in nodes for out in node.outputs),
+            *(v for b in bodies for v in b.inputs),
+        ]
         types = [v.type for v in values]
         learned = Learned(_Local())
         try:
@@ -50,12 +56,17 @@ class Learned:
                     learned._facts.contents[v] = contents.objects(known, content.shape)
             learned._record(part.inputs)
             for node in part.nodes:
-                learned._facts.learn(node)
-                learned._record((*node.inputs, *node.outputs))
+                learned._facts.learn(node, learned._note)
+                learned._note(None, node)
         finally:
             for v, t in zip(values, types, strict=True):
                 v.type = t
         return learned
+
+    def _note(self, _: Graph | None, node: Node) -> None:
+        self._record((*node.inputs, *node.outputs))
+        for _key, body in node.subgraphs():
+            self._record((*body.inputs, *body.outputs))
 
     def _record(self, values: Iterable[Value | None]) -> None:
         for v in values:
@@ -69,6 +80,10 @@ class Learned:
         if found is None:
             raise Later(f"the rank of {value.name!r} is not known")
         return found
+
+    def trips(self, node: Node) -> Known | None:
+        """How often the body of a Loop or Scan runs, where that follows from sizes."""
+        return self._facts.trips.get(node)
 
     def content(self, value: Value) -> list[Known | None] | None:
         """The elements of a small tensor in order, None for one that is not known."""
@@ -84,9 +99,8 @@ class Learned:
 class _Local(Facts):
     """Facts whose new names differ from those of the whole graph, which the inputs of a part may have."""
 
-    def fresh(self) -> Expr:
-        self._count += 1
-        return dims.symbol(f"{dims.FRESH}in{self._count}")
+    def _name(self, number: int) -> str:
+        return f"{dims.FRESH}in{number}"
 
 
 def is_name(d: Known) -> bool:

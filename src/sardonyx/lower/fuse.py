@@ -15,7 +15,7 @@ The rules, tried for every loop in order on the groups that make its operands, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from sardonyx.lower import views
@@ -34,13 +34,17 @@ LONG = 1 << 15
 """Elements from which a single row is worth more than one thread."""
 
 
-def fuse(groups: Sequence[Group]) -> list[Group]:
-    """The groups after fusion, in an order in which they can run, without those that have nothing to write."""
-    return _Fusion([g for g in groups if any(0 not in v.shape for v in g.writes)]).run()
+def fuse(groups: Sequence[Group], kept: Collection[Storage] = ()) -> list[Group]:
+    """The groups after fusion, in an order in which they can run, without those that have nothing to write.
+
+    ``kept`` are storages that others read, beside outputs.
+    """
+    return _Fusion([g for g in groups if any(0 not in v.shape for v in g.writes)], kept).run()
 
 
 class _Fusion:
-    def __init__(self, groups: Iterable[Group]) -> None:
+    def __init__(self, groups: Iterable[Group], kept: Collection[Storage]) -> None:
+        self.kept = kept
         self.groups: list[Group | None] = list(groups)
         self.readers: dict[Storage, set[int]] = {}
         self.writers: dict[Storage, set[int]] = {}
@@ -82,7 +86,7 @@ class _Fusion:
                 continue
             if any(len(self.writers[v.storage]) > 1 for v in second.inputs if p in self.writers.get(v.storage, ())):
                 continue
-            kept = [v for v in first.outputs if v.storage.kind == "output" or self.readers.get(v.storage, {i}) - {i}]
+            kept = [v for v in first.outputs if self._is_read(v.storage, i)]
             try:
                 fused = _fused(first, second, kept)
             except Refused:
@@ -95,6 +99,10 @@ class _Fusion:
                 self._raise(i)
                 return True
         return False
+
+    def _is_read(self, storage: Storage, i: int) -> bool:
+        """Whether somebody beside the group at ``i`` reads a storage."""
+        return storage.kind == "output" or storage in self.kept or bool(self.readers.get(storage, {i}) - {i})
 
     def _raise(self, i: int) -> None:
         """Give what depends on a group a higher rank than it has."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,8 +17,11 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.check import Check
 from sardonyx.lower.facts import Learned
+from sardonyx.lower.fuse import fuse
 from sardonyx.lower.groups import Fill, Group, Loop, Storage, View
+from sardonyx.lower.simplify import simplify
 from sardonyx.lower.sizes import Later, Refused, mul, product, stretch
 
 TYPES = frozenset(
@@ -24,7 +29,7 @@ TYPES = frozenset(
 )  # fmt: skip
 
 
-COUNTED = frozenset(("NonZero", "Compress", "NonMaxSuppression", "Unique"))
+COUNTED = frozenset(("NonZero", "Compress", "NonMaxSuppression", "Unique", "Loop"))
 """Operators whose results are as long as they find out while they run."""
 
 
@@ -40,15 +45,13 @@ class Counted:
     """Where that size is written, an i64 without axes."""
 
 
-@dataclass(frozen=True)
-class Check:
-    """What must hold of a size before a run: that it is one of ``allowed``, or at least ``least``."""
+class Inside:
+    """What became of a body."""
 
-    node: Node
-    what: str
-    size: Known
-    allowed: tuple[Known, ...] = ()
-    least: int | None = None
+    def __init__(self, kept: set[Storage]) -> None:
+        self.kept = kept
+        self.groups: tuple[Group, ...] = ()
+        self.checks: dict[Check, None] = {}
 
 
 class Lowering:
@@ -59,7 +62,9 @@ class Lowering:
     def __init__(self, learned: Learned) -> None:
         self.learned = learned
         self.groups: list[Group] = []
-        self.views: dict[Value, View] = {}
+        self.views: MutableMapping[Value, View] = {}
+        self.inner_views: dict[Value, View] = {}
+        """Of values of bodies that are done."""
         self.checks: dict[Check, None] = {}
         self.kept: dict[Value, View] = {}
         """Places that outputs have before anything is computed."""
@@ -67,6 +72,39 @@ class Lowering:
         self.counted: dict[Value, Counted] = {}
         self._constants: dict[int, Storage] = {}
         self._scalars: dict[tuple[DType, object], View] = {}
+
+    # -- nodes
+
+    def emit(self, nodes: Iterable[Node]) -> None:
+        """The groups of nodes; one whose elements follow from sizes needs none until they are read."""
+        for node in nodes:
+            self.node = node
+            if not all(self.learned.is_shapely(out) for out in node.outputs):
+                found = RULES.get((node.domain, node.op_type), None if node.domain else RULES["", OTHER])
+                if found is None:
+                    raise Refused(f"{node.domain}.{node.op_type} is not compiled")
+                for size in (d for out in node.outputs if not out.is_dead for d in self.shape(out)):
+                    self.require_least(f"{node.op_type}: a size is negative", size, 0)
+                found(self, node)
+
+    def finished(self, kept: Collection[Storage] = ()) -> tuple[Group, ...]:
+        """The groups so far, fused; ``kept`` are storages that others will read."""
+        return tuple(simplify(g) for g in fuse(self.groups, kept))
+
+    @contextmanager
+    def inside(self, node: Node, kept: Collection[Storage]) -> Iterator[Inside]:
+        """A body of the node: groups of its own, whose places nobody else knows. It writes the storages ``kept``.
+
+        What it asks of sizes is handed to the caller.
+        """
+        outer, known, checks = self.groups, self.views, self.checks
+        scope = Inside(set(kept))
+        own: dict[Value, View] = {}
+        self.groups, self.views, self.checks = [], ChainMap(own, known), scope.checks
+        yield scope
+        scope.groups = self.finished(scope.kept)
+        self.inner_views.update(own)
+        self.groups, self.views, self.checks, self.node = outer, known, checks, node
 
     # -- values
 
@@ -252,6 +290,8 @@ class Lowering:
 
 Rule = Callable[[Lowering, Node], None]
 RULES: dict[tuple[str, str], Rule] = {}
+OTHER = ""
+"""The rule for operators of ai.onnx that have none by name."""
 
 
 def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:

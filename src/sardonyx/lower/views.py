@@ -38,6 +38,11 @@ def is_whole(view: View) -> bool:
     return view.offset == 0 and is_dense(view) and product(view.shape) == view.storage.elements
 
 
+def scalar(view: View) -> View:
+    """A view of one element, without its axes."""
+    return View(view.storage, (), (), view.offset)
+
+
 def permuted(view: View, perm: Sequence[int]) -> View:
     return replace(view, shape=tuple(view.shape[p] for p in perm), strides=tuple(view.strides[p] for p in perm))
 

@@ -176,7 +176,7 @@ def sliced(size: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
 
 def _end(end: Dim, size: Dim) -> Dim:
     """Where a slice ends, or a position before 0."""
-    if end == size or (isinstance(end, int) and end >= FAR):
+    if end == size or (isinstance(end, int) and end >= FAR - 1):
         return size
     if isinstance(end, int) and end < 0:
         return dims.add(size, end)

@@ -13,7 +13,7 @@ from sardonyx.ir.shape import Shape
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ops.rules import broadcast
 from sardonyx.optimize import contents
-from sardonyx.optimize.branches import inline
+from sardonyx.optimize.branches import inline, squeezed_axis
 from sardonyx.optimize.contents import Array
 from sardonyx.optimize.manager import Log, optimization
 from sardonyx.optimize.symbolic import Facts
@@ -22,9 +22,11 @@ from sardonyx.optimize.symbolic import Facts
 @optimization("FoldShapes")
 def fold_shapes(graph: Graph, log: Log) -> None:
     """Elements that follow from dimensions  ->  constants, or one Shape; Reshape and Expand to constant targets."""
-    facts = Facts()
-    folder = _Folder(facts, log)
-    facts.walk(graph, folder.change)
+    folder = _Folder(Facts(), log)
+    folder.facts.walk(graph, folder.change)
+    if folder.has_inlined:  # earlier nodes have other readers now
+        folder = _Folder(Facts(), log)
+        folder.facts.walk(graph, folder.change)
 
 
 class _Folder:
@@ -32,6 +34,7 @@ class _Folder:
 
     def __init__(self, facts: Facts, log: Log) -> None:
         self.facts, self.log = facts, log
+        self.has_inlined = False
 
     def change(self, graph: Graph, node: Node) -> None:
         if node.domain:
@@ -46,7 +49,14 @@ class _Folder:
 
     def branch(self, graph: Graph, node: Node) -> None:
         """If(condition that follows from dimensions)  ->  the branch that is taken."""
+        squeezed = squeezed_axis(node, self.facts.content)
+        if squeezed is not None:
+            x, axis = squeezed
+            op = Builder(graph, node, prefix=node.outputs[0].name, origin=node.origin)
+            self._finish(graph, node, op.Squeeze(x, [axis]), op, "what follows takes the squeezed value only")
+            return
         for made in inline(graph, node, self.log):
+            self.has_inlined = True
             self.facts.learn(made)
             self.change(graph, made)
 

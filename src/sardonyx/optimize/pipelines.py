@@ -47,6 +47,7 @@ SHAPES = (
     "ExpandFlexAttention",
     "FoldShapes",
     "FoldConstants",
+    "HoistLoopInvariants",
     "InferShapes",
 )
 """What is known decides what fits: shapes and constants first."""

@@ -8,17 +8,17 @@ all. A dimension that nothing tells gets a name of its own, so that equal ones s
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Container, Hashable, Iterator, MutableMapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 
 from sardonyx.errors import SardonyxError
 from sardonyx.ir import dims
-from sardonyx.ir.dims import Dim, Expr
+from sardonyx.ir.dims import Dim, Expr, Known
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.shape import Shape
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.ops.infer import MAX_CONTENT, constant_content, output_types
-from sardonyx.optimize import contents
+from sardonyx.optimize import contents, repeated
 from sardonyx.optimize.contents import Array
 
 
@@ -33,12 +33,18 @@ class Facts:
         """Inputs, and other values whose shape is read, by the sizes of their axes."""
         self.given: set[Dim] = set()
         """Sizes of inputs: what a run tells, whatever the model states of values made from them."""
-        self._count = 0
+        self.trips: dict[Node, Known] = {}
+        """How often the bodies of Loops and Scans run, of those where sizes tell it."""
+        self._made: dict[str, int] = {}
 
     def fresh(self) -> Expr:
         """A size of which nothing is known."""
-        self._count += 1
-        return dims.symbol(f"{dims.FRESH}{self._count}")
+        name = self._name(len(self._made) + 1)
+        self._made[name] = len(self._made)
+        return dims.symbol(name)
+
+    def _name(self, number: int) -> str:
+        return f"{dims.FRESH}{number}"
 
     def content(self, value: Value) -> Array | None:
         found = self.contents.get(value)
@@ -122,18 +128,54 @@ class Facts:
 
     def _subgraphs(self, node: Node, change: Callable[[Graph, Node], None] | None) -> list[ValueType | None] | None:
         """Walk the bodies of a node; what they say together of its outputs."""
+        if node.op_type in ("Loop", "Scan") and not node.domain:
+            found = repeated.learn(self, node, change)
+            if found is not None:
+                return found
         bodies = [graph for _, graph in node.subgraphs()]
         for body in bodies:
-            for v in body.inputs:
-                v.type = self._complete(_believed(None, v.type))
-            outer = self.equal, self.places
-            self.equal, self.places = ChainMap({}, self.equal), ChainMap({}, self.places)
-            self._walk(body, change)
-            self.equal, self.places = outer
+            self.walk_body(body, {}, change)
         if node.op_type == "If" and bodies:
             ends = zip(*(body.outputs for body in bodies), strict=False)
             return [_common([v.type for v in alternatives]) for alternatives in ends]
         return [None] * len(node.outputs) if bodies else None
+
+    def walk_body(
+        self,
+        body: Graph,
+        given: Mapping[Value, ValueType | None],
+        change: Callable[[Graph, Node], None] | None = None,
+    ) -> None:
+        """Learn a body whose inputs have these types; of others, what the model states in numbers."""
+        for v in body.inputs:
+            v.type = self._complete(_believed(given.get(v), v.type, self.given))
+        outer = self.equal, self.places
+        self.equal, self.places = ChainMap({}, self.equal), ChainMap({}, self.places)
+        self._walk(body, change)
+        self.equal, self.places = outer
+
+    def try_body(
+        self, body: Graph, given: Mapping[Value, ValueType | None], results: Sequence[Value]
+    ) -> list[ValueType | None]:
+        """The types of some values of a body whose inputs have these types; nothing else is learned."""
+        values = [*body.inputs, *(v for n in body.all_nodes() for v in n.outputs)]
+        values += [v for n in body.all_nodes() for _, sub in n.subgraphs() for v in sub.inputs]
+        types, known = [v.type for v in values], set(self.contents)
+        self.walk_body(body, given)
+        found = [v.type for v in results]
+        for v, t in zip(values, types, strict=True):
+            v.type = t
+        for v in self.contents.keys() - known:
+            del self.contents[v]
+        return found
+
+    @property
+    def names_made(self) -> int:
+        return len(self._made)
+
+    def is_newer(self, d: Dim, count: int) -> bool:
+        """Whether a dimension has a name that was made after the first ``count``."""
+        return any(self._made.get(name, -1) >= count for name in dims.names(d))
 
 
 def _may_be_content(value: Value) -> bool:

@@ -13,6 +13,8 @@ class Access(NamedTuple):
 
     reads: frozenset[object]
     writes: frozenset[object]
+    is_control: bool = False
+    """All threads meet in front of it, and one of them carries it out before the others go on."""
 
 
 def intervals(accesses: Sequence[Access]) -> list[int]:
@@ -25,6 +27,12 @@ def intervals(accesses: Sequence[Access]) -> list[int]:
     written: set[object] = set()
     now = 0
     for access in accesses:
+        if access.is_control:
+            now += 1
+            read.clear()
+            written.clear()
+            numbers.append(now)
+            continue
         if access.reads & written or access.writes & written or access.writes & read:
             now += 1
             read.clear()
@@ -35,11 +43,23 @@ def intervals(accesses: Sequence[Access]) -> list[int]:
     return numbers
 
 
-def lifetimes(accesses: Sequence[Access], numbers: Sequence[int]) -> dict[object, tuple[int, int]]:
-    """For every memory the first and the last interval in which it is touched."""
+def lifetimes(
+    accesses: Sequence[Access], numbers: Sequence[int], loops: Sequence[tuple[int, int]] = ()
+) -> dict[object, tuple[int, int]]:
+    """For every memory the first and the last interval in which it is touched.
+
+    ``loops`` are the first and the last steps of what is repeated: a memory that is touched in a loop and outside of it
+    is in use all through the loop.
+    """
     found: dict[object, tuple[int, int]] = {}
     for access, now in zip(accesses, numbers, strict=True):
         for memory in access.reads | access.writes:
             first, _ = found.get(memory, (now, now))
             found[memory] = (first, now)
+    for begin, end in loops:
+        inside = {memory for access in accesses[begin : end + 1] for memory in access.reads | access.writes}
+        outside = (a for accesses_ in (accesses[:begin], accesses[end + 1 :]) for a in accesses_)
+        for memory in inside & {memory for access in outside for memory in access.reads | access.writes}:
+            first, last = found[memory]
+            found[memory] = (min(first, numbers[begin]), max(last, numbers[end]))
     return found

@@ -13,7 +13,7 @@ from sardonyx.lower.build import Lowered
 from sardonyx.lower.groups import Storage
 from sardonyx.lower.interpret import bind
 from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.families import all_steps
+from sardonyx.providers.cpu.flow import steps_for
 from sardonyx.providers.cpu.isa import Isa, named
 from sardonyx.providers.cpu.steps import Target
 from tests.lower.agree import OPSETS, lowered, parse
@@ -53,7 +53,7 @@ class Compiled:
                 value.const = Tensor.of((constants or {})[value.name])
         self.lowered: Lowered = lowered(graph)
         target = Target(self.isa, precision)
-        self.steps = all_steps(self.lowered.groups, target)
+        self.steps = steps_for(self.lowered.groups, target)
 
     def run(self, args: Sequence[Array], *, threads: int = 1, checked: bool = False) -> list[Array]:
         sizes: Mapping[str, int] = bind(self.lowered, [a.shape for a in args])

@@ -19,6 +19,8 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
     LinearAttention   a state that tokens write and read in order
     Gather        rows picked by an index tensor
     Forest        weights of the leaves that rows reach in decision trees
+    Branch        one of two lists of groups
+    Repeat        a list of groups, again and again
     Fill          numbers that follow from the shapes alone
     Draw          a place in a stream of random numbers
     Bits          the same bits as another type
@@ -31,6 +33,7 @@ from sardonyx.lower.groups.attention import Attention
 from sardonyx.lower.groups.base import Group, Storage, View
 from sardonyx.lower.groups.bits import Bits
 from sardonyx.lower.groups.contraction import Contraction
+from sardonyx.lower.groups.control import Branch, Moving, Repeat
 from sardonyx.lower.groups.draw import Draw
 from sardonyx.lower.groups.expression import Apply, Count, Expression, Reduce
 from sardonyx.lower.groups.fill import Fill
@@ -54,6 +57,7 @@ __all__ = [
     "Attention",
     "Best",
     "Bits",
+    "Branch",
     "Contraction",
     "Convolution",
     "Count",
@@ -70,12 +74,14 @@ __all__ = [
     "Keep",
     "LinearAttention",
     "Loop",
+    "Moving",
     "Phases",
     "Pick",
     "Pool",
     "Recurrence",
     "Reduce",
     "Regions",
+    "Repeat",
     "Resample",
     "Sample",
     "Scatter",

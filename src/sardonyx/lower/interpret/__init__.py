@@ -14,6 +14,7 @@ from sardonyx.lower.groups import View
 from sardonyx.lower.interpret import (
     attention,
     contraction,
+    control,
     draw,
     expression,
     fill,
@@ -28,20 +29,21 @@ from sardonyx.lower.interpret import (
     resample,
     sample,
 )
-from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory
+from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory, look_at
 from sardonyx.lower.lowering import Counted
 
 FAMILIES = (
     attention,
     contraction,
+    control,
     draw,
     expression,
     fill,
     forest,
+    found,
     gather,
     image,
     linear_attention,
-    found,
     order,
     recurrence,
     regions,
@@ -79,8 +81,5 @@ def bind(lowered: Lowered, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
         if wanted != shape:
             raise InvalidArgument("an input has the wrong shape", expected=wanted, got=shape)
     for check in lowered.checks:
-        size = dims.evaluate(check.size, sizes)
-        allowed = [dims.evaluate(d, sizes) for d in check.allowed]
-        if not isinstance(size, int) or (size < check.least if check.least is not None else size not in allowed):
-            raise InvalidArgument(check.what, where=check.node.label, expected=allowed or check.least, got=size)
+        look_at(check, sizes)
     return sizes

@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sardonyx.errors import InvalidArgument
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
+from sardonyx.lower.check import Check
 from sardonyx.lower.groups import Group, Storage, View
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +43,14 @@ class Memory:
         low, high = offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach)
         assert low >= 0 and high < flat.size, (view, shape, flat.size)
         return np.lib.stride_tricks.as_strided(flat[offset:], shape, [s * flat.itemsize for s in strides])
+
+
+def look_at(check: Check, sizes: Mapping[str, int]) -> None:
+    """Raise where a condition on sizes does not hold."""
+    size = dims.evaluate(check.size, sizes)
+    allowed = [dims.evaluate(d, sizes) for d in check.allowed]
+    if not isinstance(size, int) or (size < check.least if check.least is not None else size not in allowed):
+        raise InvalidArgument(check.what, where=check.node.label, expected=allowed or check.least, got=size)
 
 
 Kind = TypeVar("Kind", bound=Group)

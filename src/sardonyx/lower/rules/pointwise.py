@@ -8,7 +8,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, Program, trace
 from sardonyx.lower.body import Body
 from sardonyx.lower.groups import Bits, View
-from sardonyx.lower.lowering import Lowering, rule
+from sardonyx.lower.lowering import OTHER, Lowering, rule
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops import registry
 from sardonyx.ops.pointwise import program_of
@@ -17,6 +17,7 @@ MAX_OPERANDS = 32
 """Operands of one operator: a kernel is written out for all of them."""
 
 
+@rule(OTHER)
 def pointwise(low: Lowering, node: Node) -> None:
     """Any operator that has a scalar program."""
     if len(node.inputs) > MAX_OPERANDS:

@@ -70,3 +70,56 @@ def _fold(graph: Graph, node: Node, found: set[int], log: Log) -> None:
     results = [outer[i] if i in found else next(made) for i in range(len(node.outputs))]
     what = f"{len(found)} carried values that no turn changes are read from outside"
     log.replace(graph, [node], node.outputs, [v for v in results if v is not None], op.made, what)
+
+
+HARMLESS = frozenset((
+    "Abs", "Add", "And", "Cast", "Ceil", "Concat", "Conv", "Cos", "Div", "Equal", "Erf", "Exp", "Flatten", "Floor",
+    "Gelu", "Gemm", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "LayerNormalization",
+    "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul", "Max", "Min", "Mul", "Neg", "Not", "Or", "Pow",
+    "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Shape", "Sigmoid", "Sin", "Softmax", "Softplus", "Sqrt", "Sub",
+    "Tanh", "Transpose", "Where",
+))  # fmt: skip
+"""Operators that no elements make fail, so that they may run although the loop has no trip."""
+
+STEERED = frozenset(("Expand", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"))
+"""Likewise, where all but their first operand are constants."""
+
+
+@optimization("HoistLoopInvariants")
+def hoist_invariants(graph: Graph, log: Log) -> None:
+    """Loop(f(v))  ->  f(v) in front of it, where v is not of the body."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            hoist_invariants(sub, log)
+        if node.op_type in ("Loop", "Scan") and not node.domain:
+            _hoist(graph, node, log)
+
+
+def _hoist(graph: Graph, node: Node, log: Log) -> None:
+    body: Graph = node.attrs["body"]
+    own = {*body.inputs, *(out for inner in body.nodes for out in inner.outputs)}
+    copies: dict[Value, Value] = {}
+    moved: list[Node] = []
+    made: list[Node] = []
+    for inner in body.nodes:
+        if inner.domain or not _is_harmless(inner) or any(out.is_output for out in inner.outputs):
+            continue
+        if all(v is None or v.is_const for v in inner.inputs) or any(v in own for v in inner.inputs):
+            continue
+        for v in inner.inputs:
+            if v is not None and v in body.initializers.values() and v not in copies:
+                assert v.const is not None
+                copies[v] = graph.add_const(v.const, v.name)
+        copies |= {out: Value(graph.fresh_name(out.name), out.type) for out in inner.outputs}
+        own.difference_update(inner.outputs)
+        moved.append(inner)
+        made.append(graph.insert(clone_node(inner, copies), before=node))
+    if moved:
+        old = [out for inner in moved for out in inner.outputs]
+        what = f"{len(moved)} nodes that say the same in every trip run in front of the loop"
+        log.replace(graph, moved[::-1], old, [copies[v] for v in old], made[::-1], what)
+
+
+def _is_harmless(node: Node) -> bool:
+    rest = node.inputs[1:]
+    return node.op_type in HARMLESS or (node.op_type in STEERED and all(v is None or v.is_const for v in rest))

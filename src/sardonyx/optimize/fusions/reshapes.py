@@ -32,7 +32,11 @@ class FuseReshapes(Fusion):
         if both == {"Unsqueeze"} and m.s.is_const and m.t.is_const:
             return op.Unsqueeze(m.x, _both_axes(m.s, m.t, outer.output))
         infers = any(_infers(v) for v in (m.s, m.t))
-        target = _explicit(outer, m) or target_shape(m.x.shape, outer.output.shape, infers=infers)
+        target = _explicit(outer, m)
+        if target is None:
+            certain = all(_is_certain(node) for node in (inner, outer))
+            require(certain, "a Squeeze says of an axis that it has length 1", inner.output)
+            target = target_shape(m.x.shape, outer.output.shape, infers=infers)
         require(target is not None, "no constant target makes the result, whatever is 0", outer.output)
         return op.Reshape(m.x, target)
 
@@ -114,6 +118,15 @@ def _explicit(outer: Node, m: Match) -> list[int] | None:
         return None
     target: list[int] = m.t.numpy().tolist()
     return target if 0 not in target else None
+
+
+def _is_certain(node: Node) -> bool:
+    """Whether all that a Squeeze takes away is known to have length 1: otherwise it fails where a Reshape does not."""
+    x, axes = node.inputs[0], node.input(1)
+    if node.op_type != "Squeeze" or x is None or x.shape is None or axes is None or not axes.is_const:
+        return True
+    shape = x.shape
+    return all(shape[a] == 1 for a in axes.numpy().reshape(-1).tolist() if -len(shape) <= a < len(shape))
 
 
 def _cancel(inner: Node, outer: Node) -> bool:

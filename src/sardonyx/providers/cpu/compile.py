@@ -13,7 +13,7 @@ from sardonyx.lower.states import State
 from sardonyx.partition.provider import Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.families import all_steps
+from sardonyx.providers.cpu.flow import steps_for
 from sardonyx.providers.cpu.steps import Exceptional, Target
 from sardonyx.providers.cpu.table import Table
 
@@ -26,7 +26,7 @@ def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()
     lowered = _lowered(part, provider, states)
     target = Target(isa.current(), provider.precision)
     while True:
-        steps = all_steps(lowered.groups, target)
+        steps = steps_for(lowered.groups, target)
         table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
         try:
             return CpuExecutable(

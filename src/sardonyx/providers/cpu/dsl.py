@@ -67,7 +67,7 @@ class Context:
 
     ERROR, ERROR_STEP, ERROR_VALUE, CANCEL, DEADLINE, BASES, SCRATCH, SCRATCH_STRIDE = range(8)
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
-    OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS = range(16, 20)
+    OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT = range(16, 23)
     ARRIVED, GENERATION, SLEEPERS = 24, 32, 40
     SLOTS = 48
 
@@ -75,7 +75,7 @@ class Context:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE = range(1, 5)
+    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES = range(1, 7)
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4
@@ -548,13 +548,16 @@ class Kernel:
             start.set(first)
             stop.set(last)
 
+    def step(self) -> Val:
+        """The number of the step at hand."""
+        return Val(self, self._word(self._args, STEP_SLOT), i64)
+
     def counter(self) -> Buf:
         """A counter of the step at hand, for one ``share`` of its kernel."""
         number, self._counters = self._counters, self._counters + 1
         assert number < COUNTER_WORDS, f"{self.name} shares more often than a step has counters"
-        step = Val(self, self._word(self._args, STEP_SLOT), i64)
         base = Val(self, self._word(self._context, Context.COUNTERS), i64)
-        return self.memory(base + (step * COUNTER_WORDS + number) * 8, i64)
+        return self.memory(base + (self.step() * COUNTER_WORDS + number) * 8, i64)
 
     def take(self, counter: Buf, total: Val) -> tuple[Val, Val]:
         """The next run of tiles that nobody has taken, and where it ends; an empty one when all are taken.
@@ -620,7 +623,7 @@ class Kernel:
         context = self.context()
         with self.when(context.swap_atomic(Context.ERROR, 0, code)):
             context.store(Context.ERROR_VALUE, value)
-            context.store(Context.ERROR_STEP, Val(self, self._word(self._args, STEP_SLOT), i64))
+            context.store(Context.ERROR_STEP, self.step())
 
     def check_index(self, index: Val, size: Val) -> Val:
         """An index from data, brought into [0, size): negative ones count from the end; others are an error, and 0."""

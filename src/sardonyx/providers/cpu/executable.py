@@ -26,7 +26,7 @@ from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.constants import contents
 from sardonyx.providers.cpu.dsl import Code, Context
 from sardonyx.providers.cpu.memory import address
-from sardonyx.providers.cpu.plans import Frame, Plan, Shape
+from sardonyx.providers.cpu.plans import SLICE_S, Frame, Plan, Shape
 from sardonyx.providers.cpu.profile import Recorder, main_node
 from sardonyx.providers.cpu.steps import Packed
 from sardonyx.providers.cpu.table import Table, Unplannable
@@ -80,19 +80,17 @@ class CpuExecutable:
             if results is not None:
                 return results
         shapes = tuple([a.shape for a in args])
-        shape = self._shapes.get(shapes)
-        if shape is None:
-            try:
-                shape = self._bind(shapes)
-            except SizesDiffer as why:
-                logging.getLogger("sardonyx").info("shapes outside the model's dimensions run on numpy: %s", why)
-                return self._without_plan(args, context)
-        results = shape.new_outputs()
-        for i, place in context.places.items():
-            if _may_be_written(place, results[i], args):
-                results[i] = place
-        while not self._execute(shape, args, results, context):
-            pass
+        try:
+            shape = self._shapes.get(shapes) or self._bind(shapes)
+            results = shape.new_outputs()
+            for i, place in context.places.items():
+                if _may_be_written(place, results[i], args):
+                    results[i] = place
+            while not self._execute(shape, args, results, context):
+                pass
+        except SizesDiffer as why:
+            logging.getLogger("sardonyx").info("shapes outside the model's dimensions run on numpy: %s", why)
+            return self._without_plan(args, context)
         return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
@@ -108,9 +106,12 @@ class CpuExecutable:
             args[held.input] = held.memory
             places[held.output] = held.window(_size_in(held, shape.outputs[held.output][0]))
         results = shape.outputs_in(places)
-        while not self._execute(shape, args, results, context):
-            pass
-        return results
+        try:
+            while not self._execute(shape, args, results, context):
+                pass
+        except SizesDiffer:
+            return None
+        return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _for_states(self, held: tuple[Held, ...]) -> CpuExecutable | None:
         """The part with these states in place; None where it does not append to them."""
@@ -133,11 +134,14 @@ class CpuExecutable:
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
         shape = self._shapes.get(tuple([a.shape for a in args]))
-        if shape is None or len(shape.slices) > 1:
+        if shape is None or not shape.is_quick:
             return None
         results = shape.new_outputs()
-        while not self._execute(shape, args, results, None):
-            pass
+        try:
+            while not self._execute(shape, args, results, None):
+                pass
+        except SizesDiffer:
+            return None
         return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
@@ -185,14 +189,17 @@ class CpuExecutable:
         recorder = None if context.record is None else Recorder(self.table, shape.threads, slots)
         context.watch(slots, Context.CANCEL)
         try:
-            for first, last in shape.slices:
-                slots[Context.FIRST], slots[Context.LAST] = first, last
-                team.walk(frame.at, shape.threads)
-                if slots[Context.ERROR]:
-                    break
+            for end in shape.ends:
+                while slots[Context.FIRST] < end and not slots[Context.ERROR]:
+                    slots[Context.LAST] = end
+                    if self.table.has_loops:
+                        slots[Context.PAUSE_AT] = ticks_now() + int(SLICE_S * ticks_per_second())
+                    team.walk(frame.at, shape.threads)
+                    slots[Context.FIRST] = slots[Context.REACHED]
         finally:
             context.unwatch()
             slots[Context.CANCEL] = slots[Context.DEADLINE] = slots[Context.FIRST] = slots[Context.PROFILE] = 0
+            slots[Context.PAUSE_AT] = 0
             slots[Context.LAST] = len(self.table.steps)
         if recorder is not None:
             recorder.report(context, self._views, shape.sizes)
@@ -209,6 +216,12 @@ class CpuExecutable:
         if code == Code.LATE:
             raise Fail("the run reached its deadline")
         node = main_node(self.table.steps[step].nodes)
+        if code == Code.SIZES:
+            raise SizesDiffer(f"a branch of {node.label} does not take them")
+        if code == Code.ENDLESS:
+            raise OutOfBudget(
+                "a Loop whose condition never changes has no reachable end", where=node.label, got=f"{value} trips"
+            )
         if code == Code.INDEX:
             raise InvalidArgument(
                 f"Non-zero status code returned while running {node.label}: an index is out of bounds",
@@ -236,10 +249,9 @@ class CpuExecutable:
         table = self.table
         sizes = table.binding(shapes)
         numbers, values = self._evaluated(sizes)
-        for number, allowed, least, what in table.checks:
-            size = numbers[number]
-            if (allowed and all(size != numbers[a] for a in allowed)) or (least is not None and size < least):
-                raise SizesDiffer(f"{what}: {size}")
+        for check in table.checks:
+            if not check.holds(numbers):
+                raise SizesDiffer(f"{check.what}: {numbers[check.size]}")
         shape = Shape(self._plan(values), sizes, numbers, values, self._threads)
         if not remember:
             return shape

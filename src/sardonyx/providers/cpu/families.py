@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 from sardonyx.lower.groups import (
@@ -40,7 +39,6 @@ from sardonyx.providers.cpu.kernels import (
     contraction,
     conv,
     conv_bytes,
-    conv_layout,
     distinct,
     draw,
     fill,
@@ -85,12 +83,6 @@ FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
     Scatter: scatter.steps,
     Suppress: suppress.steps,
 }
-
-
-def all_steps(groups: Sequence[Group], target: Target) -> list[Step]:
-    """The kernels that carry out groups one after the other."""
-    target = replace(target, images=conv_layout.images(groups, target))
-    return [step for group in groups for step in steps_of(group, target)]
 
 
 def steps_of(group: Group, target: Target) -> list[Step]:

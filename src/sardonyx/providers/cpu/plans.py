@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,8 @@ FLOPS_PER_SECOND, BYTES_PER_SECOND = 4e10, 1e10
 """A modest core, for the choice of threads and of slices: only orders of magnitude matter."""
 ALONE_S = 15e-6
 """A run expected to take less is not worth waking a team for."""
+MEETING_S = 2e-6
+"""What it takes a team to meet, with those that are late."""
 SLICE_S = 0.1
 """Python looks for signals about this often."""
 
@@ -61,6 +62,7 @@ class Shape:
         table = plan.table
         self.plan, self.sizes = plan, sizes
         self.words_at_sizes = values[table.sized_by]
+        self.words_at_holds = [int(all(c.holds(numbers) for c in conditions)) for _, conditions in table.holds]
         shapes = {shape: tuple([numbers[i] for i in shape]) for shape in dict.fromkeys(table.output_shapes)}
         self.outputs = [
             (shapes[shape], dtype, math.prod(shapes[shape]) * dtype.itemsize)
@@ -75,8 +77,13 @@ class Shape:
         seconds = self.flops * (1 / FLOPS_PER_SECOND) + self.traffic * (1 / BYTES_PER_SECOND)
         # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
         total = max(float(seconds.sum()), plan.arena_nbytes / BYTES_PER_SECOND)
+        if table.has_loops and threads > 1:
+            # What a team saves, less what it takes to meet in every trip.
+            total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
         self.threads = threads if total > ALONE_S else 1
-        self.slices = _slices(seconds) if total > SLICE_S else [(0, len(table.steps))]
+        self.ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
+        """Steps up to which it runs without Python looking for signals."""
+        self.is_quick = len(self.ends) == 1 and table.is_bounded
 
     def new_outputs(self) -> list[Array]:
         """Arrays for the results of a run."""
@@ -94,12 +101,11 @@ def _new(output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
     return memory.outputs.empty(dims, dtype, nbytes) if nbytes >= memory.POOLED_FROM else np.empty(dims, dtype)
 
 
-def _slices(seconds: Array) -> list[tuple[int, int]]:
-    """Runs of steps that take about ``SLICE_S``."""
+def _slices(seconds: Array) -> list[int]:
+    """The ends of runs of steps that take about ``SLICE_S``."""
     total = np.cumsum(seconds)
     cuts = np.flatnonzero(np.diff(total // SLICE_S)) + 1
-    edges = [0, *cuts.tolist(), len(total)]
-    return list(pairwise(edges))
+    return [*cuts.tolist(), len(total)]
 
 
 class Frame:
@@ -116,7 +122,7 @@ class Frame:
         self.bases = (ctypes.c_int64 * table.base_count)()
         self._arena = allocate(plan.arena_nbytes)
         self._scratch = allocate(plan.scratch_nbytes * threads + PADDING)
-        count = table.base_count - table.first_input
+        count = table.given_count
         self.objects = (ctypes.c_int64 * count)()
         """The arrays of a run: inputs, then outputs."""
         self.bases[ARENA] = address(self._arena)
@@ -138,4 +144,6 @@ class Frame:
         """Make ready for a shape of the plan's bucket."""
         table = self.plan.table
         self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
+        for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
+            self.words[at] = holds
         self.shape = shape

@@ -16,6 +16,7 @@ from sardonyx.providers.cpu.dsl import Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.table import Table
 from sardonyx.providers.cpu.threads import now, ticks_per_second
+from sardonyx.providers.cpu.walk import Stamp
 
 HEAVY = frozenset(("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul"))
 """Operators that a step is named after, whatever is fused into it; other steps have the name of their last node."""
@@ -26,20 +27,24 @@ class Recorder:
 
     def __init__(self, table: Table, threads: int, slots: Any) -> None:
         self._table = table
-        self._stamps = np.zeros((len(table.steps), threads, 2), np.int64)
+        self._stamps = np.zeros((len(table.steps), threads, Stamp.WORDS), np.int64)
         slots[Context.PROFILE] = address(self._stamps)
         slots[Context.PROFILE_THREADS] = threads
         self._ticks, self._ns = now(), time.perf_counter_ns()
 
     def report(self, context: RunContext, views: Mapping[Value, View], sizes: tuple[int, ...]) -> None:
-        """Tell the context's recorder about every step that ran; ``views`` and ``sizes`` tell the shapes."""
+        """Tell the context's recorder about every step that ran; ``views`` and ``sizes`` tell the shapes.
+
+        A step that ran in several trips of a loop is told of once, with all its time.
+        """
         assert context.record is not None
         named = dict(zip(self._table.binding.names, sizes, strict=True))
         scale = 1e9 / ticks_per_second()
         for step, stamps in zip(self._table.steps, self._stamps, strict=True):
-            ran = stamps[stamps[:, 1] > 0]
+            ran = stamps[stamps[:, Stamp.FIRST] > 0]
             if len(ran) and step.nodes:
-                start, end = (self._ns + int((t - self._ticks) * scale) for t in (ran[:, 0].min(), ran[:, 1].max()))
+                begun, ended = ran[:, Stamp.FIRST], ran[:, Stamp.FIRST] + ran[:, Stamp.TOTAL]
+                start, end = (self._ns + int((t - self._ticks) * scale) for t in (begun.min(), ended.max()))
                 node = main_node(step.nodes)
                 inputs, outputs = ([_stand_in(v, views, named) for v in side] for side in (node.inputs, node.outputs))
                 context.record(node, start, end, inputs, outputs)

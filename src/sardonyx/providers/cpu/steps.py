@@ -8,7 +8,8 @@ from typing import Any
 
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
-from sardonyx.lower.groups import Storage, View
+from sardonyx.lower.check import Check
+from sardonyx.lower.groups import Moving, Storage, View
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 
@@ -27,11 +28,25 @@ class Ref:
 
 
 @dataclass(frozen=True)
+class Slot:
+    """A number argument: which of a run's addresses is that of a moving storage."""
+
+    storage: Moving
+
+
+@dataclass(frozen=True)
+class Holds:
+    """A number argument: 1 where conditions on sizes hold, else 0."""
+
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True)
 class Step:
     """One call of a kernel by every thread of the team."""
 
     spec: Spec
-    args: dict[str, Ref | Known | float]
+    args: Mapping[str, Ref | Slot | Holds | Known | float]
     """By parameter name: memory, or a number that may follow from the shapes."""
     writes: frozenset[str]
     """The memory parameters that the kernel writes; it only reads the others."""
@@ -43,6 +58,14 @@ class Step:
     """Work, for traces, shares of the limit and the choice of threads."""
     variant: str = ""
     """Which of several kernels was chosen, and why, in words."""
+    is_control: bool = False
+    """One thread carries it out, with all others waiting; it may decide which step comes next."""
+    repeats: int = 0
+    """How many steps right before this one it may go back."""
+    is_bounded: bool = True
+    """Whether sizes tell how often it does."""
+    turns: Known = 1
+    """How often the step runs."""
 
 
 @dataclass(eq=False)

@@ -6,25 +6,26 @@ where they lie and which expression gives them, so that ``Plan`` fills them with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sardonyx import knobs
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
-from sardonyx.lower.groups import Storage, View
-from sardonyx.lower.lowering import Check, Counted
+from sardonyx.lower.check import Check
+from sardonyx.lower.groups import Moving, Storage, View
+from sardonyx.lower.lowering import Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 from sardonyx.plan.sizes import Binding, Sizes, unbound
 from sardonyx.providers.cpu.dsl import STEP_SLOT
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.launch import word
-from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step
 from sardonyx.providers.cpu.trim import Trim
-from sardonyx.providers.cpu.walk import Row
+from sardonyx.providers.cpu.walk import CONTROL, MEET, NONE, Row
 
 Array = np.ndarray[Any, Any]
 ARENA = 0
@@ -33,6 +34,21 @@ ARENA = 0
 
 class Unplannable(Exception):
     """A size cannot be computed from the inputs' shapes."""
+
+
+class Condition(NamedTuple):
+    """A check, on numbered sizes."""
+
+    size: int
+    allowed: tuple[int, ...]
+    least: int | None
+    what: str
+
+    def holds(self, numbers: Sequence[int]) -> bool:
+        size = numbers[self.size]
+        if self.allowed and all(size != numbers[a] for a in self.allowed):
+            return False
+        return self.least is None or size >= self.least
 
 
 class Table:
@@ -52,35 +68,39 @@ class Table:
         self.binding = Binding([v.shape for v in inputs])
         self.trim = Trim(counted, len(outputs), self.binding.names) if counted else None
         outputs = (*outputs, *(self.trim.counts if self.trim is not None else ()))
-        touched = [ref.storage for step in steps for ref in step.args.values() if isinstance(ref, Ref)]
+        touched = [arg.storage for step in steps for arg in step.args.values() if isinstance(arg, (Ref, Slot))]
         self.temporaries = _unique(touched, "temporary")
         self.constants = _unique(touched, "constant")
-        storages = [None, *self.constants, *(v.storage for v in (*inputs, *outputs))]
+        given = [v.storage for v in (*inputs, *outputs)]
+        storages = [None, *self.constants, *given, *_unique(touched, "moving")]
         self.bases = {s: i for i, s in enumerate(storages) if s is not None}
-        self.first_input = 1 + len(self.constants)
+        self.first_input, self.given_count = 1 + len(self.constants), len(given)
         self.base_count = len(storages)
         self._is_checked = knobs.CHECK_ADDRESSES.get()
 
         accesses = [_access(step) for step in steps]
         numbers = intervals(accesses)
-        lives = lifetimes(accesses, numbers)
+        loops = [(i - step.repeats, i) for i, step in enumerate(steps) if step.repeats]
+        self.has_loops, self.is_bounded = bool(loops), all(step.is_bounded for step in steps)
+        lives = lifetimes([_backed(a) for a in accesses], numbers, loops)
         self.lives = [lives[s] for s in self.temporaries]
         self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
         self.scratch = self._numbers([s.scratch_nbytes for s in steps])
         self.flops = self._numbers([s.flops for s in steps])
         self.traffic = self._numbers([s.nbytes for s in steps])
+        self.meetings = self._numbers(
+            [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
+        )
+        """How often threads meet in front of each step."""
         self.output_shapes = [tuple(self.sizes.number(d) for d in v.shape) for v in outputs]
         self.output_dtypes = [v.dtype.numpy for v in outputs]
-        self.checks = tuple(
-            dict.fromkeys(
-                (self.sizes.number(c.size), tuple(self.sizes.number(a) for a in c.allowed), c.least, c.what)
-                for c in checks
-            )
-        )
+        self.checks = self._numbered(checks)
         self._lay_out()
         self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
         for i, step in enumerate(steps):
-            self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, i > 0 and numbers[i] != numbers[i - 1], 0
+            meets = i > 0 and numbers[i] != numbers[i - 1]
+            before = CONTROL if step.is_control else MEET if meets else NONE
+            self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, before, 0
         missing = unbound(self.sizes.expressions, self.binding.names)
         if missing:
             raise Unplannable(f"no input gives a size to {', '.join(missing)}")
@@ -88,6 +108,11 @@ class Table:
 
     def _numbers(self, expressions: Sequence[Known]) -> Array:
         return np.array([self.sizes.number(e) for e in expressions], np.int64)
+
+    def _numbered(self, checks: Sequence[Check]) -> tuple[Condition, ...]:
+        number = self.sizes.number
+        found = (Condition(number(c.size), tuple(map(number, c.allowed)), c.least, c.what) for c in checks)
+        return tuple(dict.fromkeys(found))
 
     def _storage_nbytes(self, storage: Storage) -> Known:
         return known(dims.mul(storage.elements, storage.dtype.itemsize))
@@ -98,6 +123,8 @@ class Table:
         self.starts: list[int] = []
         sized: list[tuple[int, int]] = []
         placed: list[tuple[int, int]] = []
+        self.holds: list[tuple[int, tuple[Condition, ...]]] = []
+        """Words that say whether conditions hold."""
         arena = {s: i for i, s in enumerate(self.temporaries)}
 
         def put(size: Known) -> None:
@@ -115,6 +142,11 @@ class Table:
                 given = step.args[name]
                 if kind == "number":
                     assert not isinstance(given, Ref), name
+                    if isinstance(given, Slot):
+                        given = self.bases[given.storage]
+                    elif isinstance(given, Holds):
+                        self.holds.append((len(words), self._numbered(given.checks)))
+                        given = 1
                     put(word(given, dtype) if dtype.is_float and not isinstance(given, Expr) else given)  # type: ignore[arg-type]
                     continue
                 assert isinstance(given, Ref), name
@@ -151,9 +183,32 @@ def _access(step: Step) -> Access:
     refs = {name: ref.storage for name, ref in step.args.items() if isinstance(ref, Ref)}
     writes = frozenset(s for name, s in refs.items() if name in step.writes)
     reads = frozenset(s for name, s in refs.items() if name not in step.writes)
-    return Access(_temporary(reads), _temporary(writes))
+    return Access(_changing(reads), _changing(writes), step.is_control)
 
 
-def _temporary(storages: frozenset[Storage]) -> frozenset[object]:
+def _meets(steps: Sequence[Step], numbers: Sequence[int]) -> Iterator[bool]:
+    """Whether threads meet in front of a step; they do once for control steps in a row."""
+    for i, step in enumerate(steps):
+        if step.is_control:
+            yield i == 0 or not steps[i - 1].is_control
+        else:
+            yield i > 0 and numbers[i] != numbers[i - 1]
+
+
+def _changing(storages: frozenset[Storage]) -> frozenset[object]:
     """Inputs and constants are never written; outputs may be read again by a later step."""
-    return frozenset(s for s in storages if s.kind in ("temporary", "output"))
+    return frozenset(s for s in storages if s.kind in ("temporary", "output", "moving"))
+
+
+def _backed(access: Access) -> Access:
+    """What is touched, with the memories behind what moves."""
+    reads, writes = (frozenset(b for s in side for b in _behind(s)) for side in (access.reads, access.writes))
+    return Access(reads, writes)
+
+
+def _behind(storage: object) -> Iterator[object]:
+    if isinstance(storage, Moving):
+        for backing in storage.backing:
+            yield from _behind(backing)
+    else:
+        yield storage

@@ -4,6 +4,10 @@ A row of the table holds a kernel's address, where its argument block lies, and 
 barrier the last thread to arrive looks for an error, a cancelled run and a passed deadline; if it finds one, all leave
 there. Barriers spin for a bounded time, then sleep.
 
+A control step decides which step comes next. All threads meet in front of it; the last to arrive carries it out alone,
+with those control steps that follow it, before it lets the others go on. What a control step changes (the number of a
+trip, the addresses of what moves) lies in the run's memory, never in the table.
+
 A worker waits in ``worker`` for its mailbox to be filled. A caller that runs a plan (``run``) claims the workers that
 are idle, as many as it may, gives each a number, walks along as thread 0 and waits until all of them are idle again.
 """
@@ -19,6 +23,21 @@ class Row:
     """The int64 words of a row of the step table."""
 
     KERNEL, ARGS, BARRIER = range(3)
+    WORDS = 4
+
+
+NONE, MEET, CONTROL = range(3)
+"""What happens in front of a row: nothing, a barrier, or a barrier behind which one thread carries it out."""
+
+PAUSED = 1 << 40
+"""Added to the next step by a control step that wants Python to look for signals first."""
+
+
+class Stamp:
+    """The int64 words that a profile holds for a step and a thread."""
+
+    FIRST, TOTAL, NOW = range(3)
+    """When it first began; how long it took in all; when it last began."""
     WORDS = 4
 
 
@@ -60,13 +79,32 @@ def _judge(k: Kernel, context: Buf) -> None:
         context.store_atomic(Context.STOP, 1)
 
 
-def _barrier(k: Kernel, context: Buf, threads: Val) -> None:
+def _cross(k: Kernel, context: Buf, step: Val) -> None:
+    """What one thread does while the others wait: judge, and carry out control steps."""
+    table, args = k.memory(context.load(Context.STEPS), i64), context.load(Context.ARGS)
+    at, more = k.var(step), k.var(1)
+    with k.loop_while(lambda: more.get().ne(0)):
+        more.set(0)
+        _judge(k, context)
+        row = table.at(at.get() * Row.WORDS)
+        with k.when(row.load(Row.BARRIER).eq(CONTROL) & context.load_atomic(Context.STOP).eq(0)):
+            context.store(Context.NEXT, at.get() + 1)
+            block = args + row.load(Row.ARGS)
+            k.call_address(row.load(Row.KERNEL), block.pointer(), context.ptr, k.const(0).ir, k.const(1).ir)
+            at.set(context.load(Context.NEXT))
+            with k.when(context.load_atomic(Context.ERROR).ne(0), likely=False):
+                context.store_atomic(Context.STOP, 1)
+            with k.when(at.get() < context.load(Context.LAST)):
+                more.set(k.select(table.load(at.get() * Row.WORDS + Row.BARRIER).eq(CONTROL), k.const(1), k.const(0)))
+
+
+def _barrier(k: Kernel, context: Buf, threads: Val, step: Val) -> None:
     generation, sleepers = context.at(Context.GENERATION), context.at(Context.SLEEPERS)
     now = generation.load_atomic()
     arrived = context.add_atomic(Context.ARRIVED, 1)
     with k.either(arrived.eq(threads - 1)) as (last, others):
         with last:
-            _judge(k, context)
+            _cross(k, context, step)
             context.store_atomic(Context.ARRIVED, 0, "monotonic")
             generation.store_atomic(0, now + 1, "seq_cst")
             with k.when(sleepers.load_atomic(0, "seq_cst") > 0):
@@ -83,26 +121,33 @@ def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
     last = context.load(Context.LAST)
     with k.loop_while(lambda: step.get() < last):
         row = table.at(step.get() * Row.WORDS)
-        with k.when(row.load(Row.BARRIER).ne(0)), k.either(threads > 1) as (team, alone):
+        barrier = row.load(Row.BARRIER)
+        with k.when(barrier.ne(NONE)), k.either(threads > 1) as (team, alone):
             with team:
-                _barrier(k, context, threads)
+                _barrier(k, context, threads, step.get())
             with alone:
-                _judge(k, context)
-        with k.either(context.load_atomic(Context.STOP).ne(0)) as (stop, go):
-            with stop:
-                step.set(last)
+                _cross(k, context, step.get())
+        with k.either((barrier.eq(CONTROL)) | context.load_atomic(Context.STOP).ne(0)) as (jump, go):
+            with jump:
+                step.set(k.select(context.load_atomic(Context.STOP).ne(0), last, context.load(Context.NEXT)))
             with go:
                 slot = k.var(0)
                 with k.when(profile.ne(0), likely=False):
                     place = step.get() * context.load(Context.PROFILE_THREADS) + thread
-                    slot.set(profile + place * 16)
-                    k.memory(slot.get(), i64).store(0, ticks(k))
+                    slot.set(profile + place * (Stamp.WORDS * 8))
+                    stamp = k.memory(slot.get(), i64)
+                    stamp.store(Stamp.NOW, ticks(k))
+                    with k.when(stamp.load(Stamp.FIRST).eq(0)):
+                        stamp.store(Stamp.FIRST, stamp.load(Stamp.NOW))
                 block = args + row.load(Row.ARGS)
                 kernel = row.load(Row.KERNEL)
                 k.call_address(kernel, block.pointer(), context.ptr, thread.ir, threads.ir)
                 with k.when(profile.ne(0), likely=False):
-                    k.memory(slot.get(), i64).store(1, ticks(k))
+                    stamp = k.memory(slot.get(), i64)
+                    stamp.store(Stamp.TOTAL, stamp.load(Stamp.TOTAL) + (ticks(k) - stamp.load(Stamp.NOW)))
                 step += 1
+    with k.when(thread.eq(0)):
+        context.store(Context.REACHED, step.get() & (PAUSED - 1))
 
 
 @function(context=(i64,), team=(i64,), workers=i64, wanted=i64)

@@ -1,0 +1,201 @@
+"""If, Loop and Scan: bodies are lowered in place, once.
+
+A body's results are written where the node's are: both branches of an If into one memory, the rows that a loop collects
+into the tensor they are rows of, and a carried value into the one of its two memories that the next trip reads. So
+nothing about a body's groups depends on the number of the trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sardonyx import dtypes
+from sardonyx.interpret.control import ENDLESS, condition_varies
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node, Value
+from sardonyx.lower import views
+from sardonyx.lower.groups import Branch, Moving, Repeat, View
+from sardonyx.lower.groups.control import Carried, Row
+from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.sizes import Refused, maximum, mul, sub
+from sardonyx.optimize.repeated import Form
+
+UNLIMITED = (1 << 63) - 1
+
+
+@rule("If")
+def branch(low: Lowering, node: Node) -> None:
+    condition = _one(low, low.input(0))
+    bodies = [node.attrs[key] for key in ("then_branch", "else_branch")]
+    for i, out in enumerate(node.outputs):
+        if any(low.shape(body.outputs[i]) != low.shape(out) for body in bodies):
+            raise Refused(f"the branches give {out.name!r} different shapes")
+    results = [low.make(out) for out in node.outputs]
+    arms = []
+    for body in bodies:
+        with low.inside(node, {v.storage for v in results}) as arm:
+            low.emit(body.nodes)
+            _give(low, body.outputs, results)
+        arms.append(arm)
+    then, other = arms
+    low.groups.append(Branch((node,), condition, then.groups, other.groups, tuple(then.checks), tuple(other.checks)))
+
+
+@rule("Loop")
+def loop(low: Lowering, node: Node) -> None:
+    form = _form(node)
+    trips = low.learned.trips(node)
+    condition, count = node.input(1), low.temporary(dtypes.i64, ())
+    limit, going, again = low.scalar(UNLIMITED, dtypes.i64), low.scalar(True, dtypes.bool_), form.condition
+    if trips is not None:
+        limit, again = low.number(trips), None
+    else:
+        if node.input(0) is not None:
+            limit = _one(low, low.input(0))
+        if condition is not None:
+            going = _one(low, condition)
+    number, running = form.body.inputs[:2]
+    _repeat(
+        low, node, form, count, limit, going, again, trips, {number: count, running: low.scalar(True, dtypes.bool_)}
+    )
+
+
+@rule("Scan")
+def scan(low: Lowering, node: Node) -> None:
+    form = _form(node)
+    if not form.sources:
+        raise Refused("a Scan that reads no rows has no length")
+    axes = form.axes(node)
+    trips = low.learned.trips(node)
+    assert axes is not None and trips is not None
+    for source, axis in zip(form.sources, axes, strict=True):
+        low.require("scan inputs differ in length", low.shape(source)[axis], trips)
+    yes = low.scalar(True, dtypes.bool_)
+    _repeat(low, node, form, low.temporary(dtypes.i64, ()), low.number(trips), yes, None, trips, {})
+
+
+def _one(low: Lowering, value: Value) -> View:
+    """A value of one element, without axes."""
+    if any(d != 1 for d in low.shape(value)):
+        raise Refused(f"{value.name!r} is not one element")
+    return views.scalar(low.view(value))
+
+
+def _form(node: Node) -> Form:
+    form = Form.of(node)
+    if form is None:
+        raise Refused("the body's inputs and outputs do not fit the node's")
+    return form
+
+
+def _repeat(
+    low: Lowering,
+    node: Node,
+    form: Form,
+    count: View,
+    limit: View,
+    going: View,
+    again: Value | None,
+    trips: Known | None,
+    given: dict[Value, View],
+) -> None:
+    carried = [_carried(low, *each) for each in zip(form.starts, form.states, form.nexts, strict=True)]
+    outs = node.outputs[len(carried) :]
+    collected = [i for i, out in enumerate(outs) if not out.is_dead]
+    in_axes = form.axes(node) or []
+    out_axes = node.attrs.get("scan_output_axes") or [0] * len(outs)
+    rows = [
+        _row(_dense(low, source), axis, back)
+        for source, axis, back in zip(
+            form.sources,
+            in_axes,
+            node.attrs.get("scan_input_directions") or [0] * len(in_axes),
+            strict=True,
+        )
+    ]
+    out_back = node.attrs.get("scan_output_directions") or [0] * len(outs)
+    for i in collected:
+        view = low.make(outs[i]) if trips is not None else _counted(low, node, outs[i], count)
+        rows.append(_row(view, axis_of(out_axes[i], len(view.shape)), out_back[i]))
+    read, made = rows[: len(form.sources)], rows[len(form.sources) :]
+    targets = [View(c.after, c.first.shape, c.first.strides) for c in carried]
+    wanted = [*targets, *(_at(row) for row in made)]
+    with low.inside(node, {v.storage for v in wanted}) as inner:
+        for value, view in given.items():
+            low.alias(value, view)
+        for state, c in zip(form.states, carried, strict=True):
+            low.alias(state, View(c.now, c.first.shape, c.first.strides))
+        for value, row in zip(form.rows, read, strict=True):
+            if low.shape(value) != _at(row).shape:
+                raise Refused(f"the rows of {row.source.storage} are not what the body reads")
+            low.alias(value, _at(row))
+        low.emit(form.body.nodes)
+        results = [*form.nexts, *(form.collected[i] for i in collected)]
+        _give(low, results, wanted)
+        flag = low.scalar(True, dtypes.bool_) if again is None else _one(low, again)
+        if isinstance(flag.storage, Moving):
+            moved, flag = flag, low.temporary(dtypes.bool_, ())
+            low.copy(moved, flag)
+        inner.kept.add(flag.storage)
+    low.checks.update(inner.checks)
+    is_endless = node.op_type == "Loop" and not condition_varies(form.body, len(carried))
+    low.groups.append(
+        Repeat((node,), count, limit, going, flag, tuple(rows), tuple(carried), inner.groups, trips, is_endless)
+    )
+    for out, c in zip(node.outputs, carried, strict=False):
+        low.alias(out, View(c.now, c.first.shape, c.first.strides))
+
+
+def _counted(low: Lowering, node: Node, out: Value, count: View) -> View:
+    """Memory for as many rows as the limit of a Loop allows; it may end earlier."""
+    limit = low.learned.content(node.inputs[0]) if node.inputs[0] is not None else None
+    if limit is None or limit[0] is None or (isinstance(limit[0], int) and limit[0] >= ENDLESS):
+        raise Refused("how many rows a Loop collects follows from data")
+    most = maximum(limit[0], 0)
+    place = low.make_counted(out, 0, most, count)
+    return views.dense(place.storage, (most, *low.shape(out)[1:]))
+
+
+def _carried(low: Lowering, start: Value | None, state: Value, after: Value) -> Carried:
+    """Two memories for a carried value, the first filled with what it begins with."""
+    if start is None:
+        raise Refused("a carried value is absent")
+    shape = low.shape(start)
+    if low.shape(state) != shape or low.shape(after) != shape:
+        raise Refused(f"{state.name!r} changes its shape from trip to trip")
+    first, second = (low.temporary(low.dtype(start), shape) for _ in range(2))
+    low.copy(low.view(start), first)
+    backing = (first.storage, second.storage)
+    now, then = (Moving("moving", first.dtype, first.storage.elements, backing=backing) for _ in range(2))
+    return Carried(now, then, first, second)
+
+
+def _dense(low: Lowering, source: Value) -> View:
+    view = low.view(source)
+    if not views.is_dense(view):
+        dense = low.temporary(view.dtype, view.shape)
+        low.copy(view, dense)
+        view = dense
+    return view
+
+
+def _row(source: View, axis: int, back: int) -> Row:
+    past = mul(sub(source.shape[axis], 1), source.strides[axis])
+    elements = sub(source.storage.elements, past)
+    place = Moving("moving", source.dtype, elements, backing=(source.storage,))
+    return Row(place, source, axis, bool(back))
+
+
+def _at(row: Row) -> View:
+    """The row in the trip at hand."""
+    inner = views.removed(row.source, row.axis)
+    return View(row.place, inner.shape, inner.strides)
+
+
+def _give(low: Lowering, values: Sequence[Value], targets: Sequence[View]) -> None:
+    """Write a body's results where they are wanted."""
+    for value, target in zip(values, targets, strict=True):
+        if low.shape(value) != target.shape:
+            raise Refused(f"{value.name!r} has another shape than what it is a part of")
+        low.node = value.producer or low.node
+        low.copy(low.view(value), target)

@@ -1,0 +1,167 @@
+"""What is certain of the values of a Loop or a Scan, whose bodies run many times.
+
+The types of carried values are guessed to be those that they begin with. A walk over the body says whether a trip keeps
+them; a dimension that changes is given a name of its own and the body is walked again, until every guess is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Dim, Known
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.types import TensorType, ValueType
+from sardonyx.optimize.trips import CARRIED, loop_trips
+
+if TYPE_CHECKING:
+    from sardonyx.optimize.symbolic import Facts
+
+Change = Callable[[Graph, Node], None]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which inputs and outputs of a Loop or Scan and of its body belong together."""
+
+    body: Graph
+    starts: tuple[Value | None, ...]
+    """Where carried values begin."""
+    states: tuple[Value, ...]
+    """Carried values as the body reads them."""
+    nexts: tuple[Value, ...]
+    """What it makes of them."""
+    sources: tuple[Value, ...]
+    """What is read row by row."""
+    rows: tuple[Value, ...]
+    """Its rows in the body."""
+    collected: tuple[Value, ...]
+    """Rows that the body makes."""
+    condition: Value | None
+    """Whether another trip follows, as the body says."""
+
+    @staticmethod
+    def of(node: Node) -> Form | None:
+        """None where the numbers of inputs and outputs do not fit together."""
+        body = node.attrs.get("body")
+        if not isinstance(body, Graph):
+            return None
+        if node.op_type == "Loop":
+            count = max(len(node.inputs) - CARRIED, 0)
+            if len(body.inputs) != count + CARRIED or len(body.outputs) != len(node.outputs) + 1:
+                return None
+            states, made = tuple(body.inputs[CARRIED:]), tuple(body.outputs[1:])
+            starts = tuple(node.inputs[CARRIED:])
+            return Form(body, starts, states, made[:count], (), (), made[count:], body.outputs[0])
+        scanned = node.attrs.get("num_scan_inputs", 0)
+        count = len(node.inputs) - scanned
+        if count < 0 or len(body.inputs) != len(node.inputs) or len(body.outputs) != len(node.outputs):
+            return None
+        sources = tuple(v for v in node.inputs[count:] if v is not None)
+        states, rows = tuple(body.inputs[:count]), tuple(body.inputs[count:])
+        made = tuple(body.outputs)
+        if len(sources) != scanned or len(made) < count:
+            return None
+        return Form(body, tuple(node.inputs[:count]), states, made[:count], sources, rows, made[count:], None)
+
+    def axes(self, node: Node) -> list[int] | None:
+        """The axis along which each source is read, counted from the front."""
+        axes = node.attrs.get("scan_input_axes") or [0] * len(self.sources)
+        ranks = [len(v.shape) if v.shape is not None else 0 for v in self.sources]
+        if len(axes) != len(ranks) or not all(-r <= a < r for a, r in zip(axes, ranks, strict=True)):
+            return None
+        return [a % r for a, r in zip(axes, ranks, strict=True)]
+
+
+def learn(facts: Facts, node: Node, change: Change | None) -> list[ValueType | None] | None:
+    """Walk the body until its types hold for every trip; what that says of the node's outputs."""
+    form = Form.of(node)
+    axes = None if form is None else form.axes(node)
+    if form is None or axes is None:
+        return None
+    trips = _trips(facts, node, form, axes)
+    fixed = _fixed(node, form, axes)
+    guesses = [_guess(start, state) for start, state in zip(form.starts, form.states, strict=True)]
+    stated = [state.type for state in form.states]
+    before = facts.names_made
+    while True:
+        found = facts.try_body(form.body, {**fixed, **dict(zip(form.states, guesses, strict=True))}, form.nexts)
+        wider = [
+            _wider(facts, guess, t, s, before) for guess, t, s in zip(guesses, found, stated, strict=True)
+        ]  # fmt: skip
+        if wider == guesses:
+            break
+        guesses = wider
+    facts.walk_body(form.body, {**fixed, **dict(zip(form.states, guesses, strict=True))}, change)
+    if trips is not None:
+        facts.trips[node] = trips
+    return [*(_outside(facts, t, before) for t in guesses), *_stacks(facts, node, form, trips, before)]
+
+
+def _trips(facts: Facts, node: Node, form: Form, axes: list[int]) -> Known | None:
+    if node.op_type == "Loop":
+        return loop_trips(node, facts.content)
+    lengths = [v.shape[axis] for v, axis in zip(form.sources, axes, strict=True) if v.shape is not None]
+    return dims.known(lengths[0]) if lengths else None
+
+
+def _fixed(node: Node, form: Form, axes: list[int]) -> dict[Value, ValueType]:
+    """Types that every trip has: of rows, and of the two scalars that a Loop's body is given."""
+    known: dict[Value, ValueType] = {}
+    for source, row, axis in zip(form.sources, form.rows, axes, strict=True):
+        if isinstance(source.type, TensorType) and source.type.shape is not None:
+            shape = source.type.shape
+            known[row] = TensorType(source.type.dtype, (*shape[:axis], *shape[axis + 1 :]))
+    if node.op_type == "Loop":
+        for v in form.body.inputs[:CARRIED]:
+            if isinstance(v.type, TensorType):
+                known[v] = TensorType(v.type.dtype, ())
+    return known
+
+
+def _guess(start: Value | None, state: Value) -> ValueType | None:
+    if start is None or not isinstance(start.type, TensorType) or not isinstance(state.type, TensorType | None):
+        return state.type
+    return start.type
+
+
+def _wider(
+    facts: Facts, guess: ValueType | None, found: ValueType | None, stated: ValueType | None, before: int
+) -> ValueType | None:
+    """A guess that what was found is a case of."""
+    if not isinstance(guess, TensorType) or guess.shape is None:
+        return guess
+    if not isinstance(found, TensorType) or found.shape is None or len(found.shape) != len(guess.shape):
+        return TensorType(guess.dtype) if isinstance(found, TensorType) or found is None else stated
+    return TensorType(
+        guess.dtype,
+        tuple(
+            g if g == f or facts.is_newer(g, before) else facts.fresh()
+            for g, f in zip(guess.shape, found.shape, strict=True)
+        ),
+    )
+
+
+def _outside(facts: Facts, t: ValueType | None, before: int) -> ValueType | None:
+    """A type without the names that differ from trip to trip."""
+    if not isinstance(t, TensorType) or t.shape is None:
+        return t
+    return TensorType(t.dtype, tuple(None if facts.is_newer(d, before) else d for d in t.shape))
+
+
+def _stacks(facts: Facts, node: Node, form: Form, trips: Known | None, before: int) -> list[ValueType | None]:
+    axes = node.attrs.get("scan_output_axes") or [0] * len(form.collected)
+    found: list[ValueType | None] = []
+    for row, axis in zip(form.collected, axes, strict=False):
+        t = _outside(facts, row.type, before)
+        if isinstance(t, TensorType) and t.shape is not None:
+            rank = len(t.shape) + 1
+            if not -rank <= axis < rank:
+                return [None] * len(form.collected)
+            shape: list[Dim] = list(t.shape)
+            shape.insert(axis % rank, trips)
+            t = TensorType(t.dtype, tuple(shape))
+        found.append(t)
+    return found

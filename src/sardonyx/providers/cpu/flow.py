@@ -1,0 +1,131 @@
+"""From groups to steps. Control flow becomes jumps in one flat table.
+
+    If       unless(condition) THEN jump ELSE
+    Loop     place... enter BODY swap... advance... turn
+
+Memory that moves is reached through addresses that belong to the run, so a body's steps are the same in every trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sardonyx.interpret.control import ENDLESS
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Branch, Group, Moving, Repeat, Storage
+from sardonyx.lower.groups.control import Row
+from sardonyx.lower.sizes import add, mul, sub
+from sardonyx.providers.cpu.families import steps_of
+from sardonyx.providers.cpu.kernels import control, conv_layout, pack, split
+from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
+
+USUAL_TRIPS = 16
+"""What a loop that data ends is taken for in estimates of work."""
+TURN_NBYTES = 100
+"""What going back takes the time of, so that long loops of little count as long."""
+MOST_TRIPS = (1 << 63) - 1
+
+
+PACKING = (pack.pack_panels, pack.pack_rows, split.split)
+"""Kernels that only bring an operand into another layout."""
+
+
+def steps_for(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
+    """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that."""
+    steps: list[Step] = []
+    target = replace(target, images=conv_layout.images(groups, target))
+    made = {v.storage for g in groups for v in g.writes}
+    for group in groups:
+        if isinstance(group, Branch):
+            steps += _branch(group, target)
+        elif isinstance(group, Repeat):
+            steps += _repeat(group, target)
+        else:
+            for step in steps_of(group, target):
+                written, read = _touched(step)
+                if hoisted is not None and _packs(step) and not any(_moves(s, made) for s in read):
+                    hoisted.append(step)
+                else:
+                    made |= written
+                    steps.append(step)
+    return steps
+
+
+def _packs(step: Step) -> bool:
+    return any(step.spec.definition is definition for definition in PACKING)
+
+
+def _touched(step: Step) -> tuple[set[Storage], set[Storage]]:
+    """What a step writes, and what it reads."""
+    refs = {name: arg.storage for name, arg in step.args.items() if isinstance(arg, Ref)}
+    return {refs[name] for name in step.writes}, {s for name, s in refs.items() if name not in step.writes}
+
+
+def _moves(storage: Storage, made: set[Storage]) -> bool:
+    return storage in made or isinstance(storage, Moving)
+
+
+def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
+    """Steps that perhaps do not run: what they have split into parts is not there for others."""
+    return steps_for(groups, replace(target, splits=dict(target.splits)), hoisted)
+
+
+def _branch(group: Branch, target: Target) -> list[Step]:
+    then, other = _inside(group.then, target), _inside(group.other, target)
+    if other:
+        then.append(_control(group, control.jump(), skip=len(other)))
+    may_do, may_skip = Holds(group.then_checks), Holds(group.other_checks)
+    unless = _control(
+        group, control.unless(), flag=Ref.of(group.condition), skip=len(then), may_do=may_do, may_skip=may_skip
+    )
+    return [unless, *then, *other]
+
+
+def _repeat(group: Repeat, target: Target) -> list[Step]:
+    before = [_control(group, control.place(), m=_start(row), slot=Slot(row.place)) for row in group.rows]
+    after = [
+        _control(group, control.advance(), slot=Slot(row.place), nbytes=_stride_nbytes(row)) for row in group.rows
+    ]  # fmt: skip
+    for c in group.carried:
+        before.append(_control(group, control.place(), m=Ref.of(c.first), slot=Slot(c.now)))
+        before.append(_control(group, control.place(), m=Ref.of(c.second), slot=Slot(c.after)))
+        after.append(_control(group, control.swap(), one=Slot(c.now), two=Slot(c.after)))
+    once: list[Step] = []
+    body = [_often(step, group.trips) for step in (*_inside(group.body, target, once), *after)]
+    count, limit = Ref.of(group.count), Ref.of(group.limit)
+    most = ENDLESS - 1 if group.is_endless else MOST_TRIPS
+    enter = _control(
+        group, control.enter(), count=count, limit=limit, flag=Ref.of(group.going), most=most, skip=len(body) + 1
+    )
+    turn = _control(group, control.turn(), count=count, limit=limit, flag=Ref.of(group.again), repeats=len(body))
+    turn = replace(turn, repeats=len(body), is_bounded=group.trips is not None, nbytes=TURN_NBYTES)
+    return [*once, *before, enter, *body, _often(turn, group.trips)]
+
+
+def _control(group: Group, spec: object, **args: object) -> Step:
+    return Step(spec, args, frozenset(("count",)) & args.keys(), group.nodes, is_control=True)  # type: ignore[arg-type]
+
+
+def _start(row: Row) -> Ref:
+    """Where the row of the first trip lies."""
+    source = row.source
+    index = sub(source.shape[row.axis], 1) if row.is_backward else 0
+    return Ref(source.storage, add(source.offset, mul(index, source.strides[row.axis])))
+
+
+def _stride_nbytes(row: Row) -> Known:
+    nbytes = row.source.dtype.itemsize
+    return mul(row.source.strides[row.axis], -nbytes if row.is_backward else nbytes)
+
+
+def _often(step: Step, trips: Known | None) -> Step:
+    """A step with the work of all its trips."""
+    times = USUAL_TRIPS if trips is None else trips
+
+    def all_of(amount: Known) -> Known:
+        found = dims.mul(amount, times)
+        return amount if found is None else found
+
+    return replace(step, flops=all_of(step.flops), nbytes=all_of(step.nbytes), turns=all_of(step.turns))

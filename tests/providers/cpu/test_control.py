@@ -1,0 +1,158 @@
+"""Branches and loops in the step table, by sessions, against the operators' own meanings."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from sardonyx.errors import Fail, InvalidArgument, OutOfBudget
+from sardonyx.interpret.bind import bind
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.program import Program
+from sardonyx.ir.graph import Node
+from sardonyx.providers.cpu import CpuProvider, plans
+from sardonyx.providers.cpu import executable as cpu_executable
+from sardonyx.providers.cpu.executable import CpuExecutable
+from tests.lower.agree import assert_close, feeds, parse, part_of
+from tests.lower.test_control import GRAPHS
+
+
+@pytest.fixture(autouse=True)
+def teams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small runs wake a team too."""
+    monkeypatch.setattr(plans, "ALONE_S", -1.0)
+    monkeypatch.setattr(plans, "MEETING_S", 0.0)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_control_flow_runs_in_the_table(name: str, threads: int) -> None:
+    part = part_of(parse(*GRAPHS[name]))
+    provider = CpuProvider()
+    provider.threads = threads
+    executable = provider.compile(part)
+    assert isinstance(executable, CpuExecutable)
+    program = Program(part.nodes, part.inputs, part.outputs, bind)
+    for sizes in ({"n": 4, "m": 3}, {"n": 1, "m": 1}, {"n": 9, "m": 20}, {"n": 0, "m": 3}):
+        for seed in range(2):
+            given = feeds(part, sizes, seed)
+            for want, got in zip(program.run(given, RunContext()), executable.run(given, RunContext()), strict=True):
+                if want.size or sizes["n"]:
+                    assert_close(got, want)
+                else:
+                    assert got.size == 0
+
+
+LONG = (
+    "y = Loop(m, , x) <body = b (int64 i, bool c, float[2,3] s) => (bool c, float[2,3] u) { u = Add(s, x) }>",
+    "int64 m, float[2,3] x",
+    "float[2,3] y",
+)
+ONES = np.ones((2, 3), np.float32)
+
+
+def executable(graph: tuple[str, str, str], threads: int = 2) -> CpuExecutable:
+    provider = CpuProvider()
+    provider.threads = threads
+    made = provider.compile(part_of(parse(*graph)))
+    assert isinstance(made, CpuExecutable)
+    return made
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_python_looks_for_signals_while_a_loop_goes_on(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_executable, "SLICE_S", 1e-5)
+    run, walks = executable(LONG, threads), []
+    walk = run._team.walk
+    monkeypatch.setattr(run._team, "walk", lambda *args: (walks.append(1), walk(*args)))
+    (y,) = run.run([np.array(3000), ONES], RunContext())
+    np.testing.assert_array_equal(y, ONES * 3001)
+    assert len(walks) > 2
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("body", ["u = Add(s, x)", "u = Identity(s)"])
+def test_a_long_loop_obeys_its_deadline_and_other_threads(body: str, threads: int) -> None:
+    run = executable((LONG[0].replace("u = Add(s, x)", body), *LONG[1:]), threads)
+    args = [np.array(2**31 - 1), ONES]
+    with pytest.raises(Fail, match="deadline"):
+        run.run(args, RunContext(timeout_s=0.02))
+    context = RunContext()
+    timer = threading.Timer(0.05, lambda: setattr(context, "stop", True))
+    timer.start()
+    with pytest.raises(Fail, match="terminate"):
+        run.run(args, context)
+    timer.join()
+    (y,) = run.run([np.array(2), ONES], RunContext())
+    np.testing.assert_array_equal(y, ONES * 3 if "x" in body else ONES)
+
+
+def test_a_loop_without_a_reachable_end_is_refused() -> None:
+    with pytest.raises(OutOfBudget, match="no reachable end"):
+        executable(LONG).run([np.array(2**62), ONES], RunContext())
+
+
+def test_an_error_in_a_trip_names_its_node_and_ends_the_loop() -> None:
+    body = """t = Constant<value_int=9>()
+        y = Loop(t, , x) <body = b (int64 i, bool c, float[4] s) => (bool c, float[4] u)
+        { [picker] e = Gather<axis=0>(x, i) u = Add(s, e) }>"""
+    run = executable((body, "float[4] x", "float[4] y"))
+    x = np.ones(4, np.float32)
+    with pytest.raises(InvalidArgument, match=r"picker.*index is out of bounds") as found:
+        run.run([x], RunContext())
+    assert "4" in str(found.value)
+
+
+def test_a_profile_tells_the_time_of_all_trips_once() -> None:
+    events: list[tuple[str, int]] = []
+
+    def record(node: Node, start: int, end: int, *_: object) -> None:
+        events.append((node.op_type, end - start))
+
+    run = executable(LONG)
+    run.run([np.array(2000), ONES], RunContext(record=record))
+    (took,) = [took for op, took in events if op == "Add"]
+    assert took > 0
+
+
+def test_runs_at_once_have_trips_of_their_own() -> None:
+    run = executable(LONG)
+
+    def one(trips: int) -> bool:
+        (y,) = run.run([np.array(trips), ONES], RunContext())
+        return bool((y == trips + 1).all())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(one, [700, 3, 1500, 0, 40] * 8))
+
+
+def test_an_arm_that_the_sizes_rule_out_harms_only_those_who_take_it() -> None:
+    body = """ax = Constant<value_ints=[1]>()
+        y = If(p) <then_branch = t () => (a) { a = Squeeze(x, ax) },
+                   else_branch = e () => (b) { b = ReduceSum<keepdims=0>(x, ax) }>"""
+    run = executable((body, "bool p, float[n,k] x", "float[n] y"))
+    wide, thin = np.ones((3, 4), np.float32), np.ones((3, 1), np.float32)
+    yes, no = np.array(True), np.array(False)
+    for _ in range(2):
+        np.testing.assert_array_equal(run.run([no, wide], RunContext())[0], [4, 4, 4])
+        np.testing.assert_array_equal(run.run([yes, thin], RunContext())[0], [1, 1, 1])
+        with pytest.raises(InvalidArgument):
+            run.run([yes, wide], RunContext())
+    again = run.run_again([no, wide])
+    assert again is not None
+    np.testing.assert_array_equal(again[0], [4, 4, 4])
+    assert run.run_again([yes, wide]) is None
+
+
+def test_a_quick_run_of_a_loop_gives_the_same() -> None:
+    session = executable(GRAPHS["scan"])
+    x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+    expected = session.run([x], RunContext())
+    again = session.run_again([x])
+    assert again is not None
+    for got, want in zip(again, expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert executable(LONG).run_again([np.array(2), ONES]) is None
