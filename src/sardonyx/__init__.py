@@ -53,13 +53,15 @@ _HOMES: dict[str, str] = {
     "SparseTensor": "session.sparse",
     "as_onnxruntime": "shim",
     **dict.fromkeys(("bisect_model", "optimize_model"), "optimize.api"),
+    "custom_op": "ops.custom",
 }  # fmt: skip
-_MODULES = ("backend", "capi", "datasets", "errors", "shim", "transformers")
+_MODULES = ("backend", "capi", "datasets", "errors", "pipeline", "shim", "transformers")
 _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from sardonyx.ops.custom import custom_op as custom_op
     from sardonyx.optimize.api import bisect_model as bisect_model
     from sardonyx.optimize.api import optimize_model as optimize_model
     from sardonyx.session.adapters import AdapterFormat as AdapterFormat

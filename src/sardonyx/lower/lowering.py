@@ -80,9 +80,7 @@ class Lowering:
         for node in nodes:
             self.node = node
             if not all(self.learned.is_shapely(out) for out in node.outputs):
-                found = RULES.get((node.domain, node.op_type), None if node.domain else RULES["", OTHER])
-                if found is None:
-                    raise Refused(f"{node.domain}.{node.op_type} is not compiled")
+                found = RULES.get((node.domain, node.op_type)) or RULES[FOREIGN if node.domain else "", OTHER]
                 for size in (d for out in node.outputs if not out.is_dead for d in self.shape(out)):
                     self.require_least(f"{node.op_type}: a size is negative", size, 0)
                 found(self, node)
@@ -292,6 +290,9 @@ Rule = Callable[[Lowering, Node], None]
 RULES: dict[tuple[str, str], Rule] = {}
 OTHER = ""
 """The rule for operators of ai.onnx that have none by name."""
+
+FOREIGN = "*"
+"""The domain under which that rule stands for all other domains."""
 
 
 def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:

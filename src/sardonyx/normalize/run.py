@@ -12,6 +12,7 @@ from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.normalize.gradient import expand_gradients
 from sardonyx.normalize.opsets import ML, lowest_opset, newest_version
 from sardonyx.normalize.registry import EXPANSIONS, Result, Rewrite, steps_of
+from sardonyx.ops import registry
 from sardonyx.ops.infer import infer_node
 
 __all__ = ["lowest_opset", "normalize"]
@@ -62,6 +63,8 @@ class _Walk:
             if result is not None:
                 return
         self.final.add(node)
+        if node.domain and (meaning := registry.find(node.domain, node.op_type)) and meaning.custom:
+            meaning.custom.check(node)
         for _, sub in node.subgraphs():
             self.graph(sub)
         if any(out.type is None for out in node.outputs):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -22,7 +22,8 @@ from sardonyx.ops.registry import op
 Array = np.ndarray[Any, Any]
 F = TypeVar("F", bound=Callable[..., Expr])
 
-_PROGRAMS: dict[tuple[str, str], Callable[..., Expr]] = {}
+PROGRAMS: dict[tuple[str, str], Callable[..., Expr]] = {}
+"""How operators are written, by domain and name."""
 _LARGE = 1 << 28
 
 
@@ -30,42 +31,52 @@ def pointwise(name: str, *, domain: str = "") -> Callable[[F], F]:
     """Declare an operator by its scalar program ``fn(e, *scalars, **attributes)``; absent optional inputs are None."""
 
     def register(fn: F) -> F:
-        _, *parameters = inspect.signature(fn).parameters.values()
-        has_optional = any(p.default is None for p in parameters)
-        programs: dict[Any, Program] = {}
-
-        def meaning(*inputs: Any, **attributes: Any) -> Array:
-            if has_optional:
-                present = tuple([x is not None for x in inputs])
-                inputs = tuple([x for x in inputs if x is not None])
-            else:
-                present = (True,) * len(inputs)
-            key = (present, *attributes.items())
-            program = programs.get(key)
-            if program is None:
-                program = programs[key] = trace(fn, present, **attributes)
-            if len(inputs) > 1 and math.prod([x.size for x in inputs]) > _LARGE:
-                _check_broadcast(name, inputs)
-            try:
-                return run_numpy(program, *inputs)
-            except ValueError:
-                _check_broadcast(name, inputs)
-                raise
-
-        meaning.__name__, meaning.__doc__ = fn.__name__, fn.__doc__
-        meaning.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        op(name, domain=domain)(meaning)
-        _PROGRAMS[domain, name] = fn
+        op(name, domain=domain)(meaning_of(name, fn))
+        PROGRAMS[domain, name] = fn
         return fn
 
     return register
 
 
+def meaning_of(name: str, fn: Callable[..., Expr]) -> Callable[..., Array]:
+    """The numpy meaning of a scalar program, with ONNX's broadcasting."""
+    _, *parameters = inspect.signature(fn).parameters.values()
+    has_optional = any(p.default is None for p in parameters)
+    programs: dict[Any, Program] = {}
+
+    def meaning(*inputs: Any, **attributes: Any) -> Array:
+        if has_optional:
+            present = tuple([x is not None for x in inputs])
+            inputs = tuple([x for x in inputs if x is not None])
+        else:
+            present = (True,) * len(inputs)
+        key = (present, *attributes.items())
+        program = programs.get(key)
+        if program is None:
+            program = programs[key] = trace(fn, present, **attributes)
+        if len(inputs) > 1 and math.prod([x.size for x in inputs]) > _LARGE:
+            _check_broadcast(name, inputs)
+        try:
+            return run_numpy(program, *inputs)
+        except ValueError:
+            _check_broadcast(name, inputs)
+            raise
+
+    meaning.__name__, meaning.__doc__ = fn.__name__, fn.__doc__
+    meaning.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return meaning
+
+
 def program_of(name: str, arity: int | Sequence[bool], *, domain: str = "", **attributes: Any) -> Program | None:
     """The scalar program of an operator for so many inputs (or: for these inputs present); None if it has none."""
-    fn = _PROGRAMS.get((domain, name))
+    fn = PROGRAMS.get((domain, name))
     present = (True,) * arity if isinstance(arity, int) else tuple(arity)
-    return None if fn is None else trace(fn, present, **attributes)
+    return None if fn is None else trace(fn, present, **hashable(attributes))
+
+
+def hashable(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes by which a program is known: lists as tuples."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in attributes.items()}
 
 
 def _check_broadcast(name: str, arrays: tuple[Array, ...]) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from sardonyx.ir.graph import Node
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 FAMILIES = (
@@ -25,6 +27,20 @@ FAMILIES = (
 
 
 SUPPLIED = frozenset({"outputs", "generator"})
+
+
+@dataclass(frozen=True)
+class Custom:
+    """What an operator of a user's own has beside its meaning."""
+
+    function: Callable[..., Any]
+    """What the user wrote."""
+    parts: tuple[Any, ...]
+    """All that decides what the operator does: caches are asked by its digest."""
+    check: Callable[[Node], None]
+    """Raises InvalidGraph for a node that the operator cannot be."""
+    launch: Callable[..., Any] | None = None
+    """The kernel and its arguments, for views of inputs and outputs."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,7 @@ class Op:
     """Which of ``SUPPLIED`` the function takes."""
     pure: bool = True
     """False for operators whose result is not a function of their inputs: never folded, never shared."""
+    custom: Custom | None = None
 
 
 _OPS: dict[tuple[str, str], Op] = {}
@@ -49,12 +66,18 @@ def op(name: str, *, domain: str = "", pure: bool = True) -> Callable[[F], F]:
     """Register the numpy meaning of an operator."""
 
     def register(fn: F) -> F:
-        keywords = {p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
         assert (domain, name) not in _OPS, f"{domain}.{name} has a meaning already"
-        _OPS[domain, name] = Op(domain, name, fn, frozenset(keywords - SUPPLIED), frozenset(keywords & SUPPLIED), pure)
+        add(domain, name, fn, pure=pure)
         return fn
 
     return register
+
+
+def add(domain: str, name: str, fn: Callable[..., Any], *, pure: bool = True, custom: Custom | None = None) -> None:
+    """Put a meaning into the table, in place of one that is there."""
+    keywords = {p.name for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    attributes, supplied = frozenset(keywords - SUPPLIED), frozenset(keywords & SUPPLIED)
+    _OPS[domain, name] = Op(domain, name, fn, attributes, supplied, pure, custom)
 
 
 def find(domain: str, name: str) -> Op | None:
@@ -70,3 +93,8 @@ def find(domain: str, name: str) -> Op | None:
 def every() -> list[Op]:
     find("", "")
     return list(_OPS.values())
+
+
+def customs() -> list[Op]:
+    """Operators that users have defined."""
+    return [op for op in list(_OPS.values()) if op.custom is not None]

@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx
 
-from sardonyx import folders
+from sardonyx import fingerprint, folders
 from sardonyx.errors import SardonyxError
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
@@ -26,6 +26,7 @@ from sardonyx.ir.types import ValueType
 from sardonyx.model.load import Opened, load, open_model
 from sardonyx.model.save import Names, model_to_proto, tensor_to_proto, write_whole
 from sardonyx.model.types import from_proto, to_proto
+from sardonyx.ops import registry
 from sardonyx.optimize.report import Declined, Report, Rewrite
 from sardonyx.session import log
 from sardonyx.session.environment import get_build_info
@@ -54,7 +55,7 @@ class Entry:
         digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
         files = [opened.path, *_external_files(opened)]
         told = [[os.path.realpath(f), *_identity(f)] for f in files if f is not None]
-        digest.update(json.dumps([told, settings, get_build_info(), onnx.__version__]).encode())
+        digest.update(json.dumps([told, settings, get_build_info(), onnx.__version__, _customs(opened)]).encode())
         self._stem = os.path.join(folder, digest.hexdigest())
 
     def read(self) -> Prepared | None:
@@ -126,6 +127,12 @@ def _named(model: Model, opened: Opened) -> Model:
     proto = opened.proto
     version = proto.model_version if proto.HasField("model_version") else None
     return replace(model, ir_version=proto.ir_version, model_version=version, path=opened.path)
+
+
+def _customs(opened: Opened) -> list[str]:
+    """The users' operators that the model may contain."""
+    found = [op for op in registry.customs() if op.domain.encode() in opened.skeleton.data]
+    return [f"{op.domain}.{op.name}:{fingerprint.of(*op.custom.parts)}" for op in found if op.custom is not None]
 
 
 def _external_files(opened: Opened) -> list[str]:

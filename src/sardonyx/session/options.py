@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import ctypes
 import difflib
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -132,6 +134,7 @@ class SessionOptions(Options):
         self._policy: OrtExecutionProviderDevicePolicy | Delegate | None = None
         self._cancelled = False
         self._max_memory: int | None = None
+        self._libraries: list[str] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {k: v for k, v in self.__dict__.items() if k != "_policy" or not callable(v)}
@@ -219,7 +222,14 @@ class SessionOptions(Options):
     # -- the rest
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Native custom operators cannot be called from here; the library is only looked for."""
+        """Run a Python file that defines operators (``sardonyx.custom_op``), here and where the options are unpickled.
+
+        Native custom operators cannot be called from here: such a library is only looked for.
+        """
+        if os.fspath(path).endswith(".py"):
+            load_operators(os.path.abspath(path))
+            self._libraries.append(os.path.abspath(path))
+            return
         try:
             ctypes.CDLL(os.fspath(path))
         except OSError as error:
@@ -286,7 +296,25 @@ class RunOptions(Options):
 def _rebuilt(cls: type[Options], state: dict[str, Any]) -> Options:
     options = cls()
     options.__dict__.update(state)
+    for path in state.get("_libraries", ()):
+        load_operators(path)
     return options
+
+
+def load_operators(path: str) -> None:
+    """Run a file of custom operators as a module, once in a process."""
+    name = os.path.splitext(os.path.basename(path))[0]
+    if getattr(sys.modules.get(name), "__file__", None) == path:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise Fail(f"Failed to load library {path} with error: {error}") from error
 
 
 def _tensor_of(ortvalue: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import difflib
+import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 from sardonyx import knobs
 from sardonyx.errors import EPFail
+from sardonyx.ops.custom import modules_of
 from sardonyx.partition import registry
 from sardonyx.partition.provider import Memory, RunContext
 from sardonyx.partition.registry import CPU
@@ -363,9 +365,11 @@ class InferenceSession(Session):
         state = {name: value for name, value in self.__dict__.items() if name != "_sess"}
         if self._model_path is not None:
             state["_source"] = state["_model_path"] = os.path.abspath(self._model_path)
-        return state
+        return {**state, "_definitions": modules_of(self._sess.engine.model.graph)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        for name in state.pop("_definitions"):
+            importlib.import_module(name)
         self.__dict__.update(state)
         self._create(*self._asked, may_fall_back=self._enable_fallback and not self._strict)
 

@@ -24,6 +24,7 @@ A group reads and writes *views*: strided windows of storages. Its sizes are num
     Fill          numbers that follow from the shapes alone
     Draw          a place in a stream of random numbers
     Bits          the same bits as another type
+    Custom        a kernel of the user's own
 
 A new kind of group is a class here, its meaning in numpy in ``lower.interpret``, and for each provider an entry in its
 table of families.
@@ -34,6 +35,7 @@ from sardonyx.lower.groups.base import Group, Storage, View
 from sardonyx.lower.groups.bits import Bits
 from sardonyx.lower.groups.contraction import Contraction
 from sardonyx.lower.groups.control import Branch, Moving, Repeat
+from sardonyx.lower.groups.custom import Custom
 from sardonyx.lower.groups.draw import Draw
 from sardonyx.lower.groups.expression import Apply, Count, Expression, Reduce
 from sardonyx.lower.groups.fill import Fill
@@ -61,6 +63,7 @@ __all__ = [
     "Contraction",
     "Convolution",
     "Count",
+    "Custom",
     "Distinct",
     "Draw",
     "Expression",

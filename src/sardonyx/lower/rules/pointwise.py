@@ -24,7 +24,7 @@ def pointwise(low: Lowering, node: Node) -> None:
         raise Refused(f"{node.op_type} of more than {MAX_OPERANDS} operands is not compiled")
     program = program_for(node)
     if program is None:
-        raise Refused(f"{node.op_type} is not compiled")
+        raise Refused(f"{f'{node.domain}.' * bool(node.domain)}{node.op_type} is not compiled")
     meaning = registry.find(node.domain, node.op_type)
     if meaning is None or any(key not in meaning.attributes for key in node.attrs):
         raise Refused(f"{node.op_type} has an attribute that is not known")

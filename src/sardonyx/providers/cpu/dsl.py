@@ -33,7 +33,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from sardonyx import dtypes
+from sardonyx import dtypes, fingerprint
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.values import (
@@ -109,7 +109,8 @@ class Spec:
     @cached_property
     def digest(self) -> str:
         """The same for the same source, constants and nothing else; computed without writing any IR."""
-        text = f"{source_digest()}|{self.definition.module}.{self.name}|{self.statics!r}"
+        own = "" if self.definition.is_ours else fingerprint.of(self.definition.params, self.definition.body)
+        text = f"{source_digest()}|{self.definition.module}.{self.name}|{own}|{self.statics!r}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def emit(self, isa: Isa, *, checked: bool = False) -> Kernel:
@@ -130,6 +131,11 @@ class Definition:
     params: Any
     body: Callable[..., None]
     is_plain: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its source is a part of ``source_digest``."""
+        return self.module.startswith("sardonyx.")
 
     def __call__(self, **statics: Any) -> Spec:
         return Spec(self, tuple(sorted(statics.items())))
