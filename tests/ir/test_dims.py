@@ -139,3 +139,10 @@ def test_expressions_evaluate_like_integers(tree: Any, numbers: tuple[int, int, 
         assert dims.evaluate(dims.known(str(built)), sizes) == expected if not isinstance(built, int) else True
         if dims.at_least(built, 1):
             assert expected >= 1
+
+
+def test_a_rounded_up_quotient_is_not_taken_for_less_than_one() -> None:
+    size, output = dims.symbol("size"), dims.symbol("output")
+    up = dims.neg(dims.floordiv(dims.neg(size), output))
+    assert dims.at_least(up, 0) and not dims.at_least(dims.sub(1, up), 0)
+    assert dims.evaluate(dims.maximum(1, up), {"size": 1080, "output": 256}) == 5

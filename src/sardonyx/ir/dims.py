@@ -308,10 +308,19 @@ def at_least(d: Dim, bound: int) -> bool:
         return x is not None and x >= bound
     low = 0
     for m, c in x.terms.items():
+        if any(map(_falls, m)):
+            if len(m) > 1 or c > 0:
+                return False
+            continue
         if c < 0 and m:
             return False
         low += c * reduce(lambda n, atom: n * _low(atom), m, 1)
     return low >= bound
+
+
+def _falls(atom: Atom) -> bool:
+    """Whether it is a quotient below 0: the ceiling of a / b is -(-a // b)."""
+    return atom.fn == "div" and at_least(neg(atom.args[0]), 0)
 
 
 def _low(atom: Atom) -> int:

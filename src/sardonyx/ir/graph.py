@@ -285,9 +285,7 @@ class Graph:
 
     def clear(self) -> None:
         """Drop every node and output, so that captured values lose the uses made here."""
-        for i in reversed(range(len(self._outputs))):
-            self._outputs[i].is_output -= 1
-        self._outputs, self.output_names = [], []
+        self.drop_outputs()
         for node in list(self.reversed_nodes()):
             self.remove(node)
 
@@ -295,6 +293,12 @@ class Graph:
         value.is_output += 1
         self._outputs.append(value)
         self.output_names.append(value.name if name is None else name)
+
+    def drop_outputs(self) -> None:
+        """Leave the graph without outputs."""
+        for value in self._outputs:
+            value.is_output -= 1
+        self._outputs, self.output_names = [], []
 
     def set_output(self, i: int, value: Value) -> None:
         self._outputs[i].is_output -= 1

@@ -183,6 +183,15 @@ def _cast(node: Node, ins: Known) -> Sequence[Array | None]:
     return _each(lambda d: None if type(d) is int and abs(d) >= bound else d)(node, ins) if bound else ()
 
 
+def _clip(node: Node, ins: Known) -> Sequence[Array | None]:
+    """At least the second operand, then at most the third, where they are there."""
+    found = ins[0]
+    for fn, v, bound in zip((dims.maximum, dims.minimum), node.inputs[1:], ins[1:], strict=False):
+        if v is not None:
+            found = None if found is None or bound is None else _array(np.frompyfunc(fn, 2, 1)(found, bound))
+    return (found,)
+
+
 def _same(node: Node, ins: Known) -> Sequence[Array | None]:
     return ins[:1]
 
@@ -252,6 +261,7 @@ RULES: dict[str, Rule] = {
     "Abs": _each(_absolute),
     "Min": _arithmetic(dims.minimum),
     "Max": _arithmetic(dims.maximum),
+    "Clip": _clip,
     "Equal": _all(_equal),
     "Less": _all(_less),
     "LessOrEqual": _all(_less_or_equal),

@@ -1,0 +1,199 @@
+"""Steps from a decoded image to what a network reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.errors import InvalidArgument
+from sardonyx.ir.graph import Value
+from sardonyx.ir.types import TensorType
+from sardonyx.pipeline.writer import Picture, Size, Writer, pair
+
+Array = np.ndarray[Any, Any]
+
+LAYOUTS = {"HWC": (2, 0, 1), "NHWC": (0, 3, 1, 2), "CHW": (0, 1, 2), "NCHW": (0, 1, 2, 3)}
+MODES = ("linear", "cubic", "nearest")
+
+
+@dataclass(frozen=True)
+class Image:
+    """What comes in: pixels of bytes, by default (height, width, 3) of any size. The first step, where it is given."""
+
+    name: str = "image"
+    layout: str = "HWC"
+    height: int | None = None
+    width: int | None = None
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        if self.layout not in LAYOUTS:
+            raise InvalidArgument("Image: unknown layout", expected=", ".join(LAYOUTS), got=repr(self.layout))
+
+    def input(self) -> Value:
+        height, width = self.height or "height", self.width or "width"
+        sizes: dict[str, int | str] = {"N": "batch", "C": self.channels, "H": height, "W": width}
+        return Value(self.name, TensorType(dtypes.u8, tuple(sizes[axis] for axis in self.layout)))
+
+    def read(self, op: Writer, x: Value) -> Picture:
+        """The input as (batch, channel, height, width)."""
+        order = LAYOUTS[self.layout]
+        height, width = (op.size(x, self.layout.index(axis)) for axis in "HW")
+        if list(order) != sorted(order):
+            x = op.Transpose(x, perm=order)
+        if len(order) == 3:
+            x = op.Unsqueeze(x, [0])
+        return Picture(x, height, width, image=(height, width))
+
+
+@dataclass(frozen=True)
+class Resize:
+    """To (height, width), or, for one number, the shorter side to it and the other in proportion.
+
+    With ``antialias``, every pixel of the image counts when it shrinks, as in Pillow.
+    """
+
+    size: int | tuple[int, int]
+    mode: str = "linear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        pair(self.size, "Resize")
+        if self.mode not in MODES:
+            raise InvalidArgument("Resize: unknown mode", expected=", ".join(MODES), got=repr(self.mode))
+
+    def write(self, op: Writer, picture: Picture) -> Picture:
+        if isinstance(self.size, int):
+            shorter = op.least(picture.height, picture.width)
+            height = op.over(op.times(picture.height, self.size), shorter)
+            width = op.over(op.times(picture.width, self.size), shorter)
+        else:
+            height, width = self.size
+        return resized(op, picture, height, width, self.mode, self.antialias)
+
+
+def resized(op: Writer, picture: Picture, height: Size, width: Size, mode: str, antialias: bool) -> Picture:
+    smooth = 1 if antialias and mode != "nearest" else None
+    sizes = _shape(op, picture.value, height, width)
+    made = op.Resize(picture.value, None, None, sizes, mode=mode, antialias=smooth, exclude_outside=smooth)
+
+    def back(op: Writer, boxes: Value) -> Value:
+        scale = op.Div(op.corners(picture.width, picture.height), op.corners(width, height))
+        found: Value = op.Mul(boxes, scale)
+        return found
+
+    return replace(picture, value=made, height=height, width=width, back=(back, *picture.back))
+
+
+def _shape(op: Writer, x: Value, height: Size, width: Size) -> Value:
+    """All four sizes: onnxruntime moves transposes past operators of some axes wrongly."""
+    return op.vector(op.size(x, 0), op.size(x, 1), height, width)
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle of the picture, with black around it where it is smaller."""
+
+    size: int | tuple[int, int]
+
+    def __post_init__(self) -> None:
+        pair(self.size, "CenterCrop")
+
+    def write(self, op: Writer, picture: Picture) -> Picture:
+        height, width = pair(self.size, "CenterCrop")
+        made = op.CenterCropPad(picture.value, _shape(op, picture.value, height, width))
+
+        def back(op: Writer, boxes: Value) -> Value:
+            more = op.Sub(op.corners(picture.width, picture.height), op.corners(width, height))
+            found: Value = op.Add(boxes, op.Floor(op.Mul(more, op.floats(0.5))))
+            return found
+
+        return replace(picture, value=made, height=height, width=width, back=(back, *picture.back))
+
+
+@dataclass(frozen=True)
+class Letterbox:
+    """The whole image inside (height, width), in proportion, with bars of one shade; for detectors.
+
+    ``center`` puts it into the middle, otherwise it lies at the upper left. ``ToImage`` undoes this for boxes.
+    """
+
+    size: int | tuple[int, int]
+    fill: int = 114
+    center: bool = True
+    mode: str = "linear"
+    antialias: bool = False
+
+    def __post_init__(self) -> None:
+        pair(self.size, "Letterbox")
+        if self.mode not in MODES or not 0 <= self.fill <= 255:
+            raise InvalidArgument("Letterbox: a mode and a shade of 0 to 255", got=f"{self.mode!r}, {self.fill}")
+
+    def write(self, op: Writer, picture: Picture) -> Picture:
+        height, width = pair(self.size, "Letterbox")
+        inner = resized(
+            op,
+            picture,
+            _fitted(op, height, picture.height, picture.width, width),
+            _fitted(op, width, picture.width, picture.height, height),
+            self.mode,
+            self.antialias,
+        )
+        down, right = op.minus(height, inner.height), op.minus(width, inner.width)
+        top, left = (op.over(op.most(d, 0), 2) if self.center else 0 for d in (down, right))
+        pads = op.vector(0, 0, top, left, 0, 0, op.minus(down, top), op.minus(right, left))
+        made = op.Pad(inner.value, pads, op.const(np.array(self.fill, np.uint8)))
+
+        def back(op: Writer, boxes: Value) -> Value:
+            found: Value = op.Sub(boxes, op.corners(left, top))
+            return found
+
+        return replace(inner, value=made, height=height, width=width, back=(back, *inner.back))
+
+
+def _fitted(op: Writer, box: int, size: Size, other: Size, other_box: int) -> Size:
+    """A side of the image when the image just fits: rounded, at least 1, at most that of the box."""
+    doubled = op.plus(op.times(size, 2 * other_box), other)
+    return op.most(op.least(op.over(doubled, op.times(other, 2)), box), 1)
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """(pixel * scale - mean) / std, channel by channel, in f32."""
+
+    mean: Sequence[float] | float = 0.0
+    std: Sequence[float] | float = 1.0
+    scale: float = 1 / 255
+
+    def __post_init__(self) -> None:
+        if not np.all(np.asarray(self.std, np.float64) > 0):
+            raise InvalidArgument("Normalize: std is positive", got=self.std)
+
+    def write(self, op: Writer, picture: Picture) -> Picture:
+        std = np.asarray(self.std, np.float64)
+        factor, offset = np.broadcast_arrays(self.scale / std, -np.asarray(self.mean, np.float64) / std)
+        value = op.cast(picture.value, dtypes.f32)
+        channels = value.shape[1] if value.shape is not None else None
+        if factor.size > 1 and isinstance(channels, int) and factor.size != channels:
+            raise InvalidArgument("Normalize: one mean and std for each channel", expected=channels, got=factor.size)
+        value = op.Mul(value, op.const(_per_channel(factor)))
+        if offset.any():
+            value = op.Add(value, op.const(_per_channel(offset)))
+        return replace(picture, value=value)
+
+
+def _per_channel(numbers: Array) -> Array:
+    return numbers.astype(np.float32).reshape(-1, 1, 1)
+
+
+@dataclass(frozen=True)
+class SwapChannels:
+    """RGB to BGR, and back."""
+
+    def write(self, op: Writer, picture: Picture) -> Picture:
+        made = op.Slice(picture.value, [-1], [-(1 << 31)], [1], [-1])
+        return replace(picture, value=made)
