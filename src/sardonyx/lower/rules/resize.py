@@ -23,6 +23,10 @@ from sardonyx.lower.tables import Number, table
 from sardonyx.ops.precision import integer_range
 
 
+MAX_COLOURS = 7
+"""Numbers of a pixel below which vectors do not lie along them."""
+
+
 @rule("Resize")
 def resize(low: Lowering, node: Node) -> None:
     x, style = low.view(low.input(0)), Style.of(node, low.dtype(low.input(0)))
@@ -32,6 +36,7 @@ def resize(low: Lowering, node: Node) -> None:
         return
     for axis in axes.values():
         low.require_least("Resize: an empty image cannot grow", axis.size, 1)
+    x = x if style.mode == "nearest" else _planes(low, x, max(axes))
     out, found = low.make(node.output), [(i, along(low, axis, style)) for i, axis in sorted(axes.items())]
     if style.mode == "nearest":
         body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
@@ -45,6 +50,18 @@ def resize(low: Lowering, node: Node) -> None:
         result = apply(body, _saturated, result, dtype=x.dtype, low=low_end, high=high_end, to=x.dtype)
     expression = body.expression([result])
     low.groups.append(Resample((node,), expression, tuple(body.views), (out,), x, tuple(found)))
+
+
+def _planes(low: Lowering, x: View, inner: int) -> View:
+    """An image whose pixels lie together, colour by colour: each is read several times, and then in vectors."""
+    first = next((i for i, s in enumerate(x.strides) if s == 1 and x.shape[i] != 1), inner)
+    size = x.shape[first]
+    if first == inner or not isinstance(size, int) or size > MAX_COLOURS:
+        return x
+    order = [*(i for i in range(len(x.shape)) if i != inner), inner]
+    dense = low.temporary(x.dtype, [x.shape[i] for i in order])
+    low.copy(views.permuted(x, order), dense)
+    return views.permuted(dense, [order.index(i) for i in range(len(order))])
 
 
 def _axes(low: Lowering, node: Node, x: View, style: Style) -> dict[int, Axis]:
