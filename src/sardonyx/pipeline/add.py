@@ -72,7 +72,7 @@ def _head(graph: Graph, steps: Sequence[Image | Before], name: str | None) -> Pi
     op = Writer(graph, next(graph.nodes, None), "before")
     picture = first.read(op, image)
     for step in rest:
-        if isinstance(step, Image) or not hasattr(step, "write"):
+        if isinstance(step, Image) or hasattr(step, "names"):
             raise InvalidArgument("a step before the model is Image, once and first, or changes a picture", got=step)
         picture = step.write(op, picture)
     value = picture.value

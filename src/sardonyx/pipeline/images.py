@@ -79,7 +79,12 @@ class Resize:
 def resized(op: Writer, picture: Picture, height: Size, width: Size, mode: str, antialias: bool) -> Picture:
     smooth = 1 if antialias and mode != "nearest" else None
     sizes = _shape(op, picture.value, height, width)
-    made = op.Resize(picture.value, None, None, sizes, mode=mode, antialias=smooth, exclude_outside=smooth)
+    value = picture.value
+    if mode == "cubic" and value.dtype is dtypes.u8:  # onnxruntime has no other cubic
+        value = op.cast(value, dtypes.f32)
+    made = op.Resize(value, None, None, sizes, mode=mode, antialias=smooth, exclude_outside=smooth)
+    if value is not picture.value:
+        made = op.cast(op.Round(op.Clip(made, 0.0, 255.0)), dtypes.u8)
 
     def back(op: Writer, boxes: Value) -> Value:
         scale = op.Div(op.corners(picture.width, picture.height), op.corners(width, height))
@@ -146,7 +151,8 @@ class Letterbox:
         down, right = op.minus(height, inner.height), op.minus(width, inner.width)
         top, left = (op.over(op.most(d, 0), 2) if self.center else 0 for d in (down, right))
         pads = op.vector(0, 0, top, left, 0, 0, op.minus(down, top), op.minus(right, left))
-        made = op.Pad(inner.value, pads, op.const(np.array(self.fill, np.uint8)))
+        dtype = inner.value.dtype or dtypes.u8
+        made = op.Pad(inner.value, pads, op.const(np.array(self.fill, dtype.numpy)))
 
         def back(op: Writer, boxes: Value) -> Value:
             found: Value = op.Sub(boxes, op.corners(left, top))

@@ -22,7 +22,6 @@ from sardonyx.lower.sizes import Refused
 from sardonyx.lower.tables import Number, table
 from sardonyx.ops.precision import integer_range
 
-
 MAX_COLOURS = 7
 """Numbers of a pixel below which vectors do not lie along them."""
 
