@@ -175,7 +175,7 @@ def detections() -> Array:
     )
     scores = r.uniform(0, 0.05, (8400, 80))
     scores[np.arange(8400), which % 80] = r.uniform(0, 1, 8400) ** 3
-    return np.concatenate([boxes, scores], 1).T[None].astype(np.float32)
+    return np.ascontiguousarray(np.concatenate([boxes, scores], 1).T[None], np.float32)
 
 
 def session(engine: str, model: Any, threads: int) -> Any:

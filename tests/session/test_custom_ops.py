@@ -116,6 +116,16 @@ def test_a_whole_number_suits_a_real_attribute_and_flags_come_out(native: bool) 
     np.testing.assert_array_equal(answers(text, x, native=native)[0], [False, True, True, True, False, False])
 
 
+@NATIVE
+def test_operators_inside_of_branches(native: bool) -> None:
+    text = """g (bool c, float[n, 4] x) => (float[n, 4] y) { y = If (c) <
+        then_branch = t () => (float[n, 4] a) { a = test.own.Swish2 <beta=3.0> (x) },
+        else_branch = f () => (float[n, 4] b) { b = test.own.RunningMax(x) }> }"""
+    x = normal(3, 4)
+    for flag, want in ((True, by_hand(x, 3)), (False, np.maximum.accumulate(x, axis=1))):
+        np.testing.assert_allclose(answers(text, np.array(flag), x, native=native)[0], want, rtol=1e-5, atol=1e-6)
+
+
 def test_constants_are_folded() -> None:
     made = session("g (float[1] x) => (y) <float[1] c = {3}> { a = test.own.Swish2(c) y = Add(x, a) }")
     assert owners(made) == {"Add": "cpu"}
