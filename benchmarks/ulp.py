@@ -38,7 +38,7 @@ def _erf(x: Array) -> Array:
     """C's erf, called where neither two terms of the series at 0 nor the limit are exact in float64."""
     size = np.abs(x)
     near, far = size < 2.0**-13, size > 6
-    out: Array = np.where(near, (x - x * x * x / 3) * (2 / math.sqrt(math.pi)), np.sign(x))
+    out: Array = np.where(near, x * ((1 - x * x / 3) * (2 / math.sqrt(math.pi))), np.sign(x))
     between = ~(near | far)
     out[between] = _c_erf(x[between]) if between.any() else 0.0
     return out

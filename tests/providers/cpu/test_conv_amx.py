@@ -244,3 +244,21 @@ def test_an_image_is_split_once_for_all_that_read_it() -> None:
     case = Case((1, 32, 5, 6), (64, 32, 3, 3), "pads = [1, 1, 1, 1]")
     feeds = {"x": case.feeds()["x"], "w": np.concatenate(list(constants.values())), "b": np.zeros(64, "f")}
     np.testing.assert_allclose(made.run([feeds["x"]])[0], expected(case, feeds), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("attributes", ["pads = [1, 1, 1, 1]", "strides = [2, 2]"])
+def test_few_channels_lie_pixel_by_pixel_between_two(attributes: str) -> None:
+    """The second folds its taps and so splits for itself what the first wrote as numbers."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "v": (rng.standard_normal((16, 40, 3, 3)) / 19).astype("f"),
+        "w": (rng.standard_normal((40, 16, 3, 3)) / 12).astype("f"),
+    }
+    x = rng.standard_normal((2, 40, 19, 21)).astype("f")
+    body = f"a0 = Conv(x, v) a = Relu(a0) y = Conv<{attributes}>(a, w)"
+    inputs = "float[2,40,19,21] x, float[16,40,3,3] v, float[40,16,3,3] w"
+    made = Compiled(body, inputs, "float[2,40,p,q] y", CHIP, precision="high", constants=constants)
+    assert [step.spec.name for step in made.steps] == ["spread", "conv_amx"] * 2
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (float[2,40,p,q] y) {{ {body} }}'
+    (want,) = ReferenceEvaluator(onnx.parser.parse_model(text)).run(None, {"x": x, **constants})
+    np.testing.assert_allclose(made.run([x])[0], want, rtol=1e-4, atol=1e-4)

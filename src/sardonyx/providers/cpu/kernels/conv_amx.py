@@ -163,7 +163,7 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     given = target.images.get(group.x.storage)
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
     if given is None or given.layout is None or not reads_parts(group):
-        given, group = None, thinned(group)
+        given, group = None, thinned(replace(group, x=_placed(group.x, target)))
     else:
         layouts.append(given.layout)
     frame = Frame.of(group, is_joined=all(one is None or one.is_bare for one in layouts))
@@ -216,9 +216,9 @@ def _placed(view: View, target: Target) -> View:
     image = target.images.get(view.storage)
     if image is None or not image.is_turned:
         return view
-    _, c, z, y, x = view.shape
-    strides = (dims.product(sizes) for sizes in ((c, z, y, x), (), (y, x, c), (x, c), (c,)))
-    return replace(view, strides=tuple(of_known(s) for s in strides))
+    _, channels, *sizes = view.shape
+    steps = [dims.product((channels, *sizes[i:])) for i in range(len(sizes) + 1)]
+    return replace(view, strides=tuple(of_known(s) for s in (steps[0], 1, *steps[1:])))
 
 
 def _matrix(view: View) -> Matrix:
