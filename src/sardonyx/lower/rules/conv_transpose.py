@@ -32,13 +32,16 @@ MAX_PHASES = 64
 
 @rule("ConvTranspose")
 def conv_transpose(low: Lowering, node: Node) -> None:
-    x, w, attrs = low.view(low.input(0)), low.input(1), node.attrs
+    x, w, attrs = low.view(low.input(0)), low.view(low.input(1)), node.attrs
     rank = len(x.shape) - 2
     if not x.dtype.is_float or rank < 1 or rank > MAX_AXES:
         raise Refused(f"ConvTranspose of {x.dtype} over {rank} axes is not compiled")
-    if w.const is None or len(w.const.shape) != len(x.shape):
-        raise Refused("ConvTranspose: the weights are not a constant of the image's rank")
-    channels, kernel, groups = w.const.shape[0], w.const.shape[2:], attrs.get("group", 1)
+    if len(w.shape) != len(x.shape):
+        raise Refused("ConvTranspose: the weights are not of the image's rank")
+    sizes, groups = [d for d in w.shape if isinstance(d, int)], attrs.get("group", 1)
+    if len(sizes) != len(w.shape):
+        raise Refused("ConvTranspose: the size of the weights is not known")
+    channels, kernel = sizes[0], tuple(sizes[2:])
     if groups < 1 or channels % groups or min(kernel) < 1:
         raise Refused("ConvTranspose: the channels are no multiple of the groups")
     low.require("ConvTranspose: the channels are not those of the weights", x.shape[1], channels)
@@ -49,24 +52,19 @@ def conv_transpose(low: Lowering, node: Node) -> None:
     before = _pads(node, x, out, kernel, strides, dilations)
     for d in out.shape[2:]:
         low.require_least("ConvTranspose: the padding leaves no result", d, 1)
-    weights = _by_filter(w.const.numpy(), groups)
+    weights = _Weights(low, w, low.input(1).const, groups)
     for place in product(*(range(s) for s in strides)):
         axes = [
             _Phase(p, k, s, d, pad)
             for p, k, s, d, pad in zip(place, kernel, strides, dilations, before, strict=True)
         ]  # fmt: skip
-        part = weights
-        for i, axis in enumerate(axes):
-            part = np.take(part, axis.taps or [0], 2 + i)
-        if not all(a.taps for a in axes):
-            part = np.zeros_like(part)
+        part = weights.under([a.taps for a in axes])
         target = out
         for i, (p, s) in enumerate(zip(place, strides, strict=True)):
             target = views.window(target, 2 + i, p, certain(dims.ceildiv(sub(out.shape[2 + i], p), s)), s)
-        window = Window(
-            part.shape[2:], (1,) * rank, tuple(a.dilation for a in axes), tuple(a.pad for a in axes)
-        )  # fmt: skip
-        _emit(low, x, low.constant(Tensor.of(np.ascontiguousarray(part))), window, groups, target)
+        seen = tuple(max(len(a.taps), 1) for a in axes)
+        window = Window(seen, (1,) * rank, tuple(a.dilation for a in axes), tuple(a.pad for a in axes))
+        _emit(low, x, part, window, groups, target)
 
 
 def _pads(
@@ -95,10 +93,36 @@ def _emit(low: Lowering, x: View, w: View, window: Window, groups: int, out: Vie
     low.groups.append(Convolution((low.node,), expression, tuple(body.views), (out,), x, w, window, groups))
 
 
-def _by_filter(w: Array, groups: int) -> Array:
-    """(channels, filters of a group, *kernel) as a convolution has them: (filters, channels of a group, *kernel)."""
-    split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
-    return np.asarray(split.reshape(groups * w.shape[1], w.shape[0] // groups, *w.shape[2:]))
+class _Weights:
+    """(channels, filters of a group, *kernel) as a convolution has them: (filters, channels of a group, *kernel).
+
+    Those of a constant are brought into order here, others at each run.
+    """
+
+    def __init__(self, low: Lowering, w: View, tensor: Tensor | None, groups: int) -> None:
+        self.low = low
+        channels, filters, *kernel = (int(d) for d in w.shape)
+        shape = (groups, channels // groups, filters, *kernel)
+        order = (0, 2, 1, *range(3, len(shape)))
+        whole = (groups * filters, channels // groups, *kernel)
+        self.array = None if tensor is None else tensor.numpy().reshape(shape).transpose(order).reshape(whole)
+        self.view = w
+        if self.array is None:
+            self.view = low.reshaped(views.permuted(low.reshaped(w, shape), order), whole)
+
+    def under(self, taps: Sequence[list[int]]) -> View:
+        """With some of the taps of each axis, at equal distances; zeros where an axis has none."""
+        low, is_empty = self.low, not all(taps)
+        if self.array is not None:
+            part = self.array[np.ix_(*map(range, self.array.shape[:2]), *(t or [0] for t in taps))]
+            return low.constant(Tensor.of(np.zeros_like(part) if is_empty else np.ascontiguousarray(part)))
+        part_view = self.view
+        for i, some in enumerate(taps):
+            step = some[1] - some[0] if len(some) > 1 else 1
+            part_view = views.window(part_view, 2 + i, some[0] if some else 0, max(len(some), 1), step)
+        dense = low.temporary(part_view.dtype, part_view.shape)
+        low.copy(low.scalar(0, dense.dtype) if is_empty else part_view, dense)
+        return dense
 
 
 class _Phase:

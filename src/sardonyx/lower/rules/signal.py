@@ -18,7 +18,7 @@ from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.pointwise import converted
 from sardonyx.lower.rules.reduce import apply, times
-from sardonyx.lower.sizes import Refused, mul, product, sub
+from sardonyx.lower.sizes import Later, Refused, mul, product, sub
 from sardonyx.ops import signal
 
 
@@ -175,7 +175,7 @@ def mel_weight_matrix(low: Lowering, node: Node) -> None:
     given = [low.input(i) for i in range(5)]
     for value in given:
         if value.const is None:
-            raise Refused(f"the elements of {value.name!r} are not known before the run")
+            raise Later(f"the elements of {value.name!r} are not known before the run")
     low.alias(node.output, low.constant(Tensor.of(signal.mel_weight_matrix(*(v.numpy() for v in given), **node.attrs))))
 
 
