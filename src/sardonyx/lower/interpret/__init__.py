@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
 import numpy as np
 
@@ -11,48 +13,11 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.ir import dims
 from sardonyx.lower.build import Lowered
 from sardonyx.lower.groups import View
-from sardonyx.lower.interpret import (
-    attention,
-    contraction,
-    control,
-    custom,
-    draw,
-    expression,
-    fill,
-    forest,
-    found,
-    gather,
-    image,
-    linear_attention,
-    order,
-    recurrence,
-    regions,
-    resample,
-    sample,
-)
 from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory, look_at
 from sardonyx.lower.lowering import Counted
 
-FAMILIES = (
-    attention,
-    contraction,
-    control,
-    custom,
-    draw,
-    expression,
-    fill,
-    forest,
-    found,
-    gather,
-    image,
-    linear_attention,
-    order,
-    recurrence,
-    regions,
-    resample,
-    sample,
-)
-"""Importing them registers their meanings."""
+for _family in iter_modules(__path__, f"{__name__}."):
+    import_module(_family.name)  # registers the meanings of its groups
 
 
 def run(lowered: Lowered, args: Sequence[Array]) -> list[Array]:
