@@ -2,9 +2,9 @@
 
 An entry holds the graph after the optimizer, with the constants that the optimizer made; the model's own initializers
 are referred to by name and stay in its file. Its name is a digest of everything that decides what the optimizer does:
-the model without its large payloads, size and time of the files that hold those, level and options, and versions. The
-folder must be private to the user. An entry that cannot be read is a miss, and one that cannot be written is left out:
-both are logged.
+the model without its large payloads, size and time of the files that hold those, level and options, versions, and size
+and time of our own sources. The folder must be private to the user. An entry that cannot be read is a miss, and one
+that cannot be written is left out: both are logged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import hashlib
 import json
 import os
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -55,7 +57,9 @@ class Entry:
         digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
         files = [opened.path, *_external_files(opened)]
         told = [[os.path.realpath(f), *_identity(f)] for f in files if f is not None]
-        digest.update(json.dumps([told, settings, get_build_info(), onnx.__version__, _customs(opened)]).encode())
+        digest.update(
+            json.dumps([told, settings, get_build_info(), onnx.__version__, _sources(), _customs(opened)]).encode()
+        )
         self._stem = os.path.join(folder, digest.hexdigest())
 
     def read(self) -> Prepared | None:
@@ -104,6 +108,17 @@ class Entry:
             write_whole(f"{self._stem}.json", [json.dumps(told).encode()])
         except OSError as error:
             log.logger.warning("the optimized graph is not kept: %s", error)
+
+
+@cache
+def _sources() -> str:
+    """Changes whenever a file does that decides what becomes of a graph."""
+    package = Path(__file__).parents[1]
+    files = (
+        path for name in ("ir", "model", "ops", "normalize", "optimize") for path in (package / name).rglob("*.py")
+    )
+    told = sorted((str(path.relative_to(package)), *_identity(str(path))) for path in files)
+    return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
 def entry(source: Any, settings: Any, *, folder: str | None) -> Entry | None:
