@@ -26,8 +26,8 @@ from sardonyx.normalize.run import normalize
 CONTRACTIONS = {"MatMul": 2, "Gemm": 2, "Conv": 2, "ConvTranspose": 2, "Einsum": None}
 """Operators, and how many of their inputs are multiplied; what is added to the products is exact. An Attention is to be
 written out as its two contractions and what lies between."""
-RECURRENT = ("RNN", "GRU", "LSTM")
-"""Operators with contractions at every step: their inputs and weights, each element of them, are moved instead."""
+INNER = {"RNN": 3, "GRU": 3, "LSTM": 3, "DFT": 1, "STFT": 1, "FlexAttention": 3}
+"""Operators with contractions inside, and how many of their inputs these multiply: each element of those is moved."""
 SAMPLES = 8
 Signs = Callable[[tuple[int, ...]], Any]
 
@@ -39,7 +39,7 @@ def has_contraction(model: onnx.ModelProto) -> bool:
 def _contractions(node: onnx.NodeProto) -> int:
     """How many there are in a node; those of a body, which may run more than once, count twice."""
     inner = sum(_contractions(n) for attr in node.attribute for n in attr.g.node)
-    return int(node.op_type in CONTRACTIONS) + 2 * int(node.op_type in RECURRENT) + 2 * inner
+    return int(node.op_type in CONTRACTIONS) + 2 * int(node.op_type in INNER) + 2 * inner
 
 
 def spread(model: onnx.ModelProto, inputs: Sequence[Any], error: float) -> list[Any]:
@@ -81,8 +81,8 @@ def _wider(widest: Any, moved: Any, plain: Any) -> Any:
 def _moving(signs: Signs, error: float) -> Callable[[Node], tuple[Kernel, Sequence[Value], bool]]:
     def moving(node: Node) -> tuple[Kernel, Sequence[Value], bool]:
         kernel, captured, takes_context = bind(node, lambda graph: program_of(graph, moving))
-        if node.op_type in RECURRENT and not node.domain:
-            return _of_moved(kernel, signs, error), captured, takes_context
+        if node.op_type in INNER:
+            return _of_moved(kernel, INNER[node.op_type], signs, error), captured, takes_context
         if node.domain or node.op_type not in CONTRACTIONS:
             return kernel, captured, takes_context
         return _moved(kernel, CONTRACTIONS[node.op_type], signs, error), captured, takes_context
@@ -90,12 +90,12 @@ def _moving(signs: Signs, error: float) -> Callable[[Node], tuple[Kernel, Sequen
     return moving
 
 
-def _of_moved(kernel: Kernel, signs: Signs, error: float) -> Kernel:
-    def recur(*args: Any) -> Any:
-        moved = [(a * (1 + error * signs(a.shape))).astype(a.dtype) for a in args[:3]]
-        return kernel(*moved, *args[3:])
+def _of_moved(kernel: Kernel, count: int, signs: Signs, error: float) -> Kernel:
+    def inner(*args: Any) -> Any:
+        moved = [(a * (1 + error * signs(a.shape))).astype(a.dtype) for a in args[:count]]
+        return kernel(*moved, *args[count:])
 
-    return recur
+    return inner
 
 
 def _moved(kernel: Kernel, count: int | None, signs: Signs, error: float) -> Kernel:

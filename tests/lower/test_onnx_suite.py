@@ -24,6 +24,8 @@ SHARE = 0.5
 def test_cases_answer_as_the_suite_expects() -> None:
     ran = total = 0
     for case in onnx_cases.every():
+        if "bernoulli" in case.name:  # what the suite expects is one random draw
+            continue
         model = load(case.model().SerializeToString())
         normalize(model)
         optimize(model.graph, "all", frozenset())
