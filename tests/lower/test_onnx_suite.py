@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Graph
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import interpret
@@ -33,6 +34,13 @@ def test_cases_answer_as_the_suite_expects() -> None:
         graph = model.graph
         _fix_what_models_fix(graph, inputs)
         total += 1
+        if any(
+            v.dtype is not None and _is_narrow(v.dtype)
+            for node in graph.nodes
+            for v in (*node.inputs, *node.outputs)
+            if v
+        ):
+            continue
         if not len(graph) or any(refusals(graph).values()):
             continue
         ran += 1
@@ -45,6 +53,11 @@ def test_cases_answer_as_the_suite_expects() -> None:
                 except AssertionError as e:
                     pytest.fail(f"{case.name}: {e}")
     assert ran >= SHARE * total
+
+
+def _is_narrow(dtype: DType) -> bool:
+    """Floats of a byte and less, and integers below one, are rounded by kernels in ways that numpy does not know."""
+    return dtype.bits < (16 if dtype.is_float else 8) and dtype.name != "bool"
 
 
 def _fix_what_models_fix(graph: Graph, arrays: list[object]) -> None:

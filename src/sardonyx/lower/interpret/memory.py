@@ -42,7 +42,8 @@ class Memory:
         reach = [(d - 1) * s for d, s in zip(shape, strides, strict=True)]
         low, high = offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach)
         assert low >= 0 and high < flat.size, (view, shape, flat.size)
-        return np.lib.stride_tricks.as_strided(flat[offset:], shape, [s * flat.itemsize for s in strides])
+        plain = flat.view(f"u{flat.itemsize}")[offset:]  # as_strided knows numpy's own types alone
+        return np.lib.stride_tricks.as_strided(plain, shape, [s * flat.itemsize for s in strides]).view(flat.dtype)
 
 
 def look_at(check: Check, sizes: Mapping[str, int]) -> None:
