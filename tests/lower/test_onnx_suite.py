@@ -34,12 +34,8 @@ def test_cases_answer_as_the_suite_expects() -> None:
         graph = model.graph
         _fix_what_models_fix(graph, inputs)
         total += 1
-        if any(
-            v.dtype is not None and _is_narrow(v.dtype)
-            for node in graph.nodes
-            for v in (*node.inputs, *node.outputs)
-            if v
-        ):
+        values = (v for node in graph.nodes for v in (*node.inputs, *node.outputs) if v is not None)
+        if any(v.dtype is not None and _is_narrow(v.dtype) for v in values):
             continue
         if not len(graph) or any(refusals(graph).values()):
             continue
