@@ -20,7 +20,7 @@ import sardonyx
 HERE = Path(__file__).parent
 MODEL = HERE / "digits.onnx"
 INK = " .:-=+*#%@"
-ROUNDS = 200
+TURNS, WARM, RUNS, PAUSE_S = 10, 10, 40, 0.02
 
 
 def heading(text: str) -> None:
@@ -40,16 +40,19 @@ def show(images: np.ndarray[Any, Any], captions: list[str]) -> None:
 
 
 def interleaved(contestants: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Microseconds of each call; the contestants take turns, so that noise of the machine falls on all of them."""
-    for call in contestants.values():
-        for _ in range(10):
-            call()
+    """Microseconds of each call, in turns, so that all see the same machine.
+
+    Before each turn there is a pause, in which the threads of the one before stop waiting busily for more.
+    """
     times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(ROUNDS):
+    for _ in range(TURNS):
         for name, call in contestants.items():
-            start = time.perf_counter_ns()
-            call()
-            times[name].append((time.perf_counter_ns() - start) / 1e3)
+            time.sleep(PAUSE_S)
+            for run in range(WARM + RUNS):
+                start = time.perf_counter_ns()
+                call()
+                if run >= WARM:
+                    times[name].append((time.perf_counter_ns() - start) / 1e3)
     return times
 
 
