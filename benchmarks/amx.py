@@ -32,7 +32,7 @@ from sardonyx.ops import activation  # noqa: F401 (registers the program of Gelu
 from sardonyx.ops.pointwise import program_of
 from sardonyx.providers.cpu import isa as isas
 from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Buf, Kernel, Val, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import gemm_amx
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN, Blocking
@@ -41,6 +41,7 @@ from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, Schedu
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Val, i64
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int, int]

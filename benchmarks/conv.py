@@ -14,13 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from burst import burst_s, onnxruntime_call
 
 from sardonyx.dtypes import bf16, f32
 from sardonyx.ir.scalar import Emitter, Expr, trace
@@ -150,36 +150,16 @@ class Ours:
 
 
 def onnxruntime_conv(layer: Layer) -> Callable[[], Any]:
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper
 
     rng, pad = np.random.default_rng(0), (layer.kernel - 1) // 2
     w = rng.standard_normal((layer.filters, layer.channels, layer.kernel, layer.kernel)).astype(np.float32)
     x = rng.standard_normal((1, layer.channels, layer.size, layer.size)).astype(np.float32)
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * 4) for name in "xy"]
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["a"], strides=[layer.stride] * 2, pads=[pad] * 4),
         helper.make_node("Relu", ["a"], ["y"]),
     ]
-    constants = [numpy_helper.from_array(w, "w"), numpy_helper.from_array(w[:, 0, 0, 0].copy(), "b")]
-    graph = helper.make_graph(nodes, "layer", infos[:1], infos[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"x": x})
-
-
-def burst_s(run: Callable[[], Any], least_s: float = 0.004) -> float:
-    """Processor seconds of one call, the best of as many as fit into a burst."""
-    best, until = float("inf"), time.thread_time() + least_s
-    while True:
-        start = time.thread_time()
-        run()
-        now = time.thread_time()
-        best = min(best, now - start)
-        if now >= until:
-            return best
+    return onnxruntime_call(nodes, x, {"w": w, "b": w[:, 0, 0, 0].copy()})
 
 
 def measure(layer: Layer, rounds: int, with_ort: bool) -> dict[str, float]:

@@ -16,7 +16,6 @@ import importlib.util
 import json
 import os
 import platform
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from burst import burst_s, onnxruntime_call
 
 from sardonyx.dtypes import bf16, f32
 from sardonyx.ir.tensor import Tensor
@@ -106,29 +106,9 @@ def contestants(a: Array, b: Array) -> dict[str, Callable[[], Any]]:
 
 
 def onnxruntime_matmul(a: Array, b: Array) -> Callable[[], Any]:
-    import onnxruntime
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper
 
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "xy")
-    node = helper.make_node("MatMul", ["x", "b"], ["y"])
-    graph = helper.make_graph([node], "product", [x], [y], [numpy_helper.from_array(b, "b")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"x": a})
-
-
-def burst_s(run: Callable[[], Any], least_s: float = 0.004) -> float:
-    """Processor seconds of one call, the best of as many as fit into a burst."""
-    best, until = float("inf"), time.thread_time() + least_s
-    while True:
-        start = time.thread_time()
-        run()
-        now = time.thread_time()
-        best = min(best, now - start)
-        if now >= until:
-            return best
+    return onnxruntime_call([helper.make_node("MatMul", ["x", "b"], ["y"])], a, {"b": b})
 
 
 def measure(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:

@@ -79,8 +79,7 @@ def assert_close(got: Any, want: Any) -> None:
     tolerance = TOLERANCE.get(str(want.dtype), 0)
     got, want = got.astype(np.float64), want.astype(np.float64)
     scale = max(np.abs(want[np.isfinite(want)]).max(initial=0), 1e-3)
-    floor = 1e-4 if tolerance > 1e-2 else 0.0  # halves are not rounded in between: what cancels there may not here
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=max(tolerance * scale / 10, floor))
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * scale / 10)
 
 
 def kinds(groups: tuple[Group, ...]) -> list[str]:

@@ -137,10 +137,12 @@ MOVES = (
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_graphs(data: st.DataObject) -> None:
-    m = Maker(data.draw, data.draw(st.sampled_from(("float32", "float64"))))  # halves round otherwise when fused
+    m = Maker(data.draw, data.draw(st.sampled_from(("float32", "float64", "float16"))))
+    # Halves are not rounded between fused steps: a normalization of rows that are nearly constant enlarges that.
+    moves = tuple(move for move in MOVES if move is not norm) if m.dtype == "float16" else MOVES
     for _ in range(data.draw(st.integers(1, 9))):
         x = m.any()
-        m.add(m.pick(*MOVES)(m, x))
+        m.add(m.pick(*moves)(m, x))
     made = [v for v in m.values if v.producer is not None]
     outputs = dict.fromkeys([*made[-1:], *(v for v in made if data.draw(st.integers(0, 3)) == 0)])
     for v in outputs:

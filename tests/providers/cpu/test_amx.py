@@ -14,14 +14,14 @@ from sardonyx.ir import dims
 from sardonyx.lower.groups import Contraction, Expression, View
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Buf, Kernel, kernel
+from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split, tile_loop
 from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
 from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, Dot, Load, Schedule
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Exceptional, Step, Target
-from sardonyx.providers.cpu.values import bf16
+from sardonyx.providers.cpu.values import Buf, bf16
 from tests.providers.cpu.test_gemm import EPILOGUES, Arrays, identity, random
 
 Array = np.ndarray[Any, Any]

@@ -24,7 +24,7 @@ from sardonyx.plan.buckets import rounded
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.constants import contents
-from sardonyx.providers.cpu.dsl import Code, Context
+from sardonyx.providers.cpu.context import Code, Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import SLICE_S, Frame, Plan, Shape
 from sardonyx.providers.cpu.profile import Recorder, main_node

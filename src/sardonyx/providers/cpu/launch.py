@@ -10,7 +10,8 @@ import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu.dsl import COUNTER_WORDS, STEP_SLOT, Context, Spec
+from sardonyx.providers.cpu.context import COUNTER_WORDS, STEP_SLOT, Context
+from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
 

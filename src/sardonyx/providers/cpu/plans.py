@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu import memory
-from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Context
+from sardonyx.providers.cpu.context import COUNTER_WORDS, Context
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
 from sardonyx.providers.cpu.table import ARENA, Table
 from sardonyx.providers.cpu.threads import Team, new_context

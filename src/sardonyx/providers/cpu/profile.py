@@ -12,7 +12,7 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Node, Value
 from sardonyx.lower.groups import View
-from sardonyx.providers.cpu.dsl import Context
+from sardonyx.providers.cpu.context import Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.table import Table
 from sardonyx.providers.cpu.threads import now, ticks_per_second

@@ -19,7 +19,7 @@ from sardonyx.lower.groups import Moving, Storage, View
 from sardonyx.lower.lowering import Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 from sardonyx.plan.sizes import Binding, Sizes, unbound
-from sardonyx.providers.cpu.dsl import STEP_SLOT
+from sardonyx.providers.cpu.context import STEP_SLOT
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.launch import word

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.providers.cpu.dsl import Context
+from sardonyx.providers.cpu.context import Context
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
 from sardonyx.providers.cpu.system import read_ticks

@@ -229,8 +229,7 @@ class Val:
 def _emit(a: Val, b: Val, name: str) -> Any:
     build, dtype = a.k.b, a.dtype
     if dtype.is_float:
-        flags = ("reassoc",) if a.k.reorders else ()
-        return getattr(build, f"f{name}")(a.ir, b.ir, flags=flags)
+        return getattr(build, f"f{name}")(a.ir, b.ir)
     signed = dtype.kind == "int"
     if name in ("div", "rem"):
         return getattr(build, f"{'s' if signed else 'u'}{name}")(a.ir, b.ir)

@@ -14,7 +14,8 @@ are idle, as many as it may, gives each a number, walks along as thread 0 and wa
 
 from __future__ import annotations
 
-from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Code, Context, Kernel, function
+from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context
+from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
 from sardonyx.providers.cpu.values import Buf, Val, i64
 

@@ -6,7 +6,8 @@ step comes next. Distances are counted in steps of the table.
 
 from __future__ import annotations
 
-from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Code, Context, Kernel, kernel
+from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context
+from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.system import ticks
 from sardonyx.providers.cpu.values import Buf, Val, i64, u8
 from sardonyx.providers.cpu.walk import PAUSED

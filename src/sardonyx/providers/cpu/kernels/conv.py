@@ -29,7 +29,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Convolution, Expression
-from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
@@ -39,7 +39,7 @@ from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
 from sardonyx.providers.cpu.steps import Step, Target
-from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f16, f32, f64, i64, register_dtype
 
 RUN, GRID, CHUNK = 256, 64, 4
 """Terms of a run; parts of work that are wanted; tiles of filters that are worth a strip of their own."""

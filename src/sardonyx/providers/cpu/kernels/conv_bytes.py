@@ -26,7 +26,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, IntegerConvolution, Storage
 from sardonyx.providers.cpu.amx import ROWS, Tiles
 from sardonyx.providers.cpu.constants import identity
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.byte_dots import FLIP, offset, other_sign
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
@@ -39,7 +39,7 @@ from sardonyx.providers.cpu.kernels.pack import COLUMNS, aligned
 from sardonyx.providers.cpu.kernels.pack_bytes import QUAD, Quads, depth_of, rows_a
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, bool_, i8, i32, i64
+from sardonyx.providers.cpu.values import Buf, Val, bool_, i8, i32, i64
 
 Array = np.ndarray[Any, Any]
 ROOM, PANELS, PARTS, CHUNK = 128 << 10, 4, 4, 4

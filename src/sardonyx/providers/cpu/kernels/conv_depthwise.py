@@ -18,7 +18,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
@@ -27,7 +27,7 @@ from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
 from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.values import Buf, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
 
 ROWS, TILED = 4, 25
 """Rows of outputs at a time, for windows of up to so many taps."""

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.image_tiles import (
     BLOCK,
@@ -50,7 +50,7 @@ from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, TILES, A, B, Dot, events
 from sardonyx.providers.cpu.kernels.transpose import transposed
-from sardonyx.providers.cpu.values import Buf, Operand, bf16, f32, i64, u16
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
 
 PLANES, SPLIT = "planes", "split"
 """Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in parts."""

@@ -18,11 +18,11 @@ from functools import cached_property
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression
-from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val
+from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.kernels import scalar
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, matrix_at, matrix_params, number
 from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import Buf, Operand, register_dtype
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, register_dtype
 
 UNIT, SAME, STRIDED = "unit", "same", "strided"
 

@@ -10,10 +10,10 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Forest
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, f32, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.matrices import of_known
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, i32, u8
+from sardonyx.providers.cpu.values import Buf, Val, f32, i32, i64, u8
 
 ABREAST = 8
 """Trees that a row goes down together."""

@@ -14,11 +14,11 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Pool, View, Window
-from sardonyx.providers.cpu.dsl import Params, Val
+from sardonyx.providers.cpu.dsl import Params
 from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Matrix
 from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import i64
+from sardonyx.providers.cpu.values import Val, i64
 
 AXES = ("z", "y", "x")
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, Var, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import (
@@ -38,7 +38,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
     matrix_params,
     number,
 )
-from sardonyx.providers.cpu.values import Buf
+from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
 RUN, BLOCK, GRID = 256, 48, 64
 CHAINS = 8

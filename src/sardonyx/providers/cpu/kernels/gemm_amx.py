@@ -38,7 +38,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.constants import identity
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import (
@@ -68,7 +68,7 @@ from sardonyx.providers.cpu.kernels.split import (
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.steps import Step, Target
-from sardonyx.providers.cpu.values import Buf, bf16, f16, f32, i32, u32
+from sardonyx.providers.cpu.values import Buf, Val, bf16, f16, f32, i32, i64, u32
 
 PARTS = {"medium": 1, "high": 2, "highest": 3}
 """How many parts a precision takes."""

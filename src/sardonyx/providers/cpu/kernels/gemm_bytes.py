@@ -14,7 +14,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, Var, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.byte_dots import dot, flipped, offset, other_sign
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.gemm import Bands, Shape
@@ -30,7 +30,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 )
 from sardonyx.providers.cpu.kernels.pack_bytes import QUAD, depth_of, quads_b, rows_a
 from sardonyx.providers.cpu.steps import Step, Target
-from sardonyx.providers.cpu.values import Buf, i8, i32
+from sardonyx.providers.cpu.values import Buf, Val, Var, i8, i32, i64
 
 
 def byte_params(a_dtype: DType, axes: int) -> Params:

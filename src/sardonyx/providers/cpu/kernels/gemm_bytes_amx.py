@@ -15,14 +15,14 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.amx import LANES, ROW_NBYTES, ROWS, Tiles
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.gemm import Bands
 from sardonyx.providers.cpu.kernels.gemm_bytes import byte_args, byte_params
 from sardonyx.providers.cpu.kernels.matrices import Problem, batch_count, batch_indices, matrix_at, number
 from sardonyx.providers.cpu.kernels.pack_bytes import QUAD
 from sardonyx.providers.cpu.steps import Step, Target
-from sardonyx.providers.cpu.values import Buf, i8, i32
+from sardonyx.providers.cpu.values import Buf, Val, i8, i32, i64
 
 PANEL = 2 * ROWS
 RUN = 12

@@ -24,12 +24,12 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.split import HALF, LARGEST, SMALLEST, heads_of
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.values import Buf, bf16, f32, i64, u16, u32
+from sardonyx.providers.cpu.values import Buf, Val, bf16, f32, i64, u16, u32
 
 BLOCK = 32
 """Channels of a block."""

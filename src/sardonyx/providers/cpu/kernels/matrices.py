@@ -16,9 +16,9 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Contraction, Expression, Storage, View
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val
+from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import Buf, i64
+from sardonyx.providers.cpu.values import Buf, Val, i64
 
 
 @dataclass(frozen=True)

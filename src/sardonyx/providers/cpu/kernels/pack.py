@@ -17,7 +17,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.constants import give_back, identity
-from sardonyx.providers.cpu.dsl import Kernel, Params, Spec, Val, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import (
     Matrix,
@@ -34,7 +34,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step
-from sardonyx.providers.cpu.values import Buf
+from sardonyx.providers.cpu.values import Buf, Val, i64
 
 Array = np.ndarray[Any, Any]
 

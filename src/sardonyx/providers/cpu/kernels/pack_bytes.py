@@ -14,7 +14,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.dsl import Kernel, Params, Spec, Val, i64, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.byte_dots import dot, other_sign
 from sardonyx.providers.cpu.kernels.matrices import (
@@ -31,7 +31,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 )
 from sardonyx.providers.cpu.kernels.pack import COLUMNS, ROWS, STRIP, placed_b, unit_axis
 from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.values import Buf, i8, i32, u8
+from sardonyx.providers.cpu.values import Buf, Val, i8, i32, i64, u8
 
 QUAD = 4
 ONES = 0x0101_0101

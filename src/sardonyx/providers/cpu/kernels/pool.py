@@ -20,7 +20,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Pool
-from sardonyx.providers.cpu.dsl import Kernel, Params, Tile, Val, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
@@ -28,7 +28,7 @@ from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Tile, Val, i64, register_dtype
 
 MAX, MEAN = "max", "mean"
 """Kinds; the third, ``sum``, is a mean that is not divided."""

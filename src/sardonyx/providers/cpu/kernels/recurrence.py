@@ -26,7 +26,8 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, Recurrence, Stage, Storage, View
-from sardonyx.providers.cpu.dsl import COUNTER_WORDS, Code, Context, Kernel, Params, Val, i64, kernel
+from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import KIB, Isa
 from sardonyx.providers.cpu.kernels.contraction import storage_dtype
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
@@ -35,7 +36,7 @@ from sardonyx.providers.cpu.kernels.nest import apply
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Var
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64
 
 CHAINS = 6
 """Independent sums that come near to hiding the latency of multiply-adds."""

@@ -10,13 +10,14 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Regions
-from sardonyx.providers.cpu.dsl import Code, Kernel, Params, Tile, Val, kernel
+from sardonyx.providers.cpu.context import Code
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, f64, i64, register_dtype
 
 INSIDE, MAX = "inside", "max"
 FAR = 1 << 24

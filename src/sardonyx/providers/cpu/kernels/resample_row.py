@@ -10,11 +10,11 @@ from typing import Any
 
 from sardonyx.dtypes import of_name
 from sardonyx.lower.groups import Phases
-from sardonyx.providers.cpu.dsl import Kernel, Tile, Val
+from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
-from sardonyx.providers.cpu.values import Buf, f64, i64
+from sardonyx.providers.cpu.values import Buf, Tile, Val, f64, i64
 
 
 class Row:

@@ -25,7 +25,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.constants import give_back, identity
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val, Var, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import (
     Problem,
@@ -39,7 +39,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, bf16, f32, i32, i64, u16, u32
+from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
 
 Array = np.ndarray[Any, Any]
 

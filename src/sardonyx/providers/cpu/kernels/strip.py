@@ -19,10 +19,10 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.dsl import Kernel, Params, Val
+from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.kernels.frame import AXES, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
-from sardonyx.providers.cpu.values import Buf, Operand, i64
+from sardonyx.providers.cpu.values import Buf, Operand, Val, i64
 
 LEAST = 64
 """Outputs of a row that are not cut shorter for want of room."""

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Val
 from sardonyx.providers.cpu.kernels.split import TILE, step_elements
-from sardonyx.providers.cpu.values import Buf
+from sardonyx.providers.cpu.values import Buf, Val
 
 PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     1: ((0, 0),),
