@@ -2,7 +2,8 @@
 
     python benchmarks/conv.py [--rounds N] [--layers NAME ...] [--ort] [--json FILE]
 
-Each layer has bias and Relu. Contestants: our kernel on vectors, and on tiles, where the chip has them, by precision,
+Each layer has bias and Relu. Contestants: our kernels on vectors, for images that lie plane by plane and pixel by
+pixel, and on tiles, where the chip has them, by precision,
 from an image in parts to an image in parts, as inside a network; beside it what splitting the image alone takes, which
 layers at the edge of a network add. A figure is the best of all rounds, in time of the thread. Shares are of a loop of
 tile products in registers (of multiply-adds, for vectors) that does the products which the layer needs: 1, 3 or 6 for
@@ -26,10 +27,10 @@ from sardonyx.dtypes import bf16, f32
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Apply, Convolution, Expression, Storage, View, Window
-from sardonyx.lower.views import dense
+from sardonyx.lower.views import dense, permuted
 from sardonyx.providers.cpu import isa, limits
 from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.kernels import conv, conv_amx
+from sardonyx.providers.cpu.kernels import conv, conv_amx, conv_pixels
 from sardonyx.providers.cpu.kernels.conv_layout import Image
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.image_tiles import Padded
@@ -90,10 +91,16 @@ def bias_and_relu(e: Emitter, x: Expr, bias: Expr) -> Expr:
     return e.maximum(x + bias, 0)
 
 
+def _image(storage: Storage, channels: int, size: int, by_pixel: bool) -> View:
+    if by_pixel:
+        return permuted(dense(storage, (1, size, size, channels)), (0, 3, 1, 2))
+    return dense(storage, (1, channels, size, size))
+
+
 class Ours:
     """A layer as our compiler would run it inside a network."""
 
-    def __init__(self, layer: Layer, precision: str, *, on_tiles: bool) -> None:
+    def __init__(self, layer: Layer, precision: str, *, on_tiles: bool = False, by_pixel: bool = False) -> None:
         rng = np.random.default_rng(0)
         c, f, n = layer.channels, layer.filters, layer.kernel
         weights = (rng.standard_normal((f, c, n, n)) / (c * n * n) ** 0.5).astype(np.float32)
@@ -107,23 +114,23 @@ class Ours:
         box = (1, f, layer.out, layer.out)
         epilogue = Expression((f32, f32), (Apply(trace(bias_and_relu, (True, True)), (0, 1), f32),), (2,))
         window = Window((n, n), (layer.stride,) * 2, (1, 1), ((n - 1) // 2,) * 2)
-        image = dense(x, (1, c, layer.size, layer.size))
-        group = Convolution(
-            (), epilogue, (View(b, box, (0, 1, 0, 0)),), (dense(y, box),), image, dense(w, weights.shape), window, 1
-        )
+        image, result = _image(x, c, layer.size, by_pixel), _image(y, f, layer.out, by_pixel)
+        bias = View(b, box, (0, 1, 0, 0))
+        group = Convolution((), epilogue, (bias,), (result,), image, dense(w, weights.shape), window, 1)
         chip = isa.current()
         if not on_tiles:
-            self.steps = conv.on_vectors(group, Target(chip, precision))
+            steps = conv_pixels.steps if by_pixel else conv.on_vectors
+            self.steps = steps(group, Target(chip, precision))
             self.before: list[Launch] = []
         else:
             parts = conv_amx.PARTS[precision]
             after = Padded(parts, 1, f, (1, layer.out, layer.out), (0, 1, 1), (0, 1, 1))
-            images = {y: Image(after, Storage("temporary", bf16, after.elements), False, False)}
+            images = {y: Image(after, Storage("temporary", bf16, after.elements), False)}
             first = conv_amx.steps(group, parts, Target(chip, precision, images=images))
             self.before = [self._launch(step) for step in first[:-1]]
             if conv_amx.reads_parts(group):
                 found = conv_amx.geometry(group, Frame.of(group, is_joined=False), parts).layout
-                images[x] = Image(found, Storage("temporary", bf16, found.elements), False, False)
+                images[x] = Image(found, Storage("temporary", bf16, found.elements), False)
             self.steps = conv_amx.steps(group, parts, Target(chip, precision, images=images))
         self._launches = [self._launch(step) for step in self.steps]
 
@@ -164,7 +171,8 @@ def onnxruntime_conv(layer: Layer) -> Callable[[], Any]:
 
 def measure(layer: Layer, rounds: int, with_ort: bool) -> dict[str, float]:
     """Seconds by contestant."""
-    runs: dict[str, Callable[[], Any]] = {"vectors": Ours(layer, "highest", on_tiles=False)}
+    runs: dict[str, Callable[[], Any]] = {"planes": Ours(layer, "highest")}
+    runs["pixels"] = Ours(layer, "highest", by_pixel=True)
     for precision in PRECISIONS if isa.current().amx else ():
         ours = Ours(layer, precision, on_tiles=True)
         runs[precision] = ours
@@ -182,7 +190,7 @@ def measure(layer: Layer, rounds: int, with_ort: bool) -> dict[str, float]:
 
 
 def limit_s(layer: Layer, name: str, peaks: dict[str, float]) -> float | None:
-    if name == "vectors":
+    if name in ("planes", "pixels"):
         return layer.flops / peaks["vectors"]
     if name in PRECISIONS:
         return layer.flops * len(PRODUCTS[conv_amx.PARTS[name]]) / peaks["tiles"]

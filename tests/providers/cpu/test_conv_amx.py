@@ -57,7 +57,7 @@ ROUNDING = {"float": 0.0, "float16": 1e-3, "bfloat16": 8e-3}
 
 def compiled(case: Case, weights: Array, precision: str = "highest") -> Compiled:
     found = Compiled(*graph(case), CHIP, precision=precision, constants={"w": weights})
-    assert found.steps[-1].spec.name == "conv_amx"
+    assert "conv_amx" in [step.spec.name for step in found.steps]
     return found
 
 

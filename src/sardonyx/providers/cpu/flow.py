@@ -17,6 +17,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Branch, Group, Moving, Repeat, Storage
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
+from sardonyx.providers.cpu import channels_last
 from sardonyx.providers.cpu.families import steps_of
 from sardonyx.providers.cpu.kernels import control, conv_layout, pack, split
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
@@ -32,7 +33,12 @@ PACKING = (pack.pack_panels, pack.pack_rows, split.split)
 """Kernels that only bring an operand into another layout."""
 
 
-def steps_for(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
+def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
+    """The steps of a part's groups, in order."""
+    return _steps(channels_last.turned(groups, target), target)
+
+
+def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
     """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that."""
     steps: list[Step] = []
     target = replace(target, images=conv_layout.images(groups, target))
@@ -69,7 +75,7 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
 
 def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
     """Steps that perhaps do not run: what they have split into parts is not there for others."""
-    return steps_for(groups, replace(target, splits=dict(target.splits)), hoisted)
+    return _steps(groups, replace(target, splits=dict(target.splits)), hoisted)
 
 
 def _branch(group: Branch, target: Target) -> list[Step]:

@@ -31,7 +31,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Convolution, Expression
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise
+from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise, conv_pixels
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
@@ -102,7 +102,12 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     parts = conv_amx.parts_for(group, target)
-    return on_vectors(group, target) if parts is None else conv_amx.steps(group, parts, target)
+    if parts is not None:
+        return conv_amx.steps(group, parts, target)
+    is_depthwise = group.groups > 1 and group.w.shape[1] == 1
+    if not is_depthwise and conv_pixels.fits(group) and conv_pixels.lies_so(group):
+        return conv_pixels.steps(group, target)
+    return on_vectors(group, target)
 
 
 def on_vectors(group: Convolution, target: Target) -> list[Step]:

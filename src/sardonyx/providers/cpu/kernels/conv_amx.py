@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
@@ -98,7 +99,16 @@ def parts_for(group: Convolution, target: Target) -> int | None:
     deep = channels * window.kernel[-1] if _is_folded(channels, window.kernel[-1]) else channels
     share = deep * filters / (-(-deep // BLOCK) * BLOCK * -(-filters // PANEL) * PANEL)
     uses = filters * float(np.prod(window.kernel)) / float(np.prod(window.strides))
-    return parts if share >= LEAST_SHARE[parts] and uses >= LEAST_USES else None
+    return parts if share >= LEAST_SHARE[parts] and uses >= LEAST_USES and _has_layout(group, parts) else None
+
+
+def _has_layout(group: Convolution, parts: int) -> bool:
+    """Whether the sizes of the image in parts can be written down."""
+    try:
+        found = geometry(group, Frame.of(group, is_joined=False), parts)
+        return dims.known(found.layout.elements) is not None
+    except NotImplemented:
+        return False
 
 
 def thinned(group: Convolution) -> Convolution:
@@ -162,11 +172,11 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     """The image in parts: made by the convolution before, or by a step of its own."""
     given = target.images.get(group.x.storage)
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
-    if given is None or given.layout is None or not reads_parts(group):
-        given, group = None, thinned(replace(group, x=_placed(group.x, target)))
+    if given is None or not reads_parts(group):
+        given, group = None, thinned(group)
     else:
         layouts.append(given.layout)
-    frame = Frame.of(group, is_joined=all(one is None or one.is_bare for one in layouts))
+    frame = Frame.of(group, is_joined=all(one.is_bare for one in layouts))
     found = geometry(group, frame, parts)
     if given is None:
         x = frame.x
@@ -183,16 +193,16 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
 
 def _epilogue(group: Convolution, frame: Frame, target: Target) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
     """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
-    extra = [_matrix(_placed(v, target)) for v in frame.extra]
+    extra = [_matrix(v) for v in frame.extra]
     accesses, outputs, results = [], [], []
     more: dict[str, Ref | Known | float] = {}
     for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
         image = target.images.get(v.storage)
         if image is None or image.is_kept:
-            outputs.append(_matrix(_placed(v, target)))
+            outputs.append(_matrix(v))
             accesses.append(_access(outputs[-1], group))
             results.append(result)
-        if image is not None and image.layout is not None:
+        if image is not None:
             layout, strides = image.layout, image.layout.strides()
             at, batch = layout.at(0, 0, 0), (strides["b"], strides["z"], strides["y"])
             outputs.append(Matrix(image.storage, at, batch, layout.unit, strides["block"]))
@@ -209,16 +219,6 @@ def _access(matrix: Matrix, group: Convolution) -> Access:
     found = Access.of(matrix, group.w.shape[0])
     is_real = matrix.dtype in (f32, f16, bf16)
     return Access(matrix.dtype, PLANES) if found.columns == STRIDED and matrix.row == 1 and is_real else found
-
-
-def _placed(view: View, target: Target) -> View:
-    """A view of what lies pixel by pixel because only convolutions on tiles touch it."""
-    image = target.images.get(view.storage)
-    if image is None or not image.is_turned:
-        return view
-    _, channels, *sizes = view.shape
-    steps = [dims.product((channels, *sizes[i:])) for i in range(len(sizes) + 1)]
-    return replace(view, strides=tuple(of_known(s) for s in (steps[0], 1, *steps[1:])))
 
 
 def _matrix(view: View) -> Matrix:

@@ -1,8 +1,7 @@
 """Which intermediates lie as convolutions on tiles read them, chosen once for all groups.
 
 An image that such a convolution writes and another reads goes from one to the other in parts, padded for the widest of
-its readers (``image_tiles``), and as numbers only if something else reads it too. Where none but convolutions on tiles
-touch these numbers, they lie pixel by pixel.
+its readers (``image_tiles``), and as numbers only if something else reads it too.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ from sardonyx.providers.cpu.values import bf16
 class Image:
     """An intermediate that convolutions on tiles write and read."""
 
-    layout: Padded | None
-    """Of its parts; None where nothing reads them."""
+    layout: Padded
+    """Of its parts."""
     storage: Storage
     is_kept: bool
     """It is there as numbers too."""
-    is_turned: bool
-    """These lie pixel by pixel."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +55,14 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
         group = writers[0].group
         if storage.kind == "temporary" and len(writers) == 1 and id(group) in parts:
             made = _image(writers[0].view, reads[storage], parts, parts[id(group)])
-            if made is not None and (made.layout is None or id(group) not in has_next):
+            if made is not None and id(group) not in has_next:
                 found[storage] = made
-                has_next.update([id(group)] if made.layout else [])
+                has_next.add(id(group))
     return found
 
 
 def _image(out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], parts: int) -> Image | None:
-    if not views.is_whole(out):
+    if not (views.is_whole(out) or views.is_whole(views.permuted(out, (0, *range(2, len(out.shape)), 1)))):
         return None
     layouts, rest = [], []
     for use in uses:
@@ -74,13 +71,10 @@ def _image(out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], parts: 
             layouts.append(conv_amx.geometry(reader, Frame.of(reader, is_joined=False), parts).layout)
         else:
             rest.append(use)
-    if not all(isinstance(d, int) for one in layouts for d in one.behind):
+    if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
         return None
-    is_turned = bool(rest) and all(id(u.group) in on_tiles and views.same_elements(u.view, out) for u in rest)
-    if not layouts:
-        return Image(None, out.storage, True, True) if is_turned else None
     layout = _widest(layouts)
-    return Image(layout, Storage("temporary", bf16, layout.elements), bool(rest), is_turned)
+    return Image(layout, Storage("temporary", bf16, layout.elements), bool(rest))
 
 
 def _is_image(reader: Convolution, view: View, out: View) -> bool:

@@ -154,7 +154,7 @@ def gemm(
         a = matrix_at(memory, "a", batch)
         b = matrix_at(memory, "b", batch).at(panel * nr * depth)
         a_row = number(memory, "a_row")
-        pace = _pace(k, bottom - top, nr)
+        pace = pace_of(k, bottom - top, nr)
         with k.loop(0, k.max(depth, 1), RUN) as start:
             length = k.min(depth - start, RUN)
             run, following = b.at(start * nr), b.at((start + length) * nr)
@@ -175,7 +175,7 @@ def gemm(
                             ahead = following.at((tile - top) * length * pace)
                             source = run if b_dtype is dtype else wide
                             found = _tile(k, given, source, length, dtype, shape, ahead, pace)
-                        _add(k, found, partial, start > 0)
+                        add_run(k, found, partial, start > 0)
         finish = Finish(k, epilogue, memory, n, batch)
         columns = k.min(n - panel * nr, nr)
         with k.loop(top, bottom) as tile:
@@ -184,7 +184,7 @@ def gemm(
             finish.tile(sums.at((tile - top) * (shape.rows * nr)), nr, row, rows, panel * nr, columns)
 
 
-def _pace(k: Kernel, tiles: Val, nr: int) -> Val:
+def pace_of(k: Kernel, tiles: Val, nr: int) -> Val:
     """Elements to fetch ahead for each k, so that the row tiles of a block bring the next run between them."""
     pace = k.const(nr)
     for count in (2, 4, 8):
@@ -231,7 +231,7 @@ def _widen(k: Kernel, run: Buf, to: Buf, elements: Val) -> None:
         to.store(i, run.load(i, lanes))
 
 
-def _add(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val) -> None:
+def add_run(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val) -> None:
     """Add a run to the sums of those before it."""
     lanes = found[0][0].lanes
     places = [(i * lanes, total) for i, total in enumerate(total for row in found for total in row)]

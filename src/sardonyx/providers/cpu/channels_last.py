@@ -1,0 +1,327 @@
+"""Images that lie pixel by pixel, chosen once for all groups.
+
+Vectors of many lanes want channels as neighbours: a map of 7 x 7 pixels fills no vector of 16, its channels do, and a
+window's border costs no more than its middle. So an intermediate image that convolutions touch changes places from
+(batch, channel, pixel) to (batch, pixel, channel), if every group that touches it can follow: which is a matter of its
+views alone. At the edges, where an image is the caller's or something needs it as it was, a copy stands between;
+convolutions on tiles read and write either.
+
+    storage      (N, C, P) in order, P pixels     becomes (N, P, C)
+    view         an axis that moves through channels has stride 1, one that moves through pixels has stride C
+
+Images of few channels (the first of a network) are copied with their padding, and the taps of a row, which are then
+neighbours in memory, count as channels.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Pool, Resample, Storage, View, Window
+from sardonyx.providers.cpu.kernels import conv_amx, conv_pixels
+from sardonyx.providers.cpu.steps import Target
+
+LEAST_LANES = 8
+"""Lanes of a vector from which on this pays."""
+FEW = 4
+"""Channels that are joined with the taps of a row."""
+LEAST_FILTERS = 4
+"""Filters and channels of a group, where there are several, below which lanes stay empty."""
+
+
+def turned(groups: Sequence[Group], target: Target) -> list[Group]:
+    """The groups, with their images pixel by pixel."""
+    wanted = {id(g) for g in groups if isinstance(g, Convolution) and _is_wanted(g, target)}
+    if target.isa.lanes < LEAST_LANES or not wanted:
+        return list(groups)
+    images = _candidates(groups, wanted)
+    groups = [_unfolded(g, images) if isinstance(g, Loop) else g for g in groups]
+    images = _chosen(groups, wanted, images)
+    made: list[Group] = []
+    for group in groups:
+        placed = _placed(group, images)
+        if isinstance(placed, Convolution) and id(group) in wanted and conv_amx.parts_for(placed, target) is None:
+            made += _convolution(placed)
+        else:
+            made.append(placed)
+    return made
+
+
+@dataclass(frozen=True)
+class Image:
+    """A storage of N images of C channels and P pixels."""
+
+    channels: Known
+    pixels: Known
+
+    def place(self, view: View) -> View | None:
+        """A view of the storage as it is, of the same elements once they are turned; None where there is no such."""
+        each = dims.known(dims.mul(self.channels, self.pixels))
+        if each is None:
+            return None
+        at = self._split(view.offset, each)
+        if at is None:
+            return None
+        image, channel, pixel = at
+        strides: list[Known] = []
+        last_channel, last_pixel = channel, pixel
+        for d, s in zip(view.shape, view.strides, strict=True):
+            if s == 0 or d == 1:
+                strides.append(0)
+            elif dims.exact_div(s, each) is not None:
+                strides.append(s)
+            elif (step := _whole(s, self.pixels)) is not None:
+                strides.append(step)
+                last_channel = dims.known(dims.add(last_channel, dims.mul(step, dims.sub(d, 1)))) or -1
+            else:
+                last = dims.known(dims.add(last_pixel, dims.mul(s, dims.sub(d, 1))))
+                stride = dims.known(dims.mul(s, self.channels))
+                if last is None or stride is None:
+                    return None
+                strides.append(stride)
+                last_pixel = last
+        if not (_is_below(last_channel, self.channels) and _is_below(last_pixel, self.pixels)):
+            return None
+        offset = dims.known(dims.total((dims.mul(image, each), dims.mul(pixel, self.channels), channel)))
+        return None if offset is None else View(view.storage, view.shape, tuple(strides), offset)
+
+    def _split(self, offset: Known, each: Known) -> tuple[Known, Known, Known] | None:
+        """Image, channel and pixel of an element."""
+        if offset == 0:
+            return 0, 0, 0
+        if isinstance(offset, int) and isinstance(each, int) and isinstance(self.pixels, int):
+            return offset // each, offset % each // self.pixels, offset % self.pixels
+        channel = _whole(offset, self.pixels)
+        return None if channel is None else (0, channel, 0)
+
+
+def _whole(a: Known, b: Known) -> int | None:
+    """How many times b a number is, where that is a number."""
+    found = dims.exact_div(a, b)
+    return found if isinstance(found, int) else None
+
+
+def _is_below(a: Known, b: Known) -> bool:
+    if isinstance(a, int) and a < 0:
+        return False
+    left = dims.known(dims.sub(dims.sub(b, 1), a))
+    return isinstance(left, int) and left >= 0
+
+
+def _is_wanted(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is carried out pixel by pixel."""
+    filters, channels = group.w.shape[0], group.w.shape[1]
+    if group.x.shape[1] == 0:
+        return False
+    if conv_amx.parts_for(group, target) is not None:
+        return True
+    if not conv_pixels.fits(group):
+        return False
+    if group.groups == 1:
+        return True
+    each = int(filters) // group.groups  # type: ignore[arg-type]
+    return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)  # type: ignore[arg-type]
+
+
+# -- which storages are turned
+
+
+def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Image]:
+    """The images that windows slide over or write, and what loops make of them or make them of."""
+    found: dict[Storage, Image] = {}
+    for group in groups:
+        if isinstance(group, Pool) or id(group) in wanted:
+            assert isinstance(group, (Convolution, Pool))
+            for view in (group.x, *group.outputs):
+                if view.storage not in found and (image := _image_of(view)) is not None:
+                    found[view.storage] = image
+    loops, count = [g for g in groups if isinstance(g, Loop)], -1
+    while count != len(found):
+        count = len(found)
+        for loop in loops:
+            seen = [v for v in (*loop.inputs, *loop.outputs) if v.storage in found]
+            for view in (*loop.inputs, *loop.outputs):
+                like = next((v for v in seen if _is_alike(v, view)), None)
+                if like is not None and view.storage not in found:
+                    found[view.storage] = found[like.storage]
+    return found
+
+
+def _is_alike(a: View, b: View) -> bool:
+    """Whether two views show all of their storages in the same order."""
+    return a.strides == b.strides and a.offset == b.offset == 0 and a.storage.elements == b.storage.elements
+
+
+def _chosen(groups: Sequence[Group], wanted: set[int], images: dict[Storage, Image]) -> dict[Storage, Image]:
+    """Those that every group can follow."""
+    barred = {s for s in images if s.kind != "temporary"}
+    for group in groups:
+        follows = isinstance(group, (Loop, Pool, Resample)) or id(group) in wanted
+        for view in (*group.reads, *group.writes):
+            image = images.get(view.storage)
+            if image is not None and not (follows and image.place(view) is not None):
+                barred.add(view.storage)
+    return {storage: image for storage, image in images.items() if storage not in barred}
+
+
+def _unfolded(loop: Loop, images: dict[Storage, Image]) -> Loop:
+    """With axes of their own for batch, channels and pixels of the images that it touches."""
+    axis = 0
+    while axis < len(loop.extents):
+        sizes = next(filter(None, (_sizes(v, axis, images) for v in (*loop.inputs, *loop.outputs))), None)
+        if sizes is None:
+            axis += 1
+            continue
+        is_reduced = axis >= len(loop.extents) - loop.reduced
+        loop = replace(
+            loop, extents=(*loop.extents[:axis], *sizes, *loop.extents[axis + 1 :]), reduced=loop.reduced + is_reduced,
+            inputs=tuple(views.split(v, axis, sizes) for v in loop.inputs),
+            outputs=tuple(views.split(v, axis, sizes) if axis < len(v.shape) else v for v in loop.outputs),
+        )  # fmt: skip
+    return loop
+
+
+def _sizes(view: View, axis: int, images: dict[Storage, Image]) -> tuple[Known, Known] | None:
+    """Two axes in place of one that runs from channel to channel, or from image to image; None where it does not."""
+    image = images.get(view.storage)
+    if image is None or axis >= len(view.shape):
+        return None
+    extent, stride = view.shape[axis], view.strides[axis]
+    for step, size in ((1, image.pixels), (image.pixels, image.channels)):
+        if stride == step and extent != size:
+            count = dims.exact_div(extent, size)
+            return None if count is None or count == 1 else (count, size)
+    return None
+
+
+def _image_of(view: View) -> Image | None:
+    """The image that a view of (batch, channels, *spatial) is of, or some channels of; None if that has one order."""
+    pixels = dims.known(dims.product(view.shape[2:]))
+    if pixels is None or pixels == 1:
+        return None
+    channels = dims.exact_div(view.storage.elements, dims.mul(pixels, view.shape[0]) or 0) if view.shape[0] != 0 else None
+    if channels is None or channels == 1:
+        return None
+    dense = views.dense_strides(view.shape[2:])
+    is_even = all(d == 1 or s == t for d, s, t in zip(view.shape[2:], view.strides[2:], dense, strict=True))
+    is_one = view.shape[0] == 1 or view.strides[0] == dims.mul(channels, pixels)
+    return Image(channels, pixels) if is_even and is_one and (view.strides[1] == pixels or view.shape[1] == 1) else None
+
+
+def _placed(group: Group, images: dict[Storage, Image]) -> Group:
+    """The group, with its views of turned storages."""
+    changed: dict[str, Any] = {}
+    for field in fields(group):
+        value = getattr(group, field.name)
+        if isinstance(value, View):
+            changed[field.name] = _view(value, images)
+        elif isinstance(value, tuple) and value and all(isinstance(v, View) for v in value):
+            changed[field.name] = tuple(_view(v, images) for v in value)
+    return replace(group, **changed) if images else group
+
+
+def _view(view: View, images: dict[Storage, Image]) -> View:
+    image = images.get(view.storage)
+    placed = image.place(view) if image is not None else view
+    assert placed is not None
+    return placed
+
+
+# -- convolutions at the edges
+
+
+def _convolution(group: Convolution) -> Iterator[Group]:
+    """With copies of what does not lie pixel by pixel."""
+    before, after = list[Group](), list[Group]()
+    if _is_few(group):
+        before, group = _joined(group)
+    elif group.x.shape[1] != 1 and group.x.strides[1] != 1:
+        copy = _fresh(group.x)
+        before, group = [_copied(group, group.x, copy)], replace(group, x=copy)
+    outputs = []
+    for view in group.outputs:
+        if view.strides[1] == 1 or view.shape[1] == 1:
+            outputs.append(view)
+        else:
+            outputs.append(_fresh(view))
+            after.append(_copied(group, outputs[-1], view))
+    return iter((*before, replace(group, outputs=tuple(outputs)), *after))
+
+
+def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
+    """Of the same shape, or another size of the image, in memory of its own, pixel by pixel."""
+    batch, channels, *sizes = view.shape
+    shape = (batch, *(sizes if spatial is None else spatial), channels)
+    elements = dims.known(dims.product(shape))
+    assert elements is not None
+    made = views.dense(Storage("temporary", view.dtype, elements, view.storage.value), shape)
+    return views.permuted(made, (0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+
+def _copied(group: Group, source: View, target: View) -> Loop:
+    expression = Expression((source.dtype,), (), (0,))
+    return Loop(group.nodes, source.shape, 0, (source,), expression, (target,))
+
+
+def _is_few(group: Convolution) -> bool:
+    window, channels = group.window, group.w.shape[1]
+    return (
+        group.groups == 1
+        and isinstance(channels, int)
+        and channels <= FEW
+        and window.kernel[-1] > 1
+        and window.dilations[-1] == 1
+        and all(isinstance(p, int) and p >= 0 for p in window.pads)
+    )
+
+
+def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
+    """The taps of a row as channels, of an image with its padding."""
+    window, x, w = group.window, group.x, group.w
+    sizes, result = x.shape[2:], group.box[2:]
+    padded: list[Known] = []
+    for i, (n, out) in enumerate(zip(sizes, result, strict=True)):
+        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
+        seen = dims.add(dims.mul(dims.sub(out, 1), window.strides[i]), reach)
+        whole = dims.known(dims.maximum(seen, dims.add(n, window.pads[i])))
+        assert whole is not None
+        padded.append(whole)
+    image = _fresh(x, padded)
+    within = image
+    for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
+        within = views.window(within, 2 + i, pad, n)
+    before: list[Group] = [_copied(group, x, within)]
+    if any(a != b for a, b in zip(padded, sizes, strict=True)):
+        flat = View(image.storage, (image.storage.elements,), (1,), 0)
+        before.insert(0, Fill(group.nodes, flat, start=0, step=0))
+    taps, stride, channels = window.kernel[-1], window.strides[-1], int(w.shape[1])  # type: ignore[arg-type]
+    step = dims.known(dims.mul(image.strides[-1], stride))
+    assert step is not None
+    joined = replace(
+        image,
+        shape=(image.shape[0], taps * channels, *image.shape[2:-1], result[-1]),
+        strides=(image.strides[0], 1, *image.strides[2:-1], step),
+    )
+    kernel = (*window.kernel[:-1], 1)
+    made = Window(kernel, (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (0,) * len(kernel))
+    return before, replace(group, x=joined, w=_weights(w), window=made)
+
+
+def _weights(w: View) -> View:
+    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1)."""
+    tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)  # type: ignore[arg-type]
+    assert tensor is not None and isinstance(w.offset, int)
+    content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
+    turned = np.moveaxis(content, -1, 1)
+    turned = np.ascontiguousarray(turned.reshape(shape[0], -1, *shape[2:-1], 1))
+    storage = Storage("constant", w.dtype, turned.size, w.storage.value, Tensor.of(turned))
+    return views.dense(storage, turned.shape)

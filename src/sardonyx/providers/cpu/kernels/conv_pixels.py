@@ -1,0 +1,315 @@
+"""Convolutions by vector multiply-adds of images that lie pixel by pixel, filters along the lanes.
+
+An implicit matrix product: its rows are the pixels of the result, its columns the filters, and k runs over taps and,
+within a tap, over channels, which are neighbours in memory. Weights lie in panels of NR filters:
+
+    [group][filters / NR][tap][channel][NR]
+
+The innermost loop is that of ``gemm``: MR single elements, here of as many pixels as one tap sees them, by NV vectors
+of weights. Where a tap lies beside the image, zeros take the place of its pixel; which taps do is one bit each of a
+word for every pixel of a block. Nothing is copied, and maps of any width fill all lanes.
+
+**Order of sums.** Tap by tap, channel by channel, in runs of about ``RUN`` terms, whole taps or parts of one, each run
+from zero and the runs added in order: the same for every tile height, thread count and blocking.
+
+**Cache blocking** is that of ``gemm``: a run of a panel stays in L1 for the pixels of a block, blocks come in bands
+whose part of the image, and of all that is read and written beside it, fills half of L2: pages and lines of results
+are then touched by one panel after the other while they are near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Apply, Convolution, View
+from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.frame import AXES, Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.gemm import RUN, Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
+from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, number, of_known
+from sardonyx.providers.cpu.kernels.pack import ANY, COLUMNS, ROWS, aligned, pack_panels
+from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Val, Var, f32, f64, i64
+
+MOST_TAPS = 64
+"""One bit of a word each."""
+TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
+
+
+def fits(group: Convolution) -> bool:
+    """Whether a convolution, its views aside, is one that is carried out here."""
+    w = group.w
+    is_constant = w.storage.tensor is not None and all(isinstance(d, int) for d in (*w.shape, w.offset))
+    return (
+        is_constant
+        and group.x.dtype is w.dtype
+        and w.dtype in (f32, f64)
+        and views.is_dense(w)
+        and int(np.prod([int(d) for d in w.shape[2:]])) <= MOST_TAPS
+        and all(isinstance(step, Apply) for step in group.epilogue.steps)
+    )
+
+
+def lies_so(group: Convolution) -> bool:
+    """Whether image and results lie pixel by pixel, and what is read beside them can be read so."""
+    x = group.x
+    if x.strides[1] != 1 and x.shape[1] != 1:
+        return False
+    return all(v.strides[1] == 1 for v in group.outputs) and all(
+        _pixel_stride(v) is not None for v in (*group.extra, *group.outputs)
+    )
+
+
+def _pixel_stride(view: View) -> Known | None:
+    """The distance of neighbouring pixels, where that is the same for all."""
+    stride: Known = 0
+    length: Known = 1
+    for d, s in zip(reversed(view.shape[2:]), reversed(view.strides[2:]), strict=True):
+        if d == 1:
+            continue
+        if length == 1:
+            stride = s
+        elif s != dims.mul(stride, length):
+            return None
+        length = of_known(dims.mul(length, d))
+    return stride
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    """The convolution of an image that ``lies_so``."""
+    isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
+    channels, filters = int(group.w.shape[1]), int(group.w.shape[0]) // group.groups
+    taps = frame.taps
+    shape = Shape.of(isa, dtype, filters)
+    extra, outputs = ([_matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
+    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 2)
+    weights = _packed(group, shape.columns(isa, dtype), isa)
+    numbers: dict[str, Known] = {}
+    for what, values in (("kernel", taps.kernel), ("dilation", taps.dilations), ("stride", taps.strides)):
+        numbers |= {f"{what}_{a}": v for a, v in zip(AXES, values, strict=True)}
+    args = {
+        **frame.args(), **numbers, "w": Ref(weights), "groups": group.groups, "channels": channels, "filters": filters,
+        "run_taps": max(RUN // max(channels, 1), 1), "band_nbytes": isa.l2_nbytes // 2, **more,
+    }  # fmt: skip
+    is_padded = not _is_inside(frame)
+    spec = convolve_pixels(dtype=dtype, shape=shape, is_padded=is_padded, epilogue=epilogue)
+    flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
+    scratch = _scratch(shape, isa, dtype)
+    variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, channels last"
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def _is_inside(frame: Frame) -> bool:
+    """Whether no window reaches over the image, as far as can be told."""
+    window = frame.window
+    for i in range(3):
+        reach = (window.kernel[i] - 1) * window.dilations[i]
+        last = dims.add(dims.mul(dims.sub(frame.size[i], 1), window.strides[i]), reach)
+        behind = dims.known(dims.sub(dims.sub(frame.x.shape[2 + i], 1), last))
+        if window.pads[i] != 0 or not (isinstance(behind, int) and behind >= 0):
+            return False
+    return True
+
+
+def _matrix(view: View, filters: int) -> Matrix:
+    stride = _pixel_stride(view)
+    assert stride is not None
+    batch = (view.strides[0], of_known(dims.mul(view.strides[1], filters)))
+    return Matrix(view.storage, view.offset, batch, stride, view.strides[1])
+
+
+def _packed(group: Convolution, nr: int, isa: Isa) -> Packed:
+    """The weights in panels."""
+    w, tensor = group.w, group.w.storage.tensor
+    assert tensor is not None
+    count, (all_filters, channels, *kernel) = group.groups, (int(d) for d in w.shape)
+    filters, taps = all_filters // count, int(np.prod(kernel))
+    panels = -(-filters // nr)
+    elements = count * panels * taps * channels * nr
+
+    def make() -> Any:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :]
+        out = aligned(elements, w.dtype)
+        unit = ANY if taps > 1 else ROWS if channels > 1 else COLUMNS if channels * taps == 1 else ANY
+        spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
+        batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **batch_args((count, taps))}
+        numbers = {"x_row": taps, "x_col": channels * taps, "rows": channels, "columns": filters, **batch}
+        Launch(spec, {**numbers, "x": content, "y": out}, isa=isa)()
+        give_back(content)
+        if taps > 1 and panels > 1:  # (group, tap, panel) to (group, panel, tap)
+            turned = out.reshape(count, taps, panels, -1).transpose(0, 2, 1, 3).copy()
+            out[:] = turned.reshape(-1)
+        return out
+
+    key = ("pixels", identity(tensor), w.offset, tuple(w.shape), count, nr)
+    return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
+
+
+def _scratch(shape: Shape, isa: Isa, dtype: DType) -> int:
+    return _head_nbytes(shape, dtype) + scratch_nbytes(shape, isa, dtype, dtype)
+
+
+def _head_nbytes(shape: Shape, dtype: DType) -> int:
+    """Distances of taps, places and bits of the pixels of a block, and zeros."""
+    return (MOST_TAPS + 2 * shape.block * shape.rows) * 8 + RUN * dtype.bits // 8
+
+
+def _params(dtype: DType, shape: Shape, is_padded: bool, epilogue: Epilogue) -> Params:
+    numbers = ("groups", "channels", "filters", "run_taps", "band_nbytes", *TAPS)
+    return {**frame_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
+
+
+@kernel(_params)
+def convolve_pixels(
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run_taps: Val, band_nbytes: Val,
+    *, dtype: DType, shape: Shape, is_padded: bool, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    nr = shape.vectors * lanes_of(k.lanes, dtype)
+    out = sizes(memory, "out")
+    m, taps = out[0] * out[1] * out[2], number(memory, "kernel_z") * number(memory, "kernel_y")
+    taps = k.opaque(taps * number(memory, "kernel_x"))
+    panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
+    distances, places = k.scratch(i64), k.scratch(i64, MOST_TAPS * 8)
+    zeros = k.scratch(dtype, (MOST_TAPS + 2 * most) * 8)
+    sums = k.scratch(dtype, _head_nbytes(shape, dtype))
+    block = _Block(k, memory, distances, places, most)
+    block.measure()
+    if is_padded:
+        with k.loop(0, RUN, lanes_of(k.lanes, dtype)) as i:
+            zeros.store(i, k.zeros(dtype, lanes_of(k.lanes, dtype)))
+    row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
+    bands = Bands(k, m, panels, batch * groups, shape.rows, shape.block, row_nbytes, band_nbytes)
+    known = k.var(-1)
+    with bands.share() as (index, panel, top, bottom):
+        image, group = index // groups, index % groups
+        first = top * shape.rows
+        with k.when(known.ne(image * m + first)):
+            block.locate(image, first, k.min(m - first, (bottom - top) * shape.rows), is_padded)
+            known.set(image * m + first)
+        source = x.at(group * channels)
+        weights = w.at((group * panels + panel) * taps * channels * nr)
+        pace = pace_of(k, bottom - top, nr)
+        with k.loop(0, taps, run_taps) as tap, k.loop(0, k.max(channels, 1), RUN) as c:
+            length = k.min(channels - c, RUN)
+            many = k.min(taps - tap, run_taps)
+            run = weights.at((tap * channels + c) * nr)
+            following = run.at(many * length * nr)
+            is_later = (tap + c) > 0
+            with k.loop(top, bottom) as tile:
+                row = (tile - top) * shape.rows
+                rows = k.min(m - first - row, shape.rows)
+                partial = sums.at(row * nr)
+                for low, high in zip((0, *shape.heights), shape.heights, strict=False):
+                    with k.when((rows > low) & (rows <= high)):
+                        pixels = _Pixels(k, source.at(c), zeros, block, [row + k.min(rows - 1, r) for r in range(high)])
+                        ahead = following.at((tile - top) * many * length * pace) if high == shape.rows else None
+                        found = _tile(k, pixels, run, tap, many, length, is_padded, dtype, shape, ahead, pace)
+                        add_run(k, found, partial, is_later)
+        finish = Finish(k, epilogue, memory, filters, [image, group])
+        columns = k.min(filters - panel * nr, nr)
+        with k.loop(top, bottom) as tile:
+            row = (tile - top) * shape.rows
+            rows = k.min(m - first - row, shape.rows)
+            finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns)
+
+
+class _Block:
+    """Where the pixels of a block are, and which taps of each are in the image."""
+
+    def __init__(self, k: Kernel, memory: Any, distances: Buf, places: Buf, most: int) -> None:
+        self.k, self.memory, self.distances, self.places, self.bits = k, memory, distances, places, places.at(most)
+
+    def _n(self, name: str) -> Val:
+        return number(self.memory, name)
+
+    def measure(self) -> None:
+        """How far each tap is from the first."""
+        k, at = self.k, self.k.var(0)
+        with k.loop(0, self._n("kernel_z")) as z, k.loop(0, self._n("kernel_y")) as y:
+            row = z * self._n("dilation_z") * self._n("x_z") + y * self._n("dilation_y") * self._n("x_y")
+            with k.loop(0, self._n("kernel_x")) as x:
+                self.distances.store(at.get(), row + x * self._n("dilation_x") * self._n("x_x"))
+                at += 1
+
+    def locate(self, image: Val, first: Val, count: Val, is_padded: bool) -> None:
+        """``count`` pixels of an image's result from ``first`` on."""
+        k, out = self.k, sizes(self.memory, "out")
+        with k.loop(0, count) as i:
+            pixel = first + i
+            index = [pixel // (out[1] * out[2]), pixel // out[2] % out[1], pixel % out[2]]
+            starts = [n * self._n(f"stride_{a}") - self._n(f"pad_{a}") for n, a in zip(index, AXES, strict=True)]
+            place = image * self._n("x_b")
+            for start, a in zip(starts, AXES, strict=True):
+                place = place + start * self._n(f"x_{a}")
+            self.places.store(i, place)
+            if is_padded:
+                self.bits.store(i, self._inside(starts))
+
+    def _inside(self, starts: Sequence[Val]) -> Val:
+        """A bit for each tap: whether the image has what it sees."""
+        k, found, at = self.k, self.k.var(0), self.k.var(0)
+        z, y, x = starts
+
+        def is_in(start: Val, tap: Val, axis: str) -> Val:
+            place = start + tap * self._n(f"dilation_{axis}")
+            return (place >= 0) & (place < self._n(f"in_{axis}"))
+
+        with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
+            has_row = is_in(z, tz, "z") & is_in(y, ty, "y")
+            with k.loop(0, self._n("kernel_x")) as tx:
+                found.set(found.get() | (k.cast(has_row & is_in(x, tx, "x"), i64) << at.get()))
+                at += 1
+        return found.get()
+
+
+class _Pixels:
+    """The rows of a tile."""
+
+    def __init__(self, k: Kernel, source: Buf, zeros: Buf, block: _Block, rows: list[Val]) -> None:
+        self.k, self.source, self.zeros, self.block, self.rows = k, source, zeros, block, rows
+
+    def at(self, tap: Val, is_padded: bool) -> list[Buf]:
+        """Where the channels are that a tap sees."""
+        k, distance = self.k, self.block.distances.load(tap)
+        found = []
+        for row in self.rows:
+            place = self.block.places.load(row) + distance
+            if is_padded:
+                is_in = ((self.block.bits.load(row) >> tap) & 1).ne(0)
+                found.append(k.choose(is_in, self.source.at(place), self.zeros))
+            else:
+                found.append(self.source.at(place))
+        return found
+
+
+def _tile(
+    k: Kernel, pixels: _Pixels, run: Buf, first: Val, taps: Val, length: Val, is_padded: bool, dtype: DType,
+    shape: Shape, ahead: Buf | None, pace: Val,
+) -> list[list[Var]]:  # fmt: skip
+    """The sums of one run; what is at ``ahead`` is fetched into L2 meanwhile."""
+    lanes = lanes_of(k.lanes, dtype)
+    nr = shape.vectors * lanes
+    sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in pixels.rows]
+    with k.loop(0, taps) as t:
+        given, b = pixels.at(first + t, is_padded), run.at(t * length * nr)
+        fetched = None if ahead is None else ahead.at(t * length * pace)
+        with k.loop(0, length) as p:
+            if fetched is not None:
+                fetched.prefetch(p * pace, locality=2)
+            columns = [b.load(p * nr + j * lanes, lanes) for j in range(shape.vectors)]
+            for row, source in zip(sums, given, strict=True):
+                v = k.splat(source.load(p), lanes)
+                for total, y in zip(row, columns, strict=True):
+                    total.set(k.fma(v, y, total) if k.isa.name != "generic" else total + v * y)
+    return sums

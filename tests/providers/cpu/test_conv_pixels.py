@@ -1,0 +1,65 @@
+"""Convolutions of images that lie pixel by pixel: the cases of ``test_conv``, that layout being chosen for every chip."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sardonyx.providers.cpu import channels_last
+from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.running import Array
+from tests.providers.cpu.test_conv import CASES, Case, assert_close, expected, feeds_of, graph
+
+MORE = {
+    "many filters": Case((2, 24, 9, 10), (70, 24, 3, 3), "pads = [1, 1, 1, 1]", "y = Relu(a)"),
+    "many pixels": Case((1, 12, 31, 33), (40, 12, 1, 1), "", "s = Sigmoid(a) y = Mul(a, s)"),
+    "several runs of a tap": Case((1, 300, 4, 5), (34, 300, 3, 3), "pads = [1, 1, 1, 1]"),
+    "then pooled": Case((1, 16, 9, 11), (24, 16, 3, 3), "pads = [1, 1, 1, 1]", "y = MaxPool<kernel_shape = [2, 2]>(a)"),
+    "then a mean": Case((2, 16, 9, 11), (24, 16, 1, 1), "", "r = Relu(a) y = GlobalAveragePool(r)"),
+    "read twice": Case((2, 6, 5, 7), (8, 6, 1, 1), "", "m = GlobalAveragePool(a) s = Sigmoid(m) y = Mul(a, s)"),
+    "joined": Case((2, 6, 5, 7), (8, 6, 1, 1), "", "t = Tanh(a) c = Concat<axis = 1>(a, t) y = Relu(c)"),
+    "reshaped": Case((2, 6, 4, 4), (8, 6, 1, 1), "", "s = Constant<value_ints = [2, 128]>() y = Reshape(a, s)"),
+}  # fmt: skip
+ALL = {**CASES, **MORE}
+
+
+@pytest.fixture(autouse=True)
+def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels_last, "LEAST_LANES", 1)
+
+
+def compiled(case: Case, feeds: dict[str, Array], cpu: str | None = None) -> Compiled:
+    return Compiled(*graph(case), cpu, constants={"w": feeds["w"]})
+
+
+def given(feeds: dict[str, Array]) -> list[Array]:
+    return [v for name, v in feeds.items() if name != "w"]
+
+
+def wanted(case: Case, feeds: dict[str, Array], shape: tuple[int, ...]) -> Array:
+    if 0 in case.x or 0 in case.w:
+        return np.broadcast_to(feeds["b"].reshape(-1, *[1] * (len(case.x) - 2)), shape).astype(np.float64)
+    return expected(case, feeds)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_against_onnx(name: str) -> None:
+    case = ALL[name]
+    feeds = feeds_of(case)
+    made = compiled(case, feeds)
+    (got,) = made.run(given(feeds))
+    assert_close(got, wanted(case, feeds, got.shape), case)
+    for threads in (2, 3):
+        (again,) = made.run(given(feeds), threads=threads)
+        np.testing.assert_array_equal(again, got)
+
+
+SLICE = ("3x3", "3x3, several runs", "3x3, stride and dilation", "7x7, stride 2", "groups", "3 axes, stride", *MORE)
+
+
+@pytest.mark.parametrize("name", SLICE)
+def test_every_address_is_inside(name: str) -> None:
+    case = ALL[name]
+    feeds = feeds_of(case)
+    (got,) = compiled(case, feeds, "skylake-avx512").run(given(feeds), checked=True)
+    assert_close(got, wanted(case, feeds, got.shape), case)
