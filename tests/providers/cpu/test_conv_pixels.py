@@ -19,7 +19,7 @@ from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.constants import content
 from sardonyx.providers.cpu.kernels import conv
 from sardonyx.providers.cpu.steps import Target
-from tests.providers.cpu.running import Array, Memory
+from tests.providers.cpu.running import Array, Memory, by_pixel
 
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14, np.float16: 2e-3, ml_dtypes.bfloat16: 2e-2}
 
@@ -76,14 +76,6 @@ CASES = {
     "no batch": Case((0, 20, 4, 5), (3, 3)),
     "no rows": Case((1, 20, 0, 5), (3, 3), pads=(2, 1)),
 }
-
-
-def by_pixel(array: Array, room: int = 0) -> Array:
-    """The same numbers with channels as neighbours, in memory that holds others beside them."""
-    last = np.moveaxis(array, 1, -1)
-    held = np.full((*last.shape[:-1], last.shape[-1] + room), 7, array.dtype)
-    held[..., : last.shape[-1]] = last
-    return np.moveaxis(held[..., : last.shape[-1]], -1, 1)
 
 
 def bias_residual_relu6(e: Emitter, x: Expr, bias: Expr, residual: Expr, scale: Expr) -> Expr:

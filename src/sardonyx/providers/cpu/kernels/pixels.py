@@ -38,8 +38,8 @@ WRITTEN = 8
 """Taps of a row up to which their code is written out."""
 GRID, BAND, DEPTH = 32, 4, 64
 """Parts of work that are wanted; rows of outputs and channels that a part has at least."""
-RUN = 28
-"""Columns of outputs that are worth more than deep chunks."""
+RUN = 14
+"""Columns of the image that are worth more than deep chunks."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +118,16 @@ def pixels_params(x_dtype: DType, epilogue: Epilogue) -> Params:
 class Window(ABC):
     """A window that slides over an image: what it does with what it sees is told by its methods."""
 
-    neutral: float = 0
-    """What sums begin with."""
-
     def __init__(self, k: Kernel, form: Form, epilogue: Epilogue, memory: dict[str, Any]) -> None:
         self.k, self.form, self.epilogue, self.memory, self.taps = k, form, epilogue, memory, form.taps
         self.lanes = lanes_of(k.lanes, form.dtype)
         self.size, self.out, self.pad = (sizes(memory, what) for what in ("in", "out", "pad"))
         self.stride = [number(memory, f"x_{a}") for a in AXES]
+
+    @property
+    def neutral(self) -> float:
+        """What sums begin with."""
+        return 0
 
     def weight(self, channel: Val, tap: Val) -> Val | None:
         """What a tap weighs for a vector of channels."""
@@ -150,8 +152,9 @@ class Window(ABC):
         planes, out_y, out_x = self.out
         high, step = taps.kernel[0] * taps.kernel[1], taps.strides[2]
         reach = (taps.kernel[2] - 1) * taps.dilations[2]
-        most = room // (k.min(out_x, RUN) * (high * step) + high * reach)
-        wanted = ceil_div(k.const(GRID), k.max(batch * planes * ceil_div(out_y, BAND), 1))
+        most = room // ((k.min(out_x * step, RUN) + reach) * high)
+        others = batch * planes * ceil_div(out_y, BAND) * ceil_div(out_x * step, RUN)
+        wanted = ceil_div(k.const(GRID), k.max(others, 1))
         fair = k.max(ceil_div(channels, wanted), DEPTH)
         depth = self._even(channels, k.min(most, fair), self.lanes)
         wide = self._even(out_x, (room // (depth * high) - reach) // step, form.pixels)
@@ -169,6 +172,15 @@ class Window(ABC):
             top, bottom = band * out_y // bands, (band + 1) * out_y // bands
             with k.loop(top, bottom) as at_y, k.loop(left, end, form.pixels) as at_x:
                 tile.make(image, (plane, at_y, at_x), end - at_x)
+
+    def range(self, axis: int, start: Val, low: Operand, high: Operand) -> tuple[Val, Val]:
+        """The taps that see elements from ``low`` up to ``high``, the first of all seeing the one at ``start``."""
+        k, kernel, dilation = self.k, self.taps.kernel[axis], self.taps.dilations[axis]
+
+        def below(limit: Operand) -> Val:
+            return k.min((k.max(limit - start, 0) + (dilation - 1)) // dilation, kernel)
+
+        return below(low), below(high)
 
     def _even(self, total: Val, most: Val, unit: int) -> Val:
         """The length of equal parts of a total, of about ``most``; a multiple of a unit."""
@@ -209,18 +221,8 @@ class _Seen:
     def __init__(self, window: Window, image: Buf, place: tuple[Val, Val, Val]) -> None:
         self.window, self.k, self.form, self.taps, self.image = window, window.k, window.form, window.taps, image
         self.starts = [p * s - pad for p, s, pad in zip(place, self.taps.strides, window.pad, strict=True)]
-        self.ranges = [self._range(i) for i in range(2)]
+        self.ranges = [window.range(i, self.starts[i], 0, window.size[i]) for i in range(2)]
         self.is_there = {c: self._is_there(self.starts[2] + c) for c in self.form.columns}
-
-    def _range(self, axis: int) -> tuple[Val, Val]:
-        """The taps along an axis that see the image."""
-        k, start = self.k, self.starts[axis]
-        kernel, dilation = self.taps.kernel[axis], self.taps.dilations[axis]
-
-        def below(limit: Operand) -> Val:
-            return k.min((k.max(limit - start, 0) + (dilation - 1)) // dilation, kernel)
-
-        return below(0), below(self.window.size[axis])
 
     def _is_there(self, column: Val) -> Val:
         return self.k.cast(column, u64) < self.k.cast(self.window.size[2], u64)
