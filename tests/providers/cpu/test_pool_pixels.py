@@ -68,7 +68,7 @@ def run(case: Case, kind: str, x: Array, cpu: str | None = None, **options: Any)
     image = replace(image, strides=(image.strides[0], 1, *image.strides[2:]))
     ends = tuple(attributes["pads"][axes:]) if kind.endswith("pads") else None
     epilogue = Expression((register_dtype(dtypes.of_numpy(x.dtype)),), (), (0,))
-    group = Pool((), epilogue, (), (y,), kind.split()[0], image, window, ends)
+    group = Pool((), epilogue, (), (y,), kind.split(maxsplit=1)[0], image, window, ends)
     steps = pool.steps(group, Target(isa.named(cpu)))
     assert [step.spec.name for step in steps] == ["slide_pixels"]
     memory.run(steps, isa=isa.named(cpu), **options)
