@@ -26,6 +26,14 @@ def view_of(array: Array) -> View:
     return View(storage, array.shape, steps)
 
 
+def by_pixel(array: Array, room: int = 0) -> Array:
+    """The same numbers with channels as neighbours, in memory that holds others beside them."""
+    last = np.moveaxis(array, 1, -1)
+    held = np.full((*last.shape[:-1], last.shape[-1] + room), 7, array.dtype)
+    held[..., : last.shape[-1]] = last
+    return np.moveaxis(held[..., : last.shape[-1]], -1, 1)
+
+
 class Memory:
     """The arrays behind storages, and the numbers behind names of sizes."""
 

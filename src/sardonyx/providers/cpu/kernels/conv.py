@@ -31,7 +31,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Convolution, Expression
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise, conv_pixels
+from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise, conv_depthwise_pixels, conv_pixels
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
@@ -115,7 +115,7 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     if channels == 1 and group.groups > 1:
-        return conv_depthwise.steps(group, isa, filters)
+        return conv_depthwise_pixels.steps(group, isa, filters) or conv_depthwise.steps(group, isa, filters)
     shape = Shape.of(isa, filters)
     in_place = frame.is_row and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
     is_short = isinstance(channels, int) and channels * frame.taps.count <= SHALLOW and _is_short(group.epilogue)

@@ -21,17 +21,17 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Pool
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.kernels import pool_pixels
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.pool_pixels import MAX, MEAN
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Tile, Val, i64, register_dtype
 
-MAX, MEAN = "max", "mean"
-"""Kinds; the third, ``sum``, is a mean that is not divided."""
 ROW = 4096
 """Elements of a row that are combined at a time: 16 KiB of f32."""
 TOGETHER, WRITTEN = 8, 16
@@ -69,15 +69,19 @@ class Form:
 def steps(group: Pool, target: Target) -> list[Step]:
     if not all(isinstance(step, Apply) for step in group.epilogue.steps):
         raise NotImplemented("a reduction follows a pooling", where=", ".join(node.op_type for node in group.nodes))
-    frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
-    form = Form(group.kind, dtype, frame.taps, frame.is_unit)
-    epilogue, more = frame.epilogue(group)
-    args: dict[str, Ref | Known | float] = {**frame.args(), "channels": group.box[1], **more}
+    counted: dict[str, Ref | Known | float] = {}
     if group.kind == MEAN:
         lead = (0,) * (3 - len(group.window.pads))
         before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
-        args |= {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
-        args |= {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
+        counted |= {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
+        counted |= {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
+    by_pixel = pool_pixels.steps(group, counted, target.isa)
+    if by_pixel is not None:
+        return by_pixel
+    frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
+    form = Form(group.kind, dtype, frame.taps, frame.is_unit)
+    epilogue, more = frame.epilogue(group)
+    args = {**frame.args(), "channels": group.box[1], **counted, **more}
     flops = of_known(dims.product((sum(frame.taps.kernel), *group.box)))
     scratch = form.scratch_nbytes(lanes_of(target.isa.lanes, dtype))
     spec = slide(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
@@ -85,8 +89,7 @@ def steps(group: Pool, target: Target) -> list[Step]:
 
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    counted = [f"{what}_{a}" for a in AXES for what in ("before", "after")] if form.kind == MEAN else []
-    return {**frame_params(x_dtype), **dict.fromkeys(("channels", *counted), i64), **epilogue.params}
+    return {**frame_params(x_dtype), "channels": i64, **pool_pixels.counted_params(form.kind), **epilogue.params}
 
 
 @kernel(_params)

@@ -1,0 +1,60 @@
+"""Depthwise convolutions of images that lie pixel by pixel (``pixels``): lanes are channels.
+
+The weights lie as [channels / lanes][taps][lanes], zero beyond the channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem
+from sardonyx.providers.cpu.kernels.pack import packed_b
+from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Window, pixels_params
+from sardonyx.providers.cpu.kernels.strip import fma
+from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.values import Buf, Val
+
+
+def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step] | None:
+    """None where ``per_channel`` filters see each channel and they are several, or channels are not neighbours."""
+    found = Pixels.of(group, isa) if per_channel == 1 else None
+    if found is None:
+        return None
+    form, frame, count = found.form, found.frame, found.form.taps.count
+    matrix = Matrix(group.w.storage, group.w.offset, (), 1, count)
+    problem = Problem(group.nodes, (), 0, group.w.shape[0], count, matrix, matrix, group.epilogue, (), ())
+    before, weights = packed_b(problem, form.dtype, form.lanes(isa), isa)
+    spec = convolve_pixels(form=form, x_dtype=group.x.dtype, epilogue=found.epilogue)
+    flops = dims.known(dims.product((2 * count, *group.box))) or 0
+    variant = f"{form.pixels} pixels x a vector of channels"
+    args = {**found.args, "w": Ref(weights.storage)}
+    writes = found.epilogue.writes
+    return [*before, Step(spec, args, writes, group.nodes, 0, flops, frame.nbytes, variant)]
+
+
+def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    return {**pixels_params(x_dtype, epilogue), "w": (form.dtype,)}
+
+
+@kernel(_params)
+def convolve_pixels(k: Kernel, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
+    _Filters(k, form, epilogue, memory).slide()
+
+
+class _Filters(Window):
+    """A filter for each channel."""
+
+    def weight(self, channel: Val, tap: Val) -> Val:
+        w: Buf = self.memory["w"]
+        return w.load((channel * self.taps.count) + tap * self.lanes, self.lanes)
+
+    def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
+        assert weight is not None
+        return fma(self.k, weight, seen, total)

@@ -1,0 +1,80 @@
+"""Pooling over images that lie pixel by pixel (``pixels``): lanes are channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Pool
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.frame import AXES
+from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Window, pixels_params
+from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
+from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.values import Val, i64
+
+MAX, MEAN = "max", "mean"
+"""Kinds; the third, ``sum``, is a mean that is not divided."""
+
+
+def steps(group: Pool, counted: dict[str, Ref | Known | float], isa: Isa) -> list[Step] | None:
+    """None where channels are not neighbours. ``counted`` are the arguments of ``counted_params``."""
+    found = Pixels.of(group, isa)
+    if found is None:
+        return None
+    form, epilogue = found.form, found.epilogue
+    flops = dims.known(dims.product((form.taps.count, *group.box))) or 0
+    spec = slide_pixels(kind=group.kind, form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    variant = f"{form.pixels} pixels x a vector of channels"
+    args = {**found.args, **counted}
+    return [Step(spec, args, epilogue.writes, group.nodes, 0, flops, found.frame.nbytes, variant)]
+
+
+def counted_params(kind: str) -> Params:
+    """The parts of the padding that means count."""
+    return {f"{what}_{a}": i64 for a in AXES for what in ("before", "after")} if kind == MEAN else {}
+
+
+def _params(kind: str, form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    return {**pixels_params(x_dtype, epilogue), **counted_params(kind)}
+
+
+@kernel(_params)
+def slide_pixels(k: Kernel, *, kind: str, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
+    (_Largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, form, epilogue, memory).slide()
+
+
+class _Sum(Window):
+    def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
+        return total + seen
+
+
+class _Mean(_Sum):
+    def counts(self, place: Sequence[Val]) -> Val:
+        found = [self._count(axis, p) for axis, p in enumerate(place)]
+        return self.k.cast(found[0] * found[1] * found[2], self.form.dtype)
+
+    def _count(self, axis: int, place: Val) -> Val:
+        before, after = (number(self.memory, f"{what}_{AXES[axis]}") for what in ("before", "after"))
+        start = place * self.taps.strides[axis] - self.pad[axis]
+        first, last = self.range(axis, start, -before, self.size[axis] + after)
+        return last - first
+
+    def result(self, total: Val, counted: Val | None) -> Val:
+        assert counted is not None
+        return total / counted
+
+
+class _Largest(Window):
+    @property
+    def neutral(self) -> float:
+        return lowest(self.form.dtype)
+
+    def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
+        return extreme(self.k, total, seen, largest=True)

@@ -1,0 +1,229 @@
+"""Depthwise convolutions of images that lie pixel by pixel, against numpy in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from sardonyx import dtypes
+from sardonyx.ir.scalar import Emitter, Expr, trace
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower.groups import Apply, Convolution, Expression, Storage, View, Window
+from sardonyx.lower.views import dense
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.constants import content
+from sardonyx.providers.cpu.kernels import conv
+from sardonyx.providers.cpu.steps import Target
+from tests.providers.cpu.running import Array, Memory, by_pixel
+
+TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14, np.float16: 2e-3, ml_dtypes.bfloat16: 2e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An image (batch, channels, *sizes) under a window."""
+
+    x: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    """In front of the image."""
+    ends: tuple[int, ...] = ()
+    """Behind it; as in front where they are left out."""
+    dtype: Any = np.float32
+    room: int = 0
+    """Further channels that the memory of the image and the result holds beside these."""
+
+    @property
+    def window(self) -> Window:
+        ones, zeros = (1,) * len(self.kernel), (0,) * len(self.kernel)
+        return Window(self.kernel, self.strides or ones, self.dilations or ones, self.pads or zeros)
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        w, ends = self.window, self.ends or self.pads or (0,) * len(self.kernel)
+        spans = ((n - 1) * d + 1 for n, d in zip(w.kernel, w.dilations, strict=True))
+        given = zip(self.x[2:], w.pads, ends, spans, w.strides, strict=True)
+        return (*self.x[:2], *(max((n + int(a) + b - span) // s + 1, 0) for n, a, b, span, s in given))
+
+
+CASES = {
+    "3x3": Case((2, 21, 9, 10), (3, 3), pads=(1, 1)),
+    "3x3, stride 2": Case((1, 17, 13, 18), (3, 3), (2, 2), pads=(1, 1)),
+    "3x3, dilation": Case((1, 19, 12, 13), (3, 3), (1, 1), (2, 3), (2, 3)),
+    "3x3, stride and dilation": Case((1, 6, 15, 14), (3, 3), (2, 3), (3, 2)),
+    "3x3, pads below 0": Case((1, 18, 9, 9), (3, 3), pads=(-1, -2), ends=(1, 1)),
+    "5x5": Case((1, 40, 12, 7), (5, 5), pads=(2, 2)),
+    "3x9": Case((1, 20, 8, 21), (3, 9), pads=(1, 4)),
+    "1x1": Case((2, 30, 4, 5), (1, 1)),
+    "a channel slice": Case((1, 35, 8, 9), (3, 3), pads=(1, 1), room=13),
+    "deep": Case((1, 400, 4, 14), (3, 3), pads=(1, 1)),
+    "wide": Case((1, 8, 3, 1100), (3, 3), pads=(1, 1)),
+    "only padding": Case((1, 20, 1, 1), (3, 3), pads=(4, 4)),
+    "1 axis": Case((2, 22, 31), (5,), pads=(4,), ends=(0,)),
+    "1 axis, many taps": Case((1, 18, 40), (15,), pads=(7,)),
+    "3 axes": Case((1, 18, 4, 5, 6), (3, 3, 3), pads=(1, 1, 1)),
+    "3 axes, stride": Case((1, 9, 6, 5, 9), (2, 3, 3), (2, 1, 2), pads=(1, 0, 1)),
+    "double": Case((1, 11, 7, 8), (3, 3), pads=(1, 1), dtype=np.float64),
+    "half": Case((1, 23, 7, 8), (3, 3), (2, 2), pads=(1, 1), dtype=np.float16),
+    "brain": Case((1, 23, 7, 8), (3, 3), pads=(1, 1), dtype=ml_dtypes.bfloat16),
+    "no batch": Case((0, 20, 4, 5), (3, 3)),
+    "no rows": Case((1, 20, 0, 5), (3, 3), pads=(2, 1)),
+}
+
+
+def bias_residual_relu6(e: Emitter, x: Expr, bias: Expr, residual: Expr, scale: Expr) -> Expr:
+    return e.minimum(e.maximum(x + bias, 0), 6) * scale + residual
+
+
+class Run:
+    """A case with bias, a scale for each image and channel, and a residual."""
+
+    def __init__(self, case: Case, cpu: str | None = None, *, weights_are_constant: bool = True) -> None:
+        self.case, self.memory = case, _Memory()
+        rng = np.random.default_rng(sum(case.x))
+        c, out, wide = case.x[1], case.out, case.dtype
+        self.x = rng.standard_normal(case.x).astype(wide)
+        self.w = (rng.standard_normal((c, 1, *case.kernel)) / np.prod(case.kernel) ** 0.5).astype(wide)
+        self.bias, self.scale = rng.standard_normal(c).astype(wide), rng.standard_normal((out[0], c)).astype(wide)
+        self.residual = rng.standard_normal(out).astype(wide)
+        memory, lead = self.memory, (1,) * len(case.kernel)
+        x = memory.input(by_pixel(self.x, case.room))
+        extra = [
+            memory.input(np.broadcast_to(self.bias.reshape(1, c, *lead), out)),
+            memory.input(by_pixel(self.residual)),
+            memory.input(np.broadcast_to(self.scale.reshape(out[0], c, *lead), out)),
+        ]
+        dtype = dtypes.of_numpy(np.dtype(wide))
+        w = dense(Storage("constant", dtype, self.w.size, tensor=Tensor.of(self.w)), self.w.shape)
+        if not weights_are_constant:
+            w = memory.input(self.w)
+        axes = range(2, len(out))
+        self.y = memory.output((*out[:1], c + case.room, *out[2:]), wide, order=(0, *axes, 1))
+        y = replace(self.y, shape=out)
+        sums = dtypes.f64 if wide is np.float64 else dtypes.f32
+        program = trace(bias_residual_relu6, (True,) * 4)
+        epilogue = Expression((sums, dtype, dtype, dtype), (Apply(program, (0, 1, 2, 3), sums),), (4,))
+        views = tuple(_unit(v) for v in extra)
+        group = Convolution((), epilogue, views, (y,), _unit(x), w, case.window, c)
+        self.isa = isa.named(cpu)
+        self.steps = conv.on_vectors(group, Target(self.isa))
+
+    def __call__(self, **options: Any) -> Array:
+        self.memory.run(self.steps, isa=self.isa, **options)
+        return self.memory.array(replace(self.y, shape=self.case.out)).copy()
+
+    def expected(self) -> Array:
+        """In float64."""
+        case, window = self.case, self.case.window
+        x, w, bias, scale, residual = (
+            v.astype(np.float64) for v in (self.x, self.w, self.bias, self.scale, self.residual)
+        )
+        total = np.zeros(case.out)
+        for place in product(*(range(n) for n in case.out[2:])):
+            for tap in product(*(range(n) for n in case.kernel)):
+                at = tuple(
+                    p * s + t * d - pad
+                    for p, s, t, d, pad in zip(place, window.strides, tap, window.dilations, window.pads, strict=True)
+                )
+                if all(0 <= i < n for i, n in zip(at, case.x[2:], strict=True)):
+                    total[(..., *place)] += x[(..., *at)] * w[(slice(None), 0, *tap)]
+        lead = (1,) * len(case.kernel)
+        summed = np.clip(total + bias.reshape(1, -1, *lead), 0, 6) * scale.reshape(*scale.shape, *lead)
+        return np.asarray(summed + residual)
+
+
+class _Memory(Memory):
+    def _allocate(self, storage: Storage) -> None:
+        super()._allocate(storage)
+        if storage.kind == "constant":
+            self._flat[storage.number] = content(storage).reshape(-1)
+
+
+def _unit(view: View) -> View:
+    """A single channel, too, lies one element from the next."""
+    return replace(view, strides=(view.strides[0], 1, *view.strides[2:]))
+
+
+def assert_close(got: Array, run: Run) -> None:
+    case = run.case
+    tolerance = TOLERANCE[case.dtype] * max(float(np.prod(case.kernel)) ** 0.5, 1)
+    np.testing.assert_allclose(got.astype(np.float64), run.expected(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_numpy(name: str) -> None:
+    run = Run(CASES[name])
+    assert run.steps[-1].spec.name == "convolve_pixels"
+    got = run(threads=1)
+    assert_close(got, run)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(run(threads=threads), got)
+
+
+def test_what_lies_beside_a_slice_is_left_alone() -> None:
+    run = Run(CASES["a channel slice"])
+    before = run.memory.array(run.y)[:, run.case.x[1] :].copy()
+    run()
+    np.testing.assert_array_equal(run.memory.array(run.y)[:, run.case.x[1] :], before)
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu"),
+    [
+        ("3x3, stride 2", "haswell"), ("3x3, stride 2", "skylake-avx512"), ("a channel slice", "skylake-avx512"),
+        ("half", "sapphirerapids"),
+    ],
+)  # fmt: skip
+def test_other_chips(name: str, cpu: str) -> None:
+    run = Run(CASES[name], cpu)
+    assert_close(run(threads=2), run)
+
+
+@pytest.mark.parametrize("name", ["a channel slice", "1 axis, many taps"])
+def test_every_address_is_inside(name: str) -> None:
+    run = Run(CASES[name])
+    assert_close(run(checked=True), run)
+
+
+def test_weights_of_the_run() -> None:
+    run = Run(CASES["5x5"], weights_are_constant=False)
+    assert [step.spec.name for step in run.steps] == ["pack_panels", "convolve_pixels"]
+    assert_close(run(), run)
+
+
+def test_nan_and_infinity_reach_their_windows_alone() -> None:
+    run = Run(CASES["3x3"])
+    x = run.memory.array(_view_of(run, "x"))
+    x[0, 3, 4, 4], x[1, 20, 0, 0], run.x[0, 3, 4, 4], run.x[1, 20, 0, 0] = np.nan, np.inf, np.nan, np.inf
+    got, want = run(), run.expected()
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    there = np.isfinite(want)
+    np.testing.assert_allclose(got[there], want[there], rtol=1e-5, atol=1e-5)
+
+
+def _view_of(run: Run, name: str) -> View:
+    ref: Any = run.steps[-1].args[name]
+    shape = run.case.x
+    strides = (shape[1] * shape[2] * shape[3], 1, shape[1] * shape[3], shape[1])
+    return View(ref.storage, shape, strides)
+
+
+def test_planes_are_left_to_the_other_kernel() -> None:
+    """Where channels of the result, or of what is read beside it, are not neighbours."""
+    run = Run(CASES["3x3"])
+    memory, out = run.memory, run.case.out
+    x, y = memory.input(by_pixel(run.x)), memory.output(out, np.float32)
+    w = memory.input(run.w)
+    for extra, result in (((), y), ((memory.input(run.residual),), replace(run.y, shape=out))):
+        kinds = (dtypes.f32,) * (1 + len(extra))
+        epilogue = Expression(kinds, (), (0,))
+        group = Convolution((), epilogue, extra, (result,), x, w, run.case.window, run.case.x[1])
+        steps = conv.on_vectors(group, Target(isa.named(None)))
+        assert [step.spec.name for step in steps] == ["convolve_depthwise"]

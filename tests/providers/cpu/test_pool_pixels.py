@@ -1,0 +1,125 @@
+"""Pooling over images that lie pixel by pixel, against the operators' own meanings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx import dtypes
+from sardonyx.lower.groups import Expression, Pool, Window
+from sardonyx.ops.pool import average_pool, max_pool
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.kernels import pool
+from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.values import register_dtype
+from tests.providers.cpu.running import Array, Memory, by_pixel
+
+
+@dataclass(frozen=True)
+class Case:
+    """An image under a window; pads are ONNX's: those in front of all axes, then those behind."""
+
+    x: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    dtype: Any = np.float32
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        axes = len(self.kernel)
+        pads, dilations = list(self.pads or (0,) * 2 * axes), list(self.dilations or (1,) * axes)
+        return {"kernel_shape": list(self.kernel), "strides": list(self.strides), "pads": pads, "dilations": dilations}
+
+
+CASES = {
+    "2x2, stride 2": Case((2, 19, 8, 10), (2, 2), (2, 2)),
+    "3x3, stride 2, padded": Case((1, 35, 13, 14), (3, 3), (2, 2), (1, 1, 1, 1)),
+    "3x3, stride 1": Case((1, 16, 9, 17), (3, 3), (1, 1), (1, 1, 1, 1)),
+    "uneven pads": Case((1, 5, 7, 9), (3, 4), (1, 2), (0, 2, 1, 1)),
+    "dilation": Case((1, 18, 11, 12), (3, 3), (1, 1), (2, 1, 0, 2), (2, 3)),
+    "all of it": Case((2, 40, 7, 7), (7, 7), (1, 1)),
+    "all of a long row": Case((1, 20, 2, 30), (2, 30), (1, 1)),
+    "1 axis": Case((2, 19, 30), (4,), (3,), (1, 2)),
+    "3 axes": Case((1, 17, 5, 6, 7), (2, 3, 2), (1, 2, 2), (0, 1, 0, 1, 1, 1)),
+    "double": Case((1, 9, 6, 7), (3, 3), (2, 2), (1, 1, 1, 1), dtype=np.float64),
+    "half": Case((1, 9, 6, 7), (3, 3), (2, 2), (1, 1, 1, 1), dtype=np.float16),
+}
+KINDS = ("max", "mean", "mean with pads")
+
+
+def expected(case: Case, kind: str, x: Array) -> Array:
+    if kind == "max":
+        return np.asarray(max_pool(x, **case.attributes))
+    return np.asarray(average_pool(x, count_include_pad=int(kind.endswith("pads")), **case.attributes))
+
+
+def run(case: Case, kind: str, x: Array, cpu: str | None = None, **options: Any) -> Array:
+    memory, axes = Memory(), len(case.kernel)
+    shape = expected(case, kind, x).shape
+    y = memory.output(shape, x.dtype, order=(0, *range(2, 2 + axes), 1))
+    attributes = case.attributes
+    window = Window(case.kernel, case.strides, tuple(attributes["dilations"]), tuple(attributes["pads"][:axes]))
+    image = memory.input(by_pixel(x, room=3))
+    image = replace(image, strides=(image.strides[0], 1, *image.strides[2:]))
+    ends = tuple(attributes["pads"][axes:]) if kind.endswith("pads") else None
+    epilogue = Expression((register_dtype(dtypes.of_numpy(x.dtype)),), (), (0,))
+    group = Pool((), epilogue, (), (y,), kind.split(maxsplit=1)[0], image, window, ends)
+    steps = pool.steps(group, Target(isa.named(cpu)))
+    assert [step.spec.name for step in steps] == ["slide_pixels"]
+    memory.run(steps, isa=isa.named(cpu), **options)
+    return memory.array(y).copy()
+
+
+def feed(case: Case) -> Array:
+    return np.random.default_rng(sum(case.x)).standard_normal(case.x).astype(case.dtype)
+
+
+def assert_close(got: Array, want: Array) -> None:
+    tolerance = 2e-3 if got.dtype == np.float16 else 1e-6
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CASES)
+def test_against_meaning(name: str, kind: str) -> None:
+    case = CASES[name]
+    x = feed(case)
+    got = run(case, kind, x)
+    assert_close(got, expected(case, kind, x))
+    np.testing.assert_array_equal(run(case, kind, x, threads=3), got)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_other_chips(kind: str, cpu: str) -> None:
+    case = CASES["3x3, stride 2, padded"]
+    x = feed(case)
+    assert_close(run(case, kind, x, cpu), expected(case, kind, x))
+
+
+@pytest.mark.parametrize("name", ["3 axes", "all of a long row"])
+def test_every_address_is_inside(name: str) -> None:
+    case = CASES[name]
+    x = feed(case)
+    assert_close(run(case, "mean", x, checked=True), expected(case, "mean", x))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_integers(dtype: type) -> None:
+    case = CASES["3x3, stride 2, padded"]
+    x = np.random.default_rng(0).integers(0, 120, case.x).astype(dtype)
+    np.testing.assert_array_equal(run(case, "max", x), expected(case, "max", x))
+
+
+def test_nan_is_the_largest_and_spreads_to_its_windows_alone() -> None:
+    case = CASES["3x3, stride 1"]
+    x = feed(case)
+    x[0, 0, 4, 7], x[0, 1, 0, 0], x[0, 2, 8, 16] = np.nan, np.inf, -np.inf
+    for kind in KINDS[:2]:
+        np.testing.assert_array_equal(np.isnan(run(case, kind, x)), np.isnan(expected(case, kind, x)))
+    np.testing.assert_array_equal(run(case, "max", x, "haswell"), expected(case, "max", x))
