@@ -160,7 +160,7 @@ def assert_close(got: Array, run: Run) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_against_numpy(name: str) -> None:
     run = Run(CASES[name])
-    assert run.steps[-1].spec.name == "convolve_pixels"
+    assert run.steps[-1].spec.name == "convolve_depthwise_pixels"
     got = run(threads=1)
     assert_close(got, run)
     for threads in (2, 3):
@@ -194,7 +194,7 @@ def test_every_address_is_inside(name: str) -> None:
 
 def test_weights_of_the_run() -> None:
     run = Run(CASES["5x5"], weights_are_constant=False)
-    assert [step.spec.name for step in run.steps] == ["pack_panels", "convolve_pixels"]
+    assert [step.spec.name for step in run.steps] == ["pack_panels", "convolve_depthwise_pixels"]
     assert_close(run(), run)
 
 

@@ -1,4 +1,4 @@
-"""Convolutions of images that lie pixel by pixel: the cases of ``test_conv``, that layout being chosen for every chip."""
+"""Convolutions of images that lie pixel by pixel: the cases of ``test_conv``, on every chip."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ neighbours in memory, count as channels.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -208,7 +207,9 @@ def _image_of(view: View) -> Image | None:
     pixels = dims.known(dims.product(view.shape[2:]))
     if pixels is None or pixels == 1:
         return None
-    channels = dims.exact_div(view.storage.elements, dims.mul(pixels, view.shape[0]) or 0) if view.shape[0] != 0 else None
+    channels = (
+        dims.exact_div(view.storage.elements, dims.mul(pixels, view.shape[0]) or 0) if view.shape[0] != 0 else None
+    )
     if channels is None or channels == 1:
         return None
     dense = views.dense_strides(view.shape[2:])

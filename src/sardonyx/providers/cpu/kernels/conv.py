@@ -28,11 +28,11 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Convolution, Expression
+from sardonyx.lower.groups import Apply, Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise, conv_depthwise_pixels, conv_pixels
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
@@ -45,8 +45,6 @@ RUN, GRID, CHUNK = 256, 64, 4
 """Terms of a run; parts of work that are wanted; tiles of filters that are worth a strip of their own."""
 SHALLOW = 48
 """Terms of a sum up to which what follows it is done in registers: of more, a way through scratch costs little."""
-SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
-"""Operations of an epilogue that may be done so: how many at most, and which."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,10 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
         return conv_depthwise_pixels.steps(group, isa, filters) or conv_depthwise.steps(group, isa, filters)
     shape = Shape.of(isa, filters)
     in_place = frame.is_row and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
-    is_short = isinstance(channels, int) and channels * frame.taps.count <= SHALLOW and _is_short(group.epilogue)
+    is_shallow = isinstance(channels, int) and channels * frame.taps.count <= SHALLOW
     is_joined = frame.is_joined
-    form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_joined and is_short)
+    is_direct = is_joined and is_shallow and is_short(group.epilogue)
+    form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
     before, weights = _weights(group, form, isa, filters)
     epilogue, more = frame.epilogue(group)
     layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, per_run(frame.taps))
@@ -140,13 +139,6 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
 def per_run(taps: Taps) -> int:
     """Channels of a run."""
     return max(RUN // taps.count, 1)
-
-
-def _is_short(epilogue: Expression) -> bool:
-    """Whether an epilogue is worth writing out for every register of a tile."""
-    programs = [step.program for step in epilogue.steps if isinstance(step, Apply)]
-    done = [step.op for program in programs for step in program.steps[program.arity :]]
-    return len(done) <= SHORT and QUICK.issuperset(done)
 
 
 def _is_few(filters: Known, shape: Shape) -> bool:

@@ -31,7 +31,7 @@ def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step] | None
     matrix = Matrix(group.w.storage, group.w.offset, (), 1, count)
     problem = Problem(group.nodes, (), 0, group.w.shape[0], count, matrix, matrix, group.epilogue, (), ())
     before, weights = packed_b(problem, form.dtype, form.lanes(isa), isa)
-    spec = convolve_pixels(form=form, x_dtype=group.x.dtype, epilogue=found.epilogue)
+    spec = convolve_depthwise_pixels(form=form, x_dtype=group.x.dtype, epilogue=found.epilogue)
     flops = dims.known(dims.product((2 * count, *group.box))) or 0
     variant = f"{form.pixels} pixels x a vector of channels"
     args = {**found.args, "w": Ref(weights.storage)}
@@ -44,7 +44,7 @@ def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
 
 
 @kernel(_params)
-def convolve_pixels(k: Kernel, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
+def convolve_depthwise_pixels(k: Kernel, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
     _Filters(k, form, epilogue, memory).slide()
 
 

@@ -32,17 +32,19 @@ from sardonyx.lower.groups import Apply, Convolution, View
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import RUN, Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, number, of_known
 from sardonyx.providers.cpu.kernels.pack import ANY, COLUMNS, ROWS, aligned, pack_panels
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, Var, f32, f64, i64
+from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, f32, f64, i64
 
-MOST_TAPS = 64
-"""One bit of a word each."""
+MOST_TAPS, MOST_PADDED = 256, 64
+"""Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
+SHALLOW = 128
+"""Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
 TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
 
 
@@ -55,9 +57,13 @@ def fits(group: Convolution) -> bool:
         and group.x.dtype is w.dtype
         and w.dtype in (f32, f64)
         and views.is_dense(w)
-        and int(np.prod([int(d) for d in w.shape[2:]])) <= MOST_TAPS
+        and _taps(group) <= (MOST_TAPS if _is_inside(Frame.of(group, is_joined=False)) else MOST_PADDED)
         and all(isinstance(step, Apply) for step in group.epilogue.steps)
     )
+
+
+def _taps(group: Convolution) -> int:
+    return int(np.prod(group.window.kernel))
 
 
 def lies_so(group: Convolution) -> bool:
@@ -65,7 +71,7 @@ def lies_so(group: Convolution) -> bool:
     x = group.x
     if x.strides[1] != 1 and x.shape[1] != 1:
         return False
-    return all(v.strides[1] == 1 for v in group.outputs) and all(
+    return all(v.strides[1] == 1 or v.shape[1] == 1 for v in group.outputs) and all(
         _pixel_stride(v) is not None for v in (*group.extra, *group.outputs)
     )
 
@@ -102,7 +108,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         "run_taps": max(RUN // max(channels, 1), 1), "band_nbytes": isa.l2_nbytes // 2, **more,
     }  # fmt: skip
     is_padded = not _is_inside(frame)
-    spec = convolve_pixels(dtype=dtype, shape=shape, is_padded=is_padded, epilogue=epilogue)
+    is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue)
+    spec = convolve_pixels(dtype=dtype, shape=shape, is_padded=is_padded, is_direct=is_direct, epilogue=epilogue)
     flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
     scratch = _scratch(shape, isa, dtype)
@@ -165,7 +172,7 @@ def _head_nbytes(shape: Shape, dtype: DType) -> int:
     return (MOST_TAPS + 2 * shape.block * shape.rows) * 8 + RUN * dtype.bits // 8
 
 
-def _params(dtype: DType, shape: Shape, is_padded: bool, epilogue: Epilogue) -> Params:
+def _params(dtype: DType, shape: Shape, is_padded: bool, is_direct: bool, epilogue: Epilogue) -> Params:
     numbers = ("groups", "channels", "filters", "run_taps", "band_nbytes", *TAPS)
     return {**frame_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
@@ -173,7 +180,7 @@ def _params(dtype: DType, shape: Shape, is_padded: bool, epilogue: Epilogue) -> 
 @kernel(_params)
 def convolve_pixels(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run_taps: Val, band_nbytes: Val,
-    *, dtype: DType, shape: Shape, is_padded: bool, epilogue: Epilogue, **memory: Any,
+    *, dtype: DType, shape: Shape, is_padded: bool, is_direct: bool, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     nr = shape.vectors * lanes_of(k.lanes, dtype)
     out = sizes(memory, "out")
@@ -200,6 +207,8 @@ def convolve_pixels(
         source = x.at(group * channels)
         weights = w.at((group * panels + panel) * taps * channels * nr)
         pace = pace_of(k, bottom - top, nr)
+        finish = Finish(k, epilogue, memory, filters, [image, group])
+        columns = k.min(filters - panel * nr, nr)
         with k.loop(0, taps, run_taps) as tap, k.loop(0, k.max(channels, 1), RUN) as c:
             length = k.min(channels - c, RUN)
             many = k.min(taps - tap, run_taps)
@@ -215,13 +224,30 @@ def convolve_pixels(
                         pixels = _Pixels(k, source.at(c), zeros, block, [row + k.min(rows - 1, r) for r in range(high)])
                         ahead = following.at((tile - top) * many * length * pace) if high == shape.rows else None
                         found = _tile(k, pixels, run, tap, many, length, is_padded, dtype, shape, ahead, pace)
-                        add_run(k, found, partial, is_later)
-        finish = Finish(k, epilogue, memory, filters, [image, group])
-        columns = k.min(filters - panel * nr, nr)
-        with k.loop(top, bottom) as tile:
-            row = (tile - top) * shape.rows
-            rows = k.min(m - first - row, shape.rows)
-            finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns)
+                        if is_direct and high == shape.rows:
+                            with k.either(columns.eq(nr) & rows.eq(high)) as (whole, part):
+                                with whole:
+                                    _put(finish, found, first + row, panel * nr)
+                                with part:
+                                    add_run(k, found, partial, is_later)
+                        else:
+                            add_run(k, found, partial, is_later)
+                if is_direct:
+                    with k.when((rows < shape.rows) | columns.ne(nr)):
+                        finish.tile(partial, nr, first + row, rows, panel * nr, columns)
+        if not is_direct:
+            with k.loop(top, bottom) as tile:
+                row = (tile - top) * shape.rows
+                rows = k.min(m - first - row, shape.rows)
+                finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns)
+
+
+def _put(finish: Finish, found: list[list[Var]], row: Val, column: Val) -> None:
+    """Finish a whole tile in registers."""
+    for r, sums in enumerate(found):
+        for j, total in enumerate(sums):
+            lanes = total.lanes
+            finish.put(row + r, Tile(column + j * lanes, lanes, None), total.get())
 
 
 class _Block:

@@ -25,6 +25,15 @@ from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, register_dtype
 
 UNIT, SAME, STRIDED = "unit", "same", "strided"
+SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
+"""Operations that may be done in registers: how many at most, and which."""
+
+
+def is_short(expression: Expression) -> bool:
+    """Whether what follows sums is worth writing out for every register of a tile."""
+    programs = [step.program for step in expression.steps if isinstance(step, Apply)]
+    done = [step.op for program in programs for step in program.steps[program.arity :]]
+    return len(done) <= SHORT and QUICK.issuperset(done)
 
 
 @dataclass(frozen=True)

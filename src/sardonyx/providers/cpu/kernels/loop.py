@@ -25,6 +25,9 @@ BLOCK = 64
 STRIP = 512
 """The same where one pass is enough, and their states fit the nearest cache."""
 
+NARROW, WIDE = 4, 32
+"""Elements of an axis that are not worth a vector, and those that are."""
+
 MANY_KEPT = 1 << 20
 """Elements of a row from which on values are recomputed rather than kept."""
 
@@ -57,11 +60,22 @@ def _pointwise(loop: Loop, target: Target, count: Known) -> Step:
     axes = Nest.of(loop.extents, (*loop.inputs, *loop.outputs)).ordered(len(loop.inputs)).axes
     if not axes:
         axes = (Axis(1, (0,) * len(loop.inputs) + (1,) * len(loop.outputs)),)
+    axes = _widened(axes, len(loop.inputs))
     near = _nearest(axes[:-1]) if not loop.expression.steps and len(loop.inputs) == 1 else len(axes) - 2
     if near < len(axes) - 2:
         outer = (*axes[:near], *axes[near + 1 : -2], axes[near])
         return Layout(outer, axes[-2], axes[-1:], PIECE, is_banded=True).step(loop, target, count)
     return Layout(axes[:-1], None, axes[-1:], PIECE).step(loop, target, count)
+
+
+def _widened(axes: tuple[Axis, ...], inputs: int) -> tuple[Axis, ...]:
+    """With a long axis along which all inputs are neighbours as the last, in place of one that fills no vector."""
+    if not (isinstance(axes[-1].extent, int) and axes[-1].extent <= NARROW):
+        return axes
+    for i, axis in reversed(list(enumerate(axes[:-1]))):
+        if all(s in (0, 1) for s in axis.strides[:inputs]) and typical(axis.extent) >= WIDE:
+            return (*axes[:i], *axes[i + 1 :], axis)
+    return axes
 
 
 def _nearest(axes: Sequence[Axis]) -> int:
