@@ -1,6 +1,7 @@
 """Long reductions of few rows, in two loops: pieces of rows, which threads share, and what the pieces gave.
 
-Pieces have a fixed length, and their results are combined in order, so the result does not depend on the threads.
+Pieces have a fixed length, or are one index of the outermost reduced axis where vectors lie across rows. Their results
+are combined in order, so the result does not depend on the threads.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ PIECE = 16384
 FEW_ROWS = 16
 """Rows up to which long ones are cut."""
 
+FEW_COLUMNS = 4096
+"""The same where vectors lie across rows."""
+
+LEAST = 4 * PIECE
+"""Elements from which on that pays there."""
+
 
 def halves(loop: Loop) -> tuple[Loop, Loop] | None:
     """The two loops; None where a row is short, where there are rows enough, or where elements are stored.
@@ -31,39 +38,83 @@ def halves(loop: Loop) -> tuple[Loop, Loop] | None:
     rows, swept = product(loop.extents[:kept]), Nest.of(loop.extents[kept:], loop.inputs, skip=kept).axes
     if len(swept) != 1 or (isinstance(swept[0].extent, int) and swept[0].extent < 2 * PIECE):
         return None
-    if not isinstance(rows, int) or rows > FEW_ROWS or any(len(v.strides) == len(loop.extents) for v in loop.outputs):
-        return None
-    of_row = [v for v, view in enumerate(loop.inputs) if all(s == 0 for s in view.strides[kept:])]
-    schedule = Schedule(loop.expression, frozenset(of_row), frozenset(range(len(loop.outputs))))
-    if len(schedule.passes) != 1:
-        return None
-    reductions = schedule.passes[0].reductions
-    if any(schedule.reduction(r).kind.startswith("arg") for r in reductions):
+    schedule = _schedule(loop) if isinstance(rows, int) and rows <= FEW_ROWS else None
+    if schedule is None:
         return None
     pieces = known(dims.ceildiv(swept[0].extent, PIECE))
-    partial = [_partial(register_dtype(schedule.reduction(r).dtype), loop.extents[:kept], pieces) for r in reductions]
-    e, operands = loop.expression, len(loop.inputs)
-    before = e.steps[: reductions[-1] - operands + 1]
-    steps = (replace(s, dtype=register_dtype(s.dtype)) if isinstance(s, Reduce) else s for s in before)
+    partial = _partials(schedule, loop.extents[:kept], pieces, kept)
     first = replace(
-        loop,
-        expression=Expression(e.operands, tuple(steps), reductions),
+        _first(loop, schedule),
         outputs=tuple(replace(view, shape=view.shape[:-1], strides=view.strides[:-1]) for view in partial),
     )
-    second = replace(
+    return first, _second(loop, schedule, pieces, partial)
+
+
+def bands(loop: Loop, column: int) -> tuple[Loop, Loop] | None:
+    """The two loops where vectors lie along the kept axis ``column``; None as for ``halves``, or if one axis is swept.
+
+    The first has results for each row and each index of the outermost reduced axis.
+    """
+    kept = len(loop.extents) - loop.reduced
+    rows, size, rest = product(loop.extents[:kept]), loop.extents[kept], product(loop.extents[kept + 1 :])
+    elements = product(loop.extents)
+    if size == 1 or rest == 1 or (isinstance(elements, int) and elements < LEAST):
+        return None
+    schedule = _schedule(loop) if isinstance(rows, int) and rows <= FEW_COLUMNS else None
+    if schedule is None:
+        return None
+    partial = _partials(schedule, loop.extents[:kept], size, column)
+    first = replace(_first(loop, schedule), reduced=loop.reduced - 1, outputs=partial)
+    return first, _second(loop, schedule, size, partial)
+
+
+def _schedule(loop: Loop) -> Schedule | None:
+    """Of a loop with one pass, which stores no elements; None for others, and where indices are found."""
+    if any(len(v.strides) == len(loop.extents) for v in loop.outputs):
+        return None
+    schedule = Schedule(loop.expression, frozenset(_of_row(loop)), frozenset(range(len(loop.outputs))))
+    if len(schedule.passes) != 1:
+        return None
+    kinds = (schedule.reduction(r).kind for r in schedule.passes[0].reductions)
+    return None if any(kind.startswith("arg") for kind in kinds) else schedule
+
+
+def _of_row(loop: Loop) -> list[int]:
+    kept = len(loop.extents) - loop.reduced
+    return [v for v, view in enumerate(loop.inputs) if all(s == 0 for s in view.strides[kept:])]
+
+
+def _partials(schedule: Schedule, extents: tuple[Known, ...], pieces: Known, axis: int) -> tuple[View, ...]:
+    """What pieces give: views with an axis of pieces at the end, which in memory comes before an axis."""
+    types = (register_dtype(schedule.reduction(r).dtype) for r in schedule.passes[0].reductions)
+    return tuple(_partial(dtype, extents, pieces, axis) for dtype in types)
+
+
+def _partial(dtype: DType, extents: tuple[Known, ...], pieces: Known, axis: int) -> View:
+    held = (*extents[:axis], pieces, *extents[axis:])
+    strides = [product(held[i + 1 :]) for i in range(len(held))]
+    strides.append(strides.pop(axis))
+    return View(Storage("temporary", dtype, product(held)), (*extents, pieces), tuple(strides))
+
+
+def _first(loop: Loop, schedule: Schedule) -> Loop:
+    """Up to the last reduction."""
+    e, reductions = loop.expression, schedule.passes[0].reductions
+    before = e.steps[: reductions[-1] - len(loop.inputs) + 1]
+    steps = (replace(s, dtype=register_dtype(s.dtype)) if isinstance(s, Reduce) else s for s in before)
+    return replace(loop, expression=Expression(e.operands, tuple(steps), reductions))
+
+
+def _second(loop: Loop, schedule: Schedule, pieces: Known, partial: tuple[View, ...]) -> Loop:
+    """From the pieces' results on."""
+    kept, of_row = len(loop.extents) - loop.reduced, _of_row(loop)
+    return replace(
         loop,
         extents=(*loop.extents[:kept], pieces),
         reduced=1,
         inputs=(*(_still(loop.inputs[v], kept, pieces) for v in of_row), *partial),
-        expression=_combined(schedule, of_row, reductions),
+        expression=_combined(schedule, of_row, schedule.passes[0].reductions),
     )
-    return first, second
-
-
-def _partial(dtype: DType, extents: tuple[Known, ...], pieces: Known) -> View:
-    shape = (*extents, pieces)
-    strides = tuple(product(shape[i + 1 :]) for i in range(len(shape)))
-    return View(Storage("temporary", dtype, product(shape)), shape, strides)
 
 
 def _still(view: View, kept: int, pieces: Known) -> View:

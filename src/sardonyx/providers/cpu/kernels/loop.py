@@ -41,10 +41,13 @@ def steps(group: Loop, target: Target) -> list[Step]:
     count = product(loop.extents[len(loop.extents) - loop.reduced :])
     if _is_pointwise(loop):
         return [_pointwise(loop, target, count)]
-    halves = long_rows.halves(loop)
+    column = _column(loop)
+    bands = None if column is None else long_rows.bands(loop, column)
+    halves = bands or long_rows.halves(loop)
     if halves is None:
         return [_reduction(loop, target, count)]
-    return [_reduction(halves[0], target, count, long_rows.PIECE), _reduction(halves[1], target, count)]
+    piece = 0 if bands else long_rows.PIECE
+    return [_reduction(halves[0], target, count, piece), _reduction(halves[1], target, count)]
 
 
 def bits_steps(group: Bits, target: Target) -> list[Step]:
@@ -84,23 +87,43 @@ def _nearest(axes: Sequence[Axis]) -> int:
 
 
 def _reduction(loop: Loop, target: Target, count: Known, piece: int = 0) -> Step:
+    outer, swept = _rows(loop)
+    if not piece and _is_across(loop, outer, swept):
+        across = Layout(outer[:-1], outer[-1], swept, 0)
+        lanes = across.form(loop).lanes(target.isa.lanes)
+        vectors = max(2, min(2 if _is_expensive(loop.expression) else 8, BLOCK // lanes))
+        rows = product(a.extent for a in outer)
+        strip = BLOCK if isinstance(rows, int) and rows <= long_rows.FEW_COLUMNS else STRIP
+        piece = strip if across.form(loop).is_strip else lanes * vectors
+        return replace(across, piece=piece).step(loop, target, count)
+    return Layout(outer, None, swept, piece).step(loop, target, count)
+
+
+def _rows(loop: Loop) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+    """The kept axes and the reduced ones, each as few as can be and in the order of memory."""
     kept = len(loop.extents) - loop.reduced
     views = (*loop.inputs, *loop.outputs)
     outer = Nest.of(loop.extents[:kept], views).ordered(len(loop.inputs)).axes
     whole = Nest.of(loop.extents[kept:], views, skip=kept)
     lead = next((v for v in range(len(loop.inputs)) if any(a.strides[v] != 0 for a in whole.axes)), 0)
-    swept = whole.ordered(lead).axes or (Axis(1, (0,) * len(loop.inputs) + (1,) * len(loop.outputs)),)
-    if outer and not piece and _unit_inputs(outer[-1], loop) > _unit_inputs(swept[-1], loop):
-        across = Layout(outer[:-1], outer[-1], swept, 0)
-        lanes = across.form(loop).lanes(target.isa.lanes)
-        vectors = max(2, min(2 if _is_expensive(loop.expression) else 8, BLOCK // lanes))
-        piece = STRIP if across.form(loop).is_strip else lanes * vectors
-        return replace(across, piece=piece).step(loop, target, count)
-    return Layout(outer, None, swept, piece).step(loop, target, count)
+    return outer, whole.ordered(lead).axes or (Axis(1, (0,) * len(loop.inputs) + (1,) * len(loop.outputs)),)
 
 
-def _unit_inputs(axis: Axis, loop: Loop) -> int:
-    return sum(stride_class(s) == "1" for s in axis.strides[: len(loop.inputs)])
+def _is_across(loop: Loop, outer: Sequence[Axis], swept: Sequence[Axis]) -> bool:
+    """Whether vectors lie along a kept axis."""
+
+    def units(axis: Axis) -> int:
+        return sum(stride_class(s) == "1" for s in axis.strides[: len(loop.inputs)])
+
+    return bool(outer) and units(outer[-1]) > units(swept[-1])
+
+
+def _column(loop: Loop) -> int | None:
+    """The kept axis that vectors lie along; None where they lie along rows."""
+    if not _is_across(loop, *_rows(loop)):
+        return None
+    kept = range(len(loop.extents) - loop.reduced)
+    return next((i for i in kept if loop.extents[i] != 1 and any(v.strides[i] == 1 for v in loop.inputs)), None)
 
 
 def _is_expensive(expression: Expression) -> bool:

@@ -14,7 +14,7 @@ chunk fills half of L1 at most, so that the next row finds all but one of its ro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +51,8 @@ class Form:
     taps: Taps
     pixels: int
     """Of a tile."""
+    is_even: bool
+    """Channels are whole vectors."""
     held: tuple[bool, ...]
     """Which further operands of what follows are the same for all pixels of an image."""
 
@@ -85,11 +87,12 @@ class Pixels:
         epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
         if any(x.columns == STRIDED for x in epilogue.extra):
             return None
-        dtype = register_dtype(group.x.dtype)
+        dtype, channels = register_dtype(group.x.dtype), group.box[1]
+        is_even = isinstance(channels, int) and channels % lanes_of(isa.lanes, dtype) == 0
         held = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
-        form = Form(dtype, frame.taps, _width(frame.size[2]), held)
+        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held)
         room = isa.l1_nbytes // 2 // group.x.dtype.itemsize
-        args = {**frame.args(), "channels": group.box[1], "room": room, **more}
+        args = {**frame.args(), "channels": channels, "room": room, **more}
         return Pixels(frame, form, epilogue, args)
 
 
@@ -205,14 +208,22 @@ class _Tile:
         seen = _Seen(w, self.image, place)
         finish = _Ending(k, w.epilogue, w.memory, w.form, [image, plane, y])
         counted = [w.counts((plane, y, x + p)) for p in pixels]
-        start, stop = self.channels
-        for (t,) in k.blocks(stop, w.lanes, start=start):
+        for t in self._vectors():
             totals = [k.var(k.const(w.neutral, w.form.dtype, w.lanes)) for _ in pixels]
             seen.add(t, totals)
             finish.hold(t)
             for p in pixels:
                 with k.when(left > p, likely=True):
                     finish.put(x + p, t, w.result(totals[p].get(), counted[p]))
+
+    def _vectors(self) -> Iterator[Tile]:
+        k, lanes, (start, stop) = self.window.k, self.window.lanes, self.channels
+        if self.window.form.is_even:
+            with k.loop(start, stop, lanes) as c:
+                yield Tile(c, lanes, None)
+        else:
+            for block in k.blocks(stop, lanes, start=start):
+                yield from block
 
 
 class _Seen:
