@@ -19,6 +19,7 @@ from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu import memory
 from sardonyx.providers.cpu.context import COUNTER_WORDS, Context
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
+from sardonyx.providers.cpu.sharing import Trial
 from sardonyx.providers.cpu.table import ARENA, Table
 from sardonyx.providers.cpu.threads import Team, new_context
 
@@ -80,10 +81,19 @@ class Shape:
         if table.has_loops and threads > 1:
             # What a team saves, less what it takes to meet in every trip.
             total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
-        self.threads = threads if total > ALONE_S else 1
+        self.threads, self.rows = threads if total > ALONE_S else 1, table.rows
+        self.trial = Trial(table, np.maximum(values[table.turns], 1), threads, total) if threads > 1 else None
+        """Of the quick runs; None when it is over."""
         self.ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
         """Steps up to which it runs without Python looking for signals."""
         self.is_quick = len(self.ends) == 1 and table.is_bounded
+
+    def learn(self, trial: Trial, threads: int, took: float, steps: Array) -> None:
+        """How long a run took, and each of its steps, of all threads."""
+        is_over = trial.take(threads, took, steps)
+        self.threads, self.rows = trial.choice
+        if is_over:
+            self.trial = None
 
     def new_outputs(self) -> list[Array]:
         """Arrays for the results of a run."""
@@ -132,7 +142,6 @@ class Frame:
         slots[Context.BASES] = ctypes.addressof(self.bases)
         slots[Context.SCRATCH] = address(self._scratch)
         slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
-        slots[Context.STEPS] = address(table.rows)
         slots[Context.ARGS] = address(self.words)
         slots[Context.LAST] = len(table.steps)
         self._counters = allocate(len(table.steps) * COUNTER_WORDS * 8)
@@ -146,4 +155,5 @@ class Frame:
         self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
         for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
             self.words[at] = holds
+        self.slots[Context.STEPS] = address(shape.rows)
         self.shape = shape
