@@ -26,12 +26,21 @@ def table_of(intervals: list[int], control: frozenset[int] = frozenset()) -> Any
     return SimpleNamespace(steps=steps, intervals=intervals, rows=rows)
 
 
+def rows_for(table: Any, alone: Any) -> Any:
+    return sharing.rows_for(table, table.rows, alone)
+
+
+def trial_of(intervals: list[int], threads: int, expected_s: float) -> sharing.Trial:
+    table = table_of(intervals)
+    return sharing.Trial(table, table.rows, np.ones(len(intervals)), threads, expected_s)
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_whoever_must_wait_does(seed: int) -> None:
     rng = np.random.default_rng(seed)
     intervals = np.cumsum(rng.integers(0, 2, 12)).tolist()
     alone = rng.random(12) < rng.random()
-    rows = sharing.rows_for(table_of(intervals), alone)
+    rows = rows_for(table_of(intervals), alone)
     meets = rows[:, Row.BARRIER] == MEET
     np.testing.assert_array_equal(rows[:, Row.WHO], np.where(alone, ONE, ALL))
     for i in range(12):
@@ -43,7 +52,7 @@ def test_whoever_must_wait_does(seed: int) -> None:
 
 
 def test_all_meet_in_front_of_a_control_step() -> None:
-    rows = sharing.rows_for(table_of([0, 1, 2, 2, 3], frozenset([1])), np.array([True, False, True, True, False]))
+    rows = rows_for(table_of([0, 1, 2, 2, 3], frozenset([1])), np.array([True, False, True, True, False]))
     assert rows[:, Row.BARRIER].tolist() == [NONE, CONTROL, NONE, NONE, MEET]
 
 
@@ -61,7 +70,7 @@ def test_results_are_those_of_one_thread(name: str, threads: int) -> None:
     rng = np.random.default_rng(7)
     for share in (0.0, 0.3, 0.7, 1.0):
         alone = rng.random(len(executable.table.steps)) < share
-        shape.threads, shape.rows = threads, sharing.rows_for(executable.table, alone)
+        shape.threads, shape.rows = threads, rows_for(executable.table, alone)
         shape.plan.frames.clear()
         for want, got in zip(wanted, executable.run(given, RunContext()), strict=True):
             assert_close(got, want)
@@ -98,7 +107,7 @@ SLOW, QUICK = 50e-6, 1e-6
     ],
 )
 def test_the_quicker_way_stays(seconds: list[float], team_s: float | None, choice: int, who: list[int]) -> None:
-    trial = sharing.Trial(table_of([0, 1, 2, 3]), np.ones(4), 2, 1e-4)
+    trial = trial_of([0, 1, 2, 3], 2, 1e-4)
     ends = []
     for noise in range(2 * sharing.TRIALS):
         threads, _ = trial.choice
@@ -114,7 +123,7 @@ def test_the_quicker_way_stays(seconds: list[float], team_s: float | None, choic
 
 
 def test_long_runs_are_tried_by_the_team() -> None:
-    trial = sharing.Trial(table_of([0, 1, 2]), np.ones(3), 4, 1.0)
+    trial = trial_of([0, 1, 2], 4, 1.0)
     for i in range(sharing.TRIALS):
         assert trial.choice[0] == 4
         assert trial.take(4, 0.3, np.array([1.0, QUICK, 0.1])) == (i == sharing.TRIALS - 1)
@@ -122,5 +131,6 @@ def test_long_runs_are_tried_by_the_team() -> None:
 
 
 def test_steps_of_a_loop_count_by_the_trip() -> None:
-    threads, rows = sharing.shared(table_of([0, 1]), np.array([1e-2, 1e-3]), np.array([1, 1000]), 2)
+    table = table_of([0, 1])
+    threads, rows = sharing.shared(table, table.rows, np.array([1e-2, 1e-3]), np.array([1, 1000]), 2)
     assert threads == 2 and rows[:, Row.WHO].tolist() == [ALL, ONE]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.providers.cpu.table import Table
-from sardonyx.providers.cpu.walk import ALL, MEET, NONE, ONE, Row
+from sardonyx.providers.cpu.walk import ALL, MEET, NOBODY, NONE, ONE, Row
 
 Array = np.ndarray[Any, Any]
 
@@ -34,11 +34,11 @@ class Trial:
     Long runs are made by the team from the beginning: what its threads take for a step is added up.
     """
 
-    def __init__(self, table: Table, turns: Array, threads: int, expected_s: float) -> None:
-        """``turns`` is how often each step runs."""
-        self._table, self._turns, self._threads = table, turns, threads
+    def __init__(self, table: Table, rows: Array, turns: Array, threads: int, expected_s: float) -> None:
+        """``rows`` are those of the shape, all steps shared; ``turns`` is how often each step runs."""
+        self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
         self._is_long = expected_s > TRIED_S
-        self.choice = threads if self._is_long else 1, table.rows
+        self.choice = threads if self._is_long else 1, rows
         """How many threads the next run takes, and the rows of its table."""
         self._steps = np.full(len(table.steps), np.inf)
         self._best = {1: np.inf, threads: np.inf}
@@ -52,36 +52,40 @@ class Trial:
             if self._runs <= TRIALS:
                 self._steps = np.minimum(self._steps, steps)
             if self._runs == TRIALS:
-                self.choice = shared(self._table, self._steps, self._turns, self._threads)
+                self.choice = shared(self._table, self._rows, self._steps, self._turns, self._threads)
                 return self._is_long or self.choice[0] == 1
             if self._runs == 2 * TRIALS and self._best[self._threads] >= self._best[1]:
-                self.choice = 1, self._table.rows
+                self.choice = 1, self._rows
             return self._runs >= 2 * TRIALS
 
 
-def shared(table: Table, seconds: Array, turns: Array, threads: int) -> tuple[int, Array]:
+def shared(table: Table, plain: Array, seconds: Array, turns: Array, threads: int) -> tuple[int, Array]:
     """How many threads are worth waking, and the rows for them, where one thread takes ``seconds`` for each step."""
     saved = seconds * (1 - 1 / threads)
     alone = saved <= 2 * MEETING_S * turns
-    rows = rows_for(table, alone)
+    rows = rows_for(table, plain, alone)
     meetings = float(turns[rows[:, Row.BARRIER] != NONE].sum())
     gain = float(saved[~alone].sum()) - meetings * MEETING_S
-    return (threads, rows) if gain > WORTH_S else (1, table.rows)
+    return (threads, rows) if gain > WORTH_S else (1, plain)
 
 
-def rows_for(table: Table, alone: Array) -> Array:
-    """The table's rows, where the first thread does some steps alone.
+def rows_for(table: Table, plain: Array, alone: Array) -> Array:
+    """The rows of a shape, where the first thread does some steps alone.
 
     Steps of one interval touch no common memory. So all meet in front of a shared step if a step of an earlier interval
     came since they last met, and in front of one that is not if a shared step did.
     """
-    rows: Array = table.rows.copy()
-    rows[:, Row.WHO] = np.where(alone, ONE, ALL)
+    rows: Array = plain.copy()
+    is_there = plain[:, Row.WHO] != NOBODY
+    rows[is_there, Row.WHO] = np.where(alone, ONE, ALL)[is_there]
     never = len(table.steps)
     earliest = earliest_shared = never
     for i, (step, now, is_alone) in enumerate(zip(table.steps, table.intervals, alone.tolist(), strict=True)):
         if step.is_control:
             earliest = earliest_shared = never
+            continue
+        if rows[i, Row.WHO] == NOBODY:
+            rows[i, Row.BARRIER] = NONE
             continue
         meets = (earliest_shared if is_alone else earliest) < now
         rows[i, Row.BARRIER] = MEET if meets else NONE

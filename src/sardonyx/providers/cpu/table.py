@@ -102,6 +102,8 @@ class Table:
             meets = i > 0 and numbers[i] != numbers[i - 1]
             before = CONTROL if step.is_control else MEET if meets else NONE
             self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, before, 0
+        self.only = [(i, step.only, self.sizes.number(step.only.size)) for i, step in enumerate(steps) if step.only]
+        """Steps that are carried out for some sizes alone, and which number tells."""
         missing = unbound(self.sizes.expressions, self.binding.names)
         if missing:
             raise Unplannable(f"no input gives a size to {', '.join(missing)}")

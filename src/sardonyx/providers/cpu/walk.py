@@ -31,7 +31,7 @@ class Row:
 NONE, MEET, CONTROL = range(3)
 """What happens in front of a row: nothing, a barrier, or a barrier behind which one thread carries it out."""
 
-ALL, ONE = range(2)
+ALL, ONE, NOBODY = range(3)
 """Who carries out a row: every thread its share, or the first thread all of it, unless there was an error before."""
 
 PAUSED = 1 << 40
@@ -153,8 +153,9 @@ def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
             with jump:
                 step.set(k.select(context.load_atomic(Context.STOP).ne(0), last, context.load(Context.NEXT)))
             with go:
-                is_all = row.load(Row.WHO).eq(ALL)
-                with k.when(is_all | (thread.eq(0) & context.load_atomic(Context.ERROR).eq(0))):
+                who = row.load(Row.WHO)
+                is_all, is_mine = who.eq(ALL), who.eq(ONE) & thread.eq(0)
+                with k.when(is_all | (is_mine & context.load_atomic(Context.ERROR).eq(0))):
                     _carry_out(k, context, step.get(), thread, k.select(is_all, threads, 1))
                 step += 1
     with k.when(thread.eq(0)):
