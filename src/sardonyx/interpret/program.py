@@ -111,7 +111,7 @@ class Program:
                     frame[slot] = None
         except Exception as e:
             assert step is not None
-            raise _located(e, step.node, [frame[i] for i in step.inputs]) from e
+            raise located(e, step.node, [frame[i] for i in step.inputs]) from e
 
 
 def _plain(value: Any) -> Any:
@@ -131,7 +131,7 @@ def _last_uses(read: list[tuple[int, ...]], made: list[tuple[int, ...]], keep: s
     return [tuple(d) for d in drops]
 
 
-def _located(error: Exception, node: Node, args: list[Any]) -> Exception:
+def located(error: Exception, node: Node, args: list[Any]) -> Exception:
     """The error as one of ours, saying which node it comes from and what the node was given."""
     if isinstance(error, SardonyxError):
         if error.where is None:

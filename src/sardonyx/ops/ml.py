@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ops import ml_linear, ml_tree
 from sardonyx.ops.limits import check_elements
-from sardonyx.ops.ml_scores import ML, class_labels, rows
+from sardonyx.ops.ml_scores import ML, rows
 from sardonyx.ops.registry import op
 
 __all__ = ["ml_linear", "ml_tree"]
@@ -216,11 +216,10 @@ def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str =
 @op("ZipMap", domain=ML)
 def zip_map(x: Array, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> list[dict[Any, float]]:
     """A map from label to score for every row."""
-    labels = class_labels(classlabels_strings, classlabels_int64s)
-    if labels is None:
+    keys = classlabels_strings or classlabels_int64s
+    if not keys:
         raise InvalidGraph("ZipMap has no class labels")
-    keys = labels.tolist()
-    return [dict(zip(keys, row, strict=True)) for row in rows(x, len(keys)).tolist()]
+    return [dict(zip(keys, row)) for row in rows(x, len(keys)).tolist()]  # noqa: B905 (rows are as long)
 
 
 def _per_feature(values: Any, x: Array, name: str) -> Array:

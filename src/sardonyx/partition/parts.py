@@ -9,20 +9,21 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.partition.assign import Owner, assign, cut, prepare
 from sardonyx.partition.provider import Declined, Executable, Part, Provider, Quick, RunContext
 
+Again = Callable[[Sequence[Any]], "list[Any] | None"]
+
 
 class Step(NamedTuple):
-    """An executable, and where in a frame its inputs and outputs are."""
+    """An executable, and where in a frame its inputs are; its outputs follow what is there before it runs."""
 
     run: Callable[[Sequence[Any], RunContext], list[Any]]
-    run_again: Callable[[Sequence[Any]], list[Any] | None] | None
+    run_again: Again | None
     """Without a context, for shapes that ran before."""
     inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
 
 
 def _step(part: Part, executable: Executable, slots: dict[Value, int]) -> Step:
     again = executable.run_again if isinstance(executable, Quick) else None
-    return Step(executable.run, again, tuple(slots[v] for v in part.inputs), tuple(slots[v] for v in part.outputs))
+    return Step(executable.run, again, tuple(slots[v] for v in part.inputs))
 
 
 class Parts:
@@ -41,11 +42,11 @@ class Parts:
             except Declined as why:
                 self.compiled.append((part, last.compile(part)))
                 owners.update(dict.fromkeys(part.nodes, Owner(last, f"{owner.name}: {why}")))
-        made = dict.fromkeys(v for part, _ in self.compiled for v in part.outputs)
-        slots = {v: i for i, v in enumerate(dict.fromkeys((*self.inputs, *made)))}
-        self._empty = [None] * (len(slots) - len(self.inputs))
+        made = [v for part, _ in self.compiled for v in part.outputs]
+        slots = {v: i for i, v in enumerate((*self.inputs, *made))}
         self._steps = [_step(part, executable, slots) for part, executable in self.compiled]
         self._given = [(v, slots.get(v)) for v in self._outputs]
+        self._made = [slots[v] for v in self._outputs if v in made]
 
     @property
     def whole(self) -> Executable | None:
@@ -55,9 +56,28 @@ class Parts:
         part, executable = self.compiled[0]
         return executable if part.inputs == self.inputs and part.outputs == self._outputs else None
 
+    @property
+    def again(self) -> Again | None:
+        """Runs all parts without a context, where every one of them can and no two outputs are the same value."""
+        if isinstance(self.whole, Quick):
+            return self.whole.run_again
+        is_plain = len(set(self._made)) == len(self._outputs)
+        return self._run_again if is_plain and all(step.run_again is not None for step in self._steps) else None
+
+    def _run_again(self, args: Sequence[Any]) -> list[Any] | None:
+        frame = list(args)
+        at = frame.__getitem__
+        for step in self._steps:
+            assert step.run_again is not None
+            made = step.run_again(list(map(at, step.inputs)))
+            if made is None:
+                return None
+            frame += made
+        return list(map(at, self._made))
+
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         may_hurry = context.record is None and context.deadline is None and not context.held and not context.places
-        frame = [*args, *self._empty]
+        frame = list(args)
         for step in self._steps:
             if context.stop:
                 context.check()
@@ -65,8 +85,7 @@ class Parts:
             made = step.run_again(given) if may_hurry and step.run_again is not None else None
             if made is None:
                 made = step.run(given, context)
-            for i, value in zip(step.outputs, made, strict=True):
-                frame[i] = value
+            frame += made
         return [v.numpy() if i is None else frame[i] for v, i in self._given]
 
 

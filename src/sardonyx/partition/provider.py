@@ -61,7 +61,7 @@ class Planned(Protocol):
 
 @runtime_checkable
 class Quick(Protocol):
-    """An executable whose outputs are arrays that share memory with nothing, and that can run without a context."""
+    """An executable whose outputs share memory with nothing, and that can run without a context."""
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
         """The outputs, for shapes that ran before; None for others."""

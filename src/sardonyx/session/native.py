@@ -169,7 +169,7 @@ class NativeSession:
         self.overridable_initializers = [node_arg(v) for v in engine.overridable]
         self.model_meta = model_metadata(engine.model)
         self._checks = {v.name: feeds.check_for(v) for v in (*engine.inputs, *engine.overridable)}
-        self._quick = engine.quick.run_again if engine.quick is not None and self._trace is None else None
+        self._quick = engine.again if self._trace is None else None
         self._required = frozenset(m.name for m in self.inputs_meta if not m.type.startswith("optional"))
         self._output_names = tuple(m.name for m in self.outputs_meta)
         self._is_output = frozenset(self._output_names)
@@ -337,7 +337,7 @@ class NativeSession:
         return [shown(value) for value in results]
 
     def _again(self, feed: dict[str, Any]) -> list[Any] | None:
-        """All outputs, where the model is one part that has run these shapes before; None otherwise."""
+        """All outputs, where the model's parts have run these shapes before; None otherwise."""
         checks = self._checks
         if len(feed) != len(checks):
             return None
@@ -347,7 +347,7 @@ class NativeSession:
             return None
         assert self._quick is not None
         results = self._quick(args)
-        return None if results is None else [a.view() for a in results]
+        return None if results is None else [a.view() if type(a) is np.ndarray else a for a in results]
 
     def compute(
         self,

@@ -75,7 +75,7 @@ class Memory:
         return np.lib.stride_tricks.as_strided(flat[self.number(view.offset) :], shape, strides)
 
     def launches(self, steps: Sequence[Step], **options: Any) -> list[Launch]:
-        return [self._launch(step, **options) for step in steps]
+        return [self._launch(s, **options) for s in steps if s.only is None or s.only.holds(self.number(s.only.size))]
 
     def _launch(self, step: Step, **options: Any) -> Launch:
         arguments: dict[str, Any] = {}

@@ -22,7 +22,7 @@ BOUNDS = {"highest": 4e-7, "high": 2e-5, "medium": 8e-3}
 CASES = {
     # pixels of all rows as one line
     "pointwise": Case((2, 50, 5, 7), (60, 50, 1, 1)),
-    "pointwise, one pixel": Case((1, 64, 1, 1), (64, 64, 1, 1)),
+    "pointwise, one tile and a pixel": Case((1, 64, 1, 17), (64, 64, 1, 1)),
     "pointwise, padded": Case((1, 32, 4, 5), (32, 32, 1, 1), "pads = [1, 0, 2, 1]"),
     "3x3": Case((1, 60, 7, 7), (64, 60, 3, 3), "pads = [1, 1, 1, 1]"),
     "3x3, batch": Case((3, 32, 5, 4), (32, 32, 3, 3), "pads = [1, 1, 1, 1]"),
@@ -37,7 +37,7 @@ CASES = {
     "3x3, stride 2, wide": Case((1, 32, 3, 75), (32, 32, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
     "1x1, stride 2": Case((1, 64, 7, 13), (64, 64, 1, 1), "strides = [2, 2]"),
     "3x3, strides and dilation": Case((1, 32, 15, 14), (32, 32, 3, 3), "strides = [1, 3], dilations = [3, 2]"),
-    "patches": Case((1, 32, 8, 12), (32, 32, 4, 4), "strides = [4, 4]"),
+    "patches": Case((1, 32, 12, 24), (32, 32, 4, 4), "strides = [4, 4]"),
     # taps for channels
     "3 channels, 7x7": Case((2, 3, 20, 41), (32, 3, 7, 7), "strides = [2, 2], pads = [3, 3, 3, 3]"),
     "3 channels, 6x6": Case((1, 3, 14, 15), (32, 3, 6, 6), "strides = [2, 2], pads = [2, 2, 2, 2]"),

@@ -17,7 +17,7 @@ from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, View
 from sardonyx.ops.pointwise import program_of
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.kernels import long_rows, loop
-from sardonyx.providers.cpu.kernels.nest import Nest
+from sardonyx.providers.cpu.kernels.nest import Nest, typical
 from sardonyx.providers.cpu.kernels.passes import Schedule
 from sardonyx.providers.cpu.steps import Target
 from tests.providers.cpu.running import Array, Memory, by_pixel
@@ -127,6 +127,13 @@ def test_types(numpy_type: Any) -> None:
     exact = a.astype(np.float64) * b.astype(np.float64) - a.astype(np.float64)
     want = exact.astype(numpy_type) if d.is_float else a * b - a
     assert np.array_equal(y, want)
+
+
+def test_frames_of_a_signal_are_longer_than_a_number() -> None:
+    """A stride that is 0 for short sequences is no reason to put its axis behind that of neighbours."""
+    frames = dims.known(dims.sub(dims.floordiv(dims.add(dims.symbol("samples"), 64), 128), 1))
+    assert frames is not None and typical(frames) > 1
+    assert [typical(d) for d in (0, 1, 7, dims.symbol("n"))] == [0, 1, 7, 64]
 
 
 def test_constant_expression() -> None:

@@ -19,8 +19,10 @@ from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu import memory
 from sardonyx.providers.cpu.context import COUNTER_WORDS, Context
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
+from sardonyx.providers.cpu.sharing import Trial
 from sardonyx.providers.cpu.table import ARENA, Table
 from sardonyx.providers.cpu.threads import Team, new_context
+from sardonyx.providers.cpu.walk import NOBODY, Row
 
 Array = np.ndarray[Any, Any]
 
@@ -73,7 +75,9 @@ class Shape:
             if nbytes > FREE_NBYTES:
                 check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
         self._pooled = any(nbytes >= memory.POOLED_FROM for _, _, nbytes in self.outputs)
-        self.flops, self.traffic = values[table.flops], values[table.traffic]
+        self.rows = _rows(table, numbers)
+        is_there = self.rows[:, Row.WHO] != NOBODY
+        self.flops, self.traffic = values[table.flops] * is_there, values[table.traffic] * is_there
         seconds = self.flops * (1 / FLOPS_PER_SECOND) + self.traffic * (1 / BYTES_PER_SECOND)
         # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
         total = max(float(seconds.sum()), plan.arena_nbytes / BYTES_PER_SECOND)
@@ -81,9 +85,19 @@ class Shape:
             # What a team saves, less what it takes to meet in every trip.
             total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
         self.threads = threads if total > ALONE_S else 1
+        turns = np.maximum(values[table.turns], 1)
+        self.trial = Trial(table, self.rows, turns, threads, total) if threads > 1 else None
+        """Of the quick runs; None when it is over."""
         self.ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
         """Steps up to which it runs without Python looking for signals."""
         self.is_quick = len(self.ends) == 1 and table.is_bounded
+
+    def learn(self, trial: Trial, threads: int, took: float, steps: Array) -> None:
+        """How long a run took, and each of its steps, of all threads."""
+        is_over = trial.take(threads, took, steps)
+        self.threads, self.rows = trial.choice
+        if is_over:
+            self.trial = None
 
     def new_outputs(self) -> list[Array]:
         """Arrays for the results of a run."""
@@ -94,6 +108,17 @@ class Shape:
     def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
         """The same, of which some are given."""
         return [places[i] if i in places else _new(output) for i, output in enumerate(self.outputs)]
+
+
+def _rows(table: Table, numbers: tuple[int, ...]) -> Array:
+    """The table's rows, without the steps that are not for these sizes."""
+    if not table.only:
+        return table.rows
+    rows: Array = table.rows.copy()
+    for i, only, size in table.only:
+        if not only.holds(numbers[size]):
+            rows[i, Row.WHO] = NOBODY
+    return rows
 
 
 def _new(output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
@@ -132,7 +157,6 @@ class Frame:
         slots[Context.BASES] = ctypes.addressof(self.bases)
         slots[Context.SCRATCH] = address(self._scratch)
         slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
-        slots[Context.STEPS] = address(table.rows)
         slots[Context.ARGS] = address(self.words)
         slots[Context.LAST] = len(table.steps)
         self._counters = allocate(len(table.steps) * COUNTER_WORDS * 8)
@@ -146,4 +170,5 @@ class Frame:
         self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
         for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
             self.words[at] = holds
+        self.slots[Context.STEPS] = address(shape.rows)
         self.shape = shape

@@ -32,6 +32,10 @@ class Recorder:
         slots[Context.PROFILE_THREADS] = threads
         self._ticks, self._ns = now(), time.perf_counter_ns()
 
+    def seconds(self) -> Any:
+        """How long each step took, of all threads together."""
+        return self._stamps[:, :, Stamp.TOTAL].sum(axis=1) / ticks_per_second()
+
     def report(self, context: RunContext, views: Mapping[Value, View], sizes: tuple[int, ...]) -> None:
         """Tell the context's recorder about every step that ran; ``views`` and ``sizes`` tell the shapes.
 

@@ -42,6 +42,24 @@ class Holds:
 
 
 @dataclass(frozen=True)
+class Only:
+    """A condition: that a size is in a range."""
+
+    size: Known
+    least: int = 0
+    most: int | None = None
+
+    @property
+    def otherwise(self) -> Only:
+        """Where a range from 0 ends."""
+        assert self.least == 0 and self.most is not None
+        return Only(self.size, self.most + 1)
+
+    def holds(self, size: int) -> bool:
+        return size >= self.least and (self.most is None or size <= self.most)
+
+
+@dataclass(frozen=True)
 class Step:
     """One call of a kernel by every thread of the team."""
 
@@ -66,6 +84,8 @@ class Step:
     """Whether sizes tell how often it does."""
     turns: Known = 1
     """How often the step runs."""
+    only: Only | None = None
+    """The sizes for which it does; None: all."""
 
 
 @dataclass(eq=False)

@@ -79,7 +79,7 @@ class Table:
         self._is_checked = knobs.CHECK_ADDRESSES.get()
 
         accesses = [_access(step) for step in steps]
-        numbers = intervals(accesses)
+        self.intervals = numbers = intervals(accesses)
         loops = [(i - step.repeats, i) for i, step in enumerate(steps) if step.repeats]
         self.has_loops, self.is_bounded = bool(loops), all(step.is_bounded for step in steps)
         lives = lifetimes([_backed(a) for a in accesses], numbers, loops)
@@ -92,6 +92,7 @@ class Table:
             [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
         )
         """How often threads meet in front of each step."""
+        self.turns = self._numbers([s.turns for s in steps])
         self.output_shapes = [tuple(self.sizes.number(d) for d in v.shape) for v in outputs]
         self.output_dtypes = [v.dtype.numpy for v in outputs]
         self.checks = self._numbered(checks)
@@ -101,6 +102,8 @@ class Table:
             meets = i > 0 and numbers[i] != numbers[i - 1]
             before = CONTROL if step.is_control else MEET if meets else NONE
             self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, before, 0
+        self.only = [(i, step.only, self.sizes.number(step.only.size)) for i, step in enumerate(steps) if step.only]
+        """Steps that are carried out for some sizes alone, and which number tells."""
         missing = unbound(self.sizes.expressions, self.binding.names)
         if missing:
             raise Unplannable(f"no input gives a size to {', '.join(missing)}")

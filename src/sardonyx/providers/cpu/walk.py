@@ -1,8 +1,9 @@
 """The walk: every thread of a team goes through the same table of steps.
 
-A row of the table holds a kernel's address, where its argument block lies, and whether a barrier comes before it. At a
-barrier the last thread to arrive looks for an error, a cancelled run and a passed deadline; if it finds one, all leave
-there. Barriers spin for a bounded time, then sleep.
+A row of the table holds a kernel's address, where its argument block lies, whether a barrier comes before it, and
+whether all threads carry it out or the first alone (``sharing``). At a barrier the last thread to arrive looks for an
+error, a cancelled run and a passed deadline; if it finds one, all leave there. Barriers spin for a bounded time, then
+sleep.
 
 A control step decides which step comes next. All threads meet in front of it; the last to arrive carries it out alone,
 with those control steps that follow it, before it lets the others go on. What a control step changes (the number of a
@@ -23,12 +24,15 @@ from sardonyx.providers.cpu.values import Buf, Val, i64
 class Row:
     """The int64 words of a row of the step table."""
 
-    KERNEL, ARGS, BARRIER = range(3)
+    KERNEL, ARGS, BARRIER, WHO = range(4)
     WORDS = 4
 
 
 NONE, MEET, CONTROL = range(3)
 """What happens in front of a row: nothing, a barrier, or a barrier behind which one thread carries it out."""
+
+ALL, ONE, NOBODY = range(3)
+"""Who carries out a row: every thread its share, or the first thread all of it, unless there was an error before."""
 
 PAUSED = 1 << 40
 """Added to the next step by a control step that wants Python to look for signals first."""
@@ -114,10 +118,27 @@ def _barrier(k: Kernel, context: Buf, threads: Val, step: Val) -> None:
             _wait_while(k, generation, now, context.load(Context.SPIN), sleepers)
 
 
+def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) -> None:
+    """This thread's share of a step, with stamps if there is a profile."""
+    row = k.memory(context.load(Context.STEPS), i64).at(step * Row.WORDS)
+    profile = context.load(Context.PROFILE)
+    slot = k.var(0)
+    with k.when(profile.ne(0), likely=False):
+        place = step * context.load(Context.PROFILE_THREADS) + thread
+        slot.set(profile + place * (Stamp.WORDS * 8))
+        stamp = k.memory(slot.get(), i64)
+        stamp.store(Stamp.NOW, ticks(k))
+        with k.when(stamp.load(Stamp.FIRST).eq(0)):
+            stamp.store(Stamp.FIRST, stamp.load(Stamp.NOW))
+    block = context.load(Context.ARGS) + row.load(Row.ARGS)
+    k.call_address(row.load(Row.KERNEL), block.pointer(), context.ptr, thread.ir, threads.ir)
+    with k.when(profile.ne(0), likely=False):
+        stamp = k.memory(slot.get(), i64)
+        stamp.store(Stamp.TOTAL, stamp.load(Stamp.TOTAL) + (ticks(k) - stamp.load(Stamp.NOW)))
+
+
 def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
     table = k.memory(context.load(Context.STEPS), i64)
-    args = context.load(Context.ARGS)
-    profile = context.load(Context.PROFILE)
     step = k.var(context.load(Context.FIRST))
     last = context.load(Context.LAST)
     with k.loop_while(lambda: step.get() < last):
@@ -132,20 +153,10 @@ def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
             with jump:
                 step.set(k.select(context.load_atomic(Context.STOP).ne(0), last, context.load(Context.NEXT)))
             with go:
-                slot = k.var(0)
-                with k.when(profile.ne(0), likely=False):
-                    place = step.get() * context.load(Context.PROFILE_THREADS) + thread
-                    slot.set(profile + place * (Stamp.WORDS * 8))
-                    stamp = k.memory(slot.get(), i64)
-                    stamp.store(Stamp.NOW, ticks(k))
-                    with k.when(stamp.load(Stamp.FIRST).eq(0)):
-                        stamp.store(Stamp.FIRST, stamp.load(Stamp.NOW))
-                block = args + row.load(Row.ARGS)
-                kernel = row.load(Row.KERNEL)
-                k.call_address(kernel, block.pointer(), context.ptr, thread.ir, threads.ir)
-                with k.when(profile.ne(0), likely=False):
-                    stamp = k.memory(slot.get(), i64)
-                    stamp.store(Stamp.TOTAL, stamp.load(Stamp.TOTAL) + (ticks(k) - stamp.load(Stamp.NOW)))
+                who = row.load(Row.WHO)
+                is_all, is_mine = who.eq(ALL), who.eq(ONE) & thread.eq(0)
+                with k.when(is_all | (is_mine & context.load_atomic(Context.ERROR).eq(0))):
+                    _carry_out(k, context, step.get(), thread, k.select(is_all, threads, 1))
                 step += 1
     with k.when(thread.eq(0)):
         context.store(Context.REACHED, step.get() & (PAUSED - 1))

@@ -10,6 +10,7 @@ from sardonyx.interpret.control import Body
 from sardonyx.interpret.program import Program
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.partition.provider import Claims, Executable, Part
+from sardonyx.providers.reference.single import Single, is_single
 from sardonyx.providers.reference.widen import widen
 
 
@@ -35,4 +36,5 @@ class ReferenceProvider:
         widen(graph, owned)
 
     def compile(self, part: Part) -> Executable:
-        return Program(part.nodes, part.inputs, part.outputs, self._bind)
+        program = Program(part.nodes, part.inputs, part.outputs, self._bind)
+        return Single(program) if is_single(part) else program

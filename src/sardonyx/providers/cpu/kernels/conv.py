@@ -21,7 +21,7 @@ one kernel serves all windows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -31,14 +31,14 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise, conv_depthwise_pixels, conv_pixels
+from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise, conv_depthwise_pixels, conv_few, conv_pixels
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
-from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.providers.cpu.steps import Only, Step, Target
 from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f16, f32, f64, i64, register_dtype
 
 RUN, GRID, CHUNK = 256, 64, 4
@@ -99,6 +99,15 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    few = conv_few.is_for(group, target)
+    if isinstance(few, Only):
+        alone = replace(target, splits={}, images={})  # what one of two ways prepares is not there in the other
+        ways = (conv_few.steps(group, alone), few), (_many(group, alone), few.otherwise)
+        return [step for made, only in ways for step in conv_few.limited(made, only)]
+    return conv_few.steps(group, target) if few else _many(group, target)
+
+
+def _many(group: Convolution, target: Target) -> list[Step]:
     parts = conv_amx.parts_for(group, target)
     if parts is not None:
         return conv_amx.steps(group, parts, target)

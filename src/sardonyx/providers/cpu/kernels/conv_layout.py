@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Storage, View
-from sardonyx.providers.cpu.kernels import conv_amx
+from sardonyx.providers.cpu.kernels import conv_amx, conv_few
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.image_tiles import Padded
 from sardonyx.providers.cpu.steps import Target
@@ -41,7 +41,8 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
     """The intermediates that convolutions on tiles hand on."""
     if not target.isa.amx:
         return {}
-    parts = {id(g): p for g in groups if isinstance(g, Convolution) and (p := conv_amx.parts_for(g, target))}
+    many = [g for g in groups if isinstance(g, Convolution) and conv_few.is_for(g, target) is False]
+    parts = {id(g): p for g in many if (p := conv_amx.parts_for(g, target))}
     reads: dict[Storage, list[_Use]] = defaultdict(list)
     writes: dict[Storage, list[_Use]] = defaultdict(list)
     for group in groups:

@@ -84,8 +84,12 @@ def product(sizes: Iterable[Known]) -> Known:
 
 
 def typical(d: Known) -> int:
-    """The magnitude of a dimension, for sizes of the usual kind."""
-    value = dims.evaluate(d, dict.fromkeys(dims.names(d), TYPICAL_SIZE))
+    """The magnitude of a dimension, for sizes of the usual kind: larger ones where it is a quotient that would be 0."""
+    value: object = d
+    for power in (1, 2, 3):
+        value = dims.evaluate(d, dict.fromkeys(dims.names(d), TYPICAL_SIZE**power))
+        if value != 0 or d == 0:
+            break
     return abs(value) if isinstance(value, int) else TYPICAL_SIZE
 
 

@@ -1,0 +1,94 @@
+"""Who takes part in each step of a run: the whole team, or its first thread alone.
+
+A small step is over before a team has met. What is small is measured, not guessed: the first quick runs of a shape are
+timed, step by step. Then the steps in which a team saves more than two meetings are shared, and the first thread does
+the others, between which nobody waits for anybody; unless one thread alone turns out to be quicker, as where workers
+sleep between runs or others use the machine. Results do not depend on who computes them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from sardonyx.providers.cpu.table import Table
+from sardonyx.providers.cpu.walk import ALL, MEET, NOBODY, NONE, ONE, Row
+
+Array = np.ndarray[Any, Any]
+
+MEETING_S = 1.5e-6
+"""What it takes a team whose threads are awake to meet."""
+WORTH_S = 8e-6
+"""What a team must save in a run to be woken for it."""
+TRIALS = 4
+"""Runs of each kind, of which the shortest times count."""
+TRIED_S = 5e-3
+"""Runs expected to take longer are worth a team in any case."""
+
+
+class Trial:
+    """The first runs of a shape: some by one thread, then some by the team as chosen, of which the quicker stays.
+
+    Long runs are made by the team from the beginning: what its threads take for a step is added up.
+    """
+
+    def __init__(self, table: Table, rows: Array, turns: Array, threads: int, expected_s: float) -> None:
+        """``rows`` are those of the shape, all steps shared; ``turns`` is how often each step runs."""
+        self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
+        self._is_long = expected_s > TRIED_S
+        self.choice = threads if self._is_long else 1, rows
+        """How many threads the next run takes, and the rows of its table."""
+        self._steps = np.full(len(table.steps), np.inf)
+        self._best = {1: np.inf, threads: np.inf}
+        self._runs, self._lock = 0, threading.Lock()
+
+    def take(self, threads: int, took: float, steps: Array) -> bool:
+        """How long a run took, and each of its steps, of all threads; whether it was the last to be tried."""
+        with self._lock:
+            self._runs += 1
+            self._best[threads] = min(self._best[threads], took)
+            if self._runs <= TRIALS:
+                self._steps = np.minimum(self._steps, steps)
+            if self._runs == TRIALS:
+                self.choice = shared(self._table, self._rows, self._steps, self._turns, self._threads)
+                return self._is_long or self.choice[0] == 1
+            if self._runs == 2 * TRIALS and self._best[self._threads] >= self._best[1]:
+                self.choice = 1, self._rows
+            return self._runs >= 2 * TRIALS
+
+
+def shared(table: Table, plain: Array, seconds: Array, turns: Array, threads: int) -> tuple[int, Array]:
+    """How many threads are worth waking, and the rows for them, where one thread takes ``seconds`` for each step."""
+    saved = seconds * (1 - 1 / threads)
+    alone = saved <= 2 * MEETING_S * turns
+    rows = rows_for(table, plain, alone)
+    meetings = float(turns[rows[:, Row.BARRIER] != NONE].sum())
+    gain = float(saved[~alone].sum()) - meetings * MEETING_S
+    return (threads, rows) if gain > WORTH_S else (1, plain)
+
+
+def rows_for(table: Table, plain: Array, alone: Array) -> Array:
+    """The rows of a shape, where the first thread does some steps alone.
+
+    Steps of one interval touch no common memory. So all meet in front of a shared step if a step of an earlier interval
+    came since they last met, and in front of one that is not if a shared step did.
+    """
+    rows: Array = plain.copy()
+    is_there = plain[:, Row.WHO] != NOBODY
+    rows[is_there, Row.WHO] = np.where(alone, ONE, ALL)[is_there]
+    never = len(table.steps)
+    earliest = earliest_shared = never
+    for i, (step, now, is_alone) in enumerate(zip(table.steps, table.intervals, alone.tolist(), strict=True)):
+        if step.is_control:
+            earliest = earliest_shared = never
+            continue
+        if rows[i, Row.WHO] == NOBODY:
+            rows[i, Row.BARRIER] = NONE
+            continue
+        meets = (earliest_shared if is_alone else earliest) < now
+        rows[i, Row.BARRIER] = MEET if meets else NONE
+        earliest = now if meets else min(earliest, now)
+        earliest_shared = min(never if meets else earliest_shared, never if is_alone else now)
+    return rows

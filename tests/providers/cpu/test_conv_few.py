@@ -1,0 +1,111 @@
+"""Convolutions with few outputs as products of matrices, against onnx's own evaluator in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sardonyx.interpret.context import RunContext
+from sardonyx.ir.tensor import Tensor
+from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.walk import NOBODY, Row
+from tests.lower.agree import parse, part_of
+from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.running import Array
+from tests.providers.cpu.test_conv import Case, assert_close, expected, feeds_of, graph
+
+CASES = {
+    "one pixel": Case((1, 17, 1, 1), (5, 17, 1, 1)),
+    "single pixels": Case((2, 9, 1, 2), (33, 9, 1, 1), then="y = Relu(a)"),
+    "single pixels, apart": Case((1, 9, 3, 4), (7, 9, 1, 1), "strides = [2, 3]"),
+    "single pixels, padded": Case((1, 3, 1, 1), (4, 3, 1, 1), "pads = [0, 1, 1, 0]"),
+    "all of the image": Case((2, 6, 4, 5), (19, 6, 4, 5)),
+    "3x3": Case((1, 6, 2, 2), (9, 6, 3, 3), "pads = [1, 1, 1, 1]"),
+    "3x3, stride and dilation": Case((1, 3, 8, 9), (4, 3, 3, 3), "strides = [3, 4], dilations = [2, 3]"),
+    "one channel, along a row": Case((1, 1, 31), (20, 1, 16), "strides = [5]"),
+    "one channel, dilation": Case((1, 1, 20), (20, 1, 4), "strides = [5], dilations = [3]"),
+    "one channel, padded": Case((1, 1, 9), (3, 1, 4), "strides = [4], pads = [1, 2]"),
+    "one channel, two axes": Case((1, 1, 5, 6), (3, 1, 4, 4)),
+    "1 axis": Case((2, 6, 2), (70, 6, 5), "pads = [2, 2]"),
+    "3 axes": Case((1, 3, 2, 2, 3), (4, 3, 3, 3, 3), "pads = [1, 1, 1, 0, 0, 0]"),
+    "only padding": Case((1, 2, 1, 1), (3, 2, 3, 3), "pads = [4, 4, 0, 0], strides = [2, 2]"),
+    "long sums": Case((1, 300, 1, 1), (40, 300, 3, 3), "pads = [1, 1, 1, 1]"),
+    "what follows": Case((1, 4, 2, 2), (8, 4, 3, 3), "pads = [1, 1, 1, 1]", "c = Add(a, a) t = Tanh(c) y = Add(t, a)"),
+    "double": Case((1, 6, 2, 1), (9, 6, 3, 3), "pads = [1, 1, 1, 1]", dtype="double"),
+    "half": Case((1, 6, 3, 3), (9, 6, 3, 3), "strides = [2, 2], pads = [1, 1, 1, 1]", dtype="float16"),
+    "brain": Case((1, 6, 2, 2), (9, 6, 3, 3), "pads = [1, 1, 1, 1]", dtype="bfloat16"),
+}  # fmt: skip
+
+
+def compiled(case: Case, weights: Array, cpu: str | None = None) -> Compiled:
+    found = Compiled(*graph(case), cpu, constants={"w": weights})
+    assert found.steps[-1].spec.name == "gemm"
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_against_onnx(name: str) -> None:
+    case = CASES[name]
+    feeds = feeds_of(case)
+    found = compiled(case, feeds.pop("w"))
+    (got,) = found.run(list(feeds.values()), checked=True)
+    assert_close(got, expected(case, feeds_of(case)), case)
+    for threads in (2, 3):
+        (again,) = found.run(list(feeds.values()), threads=threads)
+        np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", "sapphirerapids"])
+@pytest.mark.parametrize("name", ["single pixels, apart", "3x3, stride and dilation", "one channel, along a row"])
+def test_on_other_chips(name: str, cpu: str) -> None:
+    case = CASES[name]
+    feeds = feeds_of(case)
+    (got,) = compiled(case, feeds.pop("w"), cpu).run(list(feeds.values()), checked=True)
+    assert_close(got, expected(case, feeds_of(case)), case)
+
+
+def test_special_numbers() -> None:
+    case = CASES["3x3"]
+    feeds = feeds_of(case)
+    feeds["x"][0, 1, 0, 0], feeds["x"][0, 2, 1, 1] = np.inf, np.nan
+    (got,) = compiled(case, feeds["w"]).run([feeds["x"], feeds["b"]])
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected(case, feeds)))
+
+
+SEQUENCE = "a = Conv<pads = [1, 1], strides = [2]>(x, w, b) c = Relu(a) d = Conv<pads = [1, 1]>(c, v) y = Add(d, e)"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_run_tells_how_many_outputs_there_are(threads: int) -> None:
+    rng = np.random.default_rng(5)
+    w, v = (rng.standard_normal(s).astype(np.float32) for s in ((40, 33, 3), (33, 40, 3)))
+    weights = {"w": w, "b": rng.standard_normal(40).astype(np.float32), "v": v, "e": np.ones((1, 1), np.float32)}
+    inputs = "float[n,33,t] x, float[40,33,3] w, float[40] b, float[33,40,3] v, float[1,1] e"
+    made = parse(SEQUENCE, inputs, "float[n,33,u] y")
+    for value in list(made.inputs)[1:]:
+        value.const = Tensor.of(weights[value.name])
+    part = part_of(made)
+    provider = CpuProvider()
+    provider.threads = threads
+    executable = provider.compile(part)
+    assert isinstance(executable, CpuExecutable)
+    few = executable.table.only[0][1].most
+    assert few is not None
+    ways = set()
+    for batch, length in ((1, 1), (1, 2 * few), (1, 2 * few + 1), (3, 5), (2, 70), (0, 4), (1, 3)):
+        x = rng.standard_normal((batch, 33, length)).astype(np.float32)
+        (got,) = executable.run([x], RunContext())
+        hidden = np.maximum(_conv(x, w, 2) + weights["b"][:, None], 0)
+        want = _conv(hidden, v, 1) + 1.0
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        shape = executable._shapes[(x.shape,)]
+        ways.add(tuple(shape.rows[:, Row.WHO] == NOBODY))
+    assert len(ways) == 2
+
+
+def _conv(x: Array, w: Array, stride: int) -> Array:
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1)))
+    count = max((padded.shape[2] - 3) // stride + 1, 0)
+    taps = [padded[:, :, t : t + stride * count : stride][:, :, :count] for t in range(3)]
+    return np.einsum("tncp,fct->nfp", np.stack(taps), w.astype(np.float64))

@@ -1,0 +1,136 @@
+"""Who takes part in which step: barriers that are left out, trials, and what the walk makes of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.interpret.context import RunContext
+from sardonyx.providers.cpu import CpuProvider, sharing
+from sardonyx.providers.cpu.context import Code, Context
+from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.walk import ALL, CONTROL, MEET, NONE, ONE, Row
+from tests.lower.agree import assert_close, feeds, parse, part_of
+from tests.lower.test_control import GRAPHS
+from tests.providers.cpu.test_threads import Table as Ring
+
+
+def table_of(intervals: list[int], control: frozenset[int] = frozenset()) -> Any:
+    steps = [SimpleNamespace(is_control=i in control) for i in range(len(intervals))]
+    rows = np.zeros((len(steps), Row.WORDS), np.int64)
+    rows[1:, Row.BARRIER] = np.where(np.diff(intervals) > 0, MEET, NONE)
+    rows[list(control), Row.BARRIER] = CONTROL
+    return SimpleNamespace(steps=steps, intervals=intervals, rows=rows)
+
+
+def rows_for(table: Any, alone: Any) -> Any:
+    return sharing.rows_for(table, table.rows, alone)
+
+
+def trial_of(intervals: list[int], threads: int, expected_s: float) -> sharing.Trial:
+    table = table_of(intervals)
+    return sharing.Trial(table, table.rows, np.ones(len(intervals)), threads, expected_s)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whoever_must_wait_does(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    intervals = np.cumsum(rng.integers(0, 2, 12)).tolist()
+    alone = rng.random(12) < rng.random()
+    rows = rows_for(table_of(intervals), alone)
+    meets = rows[:, Row.BARRIER] == MEET
+    np.testing.assert_array_equal(rows[:, Row.WHO], np.where(alone, ONE, ALL))
+    for i in range(12):
+        for j in range(i + 1, 12):
+            if intervals[i] < intervals[j] and not (alone[i] and alone[j]):
+                assert meets[i + 1 : j + 1].any()
+    assert meets.sum() <= len(set(intervals)) - 1
+    assert not alone.all() or not meets.any()
+
+
+def test_all_meet_in_front_of_a_control_step() -> None:
+    rows = rows_for(table_of([0, 1, 2, 2, 3], frozenset([1])), np.array([True, False, True, True, False]))
+    assert rows[:, Row.BARRIER].tolist() == [NONE, CONTROL, NONE, NONE, MEET]
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_results_are_those_of_one_thread(name: str, threads: int) -> None:
+    part = part_of(parse(*GRAPHS[name]))
+    provider = CpuProvider()
+    provider.threads = threads
+    executable = provider.compile(part)
+    assert isinstance(executable, CpuExecutable)
+    given = feeds(part, {"n": 4, "m": 3}, 0)
+    wanted = executable.run(given, RunContext())
+    (shape,) = executable._shapes.values()
+    rng = np.random.default_rng(7)
+    for share in (0.0, 0.3, 0.7, 1.0):
+        alone = rng.random(len(executable.table.steps)) < share
+        shape.threads, shape.rows = threads, rows_for(executable.table, alone)
+        shape.plan.frames.clear()
+        for want, got in zip(wanted, executable.run(given, RunContext()), strict=True):
+            assert_close(got, want)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_an_error_of_the_first_thread_stops_all(count: int) -> None:
+    ring = Ring(20, fail_at=3)
+    ring.rows[:, Row.WHO], ring.rows[:, Row.BARRIER] = ONE, NONE
+    ring.rows[30, Row.BARRIER] = MEET
+    ring.run(count)
+    assert ring.slots[Context.ERROR] == Code.INDEX
+    assert ring.slots[Context.ERROR_STEP] == 0
+    assert ring.x[-1] == 0  # the step behind it was not carried out
+
+
+def test_a_chain_of_steps_of_one_thread() -> None:
+    ring = Ring(20)
+    ring.rows[:, Row.WHO], ring.rows[:, Row.BARRIER] = ONE, NONE
+    ring.run(3)
+    ring.check()
+
+
+SLOW, QUICK = 50e-6, 1e-6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "team_s", "choice", "who"),
+    [
+        ([QUICK] * 4, None, 1, [ALL] * 4),
+        ([QUICK, SLOW, SLOW, QUICK], 60e-6, 2, [ONE, ALL, ALL, ONE]),
+        ([QUICK, SLOW, SLOW, QUICK], 110e-6, 1, [ALL] * 4),
+        ([QUICK, 1e-5, QUICK, QUICK], None, 1, [ALL] * 4),
+    ],
+)
+def test_the_quicker_way_stays(seconds: list[float], team_s: float | None, choice: int, who: list[int]) -> None:
+    trial = trial_of([0, 1, 2, 3], 2, 1e-4)
+    ends = []
+    for noise in range(2 * sharing.TRIALS):
+        threads, _ = trial.choice
+        took = sum(seconds) if threads == 1 else team_s
+        assert took is not None
+        ends.append(trial.take(threads, took + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3)))
+        if ends[-1]:
+            break
+    assert ends == [False] * (len(ends) - 1) + [True]
+    assert len(ends) == (sharing.TRIALS if team_s is None else 2 * sharing.TRIALS)
+    assert trial.choice[0] == choice
+    assert trial.choice[1][:, Row.WHO].tolist() == who
+
+
+def test_long_runs_are_tried_by_the_team() -> None:
+    trial = trial_of([0, 1, 2], 4, 1.0)
+    for i in range(sharing.TRIALS):
+        assert trial.choice[0] == 4
+        assert trial.take(4, 0.3, np.array([1.0, QUICK, 0.1])) == (i == sharing.TRIALS - 1)
+    assert trial.choice[1][:, Row.WHO].tolist() == [ALL, ONE, ALL]
+
+
+def test_steps_of_a_loop_count_by_the_trip() -> None:
+    table = table_of([0, 1])
+    threads, rows = sharing.shared(table, table.rows, np.array([1e-2, 1e-3]), np.array([1, 1000]), 2)
+    assert threads == 2 and rows[:, Row.WHO].tolist() == [ALL, ONE]
