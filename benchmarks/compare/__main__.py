@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.compare import report
 from benchmarks.compare.cases import CASES, FOLDER, ROOT, Case, cases_in
 from benchmarks.compare.engines import PEERS, Contestant
-from benchmarks.compare.process import busy_neighbours, cores, environment
+from benchmarks.compare.process import busy_neighbours, cores, environment, machine
 from benchmarks.compare.rounds import Settings, measure
 from benchmarks.compare.starts import measure_starts
 
@@ -250,16 +250,6 @@ class Run:
 
 def times_text(result: dict[str, Any]) -> str:
     return ", ".join(f"{n} {report.ms(e['median_s'])} ms" for n, e in result["contestants"].items())
-
-
-def machine() -> dict[str, Any]:
-    """What the figures belong to."""
-    named: Sequence[str] = ()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "CPU part"))]
-    cpu = f"{platform.machine()} {named[0] if named else platform.processor()}".strip()
-    return {"cpu": cpu, "cores": len(cores()), "system": f"{platform.system()} {platform.release()}"}
 
 
 def main() -> None:
