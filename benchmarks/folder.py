@@ -21,13 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks.shared import feeds_of  # noqa: E402
 
 ENGINES = ("sardonyx", "onnxruntime")
-TYPES = {
-    "tensor(float)": "f4", "tensor(double)": "f8", "tensor(float16)": "f2", "tensor(int64)": "i8",
-    "tensor(int32)": "i4", "tensor(uint8)": "u1", "tensor(bool)": "?",
-}  # fmt: skip
 
 
 def serve(engine: str, path: Path, threads: int) -> None:
@@ -42,7 +41,7 @@ def serve(engine: str, path: Path, threads: int) -> None:
     start = time.perf_counter()
     session = package.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     opened = time.perf_counter() - start
-    given = feeds(session, path)
+    given = feeds_of(session, path)
     session.run(None, given)
     print(opened, flush=True)
     for line in sys.stdin:
@@ -52,17 +51,6 @@ def serve(engine: str, path: Path, threads: int) -> None:
             session.run(None, given)
             seconds.append(time.perf_counter() - start)
         print(statistics.median(seconds), flush=True)
-
-
-def feeds(session: Any, path: Path) -> dict[str, Any]:
-    stored = path.parent / "ref" / f"{path.stem}.npz"
-    known = dict(np.load(stored, allow_pickle=True)) if stored.exists() else {}
-    rng, found = np.random.default_rng(0), {}
-    for value in session.get_inputs():
-        name = next((k for k in known if k.endswith(value.name) and not k.startswith("out")), None)
-        shape = [d if isinstance(d, int) else 1 for d in value.shape]
-        found[value.name] = known[name] if name else rng.integers(0, 2, shape).astype(TYPES[value.type])
-    return found
 
 
 class Worker:

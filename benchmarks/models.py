@@ -1,13 +1,19 @@
 """The models that `python -m benchmarks.compare` times, with random weights from one seed; nothing is downloaded.
 
-    python benchmarks/models.py --out DIR               all of them: 2.5 GB
-    python benchmarks/models.py --out DIR bert mlp      these
-    python benchmarks/models.py --out DIR --small       the same layers, narrow, and short inputs: to try things
+    python benchmarks/models.py --out DIR                   all of them: 5 GB
+    python benchmarks/models.py --out DIR bert resnet50     these
+    python benchmarks/models.py --out DIR --small           the same layers, narrow, and short inputs: to try things
+    python benchmarks/models.py --out DIR --shared FOLDER   trained models of a folder, or of those the ones named
 
-Weights are as transformers initializes them, with biases and scales moved off 0 and 1, so that no engine finds
-anything to leave out. Batch and sequence are free in the files. Torch's TorchScript exporter writes them at opset 17;
-`--exporter dynamo` takes its other one, at opset 18, which needs onnxscript and is slower. Beside the models
-lie the feeds of each case and torch's own answers to them. Files that exist are kept. Needs torch and transformers.
+Transformers have the weights that they are initialized with, biases and scales moved off 0 and 1, so that no engine
+finds anything to leave out; batch and sequence are free in their files. Nets for images take one image of the
+published size. Their weights are scaled layer by layer until activations have unit size, as trained ones do: numbers
+that die out or grow end as denormals or infinities, with which arithmetic takes times of its own. Torch's TorchScript
+exporter writes at opset 17; `--exporter dynamo` takes its other one, at opset 18, which needs onnxscript and is slower.
+Nets of light.py need no torch, and are the same with `--small`.
+
+Beside the models lie the feeds of each case, and what torch answers to them (for nets of light.py, onnxruntime; for
+models of a folder, what lies there). Files that exist are kept.
 """
 
 from __future__ import annotations
@@ -19,25 +25,41 @@ import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from benchmarks.compare.cases import CASES, FOLDER, Case, Feeds, store  # noqa: E402
+from benchmarks.shared import answers, plain_session, take_over  # noqa: E402
+
+from benchmarks import light  # noqa: E402
 
 SEED = 0
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 
 
 def sample_of(name: str, small: bool) -> Any:
-    """A model by name: the zoo's, or one of those that only this program needs."""
+    """A model by name, with its weights: the zoo's, or one of those that only this program needs."""
+    import zoo_imagenet  # noqa: F401
+    import zoo_yolo  # noqa: F401
+    from zoo_convnets import CONVNETS
     from zoo_transformers import TRANSFORMERS
 
     own = {"minilm": minilm, "mlp": mlp, "tagger": tagger}
-    return own[name](small) if name in own else TRANSFORMERS[name].build(small, "eager")
+    if name in own or name in TRANSFORMERS:
+        sample = own[name](small) if name in own else TRANSFORMERS[name].build(small, "eager")
+        move_off_zero(sample.module)
+    else:
+        sample = CONVNETS[name].build(small, "")
+        sample.inputs = [replace(i, shape=(1, *i.shape[1:])) for i in sample.inputs]
+        move_off_zero(sample.module)
+        settle(sample.module, [i.sample({}) for i in sample.inputs])
+    sample.module.eval()
+    return sample
 
 
 def minilm(small: bool) -> Any:
@@ -98,6 +120,30 @@ def move_off_zero(module: Any) -> None:
                 p.add_(0.05 * torch.randn_like(p))
 
 
+def settle(module: Any, feeds: list[Any]) -> None:
+    """One pass that scales every product to unit size and gives every normalization the statistics of its data."""
+    import torch
+    from torch import nn
+
+    def scale(layer: Any, _: Any, result: Any) -> Any:
+        size = result.square().mean().sqrt()
+        for p in layer.parameters():
+            p.div_(size)
+        return result / size
+
+    layers = list(module.modules())
+    norms = [layer for layer in layers if isinstance(layer, nn.BatchNorm2d)]
+    hooks = [m.register_forward_hook(scale) for m in layers if isinstance(m, (nn.Conv2d, nn.Linear))]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        module.train()(*feeds)
+        for norm in norms:
+            norm.running_var.clamp_(min=light.LEAST_VARIANCE)
+    for hook in hooks:
+        hook.remove()
+
+
 def write_case(case: Case, sample: Any, small: bool, out: Path) -> None:
     """The case's feeds, and what the module answers to them."""
     import torch
@@ -114,11 +160,11 @@ def write_case(case: Case, sample: Any, small: bool, out: Path) -> None:
     answers = (answers,) if isinstance(answers, torch.Tensor) else answers
     given: Feeds = {name: t.numpy() for name, t in feeds.items()}
     told: Feeds = {name: t.numpy() for name, t in zip(sample.outputs, answers, strict=True) if "present" not in name}
-    store(case.feeds(out), **{"in": given, "torch": told})
+    store(case.feeds(out), **{"in": given, "told": told})
 
 
 def build(name: str, small: bool, exporter: str, threads: int, out: Path) -> str:
-    """Write one model and its cases; returns the line to print."""
+    """Write one model of torch's and its cases; returns the line to print."""
     import torch
     from zoo import export
 
@@ -127,8 +173,6 @@ def build(name: str, small: bool, exporter: str, threads: int, out: Path) -> str
     path = out / f"{name}.onnx"
     torch.manual_seed(SEED)
     sample = sample_of(name, small)
-    sample.module.eval()
-    move_off_zero(sample.module)
     if not path.exists():
         part = path.with_suffix(".part.onnx")
         with warnings.catch_warnings(), torch.no_grad():
@@ -138,7 +182,22 @@ def build(name: str, small: bool, exporter: str, threads: int, out: Path) -> str
     for case in CASES:
         if case.model == name:
             write_case(case, sample, small, out)
-    return f"{name}: {path.stat().st_size / 1e6:.1f} MB by {exporter}, {time.perf_counter() - start:.0f} s"
+    return told(path, f"by {exporter}", start)
+
+
+def build_light(name: str, out: Path) -> str:
+    """Write a net of the onnx package and its case."""
+    start = time.perf_counter()
+    path = out / f"{name}.onnx"
+    part = path.with_suffix(".part.onnx")
+    feeds = light.build(name, part, SEED)
+    part.replace(path)
+    store(Case.of(name).feeds(out), **{"in": feeds, "told": answers(plain_session(path), feeds)})
+    return told(path, "of the onnx package", start)
+
+
+def told(path: Path, origin: str, start: float) -> str:
+    return f"{path.stem}: {path.stat().st_size / 1e6:.1f} MB {origin}, {time.perf_counter() - start:.0f} s"
 
 
 def is_built(name: str, out: Path) -> bool:
@@ -148,26 +207,39 @@ def is_built(name: str, out: Path) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help=f"models to build: {', '.join(MODELS)}")
+    parser.add_argument("names", nargs="*", help=f"models to build: {', '.join(MODELS)}; or models of --shared")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--small", action="store_true", help="the same layers, narrow, and short inputs")
     parser.add_argument("--exporter", choices=("ts", "dynamo"), default="ts", help="torch's exporter")
+    parser.add_argument(
+        "--shared", type=Path, help="a folder of models to take over, and nothing else if none is named"
+    )
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="models built at a time")
     args = parser.parse_args()
-    if unknown := set(args.names) - set(MODELS):
+    there = [path.stem for path in sorted(args.shared.glob("*.onnx"))] if args.shared else []
+    if unknown := set(args.names) - {*MODELS, *there}:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     args.out.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in args.names or MODELS if not is_built(name, args.out)]
+    missing = [name for name in args.names or there or MODELS if not is_built(name, args.out)]
     jobs = max(1, min(args.jobs, len(missing)))
     threads = max(1, (os.cpu_count() or 1) // jobs)
+
+    def task(name: str) -> tuple[Any, ...]:
+        if name in there:
+            return take_over, args.shared / f"{name}.onnx", args.out
+        return (
+            (build_light, name, args.out)
+            if name in light.LIGHT
+            else (build, name, args.small, args.exporter, threads, args.out)
+        )
+
     failures = 0
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        tasks = {pool.submit(build, name, args.small, args.exporter, threads, args.out): name for name in missing}
-        for task in as_completed(tasks):
-            error = task.exception()
+        tasks = {pool.submit(*task(name)): name for name in missing}
+        for done in as_completed(tasks):
+            error = done.exception()
             failures += error is not None
-            line = f"{tasks[task]}: {type(error).__name__}: {str(error)[:500]}" if error else task.result()
-            print(line, flush=True)
+            print(f"{tasks[done]}: {type(error).__name__}: {str(error)[:500]}" if error else done.result(), flush=True)
     sys.exit(bool(failures))
 
 

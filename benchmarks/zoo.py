@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import zoo_yolo  # noqa: F401
 from torch import nn
 from zoo_convnets import CONVNETS
 from zoo_quantized import QUANTIZED
@@ -78,7 +79,7 @@ def export(sample: Sample, exporter: str, path: Path) -> None:
         settings |= {"dynamic_shapes": (tuple(free),) if varargs else tuple(free), "verbose": False}
     else:
         settings["dynamic_axes"] = dict(zip(names, free, strict=True))
-        settings["dynamic_axes"] |= {n: {0: "batch"} for n in sample.outputs}
+        settings["dynamic_axes"] |= {n: {0: "batch"} for n in sample.outputs if any(free)}
     big = sum(p.numel() for p in sample.module.parameters()) * 4 > 1 << 30
     torch.onnx.export(
         sample.module, feeds, path, input_names=names, output_names=sample.outputs, external_data=big, **settings

@@ -1,20 +1,21 @@
-"""Convolutional nets of the zoo, and a small perceptron; `small` narrows them and keeps their layers."""
+"""Convolutional nets, and a small perceptron; `small` narrows them and keeps their layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from zoo_samples import Input, Recipe, Sample
 
 CONVNETS: dict[str, Recipe] = {}
 
 
-def convnet(name: str) -> Callable[[Any], Any]:
+def convnet(name: str, exporters: tuple[str, ...] = ("ts", "dynamo", "tsraw")) -> Callable[[Any], Any]:
+    """Name a net. Those that no exporter of the zoo writes are only timed: benchmarks/models.py exports them."""
+
     def register(build: Callable[[bool], Sample]) -> Callable[[bool], Sample]:
-        CONVNETS[name] = Recipe(lambda small, _: build(small), {"": ("ts", "dynamo", "tsraw")})
+        CONVNETS[name] = Recipe(lambda small, _: build(small), {"": exporters})
         return build
 
     return register
@@ -23,6 +24,11 @@ def convnet(name: str) -> Callable[[Any], Any]:
 def conv_norm(fan_in: int, fan_out: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     conv = nn.Conv2d(fan_in, fan_out, kernel, stride, kernel // 2, groups=groups, bias=False)
     return [conv, nn.BatchNorm2d(fan_out)]
+
+
+def of_image(layers: list[nn.Module], side: int, output: str = "logits") -> Sample:
+    """The layers, one after the other, on square images."""
+    return Sample(nn.Sequential(*layers), [Input("image", ("batch", 3, side, side))], [output])
 
 
 class Residual(nn.Module):
@@ -59,9 +65,7 @@ def resnet50(small: bool) -> Sample:
         for block in range(blocks):
             layers.append(bottleneck(fan_in, width << stage, 2 if stage and not block else 1))
             fan_in = 4 * width << stage
-    return Sample(
-        nn.Sequential(*layers, *pooled(fan_in, classes)), [Input("image", ("batch", 3, side, side))], ["logits"]
-    )
+    return of_image([*layers, *pooled(fan_in, classes)], side)
 
 
 @convnet("mobilenetv2")
@@ -81,21 +85,16 @@ def mobilenetv2(small: bool) -> Sample:
             fan_in = fan_out
     last = 1280 // scale
     layers += [*conv_norm(fan_in, last, 1), nn.ReLU6(), *pooled(last, classes)]
-    return Sample(nn.Sequential(*layers), [Input("image", ("batch", 3, side, side))], ["logits"])
+    return of_image(layers, side)
 
 
 class SqueezeExcite(nn.Module):
-    """Channels weighed by a hard sigmoid of their means."""
+    """Channels weighed by a gate of their means."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, squeezed: int, activation: type[nn.Module], gate: type[nn.Module]) -> None:
         super().__init__()
-        self.weigh = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(width, width // 4, 1),
-            nn.ReLU(),
-            nn.Conv2d(width // 4, width, 1),
-            nn.Hardsigmoid(),
-        )
+        narrow, wide = nn.Conv2d(width, squeezed, 1), nn.Conv2d(squeezed, width, 1)
+        self.weigh = nn.Sequential(nn.AdaptiveAvgPool2d(1), narrow, activation(), wide, gate())
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weigh(x)
@@ -110,81 +109,11 @@ def mobilenetv3(small: bool) -> Sample:
         hidden = 4 * width
         layers += [
             *conv_norm(width, hidden, 1), nn.Hardswish(), *conv_norm(hidden, hidden, 5, 2, hidden), nn.Hardswish(),
-            SqueezeExcite(hidden), *conv_norm(hidden, 2 * width, 1),
+            SqueezeExcite(hidden, hidden // 4, nn.ReLU, nn.Hardsigmoid), *conv_norm(hidden, 2 * width, 1),
         ]  # fmt: skip
         width *= 2
     layers += [*pooled(width, 4 * width), nn.Hardswish(), nn.Linear(4 * width, classes)]
-    return Sample(nn.Sequential(*layers), [Input("image", ("batch", 3, side, side))], ["logits"])
-
-
-def conv_silu(fan_in: int, fan_out: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    return nn.Sequential(*conv_norm(fan_in, fan_out, kernel, stride), nn.SiLU())
-
-
-class Split(nn.Module):
-    """YOLO's C2f: half the channels pass a chain of residual convolutions, and every step is kept."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        half = width // 2
-        self.first, self.last = conv_silu(width, width, 1), conv_silu(2 * width, width, 1)
-        self.chain = nn.ModuleList(
-            Residual([conv_silu(half, half), conv_silu(half, half)], [], nn.Identity()) for _ in range(2)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        kept = list(self.first(x).chunk(2, 1))
-        for step in self.chain:
-            kept.append(step(kept[-1]))
-        return self.last(torch.cat(kept, 1))
-
-
-class Yolo(nn.Module):
-    """A focus stem (slices to depth), two scales joined by upsampling, a pooled pyramid, boxes as means over bins."""
-
-    def __init__(self, width: int, classes: int, bins: int) -> None:
-        super().__init__()
-        self.classes, self.bins = classes, bins
-        self.stem = conv_silu(12, width)
-        self.down = nn.Sequential(conv_silu(width, 2 * width, stride=2), Split(2 * width))
-        self.deep = nn.Sequential(conv_silu(2 * width, 4 * width, stride=2), Split(4 * width))
-        self.before, self.pool = conv_silu(4 * width, 2 * width, 1), nn.MaxPool2d(5, 1, 2)
-        self.after = conv_silu(8 * width, 4 * width, 1)
-        self.up = nn.Upsample(scale_factor=2.0, mode="nearest")
-        self.join = conv_silu(6 * width, 2 * width, 1)
-        self.heads = nn.ModuleList(
-            nn.Sequential(conv_silu(fan_in, fan_in), nn.Conv2d(fan_in, classes + 4 * bins, 1))
-            for fan_in in (2 * width, 4 * width)
-        )
-        self.expect = nn.Conv2d(bins, 1, 1, bias=False)
-
-    def decode(self, raw: Tensor, stride: int) -> Tensor:
-        batch, _, high, wide = raw.shape
-        bins, scores = raw.flatten(2).split((4 * self.bins, self.classes), 1)
-        sides = self.expect(bins.view(batch, 4, self.bins, high * wide).transpose(2, 1).softmax(1)).view(batch, 4, -1)
-        y, x = torch.meshgrid(torch.arange(high) + 0.5, torch.arange(wide) + 0.5, indexing="ij")
-        centre = torch.stack((x, y)).view(1, 2, -1)
-        near, far = sides.chunk(2, 1)
-        low, top = centre - near, centre + far
-        return torch.cat((torch.cat(((low + top) / 2, top - low), 1) * stride, scores.sigmoid()), 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        corners = (x[..., ::2, ::2], x[..., 1::2, ::2], x[..., ::2, 1::2], x[..., 1::2, 1::2])
-        fine = self.down(self.stem(torch.cat(corners, 1)))
-        coarse = self.before(self.deep(fine))
-        pyramid = [coarse]
-        for _ in range(3):
-            pyramid.append(self.pool(pyramid[-1]))
-        coarse = self.after(torch.cat(pyramid, 1))
-        fine = self.join(torch.cat((self.up(coarse), fine), 1))
-        scales = zip(self.heads, (fine, coarse), (4, 8), strict=True)
-        return torch.cat([self.decode(head(scale), stride) for head, scale, stride in scales], 2)
-
-
-@convnet("yolo")
-def yolo(small: bool) -> Sample:
-    width, side = (8, 64) if small else (32, 320)
-    return Sample(Yolo(width, 10, 16), [Input("image", ("batch", 3, side, side))], ["boxes"])
+    return of_image(layers, side)
 
 
 class Mlp(nn.Sequential):

@@ -1,6 +1,7 @@
 """Sardonyx beside onnxruntime, OpenVINO f32 and OpenVINO bf16 on the models of benchmarks/models.py.
 
     python benchmarks/models.py --out DIR                          once: build the models
+    python benchmarks/models.py --out DIR --shared FOLDER          and take over trained ones
     python -m benchmarks.compare --folder DIR                      every case, then starts and memory
     python -m benchmarks.compare --models bert vit --precision highest high medium --isa skylake-avx512 haswell
     python -m benchmarks.compare --everything --budget 240         build, time, start, load the cores, scale: in 240 s
@@ -22,16 +23,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import report
-from benchmarks.compare.cases import CASES, FOLDER, ROOT, Case
+from benchmarks.compare.cases import CASES, FOLDER, ROOT, Case, cases_in
 from benchmarks.compare.engines import PEERS, Contestant
-from benchmarks.compare.process import busy_neighbours, cores, environment
+from benchmarks.compare.process import busy_neighbours, cores, environment, machine
 from benchmarks.compare.rounds import Settings, measure
 from benchmarks.compare.starts import measure_starts
 
@@ -49,7 +50,10 @@ def parse() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--folder", type=Path, default=FOLDER, help="where the models are")
-    add("--models", nargs="+", help="cases or models, by name; all by default: " + ", ".join(c.name for c in CASES))
+    names = ", ".join(c.name for c in CASES)
+    add(
+        "--models", nargs="+", help=f"cases or models, by name; all by default: {names}, and what else the folder holds"
+    )
     add("--contestants", nargs="+", help="sardonyx, onnxruntime, openvino: all by default")
     add("--threads", type=int, default=len(cores()))
     add("--precision", nargs="+", choices=("highest", "high", "medium"), default=["highest"])
@@ -65,6 +69,7 @@ def parse() -> argparse.Namespace:
     add("--starts", type=int, default=3, metavar="N", help="cold and warm starts of each model; 0 for none")
     add("--scaling", action="store_true", help=f"{SCALING.name} at {', '.join(map(str, THREADS))} threads")
     add("--build", action="store_true", help="build the models that are missing, which needs torch")
+    add("--shared", type=Path, metavar="FOLDER", help="a folder of trained models, to take over and to time too")
     add("--everything", action="store_true", help="all precisions, a busy row, scaling, and --build")
     add("--budget", type=float, help="seconds for the whole run; what does not fit is left out and named")
     add("--json", type=Path, help="write the results there, after each case")
@@ -74,10 +79,18 @@ def parse() -> argparse.Namespace:
     if args.everything:
         args.build = args.scaling = True
         args.precision = ["highest", "high", "medium"]
-    known = {name for case in CASES for name in (case.name, case.model)}
+    if args.shared:
+        models("--out", args.folder, "--shared", args.shared)
+    known = {name for case in cases_in(args.folder) for name in (case.name, case.model)}
     if unknown := set(args.models or ()) - known:
         parser.error(f"no such case or model: {', '.join(sorted(unknown))}")
     return args
+
+
+def models(*args: object) -> None:
+    """Run benchmarks/models.py."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "models.py"), *map(str, args)]
+    subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
 
 
 class Run:
@@ -86,8 +99,9 @@ class Run:
     def __init__(self, args: argparse.Namespace, cache: str) -> None:
         self.args, self.cache = args, cache
         self.start = time.monotonic()
-        wanted = args.models or [case.name for case in CASES]
-        self.cases = [case for case in CASES if case.name in wanted or case.model in wanted]
+        there = cases_in(args.folder)
+        wanted = args.models or [case.name for case in there]
+        self.cases = [case for case in there if case.name in wanted or case.model in wanted]
         own = [Contestant("sardonyx", p) for p in args.precision]
         own += [Contestant("sardonyx", args.precision[0], isa) for isa in args.isa]
         self.contestants = [c for c in (*own, *PEERS) if c.engine in (args.contestants or c.engine)]
@@ -136,8 +150,7 @@ class Run:
         if missing and self.args.build:
             names = list(dict.fromkeys(c.model for c in missing))
             self.say(f"building {', '.join(names)}")
-            command = [sys.executable, str(ROOT / "benchmarks" / "models.py"), "--out", str(folder), *names]
-            subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+            models("--out", folder, *names)
         for case in [c for c in missing if not (c.onnx(folder).exists() and c.feeds(folder).exists())]:
             self.skip(case.name, "its model is not there; benchmarks/models.py builds it")
             self.cases.remove(case)
@@ -237,16 +250,6 @@ class Run:
 
 def times_text(result: dict[str, Any]) -> str:
     return ", ".join(f"{n} {report.ms(e['median_s'])} ms" for n, e in result["contestants"].items())
-
-
-def machine() -> dict[str, Any]:
-    """What the figures belong to."""
-    named: Sequence[str] = ()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "CPU part"))]
-    cpu = f"{platform.machine()} {named[0] if named else platform.processor()}".strip()
-    return {"cpu": cpu, "cores": len(cores()), "system": f"{platform.system()} {platform.release()}"}
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """What is timed: a model's file, and feeds of one size for it.
 
-A folder of models holds MODEL.onnx, and for each case CASE.npz (feeds as `in:NAME`, what torch answers to them as
-`torch:NAME`), both written by benchmarks/models.py, and CASE.f64.npz (the float64 reference; see reference.py).
+A folder of models holds MODEL.onnx, and for each case CASE.npz (feeds as `in:NAME`, what torch or another engine
+answers to them as `told:NAME`), both written by benchmarks/models.py, and CASE.f64.npz (the float64 reference; see
+reference.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class Case:
     length: int = 0
     steps: int = 0
 
+    @classmethod
+    def of(cls, model: str) -> Case:
+        """The one case of a model that takes feeds of one size."""
+        return cls(model, model)
+
     def onnx(self, folder: Path) -> Path:
         return folder / f"{self.model}.onnx"
 
@@ -54,12 +60,22 @@ CASES = (
     Case("mlp-64", "mlp", 64),
     Case("tagger-1x40", "tagger", 1, 40),
     Case("tagger-8x40", "tagger", 8, 40),
+    *map(Case.of, ("resnet50", "mobilenetv2", "efficientnet-b0", "convnext-tiny", "yolov8n", "shufflenetv2")),
+    *map(Case.of, ("densenet121", "squeezenet", "inception-v2", "vgg16", "inception-v1", "shufflenet")),
+    *map(Case.of, ("alexnet", "zfnet512", "vgg19", "resnet50-caffe2")),
 )
 """In the order in which a short budget is spent."""
 
 
+def cases_in(folder: Path) -> tuple[Case, ...]:
+    """All of the above, and the models that a folder holds beside those, each with one case of its name."""
+    known = {case.model for case in CASES}
+    others = sorted(path.stem for path in folder.glob("*.onnx") if path.stem not in known)
+    return (*CASES, *(Case.of(name) for name in others if (folder / f"{name}.npz").exists()))
+
+
 def stored(path: Path, kind: str) -> Feeds:
-    """The arrays of one kind (`in`, `torch`, `out`) in a case's file, by tensor name."""
+    """The arrays of one kind (`in`, `told`, `out`) in a case's file, by tensor name."""
     with np.load(path) as file:
         return {key.split(":", 1)[1]: file[key] for key in file if key.startswith(f"{kind}:")}
 

@@ -43,7 +43,9 @@ class Runner(Protocol):
     about: dict[str, Any]
 
     def run(self, feeds: Feeds) -> list[Array]: ...
-    def names(self) -> list[str]: ...
+    def names(self) -> list[set[str]]:
+        """What each output is called."""
+        ...
 
 
 class OrtShaped:
@@ -59,8 +61,8 @@ class OrtShaped:
     def run(self, feeds: Feeds) -> list[Array]:
         return list(self._run(None, feeds))
 
-    def names(self) -> list[str]:
-        return [o.name for o in self._session.get_outputs()]
+    def names(self) -> list[set[str]]:
+        return [{o.name} for o in self._session.get_outputs()]
 
 
 class Sardonyx(OrtShaped):
@@ -98,15 +100,15 @@ class OpenVINO:
         if got not in (wanted, "f32" if wanted == "f32" else "bfloat16"):
             raise Unavailable(f"asked for {wanted}, its CPU plugin takes {got} on this machine")
         self._request = compiled.create_infer_request()
-        self._outputs = [next(iter(sorted(o.get_names()))) for o in compiled.outputs]
+        self._names = [set(o.get_names()) for o in compiled.outputs]
         self.about: dict[str, Any] = {"runs_in": got}
 
     def run(self, feeds: Feeds) -> list[Array]:
         answers = self._request.infer(feeds, share_inputs=True, share_outputs=True)
-        return [answers[i] for i in range(len(self._outputs))]
+        return [answers[i] for i in range(len(self._names))]
 
-    def names(self) -> list[str]:
-        return self._outputs
+    def names(self) -> list[set[str]]:
+        return self._names
 
 
 def open_model(contestant: Contestant, package: Any, path: str, threads: int, cache: str) -> Runner:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import selectors
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -100,6 +101,16 @@ def cores() -> list[int]:
     except OSError:
         return allowed
     return allowed if quota == "max" else allowed[: max(1, int(quota) // int(period))]
+
+
+def machine() -> dict[str, Any]:
+    """What the figures belong to."""
+    named: Sequence[str] = ()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        named = [line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "CPU part"))]
+    cpu = f"{platform.machine()} {named[0] if named else platform.processor()}".strip()
+    return {"cpu": cpu, "cores": len(cores()), "system": f"{platform.system()} {platform.release()}"}
 
 
 @contextmanager

@@ -29,7 +29,7 @@ Reply = dict[str, Any]
 
 class Worker:
     runner: Runner
-    names: list[str]
+    names: list[set[str]]
     feeds: Feeds
     steps: int
 
@@ -68,9 +68,12 @@ class Worker:
             start = time.perf_counter()
             answers = self.runner.run(feeds)
             seconds = time.perf_counter() - start
-            outputs = dict(zip(self.names, answers, strict=True))
+            outputs = self.named(answers)
             cache = {name: value.copy() for name, value in cache_of(outputs).items()}
             yield seconds, outputs
+
+    def named(self, results: list[Any]) -> Feeds:
+        return {name: result for names, result in zip(self.names, results, strict=True) for name in names}
 
     def check(self, reference: str) -> Reply:
         wanted = stored(Path(reference), "out")
@@ -81,7 +84,7 @@ class Worker:
             start = time.perf_counter()
             results = self.runner.run(self.feeds)
             seconds = (time.perf_counter() - start,)
-            answers = dict(zip(self.names, results, strict=True))
+            answers = self.named(results)
         digest = hashlib.sha256(b"".join(np.ascontiguousarray(answers[name]).tobytes() for name in wanted))
         errors = {name: relative_error(answers[name], wanted[name]) for name in wanted}
         return {"seconds": seconds, "errors": errors, "digest": digest.hexdigest()[:16]}

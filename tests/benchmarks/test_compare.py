@@ -82,7 +82,7 @@ def test_milliseconds(seconds: float, wanted: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with one case: relu(x @ w) @ v, whose torch answers are numpy's."""
+    """A folder with one case: relu(x @ w) @ v, whose told answers are numpy's."""
     w, v = (RNG.standard_normal(shape).astype(np.float32) for shape in ((8, 16), (16, 3)))
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
@@ -95,7 +95,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     graph = helper.make_graph(nodes, "toy", [x], [y], weights)
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "toy.onnx")
     fed = RNG.standard_normal((5, 8)).astype(np.float32)
-    cases.store(tmp_path / "toy-5.npz", **{"in": {"x": fed}, "torch": {"y": np.maximum(fed @ w, 0) @ v}})
+    cases.store(tmp_path / "toy-5.npz", **{"in": {"x": fed}, "told": {"y": np.maximum(fed @ w, 0) @ v}})
     return tmp_path
 
 
@@ -105,13 +105,13 @@ TOY = Case("toy-5", "toy", 5)
 def test_reference_is_float64_and_counts(folder: Path) -> None:
     costs = reference.compute(TOY, folder)
     assert costs["flops"] == 2 * 5 * (8 * 16 + 16 * 3) and costs["weights"] == 8 * 16 + 16 * 3
-    assert 0 < costs["torch"] < 1e-6
+    assert 0 < costs["told"] < 1e-6
     assert cases.stored(TOY.reference(folder), "out")["y"].dtype == np.float64
 
 
 def test_reference_refuses_answers_of_another_model(folder: Path) -> None:
     fed = cases.stored(TOY.feeds(folder), "in")
-    cases.store(TOY.feeds(folder), **{"in": fed, "torch": {"y": np.ones((5, 3), np.float32)}})
+    cases.store(TOY.feeds(folder), **{"in": fed, "told": {"y": np.ones((5, 3), np.float32)}})
     with pytest.raises(ValueError, match="float64 reference"):
         reference.compute(TOY, folder)
 

@@ -1,0 +1,179 @@
+"""Where the time of a model goes: each step with its time, its rate, and its share of what this machine can do.
+
+    python benchmarks/layers.py MODEL.onnx ... [--precision highest medium] [--threads 2] [--rows 10] [--markdown FILE]
+
+Feeds are those that lie beside a model, as benchmarks/models.py writes them or a folder of trained models has them,
+else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
+counts; what is shown is the shortest of --runs runs. A step's limit is the longer of two times: its operations at the
+rate of a loop that only uses registers, at that precision, and its bytes at the rate at which a buffer of that size is
+read. A model's share is that of the sum of its limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from benchmarks.compare.cases import stored  # noqa: E402
+from benchmarks.compare.limits import limit_seconds  # noqa: E402
+from benchmarks.compare.process import machine  # noqa: E402
+from benchmarks.compare.report import ms, percent, table  # noqa: E402
+from benchmarks.shared import feeds_of  # noqa: E402
+
+import sardonyx  # noqa: E402
+from sardonyx.interpret.context import RunContext  # noqa: E402
+from sardonyx.providers.cpu import executable, limits, profile  # noqa: E402
+from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
+from sardonyx.providers.cpu.walk import Stamp  # noqa: E402
+
+SIZES = ("filters", "channels", "groups", "blocks", "out_y", "out_x", "kernel_y", "stride_y")
+SIZES += ("batch", "rows", "columns", "depth")
+"""Arguments of kernels that tell what a step is."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step of one run."""
+
+    kernel: str
+    what: str
+    seconds: float
+    busy_s: float
+    """What a thread worked, on average."""
+    flops: float
+    nbytes: float
+
+
+class Watch(profile.Recorder):
+    """Keeps the time stamps of a run's parts, step by step."""
+
+    kept: list[list[Row]]
+
+    def report(self, context: RunContext, views: Any, sizes: tuple[int, ...]) -> None:
+        values = np.array(self._table.evaluate(sizes), np.float64)
+        flops, nbytes = values[self._table.flops], values[self._table.traffic]
+        stamps = self._stamps / ticks_per_second()
+        self.kept.append(list(_rows(self._table.steps, stamps, flops, nbytes)))
+
+
+def _rows(steps: Any, stamps: Any, flops: Any, nbytes: Any) -> Iterator[Row]:
+    before = None
+    for step, of_threads, operations, moved in zip(steps, stamps, flops, nbytes, strict=True):
+        ran = of_threads[of_threads[:, Stamp.FIRST] > 0]
+        if not len(ran):
+            continue
+        begun, took = ran[:, Stamp.FIRST], ran[:, Stamp.TOTAL]
+        end = (begun + took).max()
+        span = end - (begun.min() if before is None else before)
+        before = end
+        node = profile.main_node(step.nodes).op_type if step.nodes else ""
+        sizes = [f"{k} {v}" for k, v in step.args.items() if isinstance(v, int) and k in SIZES]
+        what = " ".join((step.spec.name, node, *sizes))
+        yield Row(step.spec.name, what, max(span, 0.0), took.sum() / len(of_threads), operations, moved)
+
+
+def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float, list[Row]]:
+    """The seconds of the quickest of several runs, and its steps."""
+    options = sardonyx.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
+    beside = path.with_suffix(".npz")
+    feeds = stored(beside, "in") if beside.exists() else feeds_of(session, path)
+    names = [o.name for o in session.get_outputs()]
+    native = session._sess
+    executable.Recorder = Watch  # type: ignore[misc]
+    best: tuple[float, list[Row]] = math.inf, []
+    for _ in range(runs + 1):
+        Watch.kept = []
+        start = time.perf_counter()
+        native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
+        took = time.perf_counter() - start
+        if took < best[0]:
+            best = took, [row for part in Watch.kept for row in part]
+    return best
+
+
+@cache
+def arithmetic(threads: int) -> dict[str, float]:
+    tiles = limits.peak_tile_flops(threads=threads)
+    return {"f32_flops": limits.peak_flops(threads=threads)} | ({"bf16_flops": tiles} if tiles else {})
+
+
+@cache
+def reading(nbytes: int, threads: int) -> float:
+    return limits.read_bandwidth(nbytes, threads)
+
+
+def limit(row: Row, precision: str, threads: int) -> tuple[float, float]:
+    """The least seconds for a step's arithmetic, and for its reading; sizes are rounded up to a power of two."""
+    rate = reading(1 << max(15, math.ceil(math.log2(max(row.nbytes, 1)))), threads)
+    return limit_seconds(arithmetic(threads) | {"read_nbytes": rate}, precision, row.flops, 0), row.nbytes / rate
+
+
+def document(path: Path, precision: str, args: argparse.Namespace) -> str:
+    """The tables of one model at one precision."""
+    took, rows = steps_of(path, precision, args.threads, args.runs)
+    if not rows:
+        return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
+    limits_s = [limit(row, precision, args.threads) for row in rows]
+    spent, least, flops = sum(r.seconds for r in rows), sum(map(max, limits_s)), sum(r.flops for r in rows)
+    head = f"{ms(took)} ms, of which {ms(spent)} in {len(rows)} steps; {flops / took / 1e9:.0f} GFLOP/s"
+    kernels: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        kernels.setdefault(row.kernel, []).append(i)
+    ranked = sorted(kernels.items(), key=lambda item: -sum(rows[i].seconds for i in item[1]))
+    by_kernel = [[f"{len(of)} {name}", *_figures(rows, limits_s, of)] for name, of in ranked]
+    longest = sorted(range(len(rows)), key=lambda i: -rows[i].seconds)[: args.rows]
+    by_step = [[f"{i} {rows[i].what}", *_figures(rows, limits_s, [i])] for i in sorted(longest)]
+    title, share = f"## {path.stem}, {precision}", f"{percent(least / took)} of the limit"
+    return "\n".join((title, "", f"{head}, {share}.", "", _table(by_kernel, "steps"), "", _table(by_step, "step"), ""))
+
+
+def _table(rows: list[list[str]], what: str) -> str:
+    return table((what, "ms", "threads at work", "GFLOP/s", "GB/s", "bound by", "of the limit"), rows)
+
+
+def _figures(rows: list[Row], limits_s: list[tuple[float, float]], of: list[int]) -> list[str]:
+    """What some steps come to together."""
+    seconds = max(sum(rows[i].seconds for i in of), 1e-9)
+    busy, flops, nbytes = (sum(getattr(rows[i], key) for i in of) for key in ("busy_s", "flops", "nbytes"))
+    arithmetic_s, reading_s = (sum(limits_s[i][kind] for i in of) for kind in (0, 1))
+    rates = f"{flops / seconds / 1e9:.1f}", f"{nbytes / seconds / 1e9:.1f}"
+    bound = "arithmetic" if arithmetic_s > reading_s else "reading"
+    return [ms(seconds), percent(busy / seconds), *rates, bound, percent(sum(max(limits_s[i]) for i in of) / seconds)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--precision", nargs="+", choices=("highest", "high", "medium"), default=["highest"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--rows", type=int, help="the longest steps only, so many of them")
+    parser.add_argument("--markdown", type=Path, help="write the tables there too")
+    args = parser.parse_args()
+    chip = f"{machine()['cpu']}, {args.threads} threads"
+    peaks = ", ".join(f"{rate / 1e9:.0f} GFLOP/s {name[:-6]}" for name, rate in arithmetic(args.threads).items())
+    text = [f"# Steps of models\n\n{chip}: {peaks}. Made by `python benchmarks/layers.py`.\n"]
+    for path in args.models:
+        for precision in args.precision:
+            text.append(document(path, precision, args))
+            print(text[-1], flush=True)
+    if args.markdown:
+        args.markdown.write_text("\n".join(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
