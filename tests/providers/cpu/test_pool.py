@@ -72,15 +72,17 @@ def test_against_onnxruntime(name: str, op: str) -> None:
 
 
 SLICE = ("3x3, stride 2, padded", "3 axes", "wide")
+NARROW = ("3x3, stride 1", "uneven pads", "a large image")
+"""Windows for which chips of long vectors have code of their own."""
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize("name", SLICE)
+@pytest.mark.parametrize("name", (*SLICE, *NARROW))
 def test_other_chips(name: str, op: str, cpu: str) -> None:
     case = CASES[name]
     body = case.text(op)
-    (got,) = Compiled(body, *shape(case), cpu).run([case.feed])
+    (got,) = Compiled(body, *shape(case), cpu).run([case.feed], checked=True)
     np.testing.assert_allclose(got, expected(case, body), rtol=1e-6, atol=1e-6)
 
 
@@ -103,23 +105,26 @@ def test_types(dtype: str, numpy: type) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_sizes_are_numbers_of_the_run() -> None:
+@pytest.mark.parametrize("cpu", [None, "skylake-avx512"])
+def test_sizes_are_numbers_of_the_run(cpu: str | None) -> None:
     body = "a = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x) y = Relu(a)"
-    compiled = Compiled(body, "float[n,c,h,w] x", "float[n,c,p,q] y")
+    compiled = Compiled(body, "float[n,c,h,w] x", "float[n,c,p,q] y", cpu)
     assert len(compiled.steps) == 1, "what follows is part of the kernel"
-    for sizes in ((1, 2, 9, 9), (0, 3, 4, 4), (2, 0, 4, 4), (1, 1, 1, 1), (1, 40, 30, 7)):
+    widths = [(1, 2, 3, w) for w in (31, 32, 33, 34, 63, 64, 65, 2100)]
+    for sizes in ((1, 2, 9, 9), (0, 3, 4, 4), (2, 0, 4, 4), (1, 1, 1, 1), (1, 40, 30, 7), *widths):
         x = np.random.default_rng(1).standard_normal(sizes).astype("f")
         (got,) = compiled.run([x], threads=2)
         want = max_pool(x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
         np.testing.assert_array_equal(got, np.maximum(np.asarray(want), 0))
 
 
-def test_nan_is_the_largest_and_spreads_to_its_windows_alone() -> None:
+@pytest.mark.parametrize("cpu", [None, "skylake-avx512"])
+def test_nan_is_the_largest_and_spreads_to_its_windows_alone(cpu: str | None) -> None:
     case = CASES["3x3, stride 1"]
     x = case.feed
     x[0, 0, 4, 7], x[0, 1, 0, 0], x[0, 2, 8, 32] = np.nan, np.inf, -np.inf
     for op, meaning in (("MaxPool", max_pool), ("AveragePool", average_pool)):
         with np.errstate(invalid="ignore"):
             want = meaning(x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
-        (got,) = Compiled(case.text(op), *shape(case)).run([x])
+        (got,) = Compiled(case.text(op), *shape(case), cpu).run([x])
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

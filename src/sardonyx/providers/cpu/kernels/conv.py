@@ -102,19 +102,25 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     few = conv_few.is_for(group, target)
     if isinstance(few, Only):
         alone = replace(target, splits={}, images={})  # what one of two ways prepares is not there in the other
-        ways = (conv_few.steps(group, alone), few), (_many(group, alone), few.otherwise)
+        ways = (_few(group, alone), few), (_many(group, alone), few.otherwise)
         return [step for made, only in ways for step in conv_few.limited(made, only)]
-    return conv_few.steps(group, target) if few else _many(group, target)
+    return _few(group, target) if few else _many(group, target)
+
+
+def _few(group: Convolution, target: Target) -> list[Step]:
+    return conv_pixels.steps(group, target) if _is_by_pixel(group) else conv_few.steps(group, target)
 
 
 def _many(group: Convolution, target: Target) -> list[Step]:
     parts = conv_amx.parts_for(group, target)
     if parts is not None:
         return conv_amx.steps(group, parts, target)
+    return conv_pixels.steps(group, target) if _is_by_pixel(group) else on_vectors(group, target)
+
+
+def _is_by_pixel(group: Convolution) -> bool:
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1
-    if not is_depthwise and conv_pixels.fits(group) and conv_pixels.lies_so(group):
-        return conv_pixels.steps(group, target)
-    return on_vectors(group, target)
+    return not is_depthwise and conv_pixels.fits(group) and conv_pixels.lies_so(group)
 
 
 def on_vectors(group: Convolution, target: Target) -> list[Step]:

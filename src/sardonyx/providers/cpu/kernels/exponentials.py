@@ -10,7 +10,8 @@ from sardonyx.providers.cpu.kernels.formats import F32, F64, format_of, polynomi
 from sardonyx.providers.cpu.values import Val, f32, i8, i16, i32
 
 TANH_SEAM = 0.55
-_CURRENT_ROUNDING = 4
+CURRENT_ROUNDING = 4
+"""What the machine is told where an instruction could round otherwise."""
 
 
 def reduced(k: Kernel, x: Val, bias: int) -> tuple[Val, Val, Val]:
@@ -42,7 +43,7 @@ def scaled(k: Kernel, v: Val, n: Val, word: Val) -> Val:
     """v * 2^n, rounded once; overflow gives infinity, results may be denormal. ``word`` holds n + 2 * bias."""
     if has_scale(k, v):
         name, mask = ("ps", k.const(-1, i16)) if v.dtype is f32 else ("pd", k.const(-1, i8))
-        args = [v, n, v, mask, k.const(_CURRENT_ROUNDING, i32)]
+        args = [v, n, v, mask, k.const(CURRENT_ROUNDING, i32)]
         return k.intrinsic(f"llvm.x86.avx512.mask.scalef.{name}.512", args, v.dtype, v.lanes)
     half = word >> 1
     return v * power_of_two(k, half, v.dtype) * power_of_two(k, word - half, v.dtype)

@@ -29,14 +29,11 @@ SMALLEST = 4
 """Elements below which an axis is not worth a block."""
 
 LINE_NBYTES = 64
-LINES = 4
+LINES = 16
 """Cache lines of an input that are turned one after the other: neighbours are fetched together, and share a page."""
 
-COLUMNS = 256
+COLUMNS = 64
 """Of the output in a piece. The next piece is the one below: it reads the same pages."""
-
-AHEAD = 16
-"""Columns between what is turned and what is asked for."""
 
 
 def bits_loop(group: Bits) -> Loop:
@@ -152,10 +149,15 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
         piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides])
         whole_rows, whole_columns = rows & -side, columns & -form.step
-        with k.loop(0, whole_columns, form.step) as c:
-            piece.prefetch(c + AHEAD)
-            with k.loop(0, whole_rows, side) as r:
-                piece.block(r, c)
+        # The side whose neighbours lie farther apart is followed in long runs, a few at a time.
+        is_far = strides[-1][-2] > strides[form.kinds.index(TURNED)][-1]
+        by_row, by_column = (whole_rows, k.const(side)), (whole_columns, k.const(form.step))
+        (outer, step), (inner, near) = (
+            [k.select(is_far, a, b) for a, b in zip(*pair, strict=True)]
+            for pair in ((by_row, by_column), (by_column, by_row))
+        )
+        with k.loop(0, outer, step) as i, k.loop(0, inner, near) as j:
+            piece.block(k.select(is_far, i, j), k.select(is_far, j, i))
         with k.when((whole_rows * whole_columns).ne(rows * columns)), k.loop(0, rows) as r:
             piece.rest(r, k.select(r < whole_rows, whole_columns, 0), columns)
 
@@ -176,15 +178,6 @@ class Piece:
         for i in range(side):
             for j, square in enumerate(squares):
                 self._store(row + i, column + j * side, [rows[i] for rows in square], None)
-
-    def prefetch(self, column: Val) -> None:
-        """Ask for the lines of inputs to turn that lie some columns ahead: each is in a page of its own."""
-        for buf, kind, (_, along) in zip(self.inputs, self.form.kinds, self.strides, strict=False):
-            if kind == TURNED:
-                line = LINE_NBYTES * 8 // buf.dtype.bits
-                for i in range(self.form.step):
-                    for first in range(0, self.form.rows, line):
-                        buf.prefetch((column + i) * along + first)
 
     def _loaded(self, v: int, row: Val, column: Val) -> list[Val]:
         buf, kind, side = self.inputs[v], self.form.kinds[v], self.form.side

@@ -3,7 +3,7 @@
 The rows of an image that a row of outputs sees are combined, element by element, into one row in scratch memory; runs
 of that row are then combined along it, outputs along the lanes, and finished in registers. So a window of h rows and w
 columns costs h + w combinations. The padding beside the image lies around the row in scratch. Long rows are cut into
-blocks. Means are sums, across and then along, divided by how
+blocks. Narrow windows do without that row (``pool_stream``). Means are sums, across and then along, divided by how
 many elements count, the product of a number for each axis.
 
 The grid of work is (batch, channel, plane, band of rows): each output is made in one place, in one order.
@@ -11,6 +11,7 @@ The grid of work is (batch, channel, plane, band of rows): each output is made i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -27,6 +28,7 @@ from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.pool_pixels import MAX, MEAN
+from sardonyx.providers.cpu.kernels.pool_stream import Stream, is_narrow
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -34,6 +36,8 @@ from sardonyx.providers.cpu.values import Buf, Tile, Val, i64, register_dtype
 
 ROW = 4096
 """Elements of a row that are combined at a time: 16 KiB of f32."""
+LINE = 16
+"""The image begins at a multiple of so many elements in the combined row."""
 TOGETHER, WRITTEN = 8, 16
 """Rows that are combined in one pass; taps along a row up to which their code is written out."""
 BAND = 16
@@ -59,7 +63,7 @@ class Form:
     def pitch(self, lanes: int) -> int:
         """Elements of a row in scratch, with those that a vector reads beyond its last output."""
         reach = (self.taps.kernel[2] - 1) * self.taps.dilations[2]
-        return -(-((self.columns + lanes) * self.taps.strides[2] + reach + lanes) // 16) * 16
+        return (-(-((self.columns + lanes) * self.taps.strides[2] + reach + lanes) // LINE) + 1) * LINE
 
     def scratch_nbytes(self, lanes: int) -> int:
         """The combined row, and how many elements count in each of its outputs."""
@@ -110,13 +114,19 @@ def slide(
             channel, image = rest % channels, rest // channels
             start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
             with k.loop(band * BAND, k.min(out_y, (band + 1) * BAND)) as y:
-                row.across(start, plane, y)
                 finish = Finish(k, epilogue, memory, out_x, [image, plane, y])
-                for t in k.tiles(columns, row.lanes):
-                    v = row.along(t)
+
+                def put(t: Tile, v: Val) -> None:
                     if form.kind == MEAN:
                         v = v / (row.counted.load(t.index, row.lanes) * row.counts(plane, y))
                     finish.put(channel, Tile(left + t.index, t.lanes, t.mask), v)
+
+                if row.is_streamed:
+                    row.stream(start, plane, y, columns, put)
+                else:
+                    row.across(start, plane, y)
+                    for t in k.tiles(columns, row.lanes):
+                        put(t, row.along(t))
 
 
 class _Row:
@@ -126,8 +136,8 @@ class _Row:
         self.k, self.form, self.memory, self.taps = k, form, memory, form.taps
         self.lanes = lanes_of(k.lanes, form.dtype)
         self.neutral = lowest(form.dtype) if form.kind == MAX else 0
-        self.combined = k.scratch(form.dtype)
         self.counted = k.scratch(form.dtype, form.pitch(self.lanes) * form.dtype.bits // 8)
+        self.is_streamed = form.is_unit and form.dtype.is_float and is_narrow(self.taps, self.lanes)
 
     def begin(self, left: Val, columns: Val) -> None:
         """Find where the image lies in a block's row, and fill in the padding beside it and how many columns count."""
@@ -137,22 +147,41 @@ class _Row:
         self.first = left * taps.strides[2] - pad
         length = (columns - 1) * taps.strides[2] + ((taps.kernel[2] - 1) * taps.dilations[2] + 1)
         self.low = k.min(k.max(-self.first, 0), length)
-        there = k.select((depth > 0) & (height > 0), k.min(width - self.first, length), 0)
-        self.high = k.max(there, self.low)
-        for start, stop in ((k.const(0), self.low), (self.high, length)):
-            with k.loop(start, stop) as i:
-                self.combined.store(i, self.neutral)
+        self.width = k.select((depth > 0) & (height > 0), width, 0)
+        self.high = k.max(k.select(self.width > 0, k.min(width - self.first, length), 0), self.low)
+        if not self.is_streamed:
+            self.combined = k.scratch(self.form.dtype).at(-self.low & (LINE - 1))
+            for start, stop in ((k.const(0), self.low), (self.high, length)):
+                with k.loop(start, stop) as i:
+                    self.combined.store(i, self.neutral)
         if self.form.kind == MEAN:
             with k.loop(0, columns) as i:
                 self.counted.store(i, k.cast(self._count(2, left + i), self.form.dtype))
 
+    def stream(self, image: Buf, plane: Val, y: Val, columns: Val, put: Callable[[Tile, Val], None]) -> None:
+        """A row of outputs without a detour through memory."""
+        rows = self._rows(image, plane, y)
+
+        def combined(at: Val, mask: Val | None) -> Val:
+            return self._combined(rows, [row.load(at, self.lanes, mask) for row, _ in rows])
+
+        stream = Stream(self.k, self.taps, self.lanes, self.width, self.neutral, self._combine)
+        stream.run(combined, self.first, columns, put)
+
     def across(self, image: Buf, plane: Val, y: Val) -> None:
         """Combine the rows of the image that a row of outputs sees."""
+        stride = number(self.memory, "x_x")
+        rows = self._rows(image.at((self.first + self.low) * stride), plane, y)
+        for i in range(0, len(rows), TOGETHER):
+            self._combine_rows(rows[i : i + TOGETHER], stride, is_first=i == 0)
+
+    def _rows(self, start: Buf, plane: Val, y: Val) -> list[tuple[Buf, Val]]:
+        """The rows of the image that a row of outputs sees, and whether they are there; one that is padding is the
+        image's first."""
         k, taps = self.k, self.taps
         depth, height, _ = sizes(self.memory, "in")
         pad_z, pad_y, _ = sizes(self.memory, "pad")
-        stride_z, stride_y, stride_x = (number(self.memory, f"x_{a}") for a in AXES)
-        start = image.at((self.first + self.low) * stride_x)
+        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in AXES[:2])
         rows: list[tuple[Buf, Val]] = []
         for tz in range(taps.kernel[0]):
             z = plane * taps.strides[0] + (tz * taps.dilations[0]) - pad_z
@@ -161,10 +190,7 @@ class _Row:
                 is_there = (z >= 0) & (z < depth) & (at >= 0) & (at < height)
                 place = k.select(is_there, z * stride_z + at * stride_y, 0)
                 rows.append((start.at(place), is_there))
-        if self.form.kind == MAX:
-            rows = self._only_there(rows)
-        for i in range(0, len(rows), TOGETHER):
-            self._combine_rows(rows[i : i + TOGETHER], stride_x, is_first=i == 0)
+        return self._only_there(rows) if self.form.kind == MAX else rows
 
     def _only_there(self, rows: list[tuple[Buf, Val]]) -> list[tuple[Buf, Val]]:
         """Rows of which one may be another's double, which does not change what is largest, but none is padding.
@@ -178,18 +204,11 @@ class _Row:
         return [(k.choose(is_there, row, there), is_any) for row, is_there in rows]
 
     def _combine_rows(self, rows: list[tuple[Buf, Val]], stride: Val, *, is_first: bool) -> None:
-        """A row that is padding is read as the image's first, and what was read is not used."""
         k, to, count = self.k, self.combined.at(self.low), self.high - self.low
 
         def combined(i: Val, lanes: int) -> Val:
-            missing = k.const(self.neutral, self.form.dtype, lanes)
             at = i if self.form.is_unit else i * stride
-            seen = [row.load(at, lanes) for row, _ in rows]
-            if self.form.kind != MAX:
-                seen = [k.select(is_there, v, missing) for v, (_, is_there) in zip(seen, rows, strict=True)]
-            found = reduce(self._combine, seen)
-            if self.form.kind == MAX:
-                found = k.select(rows[0][1], found, missing)
+            found = self._combined(rows, [row.load(at, lanes) for row, _ in rows])
             return found if is_first else self._combine(to.load(i, lanes), found)
 
         done = k.const(0)
@@ -198,6 +217,14 @@ class _Row:
             with k.loop(done, stop, lanes) as i:
                 to.store(i, combined(i, lanes))
             done = stop
+
+    def _combined(self, rows: list[tuple[Buf, Val]], seen: list[Val]) -> Val:
+        """What was read of rows as one; what was read of padding is not used."""
+        k, missing = self.k, self.k.const(self.neutral, self.form.dtype, seen[0].lanes)
+        if self.form.kind == MAX:
+            return k.select(rows[0][1], reduce(self._combine, seen), missing)
+        there = (k.select(is_there, v, missing) for v, (_, is_there) in zip(seen, rows, strict=True))
+        return reduce(self._combine, there)
 
     def along(self, t: Tile) -> Val:
         """Combine runs of the row; outputs that do not exist are made of what happens to lie there."""

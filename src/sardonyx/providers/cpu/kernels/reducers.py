@@ -9,7 +9,8 @@ from typing import TypeAlias
 from sardonyx.dtypes import DType
 from sardonyx.lower.groups import Reduce
 from sardonyx.providers.cpu.dsl import Kernel
-from sardonyx.providers.cpu.values import Val, bool_, i64, register_dtype
+from sardonyx.providers.cpu.kernels.exponentials import CURRENT_ROUNDING
+from sardonyx.providers.cpu.values import Val, bool_, f32, i32, i64, register_dtype
 
 State: TypeAlias = "tuple[Val, ...]"
 """The value so far, and for ``argmax`` and ``argmin`` where it was found."""
@@ -35,8 +36,23 @@ def extreme(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
     """The larger or the smaller; NaN if either is NaN."""
     if a.dtype.is_float and k.isa.name == "neon":
         return k.intrinsic("llvm.maximum" if largest else "llvm.minimum", [a, b], a.dtype, a.lanes, over=[a])
-    found = k.max(a, b) if largest else k.min(a, b)
-    return k.select(a.ne(a), a, found) if a.dtype.is_float else found
+    if not a.dtype.is_float:
+        return k.max(a, b) if largest else k.min(a, b)
+    return k.select(b.ne(b), b, _extreme_or_first(k, a, b, largest=largest))
+
+
+def _extreme_or_first(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
+    """The larger or the smaller; a if either is NaN.
+
+    x86 has an instruction for that. Written as comparisons, it would be merged with those around it into more of them.
+    """
+    width = {512: "avx512", 256: "avx", 128: "sse" if a.dtype is f32 else "sse2"}.get(a.lanes * a.dtype.bits)
+    if k.isa.name not in ("amx", "avx512", "avx2") or k.isa.is_emulated or width is None:
+        return k.max(b, a) if largest else k.min(b, a)
+    suffix = ("ps" if a.dtype is f32 else "pd") + (f".{a.lanes * a.dtype.bits}" if width.startswith("avx") else "")
+    rounding = [k.const(CURRENT_ROUNDING, i32)] if width == "avx512" else []
+    name = f"llvm.x86.{width}.{'max' if largest else 'min'}.{suffix}"
+    return k.intrinsic(name, [b, a, *rounding], a.dtype, a.lanes)
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.nest import Axis, known, traffic, walk
-from sardonyx.providers.cpu.kernels.resample_form import MANY, PIECE, Form, Tabled, read_of
+from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
 from sardonyx.providers.cpu.kernels.resample_row import Row
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
 
 SHORT = 8
 """Elements below which an axis that stays as it is does not make a row."""
@@ -101,9 +101,9 @@ def steps(group: Resample, target: Target) -> list[Step]:
     if not form.is_direct and (form.inner is not None or form.rows == MANY):
         length = x.shape[last] if form.inner is not None else PIECE
         inner = layout.along.get(last)
-        beside = dims.mul(2, inner.taps) if isinstance(inner, Table) else sum(form.beside)
-        slack = 4 * target.isa.lanes * 32 // work.bits
-        scratch = known(dims.mul(dims.total((length, beside, slack)), work.bits // 8))
+        beside = inner.taps if isinstance(inner, Table) else max(form.beside)
+        row = dims.total((length, dims.mul(2, beside), 2 * LINE + SLACK * target.isa.lanes))
+        scratch = known(dims.mul(dims.mul(row, STAGED if form.is_staged else 1), work.bits // 8))
     count = known(dims.product(box))
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
     read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
@@ -130,6 +130,9 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
     last = len(form.outer)
     sizes = [number(memory, f"n{i}") for i in range(last + 1)]
     strides = [number(memory, f"s{i}") if read is None else k.const(0) for i, read in enumerate(form.outer)]
+    if form.is_staged:
+        _staged(k, x, form, epilogue, memory, sizes, strides)
+        return
     pieces = k.const(1) if form.inner is not None else (sizes[last] + (PIECE - 1)) // PIECE
     step = number(memory, f"s{last}") * PIECE if form.inner is None else k.const(0)
     with walk(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
@@ -139,4 +142,30 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
             left = index[last] * PIECE
             row.put_as_it_is(finish, index[last - 1], left, k.min(sizes[last] - left, PIECE))
         else:
-            row.put_along(finish, index[last - 1], sizes[last])
+            row.put_along(row.where_it_lies(), finish, index[last - 1], sizes[last])
+
+
+def _staged(
+    k: Kernel, x: Buf, form: Form, epilogue: Epilogue, memory: dict[str, Any], sizes: list[Val], strides: list[Val]
+) -> None:
+    """A few rows are blended before the first of them is read along.
+
+    What reads across two vectors that were just stored waits until they have left the core, behind all results that
+    were stored before them.
+    """
+    last = len(form.outer)
+    length, beside = number(memory, f"in{last}"), Row.beside(k, form, memory)
+    pitch = (length + beside * 2 + SLACK * k.lanes) & -LINE
+    together = k.min(k.max(k.const(STAGE) // pitch, 1), STAGED)
+    groups = (sizes[last - 1] + (together - 1)) // together
+    steps = [*strides[:-1], strides[-1] * together]
+    with walk(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
+        first, outer = index[-1] * together, index[:-1]
+        count = k.min(sizes[last - 1] - first, together)
+        place = k.scratch(form.work).at(beside)
+        with k.loop(0, count) as r:
+            row = Row(k, form, memory, x.at(moved + r * strides[-1]), [*outer, first + r])
+            row.make(place.at(r * pitch), beside)
+        finish = Finish(k, epilogue, memory, sizes[last], outer)
+        with k.loop(0, count) as r:
+            row.put_along(place.at(r * pitch), finish, first + r, sizes[last])

@@ -12,6 +12,12 @@ PIECE = 4096
 """Elements of a row that stays as it is which are made at a time."""
 ROWS = 8
 """Rows that are blended in one pass; more are added one after the other."""
+STAGED, STAGE = 4, 8192
+"""Rows in scratch memory that are blended before the first is read along; elements that they may have together."""
+SLACK = 5
+"""Vectors behind a row in scratch memory, most of which may be read."""
+LINE = 16
+"""Rows in scratch memory begin at multiples of so many elements."""
 MANY = 0
 """The taps of a table that has more than are written out."""
 
@@ -48,6 +54,11 @@ class Form:
         """Whether rows are read where they lie."""
         plain = self.rows == 1 and not any(is_weighted(r) for r in (*self.outer, self.inner))
         return plain and not (isinstance(self.inner, Phases) and (any(self.inner.firsts) or not self.is_unit))
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether rows are made in scratch memory, and then read along."""
+        return self.inner is not None and not self.is_direct
 
     @property
     def beside(self) -> tuple[int, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,7 @@ from sardonyx.lower.groups import Phases
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
+from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, Form, Tabled
 from sardonyx.providers.cpu.values import Buf, Tile, Val, f64, i64
 
 
@@ -137,22 +138,29 @@ class Row:
 
     # -- along a row
 
-    def put_along(self, finish: Finish, row: Val, count: Val) -> None:
+    def where_it_lies(self) -> Buf:
+        ((source, _),) = self._written_out()
+        return source
+
+    @staticmethod
+    def beside(k: Kernel, form: Form, memory: dict[str, Any]) -> Val:
+        """Elements that are repeated on either side of a row in scratch memory: whole vectors."""
+        taps = isinstance(form.inner, Tabled)
+        count = number(memory, f"taps{len(form.outer)}") if taps else k.const(max(form.beside))
+        return (count + (LINE - 1)) & -LINE
+
+    def make(self, to: Buf, beside: Val) -> None:
+        """The row in scratch memory; a vector at least of its first element lies in front, of its last one behind."""
         k, size = self.k, number(self.memory, f"in{self.last}")
-        if self.form.is_direct:
-            ((source, _),) = self._written_out()
-        else:
-            inner = self.form.inner
-            taps = number(self.memory, f"taps{self.last}") if isinstance(inner, Tabled) else k.const(0)
-            before, behind = (taps, taps) if isinstance(inner, Tabled) else map(k.const, self.form.beside)
-            source = k.scratch(self.form.work).at(before)
-            self._blended(source, k.const(0), size)
-            with k.loop(0, before) as i:
-                source.store(i - before, source.load(0))
-            with k.loop(0, behind) as i:
-                source.store(size + i, source.load(size - 1))
+        self._blended(to, k.const(0), size)
+        first, last = to.load(0), to.load(size - 1)
+        with k.loop(0, beside, self.lanes) as i:
+            to.store(i - beside, k.splat(first, self.lanes))
+            to.store(size + i, k.splat(last, self.lanes))
+
+    def put_along(self, source: Buf, finish: Finish, row: Val, count: Val) -> None:
         if isinstance(self.form.inner, Phases):
-            self._put_phases(self.form.inner, source, finish, row, size, count)
+            self._put_phases(self.form.inner, source, finish, row, number(self.memory, f"in{self.last}"), count)
         else:
             assert self.form.inner is not None
             self._put_table(self.form.inner, source, finish, row, count)
@@ -168,20 +176,40 @@ class Row:
 
     def _interleaved(self, read: Phases, source: Buf, t: Tile) -> list[Val]:
         """Every phase as a vector, and their elements in turns."""
-        seen: dict[int, Val] = {}
         parts: list[Val] = []
+        window = self._window(source, t)
         for p, first in enumerate(read.firsts):
-            terms: list[tuple[Val, float | None]] = []
-            for tap in range(read.taps):
-                if first + tap not in seen:
-                    direct = self.form.is_direct
-                    seen[first + tap] = source.load(t) if direct else source.load(t.index + (first + tap), self.lanes)
-                terms.append((seen[first + tap], None if read.weights is None else read.weights[p][tap]))
-            parts.append(self._weighted(terms))
+            weights = (None,) if read.weights is None else read.weights[p]
+            parts.append(self._weighted([(window(first + tap), w) for tap, w in enumerate(weights)]))
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [_in_turns(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
         return parts
+
+    def _window(self, source: Buf, t: Tile) -> Callable[[int], Val]:
+        """Vectors that begin some elements beside a tile.
+
+        Where a vector is a whole cache line they are made of those that lie as they were stored: others would touch
+        two lines, and wait for two stores.
+        """
+        lanes, is_line = self.lanes, self.lanes * self.form.work.bits == 512
+
+        @cache
+        def stored(number: int) -> Val:
+            if self.form.is_direct:
+                return source.load(t)
+            return source.load(t.index + number * lanes, lanes)
+
+        @cache
+        def window(first: int) -> Val:
+            number, lane = divmod(first, lanes)
+            if lane == 0 or self.form.is_direct:
+                return stored(number)
+            if not is_line:
+                return source.load(t.index + first, lanes)
+            return stored(number).shuffle(range(lane, lane + lanes), stored(number + 1))
+
+        return window
 
     def _weighted(self, terms: list[tuple[Val, float | None]]) -> Val:
         total: Val | None = None
@@ -194,14 +222,7 @@ class Row:
 
     def _picked(self, read: Phases, source: Buf, t: Tile) -> list[Val]:
         """Vectors of neighbouring results, whose taps are shuffled out of vectors of the row."""
-        k, lanes, loaded, parts = self.k, self.lanes, dict[int, Val](), list[Val]()
-
-        def window(first: int) -> Val:
-            if first not in loaded:
-                direct = self.form.is_direct
-                loaded[first] = source.load(t) if direct else source.load(t.index + first, lanes)
-            return loaded[first]
-
+        k, lanes, parts, window = self.k, self.lanes, list[Val](), self._window(source, t)
         for j in range(read.factor):
             places = [divmod(j * lanes + lane, read.factor) for lane in range(lanes)]
             seen = [[q + read.firsts[p] + tap for q, p in places] for tap in range(read.taps)]

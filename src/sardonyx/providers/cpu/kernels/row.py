@@ -18,6 +18,9 @@ from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, reg
 CHAIN = 256
 """Additions after which a lane's sum goes to a total of its own: what bounds the error of long sums."""
 
+LINE_NBYTES, AHEAD = 64, 512
+"""Of a cache line; elements at least between what is computed and what is asked for."""
+
 KEPT_GAP = 64
 """Bytes from the end of one kept value to the next."""
 
@@ -184,7 +187,19 @@ class Row:
                 Elements(self, p, self.block, here, position + i, i).emit(sums)
             return
         for block in self.k.blocks(stop, self.lanes, unroll=self._unroll(p), start=start):
+            if p in self.schedule.passes[1:2] and block[0].mask is None:
+                self._ask_ahead(block, at)
             Elements(self, p, block, at, position, None).emit(sums)
+
+    def _ask_ahead(self, block: list[Tile], at: list[Val]) -> None:
+        """Ask for what a later row reads first, in a pass over what is near: else memory would have nothing to do."""
+        ahead = self.k.max(self.extents[-1], AHEAD)
+        for v in self.schedule.passes[0].values:
+            access = self.form.inputs[v] if v < len(self.inputs) else None
+            if access is not None and access.kind == "1" and not access.is_of_row:
+                every = max(1, LINE_NBYTES * 8 // (access.dtype.bits * self.lanes))
+                for tile in block[::every]:
+                    self.inputs[v].prefetch(at[v] + tile.index + ahead)
 
 
 class Elements:
