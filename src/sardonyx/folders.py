@@ -1,10 +1,11 @@
-"""The cache folder: private to the user, or not used at all."""
+"""The cache folder: private to the user, or not used at all. Files are written whole."""
 
 from __future__ import annotations
 
 import logging
 import os
 import stat
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
@@ -45,3 +46,29 @@ def private(where: str) -> Path | None:
         )
         return None
     return Path(where)
+
+
+def write_whole(path: str, chunks: Iterable[bytes | memoryview], *, private: bool = False) -> None:
+    """Write a file under another name and rename it: readers see all of it or nothing.
+
+    What is ``private`` is the user's alone; other files have the permissions that the process gives to new ones.
+    """
+    import tempfile
+
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".", suffix=".tmp")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        if not private:
+            os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +11,7 @@ import onnx
 from onnx import AttributeProto, helper, numpy_helper
 
 from sardonyx.errors import Fail, InvalidGraph
+from sardonyx.folders import write_whole
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import MapType, OpaqueType, OptionalType, SequenceType, SparseTensorType, TensorType
@@ -199,23 +199,3 @@ def _external_chunks(proto: onnx.ModelProto, weights: dict[str, Tensor], locatio
             offset += len(data) + padding
             yield data + bytes(padding)
         proto.graph.initializer.append(filled)
-
-
-def write_whole(path: str, chunks: Iterable[bytes]) -> None:
-    """Write a file under another name and rename it: readers see all of it or nothing."""
-    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".", suffix=".tmp")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

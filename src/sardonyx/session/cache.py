@@ -26,7 +26,7 @@ from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import ValueType
 from sardonyx.model.load import Opened, load, open_model
-from sardonyx.model.save import Names, model_to_proto, tensor_to_proto, write_whole
+from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
 from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import registry
 from sardonyx.optimize.report import Declined, Report, Rewrite
@@ -104,8 +104,8 @@ class Entry:
             "weights_nbytes": prepared.weights_nbytes,
         }
         try:
-            write_whole(f"{self._stem}.onnx", [proto.SerializeToString()])
-            write_whole(f"{self._stem}.json", [json.dumps(told).encode()])
+            folders.write_whole(f"{self._stem}.onnx", [proto.SerializeToString()], private=True)
+            folders.write_whole(f"{self._stem}.json", [json.dumps(told).encode()], private=True)
         except OSError as error:
             log.logger.warning("the optimized graph is not kept: %s", error)
 

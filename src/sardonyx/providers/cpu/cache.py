@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cache
 from pathlib import Path
 
 from sardonyx import folders
-from sardonyx.model.save import write_whole
 
 CHECKSUM = hashlib.sha256().digest_size
+
+
+@cache
+def compiler_version() -> str:
+    """What LLVM is known by without loading it: llvmlite's version, and the size of its library."""
+    import llvmlite
+
+    libraries = sorted(Path(llvmlite.__file__).parent.glob("binding/*llvmlite*.*"))
+    return f"{llvmlite.__version__}-{[path.stat().st_size for path in libraries]}"
 
 
 def _path(key: str) -> Path | None:
@@ -45,6 +54,6 @@ def write(key: str, content: bytes) -> None:
     path = _path(key)
     if path is not None:
         try:
-            write_whole(str(path), [hashlib.sha256(content).digest(), content])
+            folders.write_whole(str(path), [hashlib.sha256(content).digest(), content], private=True)
         except OSError:
             return

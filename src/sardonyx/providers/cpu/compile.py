@@ -14,6 +14,7 @@ from sardonyx.partition.provider import Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.flow import steps_for
+from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.steps import Exceptional, Target
 from sardonyx.providers.cpu.table import Table
 
@@ -27,6 +28,7 @@ def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()
     target = Target(isa.current(), provider.precision)
     while True:
         steps = steps_for(lowered.groups, target)
+        linker.prepare((step.spec for step in steps), target.isa, provider.threads)
         table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
         try:
             return CpuExecutable(

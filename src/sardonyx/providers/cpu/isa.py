@@ -18,6 +18,7 @@ from typing import Any
 
 from sardonyx import knobs
 from sardonyx.errors import InvalidArgument
+from sardonyx.providers.cpu import cache as objects
 
 KIB = 1 << 10
 
@@ -109,10 +110,8 @@ def named(cpu: str | None) -> Isa:
 
 
 def _host() -> Isa:
-    import llvmlite.binding as llvm
-
-    cpu, has = llvm.get_host_cpu_name(), _features()
-    flags = llvm.get_host_cpu_features().flatten()
+    cpu, flags = _told()
+    has = _features()
     if is_x86():
         wide = f"{flags},{WIDE}"
         if not _lacking(CPUS["skylake-avx512"]):
@@ -137,9 +136,36 @@ _NEEDS = {
 
 
 def _features() -> frozenset[str]:
+    return frozenset(flag[1:] for flag in _told()[1].split(",") if flag.startswith("+"))
+
+
+@cache
+def _told() -> tuple[str, str]:
+    """The host's name and features in LLVM's words, kept on disk: LLVM takes longer to load than most models."""
+    key = f"host-{objects.compiler_version()}-{_processor()}"
+    kept = objects.read(key) if _processor() else None
+    if kept is not None:
+        name, flags = kept.decode().split("\n")
+        return name, flags
     import llvmlite.binding as llvm
 
-    return frozenset(name for name, there in llvm.get_host_cpu_features().items() if there)
+    name, flags = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    if _processor():
+        objects.write(key, f"{name}\n{flags}".encode())
+    return name, flags
+
+
+_CHANGING = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "core id", "apicid", "initial apicid", "physical id")
+
+
+@cache
+def _processor() -> str:
+    """What Linux tells of the first processor, without what differs from one to the next or in time."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return ""
+    return "\n".join(line for line in first.splitlines() if line.partition("\t")[0].strip(": ") not in _CHANGING)
 
 
 def _lacking(isa: Isa) -> list[str]:

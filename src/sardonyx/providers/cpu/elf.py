@@ -1,0 +1,184 @@
+"""Objects of machine code made runnable: sections laid out in memory, references between them filled in.
+
+A kernel's object is small and plain: code, constants beside it, and perhaps calls of memcpy and its like, so LLVM is
+needed to make one but not to load it. What is loaded stays for the life of the process: threads may be inside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from sardonyx.errors import Fail
+
+X86, ARM = 62, 183
+SYMBOLS, RELOCATIONS = 2, 4
+"""Kinds of sections."""
+LOADED = 2
+"""The flag of a section that lies in memory."""
+
+Fill = tuple[str, Callable[[int, int, int], int]]
+
+
+class Section(NamedTuple):
+    """A header, in the order of the file."""
+
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+    each: int
+
+
+class Symbol(NamedTuple):
+    name: str
+    section: int
+    """0 where the object does not hold it."""
+    value: int
+
+
+class Object:
+    """An ELF object of 64 bits, little end first."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        (self.machine,) = struct.unpack_from("<H", content, 0x12)
+        (at,), (each, count) = struct.unpack_from("<Q", content, 0x28), struct.unpack_from("<HH", content, 0x3A)
+        self.sections = [Section(*struct.unpack_from("<IIQQQQIIQQ", content, at + i * each)) for i in range(count)]
+
+    def symbols(self) -> list[Symbol]:
+        table = next((s for s in self.sections if s.kind == SYMBOLS), None)
+        if table is None:
+            return []
+        names = self.sections[table.link].offset
+        return [
+            Symbol(self._text(names + name), section, value)
+            for name, _, _, section, value, _ in struct.iter_unpack(
+                "<IBBHQQ", self.content[table.offset : table.offset + table.size]
+            )
+        ]
+
+    def _text(self, at: int) -> str:
+        return self.content[at : self.content.index(b"\0", at)].decode()
+
+    def relocations(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Section, offset in it, kind, symbol, and what to add."""
+        for section in self.sections:
+            if section.kind == RELOCATIONS and self.sections[section.info].flags & LOADED:
+                rows = self.content[section.offset : section.offset + section.size]
+                for offset, info, addend in struct.iter_unpack("<QQq", rows):
+                    yield section.info, offset, info & 0xFFFFFFFF, info >> 32, addend
+
+
+def undefined_symbols(content: bytes) -> set[str]:
+    """What an object wants from elsewhere."""
+    return {s.name for s in Object(content).symbols() if s.name and not s.section}
+
+
+def load(content: bytes, name: str) -> int:
+    """The address of a function of an object, which is brought into memory for good."""
+    found = Object(content)
+    starts, nbytes = _places(found)
+    symbols = found.symbols()
+    image = bytearray(nbytes)
+    for i, start in starts.items():
+        section = found.sections[i]
+        image[start : start + section.size] = content[section.offset : section.offset + section.size]
+    places = [starts.get(s.section, 0) + s.value for s in symbols]
+    for i, symbol in enumerate(symbols):
+        if symbol.name and not symbol.section:
+            places[i] = len(image)
+            image += _stub(found.machine, symbol.name)
+    base = _pages(len(image))
+    for section, offset, kind, number, addend in found.relocations():
+        if (found.machine, kind) not in FILLS:
+            raise Fail(f"the object of {name} holds a reference of unknown kind {kind}")
+        code, fill = FILLS[found.machine, kind]
+        at = starts[section] + offset
+        (word,) = struct.unpack_from(code, image, at)
+        struct.pack_into(code, image, at, fill(word, base + at, base + places[number] + addend))
+    ctypes.memmove(base, bytes(image), len(image))
+    _seal(base, len(image))
+    return base + next(places[i] for i, s in enumerate(symbols) if s.name == name)
+
+
+def _places(found: Object) -> tuple[dict[int, int], int]:
+    """Where the sections of memory begin, and how long they are together."""
+    starts: dict[int, int] = {}
+    at = 0
+    for i, section in enumerate(found.sections):
+        if section.flags & LOADED and section.size:
+            starts[i] = at = -(-at // max(section.align, 1)) * max(section.align, 1)
+            at += section.size
+    return starts, -(-at // 8) * 8
+
+
+def _stub(machine: int, target: str) -> bytes:
+    """A jump through the address behind it: a call reaches 128 MiB, and the C library may lie farther."""
+    code = {X86: "ff2502000000cccc", ARM: "5000005800021fd6"}[machine]
+    address = ctypes.cast(getattr(_library(), target), ctypes.c_void_p).value
+    return bytes.fromhex(code) + struct.pack("<Q", address)
+
+
+def _low(shift: int) -> Fill:
+    """The low twelve bits of an address, in units of what is loaded."""
+    return "<I", lambda word, at, target: word | (target & 0xFFF) >> shift << 10
+
+
+def _page(word: int, at: int, target: int) -> int:
+    """The distance between two pages, its low two bits apart from the others."""
+    pages = (target >> 12) - (at >> 12)
+    return word | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
+
+
+FILLS: dict[tuple[int, int], Fill] = {
+    (X86, 1): ("<Q", lambda word, at, target: target),
+    (X86, 2): ("<i", lambda word, at, target: target - at),
+    (X86, 4): ("<i", lambda word, at, target: target - at),
+    (ARM, 257): ("<Q", lambda word, at, target: target),
+    (ARM, 261): ("<i", lambda word, at, target: target - at),
+    (ARM, 275): ("<I", _page),
+    (ARM, 277): _low(0),
+    (ARM, 278): _low(0),
+    (ARM, 284): _low(1),
+    (ARM, 285): _low(2),
+    (ARM, 286): _low(3),
+    (ARM, 299): _low(4),
+    (ARM, 282): ("<I", lambda word, at, target: word | (target - at) >> 2 & 0x3FFFFFF),
+    (ARM, 283): ("<I", lambda word, at, target: word | (target - at) >> 2 & 0x3FFFFFF),
+}
+"""By machine and kind of reference: how the word there is read and written, and what it becomes."""
+
+
+@cache
+def _library() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc
+
+
+def _pages(nbytes: int) -> int:
+    """Fresh memory, which Linux makes fit for code when it is sealed."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    at: int | None = _library().mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    if at is None or at == ctypes.c_void_p(-1).value:
+        raise Fail("there is no memory for code", got=os.strerror(ctypes.get_errno()))
+    return at
+
+
+def _seal(at: int, nbytes: int) -> None:
+    """Never written again, executed from now on."""
+    if _library().mprotect(at, nbytes, mmap.PROT_READ | mmap.PROT_EXEC):
+        raise Fail("the system does not let compiled code be run", got=os.strerror(ctypes.get_errno()))
