@@ -33,6 +33,7 @@ from sardonyx.providers.cpu.constants import content
 from sardonyx.providers.cpu.kernels import conv, conv_amx, conv_pixels
 from sardonyx.providers.cpu.kernels.conv_layout import Image
 from sardonyx.providers.cpu.kernels.frame import Frame
+from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
 from sardonyx.providers.cpu.kernels.image_tiles import Padded
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
 from sardonyx.providers.cpu.launch import Launch
@@ -123,7 +124,7 @@ class Ours:
             self.steps = steps(group, Target(chip, precision))
             self.before: list[Launch] = []
         else:
-            parts = conv_amx.PARTS[precision]
+            parts = PARTS[precision]
             after = Padded(parts, 1, f, (1, layer.out, layer.out), (0, 1, 1), (0, 1, 1))
             images = {y: Image(after, Storage("temporary", bf16, after.elements), False)}
             first = conv_amx.steps(group, parts, Target(chip, precision, images=images))
@@ -193,7 +194,7 @@ def limit_s(layer: Layer, name: str, peaks: dict[str, float]) -> float | None:
     if name in ("planes", "pixels"):
         return layer.flops / peaks["vectors"]
     if name in PRECISIONS:
-        return layer.flops * len(PRODUCTS[conv_amx.PARTS[name]]) / peaks["tiles"]
+        return layer.flops * len(PRODUCTS[PARTS[name]]) / peaks["tiles"]
     return None
 
 

@@ -12,12 +12,18 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu import channels_last, isa
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
 CHIPS = (None, "haswell", "skylake-avx512")
 NUMPY = {"float": np.float32, "double": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images stay as they are on every chip."""
+    monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
 
 
 @dataclass(frozen=True)

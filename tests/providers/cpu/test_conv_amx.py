@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from sardonyx.providers.cpu.kernels import conv_amx
 from sardonyx.providers.cpu.steps import Exceptional
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
@@ -53,6 +54,13 @@ CASES = {
     "brain": Case((1, 32, 7, 8), (32, 32, 3, 3), "pads = [1, 1, 1, 1]", dtype="bfloat16"),
 }  # fmt: skip
 ROUNDING = {"float": 0.0, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+@pytest.fixture(autouse=True)
+def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles are used whether they pay or not."""
+    for name in ("LEAST_SHARE", "LEAST_GAIN"):
+        monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
 
 
 def compiled(case: Case, weights: Array, precision: str = "highest") -> Compiled:

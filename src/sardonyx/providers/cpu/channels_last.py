@@ -31,7 +31,7 @@ from sardonyx.providers.cpu.steps import Target
 
 LEAST_LANES = 8
 """Lanes of a vector from which on this pays."""
-FEW = 4
+FEW = 12
 """Channels that are joined with the taps of a row."""
 LEAST_FILTERS = 4
 """Filters and channels of a group, where there are several, below which lanes stay empty."""
@@ -127,8 +127,8 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
         return False
     if group.groups == 1:
         return True
-    each = int(filters) // group.groups  # type: ignore[arg-type]
-    return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)  # type: ignore[arg-type]
+    each = int(filters) // group.groups
+    return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
 
 
 # -- which storages are turned
@@ -304,7 +304,7 @@ def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
     if any(a != b for a, b in zip(padded, sizes, strict=True)):
         flat = View(image.storage, (image.storage.elements,), (1,), 0)
         before.insert(0, Fill(group.nodes, flat, start=0, step=0))
-    taps, stride, channels = window.kernel[-1], window.strides[-1], int(w.shape[1])  # type: ignore[arg-type]
+    taps, stride, channels = window.kernel[-1], window.strides[-1], int(w.shape[1])
     step = dims.known(dims.mul(image.strides[-1], stride))
     assert step is not None
     joined = replace(
@@ -319,7 +319,7 @@ def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
 
 def _weights(w: View) -> View:
     """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1)."""
-    tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)  # type: ignore[arg-type]
+    tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)
     assert tensor is not None and isinstance(w.offset, int)
     content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
     turned = np.moveaxis(content, -1, 1)

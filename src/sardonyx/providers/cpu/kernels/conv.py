@@ -31,7 +31,14 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise, conv_depthwise_pixels, conv_few, conv_pixels
+from sardonyx.providers.cpu.kernels import (
+    conv_amx,
+    conv_depthwise,
+    conv_depthwise_pixels,
+    conv_dots,
+    conv_few,
+    conv_pixels,
+)
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
@@ -108,14 +115,20 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 
 
 def _few(group: Convolution, target: Target) -> list[Step]:
-    return conv_pixels.steps(group, target) if _is_by_pixel(group) else conv_few.steps(group, target)
+    has_taps = any(n > 1 for n in group.window.kernel)
+    return _by_pixel(group, target) if has_taps and _is_by_pixel(group) else conv_few.steps(group, target)
 
 
 def _many(group: Convolution, target: Target) -> list[Step]:
     parts = conv_amx.parts_for(group, target)
     if parts is not None:
         return conv_amx.steps(group, parts, target)
-    return conv_pixels.steps(group, target) if _is_by_pixel(group) else on_vectors(group, target)
+    return _by_pixel(group, target) if _is_by_pixel(group) else on_vectors(group, target)
+
+
+def _by_pixel(group: Convolution, target: Target) -> list[Step]:
+    is_narrow = conv_dots.is_for(group, target.isa)
+    return conv_dots.steps(group, target) if is_narrow else conv_pixels.steps(group, target)
 
 
 def _is_by_pixel(group: Convolution) -> bool:

@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.conv_tiles import MOST_STRIDE, PLANES, SPLIT, conv_amx, scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
-from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, RUN
+from sardonyx.providers.cpu.kernels.gemm_amx import RUN, parts_of
 from sardonyx.providers.cpu.kernels.image_tiles import (
     BLOCK,
     Fold,
@@ -32,10 +32,10 @@ from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import bf16, f16, f32
 
-LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.5}
-"""Share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
-LEAST_USES = 32
-"""Products with a number from which they outweigh its splitting."""
+LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
+"""By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
+LEAST_GAIN = {1: 10, 2: 24, 3: 48}
+"""By parts: products for each number that is split or finished, from which they outweigh that."""
 FOLDED = 16
 """Channels up to which the taps of a row take their place."""
 
@@ -79,7 +79,7 @@ class Geometry:
 
 def parts_for(group: Convolution, target: Target) -> int | None:
     """How many parts image and weights are split into; None where tiles are not there or do not pay."""
-    w, window, parts = group.w, thinned(group).window, PARTS[target.precision]
+    w, window, parts = group.w, thinned(group).window, parts_of(target.precision, group.x.dtype, group.w.dtype)
     if not target.isa.amx or group.groups != 1 or any(v.dtype not in (f32, bf16, f16) for v in (group.x, w)):
         return None
     tensor = w.storage.tensor
@@ -98,8 +98,9 @@ def parts_for(group: Convolution, target: Target) -> int | None:
         return None
     deep = channels * window.kernel[-1] if _is_folded(channels, window.kernel[-1]) else channels
     share = deep * filters / (-(-deep // BLOCK) * BLOCK * -(-filters // PANEL) * PANEL)
-    uses = filters * float(np.prod(window.kernel)) / float(np.prod(window.strides))
-    return parts if share >= LEAST_SHARE[parts] and uses >= LEAST_USES and _has_layout(group, parts) else None
+    seen = channels * float(np.prod(window.strides)) + filters
+    gain = channels * filters * float(np.prod(window.kernel)) / seen
+    return parts if share >= LEAST_SHARE[parts] and gain >= LEAST_GAIN[parts] and _has_layout(group, parts) else None
 
 
 def _has_layout(group: Convolution, parts: int) -> bool:

@@ -33,7 +33,7 @@ from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
-from sardonyx.providers.cpu.kernels.frame import AXES, Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import RUN, Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, number, of_known
 from sardonyx.providers.cpu.kernels.pack import ANY, COLUMNS, ROWS, aligned, pack_panels
@@ -57,7 +57,7 @@ def fits(group: Convolution) -> bool:
         and group.x.dtype is w.dtype
         and w.dtype in (f32, f64)
         and views.is_dense(w)
-        and _taps(group) <= (MOST_TAPS if _is_inside(Frame.of(group, is_joined=False)) else MOST_PADDED)
+        and _taps(group) <= (MOST_TAPS if is_inside(Frame.of(group, is_joined=False)) else MOST_PADDED)
         and all(isinstance(step, Apply) for step in group.epilogue.steps)
     )
 
@@ -97,17 +97,14 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     channels, filters = int(group.w.shape[1]), int(group.w.shape[0]) // group.groups
     taps = frame.taps
     shape = Shape.of(isa, dtype, filters)
-    extra, outputs = ([_matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
+    extra, outputs = ([pixels_matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 2)
     weights = _packed(group, shape.columns(isa, dtype), isa)
-    numbers: dict[str, Known] = {}
-    for what, values in (("kernel", taps.kernel), ("dilation", taps.dilations), ("stride", taps.strides)):
-        numbers |= {f"{what}_{a}": v for a, v in zip(AXES, values, strict=True)}
     args = {
-        **frame.args(), **numbers, "w": Ref(weights), "groups": group.groups, "channels": channels, "filters": filters,
-        "run_taps": max(RUN // max(channels, 1), 1), "band_nbytes": isa.l2_nbytes // 2, **more,
+        **frame.args(), **taps_args(taps), "w": Ref(weights), "groups": group.groups, "channels": channels,
+        "filters": filters, "run_taps": max(RUN // max(channels, 1), 1), "band_nbytes": isa.l2_nbytes // 2, **more,
     }  # fmt: skip
-    is_padded = not _is_inside(frame)
+    is_padded = not is_inside(frame)
     is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue)
     spec = convolve_pixels(dtype=dtype, shape=shape, is_padded=is_padded, is_direct=is_direct, epilogue=epilogue)
     flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
@@ -117,7 +114,12 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _is_inside(frame: Frame) -> bool:
+def taps_args(taps: Taps) -> dict[str, int]:
+    given = {"kernel": taps.kernel, "dilation": taps.dilations, "stride": taps.strides}
+    return {f"{what}_{a}": n for what, ns in given.items() for a, n in zip(AXES, ns, strict=True)}
+
+
+def is_inside(frame: Frame) -> bool:
     """Whether no window reaches over the image, as far as can be told."""
     window = frame.window
     for i in range(3):
@@ -129,7 +131,8 @@ def _is_inside(frame: Frame) -> bool:
     return True
 
 
-def _matrix(view: View, filters: int) -> Matrix:
+def pixels_matrix(view: View, filters: int) -> Matrix:
+    """Its rows are pixels, its columns filters; a batch of images and groups of ``filters``."""
     stride = _pixel_stride(view)
     assert stride is not None
     batch = (view.strides[0], of_known(dims.mul(view.strides[1], filters)))
@@ -184,13 +187,13 @@ def convolve_pixels(
 ) -> None:  # fmt: skip
     nr = shape.vectors * lanes_of(k.lanes, dtype)
     out = sizes(memory, "out")
-    m, taps = out[0] * out[1] * out[2], number(memory, "kernel_z") * number(memory, "kernel_y")
-    taps = k.opaque(taps * number(memory, "kernel_x"))
+    m = out[0] * out[1] * out[2]
     panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
     distances, places = k.scratch(i64), k.scratch(i64, MOST_TAPS * 8)
     zeros = k.scratch(dtype, (MOST_TAPS + 2 * most) * 8)
     sums = k.scratch(dtype, _head_nbytes(shape, dtype))
-    block = _Block(k, memory, distances, places, most)
+    block = Block(k, memory, distances, places, most)
+    taps = k.opaque(block.taps)
     block.measure()
     if is_padded:
         with k.loop(0, RUN, lanes_of(k.lanes, dtype)) as i:
@@ -250,7 +253,7 @@ def _put(finish: Finish, found: list[list[Var]], row: Val, column: Val) -> None:
             finish.put(row + r, Tile(column + j * lanes, lanes, None), total.get())
 
 
-class _Block:
+class Block:
     """Where the pixels of a block are, and which taps of each are in the image."""
 
     def __init__(self, k: Kernel, memory: Any, distances: Buf, places: Buf, most: int) -> None:
@@ -258,6 +261,14 @@ class _Block:
 
     def _n(self, name: str) -> Val:
         return number(self.memory, name)
+
+    @property
+    def taps(self) -> Val:
+        return self._n("kernel_z") * self._n("kernel_y") * self._n("kernel_x")
+
+    def has(self, row: Val, tap: Val) -> Val:
+        """Whether the image has what a tap of a pixel sees."""
+        return ((self.bits.load(row) >> tap) & 1).ne(0)
 
     def measure(self) -> None:
         """How far each tap is from the first."""
@@ -302,7 +313,7 @@ class _Block:
 class _Pixels:
     """The rows of a tile."""
 
-    def __init__(self, k: Kernel, source: Buf, zeros: Buf, block: _Block, rows: list[Val]) -> None:
+    def __init__(self, k: Kernel, source: Buf, zeros: Buf, block: Block, rows: list[Val]) -> None:
         self.k, self.source, self.zeros, self.block, self.rows = k, source, zeros, block, rows
 
     def at(self, tap: Val, is_padded: bool) -> list[Buf]:
@@ -312,8 +323,7 @@ class _Pixels:
         for row in self.rows:
             place = self.block.places.load(row) + distance
             if is_padded:
-                is_in = ((self.block.bits.load(row) >> tap) & 1).ne(0)
-                found.append(k.choose(is_in, self.source.at(place), self.zeros))
+                found.append(k.choose(self.block.has(row, tap), self.source.at(place), self.zeros))
             else:
                 found.append(self.source.at(place))
         return found

@@ -73,6 +73,9 @@ from sardonyx.providers.cpu.values import Buf, Val, bf16, f16, f32, i32, i64, u3
 PARTS = {"medium": 1, "high": 2, "highest": 3}
 """How many parts a precision takes."""
 
+WHOLE = {bf16: 1, f16: 2}
+"""How many hold every number of a narrow type."""
+
 RUN = {1: 12, 2: 6, 3: 4}
 """Steps of a run, by parts."""
 
@@ -379,12 +382,17 @@ class _Product:
 # -- what contractions ask for
 
 
+def parts_of(precision: str, *dtypes: DType) -> int:
+    """As many parts as the precision asks for, or as hold every number of these types."""
+    return min(PARTS[precision], max(WHOLE.get(dtype, 3) for dtype in dtypes))
+
+
 def parts_for(p: Problem, target: Target) -> int | None:
     """How many parts the operands are split into; None where tiles are not there, do not pay or do not carry B.
 
     Chips without tiles may have products of bf16 pairs on vectors, which pay where there is one part.
     """
-    parts, b, isa = PARTS[target.precision], p.b, target.isa
+    parts, b, isa = parts_of(target.precision, p.a.dtype, p.b.dtype), p.b, target.isa
     if not (isa.amx or (isa.bf16_dot and parts == 1)) or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
         return None
     tensor = p.weight

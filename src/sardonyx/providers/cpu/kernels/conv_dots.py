@@ -1,0 +1,132 @@
+"""Convolutions with very few filters over images that lie pixel by pixel: channels along the lanes.
+
+One or two filters fill no vector. So each sum of products is a dot product of what a pixel sees with the filter, vector
+by vector of channels, and the lanes are added at the end. ``PIXELS`` of them are made at a time, and results wait in
+scratch memory until a block of pixels is finished as rows of the image, one for each filter.
+
+**Order of sums.** Tap by tap, vector by vector of channels; then the lanes, by halves.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.conv_pixels import MOST_TAPS, TAPS, Block, is_inside, pixels_matrix, taps_args
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.gemm import lanes_of
+from sardonyx.providers.cpu.kernels.matrices import Matrix
+from sardonyx.providers.cpu.kernels.strip import ceil_div
+from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Val, i64
+
+PIXELS, BLOCK = 4, 64
+"""Sums of a filter that are made at a time, which hides the latency of an addition; pixels of a block."""
+FEW = 4
+"""Filters times four must be no more than lanes: more do well as lanes themselves."""
+
+
+def is_for(group: Convolution, isa: Isa) -> bool:
+    """Whether a convolution has so few filters."""
+    return group.groups == 1 and int(group.w.shape[0]) * FEW <= lanes_of(isa.lanes, group.x.dtype)
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    """The convolution of an image that lies pixel by pixel."""
+    isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
+    filters, channels = int(group.w.shape[0]), int(group.w.shape[1])
+    extra, outputs = ([_matrix(pixels_matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
+    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, dims.known(dims.product(frame.size)) or 0, 1)
+    lanes = lanes_of(isa.lanes, dtype)
+    weights = _packed(group, lanes)
+    args = {**frame.args(), **taps_args(frame.taps), "w": Ref(weights), "channels": channels, **more}
+    spec = convolve_dots(dtype=dtype, filters=filters, is_padded=not is_inside(frame), epilogue=epilogue)
+    flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
+    scratch = (MOST_TAPS + 2 * BLOCK) * 8 + filters * BLOCK * dtype.bits // 8
+    why = f"channels along the lanes: {filters} filters"
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, why)]
+
+
+def _matrix(m: Matrix) -> Matrix:
+    """A filter's pixels being a row."""
+    return Matrix(m.storage, m.offset, m.batch[:1], m.column, m.row)
+
+
+def _packed(group: Convolution, lanes: int) -> Packed:
+    """The weights as [tap][vector of channels][filter][channel of the vector]."""
+    w, tensor = group.w, group.w.storage.tensor
+    assert tensor is not None
+    shape = tuple(int(d) for d in w.shape)
+    filters, channels, taps = shape[0], shape[1], int(np.prod(shape[2:]))
+    vectors = -(-channels // lanes)
+    elements = taps * vectors * filters * lanes
+
+    def make() -> Any:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: int(np.prod(shape))]
+        wide = np.zeros((taps, vectors * lanes, filters), content.dtype)
+        wide[:, :channels] = content.reshape(filters, channels, taps).transpose(2, 1, 0)
+        out = allocate(elements * w.dtype.itemsize).view(w.dtype.numpy)
+        out[:] = wide.reshape(taps, vectors, lanes, filters).transpose(0, 1, 3, 2).reshape(-1)
+        give_back(content)
+        return out
+
+    key = ("dots", identity(tensor), w.offset, shape, lanes)
+    return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
+
+
+def _params(dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue) -> Params:
+    return {**frame_params(dtype), "w": (dtype,), **dict.fromkeys(("channels", *TAPS), i64), **epilogue.params}
+
+
+@kernel(_params)
+def convolve_dots(
+    k: Kernel, x: Buf, w: Buf, batch: Val, channels: Val,
+    *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    out = sizes(memory, "out")
+    m = out[0] * out[1] * out[2]
+    blocks = ceil_div(m, BLOCK)
+    block = Block(k, memory, k.scratch(i64), k.scratch(i64, MOST_TAPS * 8), BLOCK)
+    block.measure()
+    sums = k.scratch(dtype, (MOST_TAPS + 2 * BLOCK) * 8)
+    with k.share(batch * blocks) as at:
+        image, first = at // blocks, at % blocks * BLOCK
+        count = k.min(m - first, BLOCK)
+        block.locate(image, first, count, is_padded)
+        with k.loop(0, count, PIXELS) as i:
+            rows = [k.min(i + p, count - 1) for p in range(PIXELS)]
+            for p, row in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
+                for f, total in enumerate(row):
+                    sums.store(f * BLOCK + rows[p], total)
+        finish = Finish(k, epilogue, memory, m, [image])
+        finish.tile(sums, BLOCK, k.const(0), filters, first, count)
+
+
+def _dots(
+    k: Kernel, x: Buf, w: Buf, block: Block, rows: list[Val], channels: Val, filters: int, is_padded: bool, dtype: DType
+) -> list[list[Val]]:
+    """The sums of some pixels, for each filter."""
+    lanes = lanes_of(k.lanes, dtype)
+    totals = [[k.var(k.zeros(dtype, lanes)) for _ in range(filters)] for _ in rows]
+    vectors = ceil_div(channels, lanes)
+    with k.loop(0, block.taps) as tap:
+        distance = block.distances.load(tap)
+        weights = w.at(tap * vectors * (filters * lanes))
+        for row, sums in zip(rows, totals, strict=True):
+            with k.when(block.has(row, tap), likely=True) if is_padded else nullcontext():
+                pixel = x.at(block.places.load(row) + distance)
+                for t in k.tiles(channels, lanes):
+                    seen, at = t.keep(pixel.load(t), 0.0), weights.at(t.index * filters)
+                    for f, total in enumerate(sums):
+                        total.set(k.fma(seen, at.load(f * lanes, lanes), total.get()))
+    return [[total.get().fold(lambda a, b: a + b) for total in sums] for sums in totals]
