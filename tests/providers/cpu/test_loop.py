@@ -355,6 +355,25 @@ def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
         np.testing.assert_array_equal(again, results[0])
 
 
+@pytest.mark.parametrize(
+    ("shape", "room", "outer"), [((2, 21, 5, 6), 0, 0), ((2, 21, 1, 1), 0, 1), ((2, 21, 5, 6), 3, 1)]
+)
+def test_pixels_are_walked_in_their_order(shape: tuple[int, ...], room: int, outer: int) -> None:
+    """One long row where images are whole; with a number for each channel, or some of many channels, a row is a pixel."""
+    full = (2, 21, 5, 6)
+    a, b = by_pixel(floats(*full), room), by_pixel(floats(*shape))
+    memory = Memory()
+    views = tuple(memory.input(np.broadcast_to(x, full)) for x in (a, b))
+    out = memory.output(full, "f", order=(0, 2, 3, 1))
+    e = Expression((f32, f32), (Apply(MUL, (0, 1), f32),), (2,))
+    (step,) = loop.steps(Loop((), full, 0, views, e, (out,)), Target(isa.named(None)))
+    form = dict(step.spec.statics)["form"]
+    assert {access.kind for access in (*form.inputs, *form.outputs)} == {"1"}
+    assert form.outer <= 2 * outer
+    memory.run([step], threads=2, checked=True)
+    np.testing.assert_array_equal(memory.array(out), a * b)
+
+
 @pytest.mark.parametrize("n", [0, 5, long_rows.PIECE, 3 * long_rows.PIECE + 7])
 def test_long_rows(n: int) -> None:
     """A row of unknown length is reduced in pieces, with the same result for any number of threads."""
