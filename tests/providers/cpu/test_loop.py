@@ -359,7 +359,7 @@ def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
     ("shape", "room", "outer"), [((2, 21, 5, 6), 0, 0), ((2, 21, 1, 1), 0, 1), ((2, 21, 5, 6), 3, 1)]
 )
 def test_pixels_are_walked_in_their_order(shape: tuple[int, ...], room: int, outer: int) -> None:
-    """One long row where images are whole; with a number for each channel, or some of many channels, a row is a pixel."""
+    """One long row where images are whole; with a number for each channel, or some of many, a row is a pixel."""
     full = (2, 21, 5, 6)
     a, b = by_pixel(floats(*full), room), by_pixel(floats(*shape))
     memory = Memory()
