@@ -19,6 +19,7 @@ from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.constants import content
 from sardonyx.providers.cpu.kernels import conv
 from sardonyx.providers.cpu.steps import Target
+from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory, by_pixel
 
 TOLERANCE = {np.float32: 2e-6, np.float64: 1e-14, np.float16: 2e-3, ml_dtypes.bfloat16: 2e-2}
@@ -227,3 +228,20 @@ def test_planes_are_left_to_the_other_kernel() -> None:
         group = Convolution((), epilogue, extra, (result,), x, w, run.case.window, run.case.x[1])
         steps = conv.on_vectors(group, Target(isa.named(None)))
         assert [step.spec.name for step in steps] == ["convolve_depthwise"]
+
+
+def test_sizes_are_numbers_of_the_run() -> None:
+    """A network that is written channels last has such images on every chip."""
+    body = """a = Transpose<perm = [0, 3, 1, 2]>(x) b = Conv<group = 18, strides = [2, 2], pads = [1, 1, 1, 1]>(a, w)
+              c = Relu(b) y = Transpose<perm = [0, 2, 3, 1]>(c)"""
+    w = np.random.default_rng(0).standard_normal((18, 1, 3, 3)).astype(np.float32)
+    compiled = Compiled(body, "float[n,h,w,18] x, float[18,1,3,3] w", "float[n,p,q,18] y")
+    assert [step.spec.name for step in compiled.steps] == ["pack_panels", "convolve_depthwise_pixels"]
+    for n, high, wide in ((1, 9, 40), (2, 1, 1), (0, 4, 4), (1, 30, 7)):
+        x = np.random.default_rng(1).standard_normal((n, high, wide, 18)).astype(np.float32)
+        (got,) = compiled.run([x, w], threads=2)
+        padded = np.pad(x.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+        want = np.zeros(got.shape)
+        for ty, tx in product(range(3), range(3)):
+            want += padded[:, ty::2, tx::2][:, : got.shape[1], : got.shape[2]] * w[:, 0, ty, tx]
+        np.testing.assert_allclose(got, np.maximum(want, 0), rtol=1e-5, atol=1e-5)

@@ -326,7 +326,9 @@ def mean() -> Expression:
     return Expression((f32,), (Reduce("sum", 0, f32), Count(f32), Apply(DIV, (1, 2), f32)), (3,))
 
 
-@pytest.mark.parametrize(("shape", "steps"), [((1, 20, 60, 70), 2), ((2, 3, 150, 151), 2), ((1, 130, 3, 5), 1)])
+@pytest.mark.parametrize(
+    ("shape", "steps"), [((1, 20, 60, 70), 2), ((2, 3, 150, 151), 2), ((1, 60, 1200), 2), ((1, 130, 3, 5), 1)]
+)
 def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
     """Channels are neighbours: vectors lie along them, and threads share the rows of a large image."""
     e = Expression(
@@ -334,23 +336,42 @@ def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
         (Reduce("sum", 0, f32), Count(f32), Apply(DIV, (2, 3), f32), Apply(MUL, (4, 1), f32), Reduce("max", 0, f32)),
         (5, 6),
     )
-    x, scale = by_pixel(floats(*shape)), floats(*shape[:2], 1, 1)
+    axes = tuple(range(2, len(shape)))
+    x, scale = by_pixel(floats(*shape)), floats(*shape[:2])
     memory = Memory()
-    views = tuple(memory.input(np.broadcast_to(a, shape)) for a in (x, scale))
+    views = tuple(memory.input(np.broadcast_to(a, shape)) for a in (x, scale.reshape(*shape[:2], *(1 for _ in axes))))
     outs = tuple(memory.output(shape[:2], "f") for _ in range(2))
-    made = loop.steps(Loop((), shape, 2, views, e, outs), Target(isa.named(None)))
+    made = loop.steps(Loop((), shape, len(axes), views, e, outs), Target(isa.named(None)))
     assert [step.variant for step in made] == ["vectors across rows"] * steps
     results = []
     for threads in (1, 2, 3):
         memory.run(made, threads=threads, checked=True)
         results.append([memory.array(o).copy() for o in outs])
     mean, largest = results[0]
-    with np.errstate(invalid="ignore"):
-        want = x.astype(np.float64).sum((2, 3)) / (shape[2] * shape[3] or np.nan) * scale[..., 0, 0]
+    want = x.astype(np.float64).mean(axes) * scale
     np.testing.assert_allclose(mean, want, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(largest, x.max((2, 3), initial=-np.inf))
+    np.testing.assert_array_equal(largest, x.max(axes))
     for again in results[1:]:
         np.testing.assert_array_equal(again, results[0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "room", "outer"), [((2, 21, 5, 6), 0, 0), ((2, 21, 1, 1), 0, 1), ((2, 21, 5, 6), 3, 1)]
+)
+def test_pixels_are_walked_in_their_order(shape: tuple[int, ...], room: int, outer: int) -> None:
+    """One long row where images are whole; with a number for each channel, or some of many, a row is a pixel."""
+    full = (2, 21, 5, 6)
+    a, b = by_pixel(floats(*full), room), by_pixel(floats(*shape))
+    memory = Memory()
+    views = tuple(memory.input(np.broadcast_to(x, full)) for x in (a, b))
+    out = memory.output(full, "f", order=(0, 2, 3, 1))
+    e = Expression((f32, f32), (Apply(MUL, (0, 1), f32),), (2,))
+    (step,) = loop.steps(Loop((), full, 0, views, e, (out,)), Target(isa.named(None)))
+    form = dict(step.spec.statics)["form"]
+    assert {access.kind for access in (*form.inputs, *form.outputs)} == {"1"}
+    assert form.outer <= 2 * outer
+    memory.run([step], threads=2, checked=True)
+    np.testing.assert_array_equal(memory.array(out), a * b)
 
 
 @pytest.mark.parametrize("n", [0, 5, long_rows.PIECE, 3 * long_rows.PIECE + 7])

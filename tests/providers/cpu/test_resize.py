@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -180,6 +180,20 @@ def test_sizes_are_numbers_of_the_run(case: Case) -> None:
         x = np.random.default_rng(1).standard_normal(shape).astype("f")
         (got,) = compiled.run([x], threads=2)
         np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["nearest twice, asymmetric floor", "linear twice, half_pixel", "linear half"])
+def test_pixels_are_blended_along_their_channels(name: str) -> None:
+    """Where channels are neighbours in image and result, vectors lie along them."""
+    case = replace(CASES[name], x=(2, 21, 5, 8))
+    resize = case.text.replace("y =", "b =").replace("(x,", "(a,")
+    body = f"a = Transpose<perm = [0, 3, 1, 2]>(x) {resize} y = Transpose<perm = [0, 2, 3, 1]>(b)"
+    compiled = Compiled(body, "float[2,5,8,21] x", "float[A,B,C,D] y", "haswell")
+    assert [step.spec.name for step in compiled.steps] == ["blend"]
+    assert dict(compiled.steps[0].spec.statics)["form"].inner is None
+    x = case.feed()
+    (got,) = compiled.run([np.ascontiguousarray(x.transpose(0, 2, 3, 1))], threads=2, checked=True)
+    np.testing.assert_allclose(got.transpose(0, 3, 1, 2), expected(case, x), rtol=1e-5, atol=2e-6)
 
 
 def test_what_follows_is_part_of_the_kernel() -> None:

@@ -16,7 +16,7 @@ from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.pack import packed_b
-from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Window, pixels_params
+from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params
 from sardonyx.providers.cpu.kernels.strip import fma
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Val
@@ -48,7 +48,7 @@ def convolve_depthwise_pixels(k: Kernel, *, form: Form, x_dtype: DType, epilogue
     _Filters(k, form, epilogue, memory).slide()
 
 
-class _Filters(Window):
+class _Filters(Sliding):
     """A filter for each channel."""
 
     def weight(self, channel: Val, tap: Val) -> Val:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
+from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, Storage, View
 from sardonyx.providers.cpu.kernels.nest import Nest, known, product
 from sardonyx.providers.cpu.kernels.passes import Schedule
@@ -25,8 +26,8 @@ FEW_ROWS = 16
 FEW_COLUMNS = 4096
 """The same where vectors lie across rows."""
 
-LEAST = 4 * PIECE
-"""Elements from which on that pays there."""
+LEAST, BANDS = 4 * PIECE, 32
+"""Elements from which on that pays there, and parts that are wanted."""
 
 
 def halves(loop: Loop) -> tuple[Loop, Loop] | None:
@@ -51,14 +52,14 @@ def halves(loop: Loop) -> tuple[Loop, Loop] | None:
 
 
 def bands(loop: Loop, column: int) -> tuple[Loop, Loop] | None:
-    """The two loops where vectors lie along the kept axis ``column``; None as for ``halves``, or if one axis is swept.
+    """The two loops where vectors lie along the kept axis ``column``; None as for ``halves``.
 
-    The first has results for each row and each index of the outermost reduced axis.
+    The first has results for each row and each index of the outermost reduced axis; a single one is cut in two.
     """
+    loop = _cut(loop)
     kept = len(loop.extents) - loop.reduced
-    rows, size, rest = product(loop.extents[:kept]), loop.extents[kept], product(loop.extents[kept + 1 :])
-    elements = product(loop.extents)
-    if size == 1 or rest == 1 or (isinstance(elements, int) and elements < LEAST):
+    rows, size, elements = product(loop.extents[:kept]), loop.extents[kept], product(loop.extents)
+    if loop.reduced == 1 or size == 1 or (isinstance(elements, int) and elements < LEAST):
         return None
     schedule = _schedule(loop) if isinstance(rows, int) and rows <= FEW_COLUMNS else None
     if schedule is None:
@@ -66,6 +67,19 @@ def bands(loop: Loop, column: int) -> tuple[Loop, Loop] | None:
     partial = _partials(schedule, loop.extents[:kept], size, column)
     first = replace(_first(loop, schedule), reduced=loop.reduced - 1, outputs=partial)
     return first, _second(loop, schedule, size, partial)
+
+
+def _cut(loop: Loop) -> Loop:
+    """With the one reduced axis as two, of which the first has about ``BANDS`` elements, where its length allows it."""
+    *kept, n = loop.extents
+    if loop.reduced != 1 or not isinstance(n, int):
+        return loop
+    count = min((d for d in range(BANDS // 2, 2 * BANDS + 1) if n % d == 0), key=lambda d: abs(d - BANDS), default=None)
+    if not n or count is None:
+        return loop
+    sizes = (count, n // count)
+    inputs = tuple(views.split(v, len(kept), sizes) for v in loop.inputs)
+    return replace(loop, extents=(*kept, *sizes), reduced=2, inputs=inputs)
 
 
 def _schedule(loop: Loop) -> Schedule | None:

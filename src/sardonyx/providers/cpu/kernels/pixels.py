@@ -118,7 +118,7 @@ def pixels_params(x_dtype: DType, epilogue: Epilogue) -> Params:
     return {**frame_params(x_dtype), "channels": i64, "room": i64, **epilogue.params}
 
 
-class Window(ABC):
+class Sliding(ABC):
     """A window that slides over an image: what it does with what it sees is told by its methods."""
 
     def __init__(self, k: Kernel, form: Form, epilogue: Epilogue, memory: dict[str, Any]) -> None:
@@ -196,7 +196,7 @@ class Window(ABC):
 class _Tile:
     """Some pixels of a row of outputs."""
 
-    window: Window
+    window: Sliding
     image: Buf
     channels: tuple[Val, Val]
     """The first, and the one after the last."""
@@ -229,7 +229,7 @@ class _Tile:
 class _Seen:
     """What a tile sees of an image."""
 
-    def __init__(self, window: Window, image: Buf, place: tuple[Val, Val, Val]) -> None:
+    def __init__(self, window: Sliding, image: Buf, place: tuple[Val, Val, Val]) -> None:
         self.window, self.k, self.form, self.taps, self.image = window, window.k, window.form, window.taps, image
         self.starts = [p * s - pad for p, s, pad in zip(place, self.taps.strides, window.pad, strict=True)]
         self.ranges = [window.range(i, self.starts[i], 0, window.size[i]) for i in range(2)]

@@ -1,26 +1,33 @@
-"""Pooling over images that lie pixel by pixel (``pixels``): lanes are channels."""
+"""Pooling over images that lie pixel by pixel (``pixels``): lanes are channels.
+
+The largest of a large window is found in two steps: along the rows of the image, and across what came of that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Pool
+from sardonyx.lower import views
+from sardonyx.lower.groups import Expression, Pool, Storage, Window
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.frame import AXES
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Window, pixels_params
+from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
 from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.values import Val, i64
+from sardonyx.providers.cpu.values import Val, i64, register_dtype
 
 MAX, MEAN = "max", "mean"
 """Kinds; the third, ``sum``, is a mean that is not divided."""
+LARGE = 20
+"""Taps of a window from which on two steps are faster."""
 
 
 def steps(group: Pool, counted: dict[str, Ref | Known | float], isa: Isa) -> list[Step] | None:
@@ -28,12 +35,40 @@ def steps(group: Pool, counted: dict[str, Ref | Known | float], isa: Isa) -> lis
     found = Pixels.of(group, isa)
     if found is None:
         return None
+    if group.kind == MAX and found.form.taps.count >= LARGE and (halves := _halves(group)) is not None:
+        return [step for half in halves for step in steps(half, counted, isa) or ()]
     form, epilogue = found.form, found.epilogue
     flops = dims.known(dims.product((form.taps.count, *group.box))) or 0
     spec = slide_pixels(kind=group.kind, form=form, x_dtype=group.x.dtype, epilogue=epilogue)
     variant = f"{form.pixels} pixels x a vector of channels"
     args = {**found.args, **counted}
     return [Step(spec, args, epilogue.writes, group.nodes, 0, flops, found.frame.nbytes, variant)]
+
+
+def _halves(group: Pool) -> tuple[Pool, Pool] | None:
+    """The largest along the last axis, and along the others; None where all taps are on one side."""
+    x, window = group.x, group.window
+    count = len(window.kernel) - 1
+    if window.kernel[-1] == 1 or max(window.kernel[:-1], default=1) == 1:
+        return None
+    batch, channels, *size = x.shape
+    shape = (batch, *size[:-1], group.box[-1], channels)
+    elements = dims.known(dims.product(shape))
+    if elements is None:
+        return None
+    row = views.dense(Storage("temporary", x.dtype, elements), shape)
+    row = views.permuted(row, (0, len(shape) - 1, *range(1, len(shape) - 1)))
+    ones, zeros = (1,) * count, (0,) * count
+    along = Window(
+        (*ones, window.kernel[-1]), (*ones, window.strides[-1]), (*ones, window.dilations[-1]),
+        (*zeros, window.pads[-1]),
+    )  # fmt: skip
+    across = Window(
+        (*window.kernel[:-1], 1), (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (*window.pads[:-1], 0)
+    )
+    kept = Expression((register_dtype(x.dtype),), (), (0,))
+    first = replace(group, epilogue=kept, extra=(), outputs=(row,), window=along)
+    return first, replace(group, x=row, window=across)
 
 
 def counted_params(kind: str) -> Params:
@@ -50,7 +85,7 @@ def slide_pixels(k: Kernel, *, kind: str, form: Form, x_dtype: DType, epilogue: 
     (_Largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, form, epilogue, memory).slide()
 
 
-class _Sum(Window):
+class _Sum(Sliding):
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
         return total + seen
 
@@ -71,7 +106,7 @@ class _Mean(_Sum):
         return total / counted
 
 
-class _Largest(Window):
+class _Largest(Sliding):
     @property
     def neutral(self) -> float:
         return lowest(self.form.dtype)
