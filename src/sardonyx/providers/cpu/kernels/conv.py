@@ -38,7 +38,7 @@ from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
-from sardonyx.providers.cpu.steps import Only, Step, Target
+from sardonyx.providers.cpu.steps import Only, Step, Target, either
 from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f16, f32, f64, i64, register_dtype
 
 RUN, GRID, CHUNK = 256, 64, 4
@@ -101,9 +101,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     few = conv_few.is_for(group, target)
     if isinstance(few, Only):
-        alone = replace(target, splits={}, images={})  # what one of two ways prepares is not there in the other
-        ways = (_few(group, alone), few), (_many(group, alone), few.otherwise)
-        return [step for made, only in ways for step in conv_few.limited(made, only)]
+        apart = replace(target, splits={}, images={})
+        return either(few, _few(group, apart), _many(group, apart))
     return _few(group, target) if few else _many(group, target)
 
 
