@@ -40,7 +40,7 @@ CASES = {
 
 def compiled(case: Case, weights: Array, cpu: str | None = None) -> Compiled:
     found = Compiled(*graph(case), cpu, constants={"w": weights})
-    assert found.steps[-1].spec.name == "gemm"
+    assert found.steps[-1].spec.name in ("gemm", "convolve_pixels")
     return found
 
 

@@ -99,6 +99,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    if _is_by_pixel(group) and conv_amx.parts_for(group, target) is None:
+        return conv_pixels.steps(group, target)
     few = conv_few.is_for(group, target)
     if isinstance(few, Only):
         apart = replace(target, splits={}, images={})
@@ -112,9 +114,7 @@ def _few(group: Convolution, target: Target) -> list[Step]:
 
 def _many(group: Convolution, target: Target) -> list[Step]:
     parts = conv_amx.parts_for(group, target)
-    if parts is not None:
-        return conv_amx.steps(group, parts, target)
-    return conv_pixels.steps(group, target) if _is_by_pixel(group) else on_vectors(group, target)
+    return on_vectors(group, target) if parts is None else conv_amx.steps(group, parts, target)
 
 
 def _is_by_pixel(group: Convolution) -> bool:
