@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.partition.assign import Owner, assign, cut, prepare
 from sardonyx.partition.provider import Declined, Executable, Part, Provider, Quick, RunContext
 
-Again = Callable[[Sequence[Any]], "list[Any] | None"]
+Again = Callable[[Sequence[Any]], "Sequence[Any] | None"]
 
 
 class Step(NamedTuple):
-    """An executable, and where in a frame its inputs are; its outputs follow what is there before it runs."""
+    """An executable. A frame holds the inputs of the graph, and then the outputs of one step after the other."""
 
     run: Callable[[Sequence[Any], RunContext], list[Any]]
     run_again: Again | None
     """Without a context, for shapes that ran before."""
-    inputs: tuple[int, ...]
+    taken: Callable[[list[Any]], Sequence[Any]]
+    """Its inputs, out of a frame."""
 
 
 def _step(part: Part, executable: Executable, slots: dict[Value, int]) -> Step:
     again = executable.run_again if isinstance(executable, Quick) else None
-    return Step(executable.run, again, tuple(slots[v] for v in part.inputs))
+    return Step(executable.run, again, _taker([slots[v] for v in part.inputs]))
+
+
+def _taker(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Picks these out of a list, without a loop in Python."""
+    first = slots[0] if slots else 0
+    if list(slots) == list(range(first, first + len(slots))):
+        return itemgetter(slice(first, first + len(slots)))
+    return itemgetter(*slots)
 
 
 class Parts:
@@ -47,6 +57,7 @@ class Parts:
         self._steps = [_step(part, executable, slots) for part, executable in self.compiled]
         self._given = [(v, slots.get(v)) for v in self._outputs]
         self._made = [slots[v] for v in self._outputs if v in made]
+        self._taken = _taker(self._made)
 
     @property
     def whole(self) -> Executable | None:
@@ -64,16 +75,14 @@ class Parts:
         is_plain = len(set(self._made)) == len(self._outputs)
         return self._run_again if is_plain and all(step.run_again is not None for step in self._steps) else None
 
-    def _run_again(self, args: Sequence[Any]) -> list[Any] | None:
+    def _run_again(self, args: Sequence[Any]) -> Sequence[Any] | None:
         frame = list(args)
-        at = frame.__getitem__
-        for step in self._steps:
-            assert step.run_again is not None
-            made = step.run_again(list(map(at, step.inputs)))
+        for _, run_again, taken in self._steps:
+            made = run_again(taken(frame))  # type: ignore[misc]
             if made is None:
                 return None
             frame += made
-        return list(map(at, self._made))
+        return self._taken(frame)
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         may_hurry = context.record is None and context.deadline is None and not context.held and not context.places
@@ -81,7 +90,7 @@ class Parts:
         for step in self._steps:
             if context.stop:
                 context.check()
-            given = [frame[i] for i in step.inputs]
+            given = step.taken(frame)
             made = step.run_again(given) if may_hurry and step.run_again is not None else None
             if made is None:
                 made = step.run(given, context)

@@ -50,13 +50,15 @@ def _check(name: str, t: ValueType | None) -> Check:
 
 
 class _TensorCheck:
-    __slots__ = ("declared", "dtype", "fixed", "is_plain", "name", "numpy", "rank")
+    __slots__ = ("accepted", "declared", "dtype", "fixed", "is_plain", "name", "numpy", "rank")
 
     def __init__(self, name: str, t: TensorType) -> None:
         self.name, self.dtype, self.declared = name, t.dtype, t
         self.numpy = t.dtype.numpy
         self.is_plain = t.dtype is not dtypes.string
         self.rank = t.rank
+        self.accepted: tuple[int, ...] | None = None
+        """The shape that was last found to fit."""
         self.fixed = tuple((i, d) for i, d in enumerate(t.shape or ()) if isinstance(d, int) and d >= 0)
 
     def __call__(self, given: Any) -> Array:
@@ -64,18 +66,24 @@ class _TensorCheck:
             array = given
         else:
             array = self._converted(given)
-        if self.rank is not None:
-            shape = array.shape
-            if len(shape) != self.rank:
-                raise InvalidArgument(
-                    f"Invalid rank for input: {self.name} Got: {len(shape)} Expected: {self.rank} {_FIX}",
-                    expected=self.declared,
-                    got=list(shape),
-                )
-            for i, d in self.fixed:
-                if shape[i] != d:
-                    self._refuse_dims(shape)
+        shape = array.shape
+        if shape != self.accepted:
+            self._examine(shape)
+            self.accepted = shape
         return array
+
+    def _examine(self, shape: tuple[int, ...]) -> None:
+        if self.rank is None:
+            return
+        if len(shape) != self.rank:
+            raise InvalidArgument(
+                f"Invalid rank for input: {self.name} Got: {len(shape)} Expected: {self.rank} {_FIX}",
+                expected=self.declared,
+                got=list(shape),
+            )
+        for i, d in self.fixed:
+            if shape[i] != d:
+                self._refuse_dims(shape)
 
     def _converted(self, given: Any) -> Array:
         given = _unwrapped(given)

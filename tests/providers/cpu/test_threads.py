@@ -59,7 +59,8 @@ class Table:
         self.slots[Context.COUNTERS] = address(self.counters)
 
     def run(self, count: int) -> None:
-        self.team.walk(address(self.slots), count)
+        self.team.serve(self.slots, count)
+        self.team.walk(address(self.slots))
 
     def check(self) -> None:
         start = self.n * int(self.x[-1])

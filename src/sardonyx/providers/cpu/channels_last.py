@@ -26,7 +26,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Pool, Resample, Storage, View, Window
-from sardonyx.providers.cpu.kernels import conv_amx, conv_pixels
+from sardonyx.providers.cpu.kernels import conv_amx, conv_few, conv_pixels
 from sardonyx.providers.cpu.steps import Target
 
 LEAST_LANES = 8
@@ -119,7 +119,7 @@ def _is_below(a: Known, b: Known) -> bool:
 def _is_wanted(group: Convolution, target: Target) -> bool:
     """Whether a convolution is carried out pixel by pixel."""
     filters, channels = group.w.shape[0], group.w.shape[1]
-    if group.x.shape[1] == 0:
+    if group.x.shape[1] == 0 or conv_few.is_for(group, target) is True:
         return False
     if conv_amx.parts_for(group, target) is not None:
         return True

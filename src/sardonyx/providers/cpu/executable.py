@@ -154,8 +154,8 @@ class CpuExecutable:
         except IndexError:
             frame = Frame(shape.plan, team, self._threads, self._constants)
         try:
-            if frame.shape is not shape:
-                frame.take(shape)
+            if frame.shape is not shape or frame.team is not team:
+                frame.take(shape, team)
             objects, at = frame.objects, 0
             held: list[Array] = []
             for a in args:
@@ -170,10 +170,10 @@ class CpuExecutable:
             if context is not None:
                 self._execute_watched(frame, shape, context)
             elif shape.trial is None:
-                team.walk(frame.at, shape.threads)
+                team.walk(frame.at)
             else:
                 self._execute_tried(frame, shape, shape.trial)
-            return frame.slots[Context.ERROR] == 0 or self._goes_on(frame, context)
+            return frame.error.value == 0 or self._goes_on(frame, context)
         finally:
             frames.append(frame)
 
@@ -188,8 +188,9 @@ class CpuExecutable:
         count, rows = trial.choice
         recorder = Recorder(self.table, count, frame.slots)
         frame.slots[Context.STEPS] = address(rows)
+        self._team.serve(frame.slots, count)
         start = time.perf_counter()
-        self._team.walk(frame.at, count)
+        self._team.walk(frame.at)
         took = time.perf_counter() - start
         frame.slots[Context.PROFILE], frame.shape = 0, None
         shape.learn(trial, count, took, recorder.seconds())
@@ -208,7 +209,7 @@ class CpuExecutable:
                     slots[Context.LAST] = end
                     if self.table.has_loops:
                         slots[Context.PAUSE_AT] = ticks_now() + int(SLICE_S * ticks_per_second())
-                    team.walk(frame.at, shape.threads)
+                    team.walk(frame.at)
                     slots[Context.FIRST] = slots[Context.REACHED]
         finally:
             context.unwatch()

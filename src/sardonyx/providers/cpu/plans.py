@@ -140,9 +140,10 @@ class Frame:
         """``constants`` are the addresses of the table's constants."""
         table = plan.table
         check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
-        self.plan = plan
+        self.plan, self.team = plan, team
         self.shape: Shape | None = None
         self.slots = new_context(team)
+        self.error = ctypes.c_int64.from_address(address(self.slots) + 8 * Context.ERROR)
         self.words = plan.words.copy()
         self.bases = (ctypes.c_int64 * table.base_count)()
         self._arena = allocate(plan.arena_nbytes)
@@ -164,11 +165,12 @@ class Frame:
         slots[Context.OBJECTS] = ctypes.addressof(self.objects)
         slots[Context.OBJECT_COUNT], slots[Context.OBJECT_BASE] = count, table.first_input
 
-    def take(self, shape: Shape) -> None:
-        """Make ready for a shape of the plan's bucket."""
+    def take(self, shape: Shape, team: Team) -> None:
+        """Make ready for a shape of the plan's bucket, and for a team."""
         table = self.plan.table
         self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
         for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
             self.words[at] = holds
         self.slots[Context.STEPS] = address(shape.rows)
-        self.shape = shape
+        team.serve(self.slots, shape.threads)
+        self.shape, self.team = shape, team

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sardonyx.ir.dims import Known
@@ -59,6 +59,10 @@ class Only:
         return size >= self.least and (self.most is None or size <= self.most)
 
 
+DOUBLED = 1 << 20
+"""Weights up to which they are kept in two layouts where only the run tells which of them is quicker."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One call of a kernel by every thread of the team."""
@@ -86,6 +90,12 @@ class Step:
     """How often the step runs."""
     only: Only | None = None
     """The sizes for which it does; None: all."""
+
+
+def either(few: Only, steps: Sequence[Step], others: Sequence[Step]) -> list[Step]:
+    """Steps for sizes in a range, and others beyond it. What either prepares is not there for the other."""
+    ways = (steps, few), (others, few.otherwise)
+    return [replace(step, only=only) for made, only in ways for step in made]
 
 
 @dataclass(eq=False)

@@ -24,6 +24,8 @@ from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
 from sardonyx.providers.cpu.system import read_ticks
 from sardonyx.providers.cpu.walk import MAX_WORKERS, Mailbox, run, worker
 
+Array = np.ndarray[Any, Any]
+
 SPIN_S = 20e-6
 """How long a thread spins before it sleeps: longer than most gaps between steps, shorter than a time slice."""
 
@@ -94,34 +96,34 @@ class Team:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._mailboxes = allocate(MAX_WORKERS * Mailbox.WORDS * 8).view(np.int64)
-        self._at = address(self._mailboxes)
+        self._mailboxes = allocate((1 + MAX_WORKERS) * Mailbox.WORDS * 8).view(np.int64)
+        self.at = address(self._mailboxes)
         self._count = 0
         self._lock = threading.Lock()
         self.spin = int(SPIN_S * ticks_per_second()) if settings.spins else 0
-        walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        self._run = walk(linker.address(run(data_offset=DATA_OFFSET)))
+        self.walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.address(run(data_offset=DATA_OFFSET)))
+        """Run the step table of the context at an address, which ``serve`` made ready; the GIL is released."""
 
-    def walk(self, context: int, threads: int) -> None:
-        """Run the step table of a context with up to so many threads, this one included; the GIL is released."""
-        wanted = threads - 1
+    def serve(self, slots: Array, threads: int) -> None:
+        """Let runs of a context have up to so many threads, the caller's own included."""
+        wanted = min(threads - 1, MAX_WORKERS)
         if wanted > self._count:
-            self._grow(min(wanted, MAX_WORKERS))
-        self._run(context, self._at, self._count, wanted)
+            self._grow(wanted)
+        slots[Context.TEAM], slots[Context.WANTED] = self.at, wanted
 
     def _grow(self, count: int) -> None:
         with self._lock:
             for i in range(self._count, count):
                 name = f"sardonyx-{i + 1}"
                 threading.Thread(target=self._live, args=(i,), name=name, daemon=True).start()
-            self._count = max(self._count, count)
+            self._count = self._mailboxes[Mailbox.COUNT] = max(self._count, count)
 
     def _live(self, i: int) -> None:
         affinities = self.settings.affinities
         if i < len(affinities) and affinities[i] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, affinities[i])
         live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.address(worker()))
-        live(self._at + i * Mailbox.WORDS * 8, self.spin)
+        live(self.at + (1 + i) * Mailbox.WORDS * 8, self.spin)
 
 
 _teams: dict[Settings, Team] = {}

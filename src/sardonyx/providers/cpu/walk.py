@@ -47,10 +47,11 @@ class Stamp:
 
 
 class Mailbox:
-    """The int64 words of a worker's mailbox: two cache lines."""
+    """The int64 words of a worker's mailbox: two cache lines. The first of a team's says how many follow."""
 
     STATE, SLEEPING, CONTEXT, THREAD, THREADS, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 8, 9, 10
     WORDS = 16
+    COUNT = 0
 
 
 IDLE, CLAIMED, READY, STOPPED = range(4)
@@ -162,9 +163,10 @@ def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
         context.store(Context.REACHED, step.get() & (PAUSED - 1))
 
 
-@function(context=(i64,), team=(i64,), workers=i64, wanted=i64)
-def run(k: Kernel, context: Buf, team: Buf, workers: Val, wanted: Val, *, data_offset: int) -> None:
-    """Walk the table with up to ``wanted`` idle workers out of ``workers`` mailboxes.
+@function(context=(i64,))
+def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
+    """Walk the table with as many idle workers of the team as are wanted and there. All is told in the context: every
+    argument costs a caller in Python as much as a small step.
 
     The context's objects are numpy arrays: their memory becomes the bases from ``OBJECT_BASE`` on. An array holds the
     address of its elements ``data_offset`` bytes behind its own; asking for it in Python takes longer than a small run.
@@ -176,6 +178,9 @@ def run(k: Kernel, context: Buf, team: Buf, workers: Val, wanted: Val, *, data_o
     counters = k.memory(context.load(Context.COUNTERS), i64)
     with k.loop(context.load(Context.FIRST) * COUNTER_WORDS, context.load(Context.LAST) * COUNTER_WORDS) as i:
         counters.store(i, 0)
+    team = k.memory(context.load(Context.TEAM), i64)
+    workers, wanted = team.load_atomic(Mailbox.COUNT), context.load(Context.WANTED)
+    team = team.at(Mailbox.WORDS)
     claimed = k.var(0)
     mine = k.local(i64, 2 * MAX_WORKERS)
     with k.loop(0, workers) as w, k.when(claimed.get() < wanted):

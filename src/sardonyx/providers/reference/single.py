@@ -24,13 +24,14 @@ class Single:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        (self._step,) = program.steps
+        (step,) = program.steps
+        self._kernel, self._node = step.kernel, step.node
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         return self.program.run(args, context)
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
         try:
-            return [self._step.kernel(*args)]
+            return [self._kernel(*args)]
         except Exception as e:
-            raise located(e, self._step.node, list(args)) from e
+            raise located(e, self._node, list(args)) from e

@@ -8,6 +8,8 @@ bytes          8-bit integers, summed in i32, on tiles (``gemm_bytes_amx``) or v
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
@@ -17,7 +19,7 @@ from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Problem, batch_args, problem
 from sardonyx.providers.cpu.kernels.pack import packed_a, packed_b
 from sardonyx.providers.cpu.kernels.split import weight_is_plain
-from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.providers.cpu.steps import DOUBLED, Only, Step, Target, either
 from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 
 SUMMED = (f32, f64, f16, bf16, i32, i64, u32, u64)
@@ -43,9 +45,22 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     if p.b.dtype is i8:
         return gemm_bytes_amx.steps(p, target) if target.isa.amx else gemm_bytes.steps(p, target)
     parts = gemm_amx.parts_for(p, target)
-    if parts is not None:
+    if parts is None:
+        return multiply_adds(p, target)
+    few = _few_rows(p, parts)
+    if few is None:
         return gemm_amx.steps(p, parts, target)
-    return multiply_adds(p, target)
+    apart = replace(target, splits={})
+    return either(few, multiply_adds(p, apart), gemm_amx.steps(p, parts, apart))
+
+
+def _few_rows(p: Problem, parts: int) -> Only | None:
+    """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
+    least, tensor = gemm_amx.LEAST_ROWS[parts], p.weight
+    is_step = all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
+    if least == 1 or isinstance(p.m, int) or tensor is None or not is_step or int(p.b.storage.elements) > DOUBLED:
+        return None
+    return Only(p.m, most=least - 1)
 
 
 def multiply_adds(p: Problem, target: Target) -> list[Step]:

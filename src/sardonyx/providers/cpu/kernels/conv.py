@@ -45,7 +45,7 @@ from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
-from sardonyx.providers.cpu.steps import Only, Step, Target
+from sardonyx.providers.cpu.steps import Only, Step, Target, either
 from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f16, f32, f64, i64, register_dtype
 
 RUN, GRID, CHUNK = 256, 64, 4
@@ -106,24 +106,19 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    parts, is_by_pixel = conv_amx.parts_for(group, target), _is_by_pixel(group)
+    if is_by_pixel and parts is None:
+        return _by_pixel(group, target)
     few = conv_few.is_for(group, target)
     if isinstance(few, Only):
-        alone = replace(target, splits={}, images={})  # what one of two ways prepares is not there in the other
-        ways = (_few(group, alone), few), (_many(group, alone), few.otherwise)
-        return [step for made, only in ways for step in conv_few.limited(made, only)]
-    return _few(group, target) if few else _many(group, target)
+        apart = replace(target, splits={}, images={})
+        first = _by_pixel(group, apart) if is_by_pixel else conv_few.steps(group, apart)
+        return either(few, first, _many(group, parts, apart))
+    return conv_few.steps(group, target) if few else _many(group, parts, target)
 
 
-def _few(group: Convolution, target: Target) -> list[Step]:
-    has_taps = any(n > 1 for n in group.window.kernel)
-    return _by_pixel(group, target) if has_taps and _is_by_pixel(group) else conv_few.steps(group, target)
-
-
-def _many(group: Convolution, target: Target) -> list[Step]:
-    parts = conv_amx.parts_for(group, target)
-    if parts is not None:
-        return conv_amx.steps(group, parts, target)
-    return _by_pixel(group, target) if _is_by_pixel(group) else on_vectors(group, target)
+def _many(group: Convolution, parts: int | None, target: Target) -> list[Step]:
+    return on_vectors(group, target) if parts is None else conv_amx.steps(group, parts, target)
 
 
 def _by_pixel(group: Convolution, target: Target) -> list[Step]:

@@ -7,8 +7,6 @@ memory, or single pixels, these rows are views of the image; otherwise they are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -22,13 +20,11 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.contraction import multiply_adds
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.matrices import number, of_known, problem
-from sardonyx.providers.cpu.steps import Only, Ref, Step, Target
+from sardonyx.providers.cpu.steps import DOUBLED, Only, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
 
 LEAST = 8
 """Outputs that are few on any chip; as many as a vector has lanes are everywhere."""
-DOUBLED = 1 << 20
-"""Weights up to which they are kept in two layouts where only the run tells how many outputs there are."""
 _WINDOW = ("kernel", "stride", "dilation")
 
 
@@ -57,11 +53,6 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         group.nodes, group.epilogue, extra, outputs, box[:-1], box[-1], filters, depth, rows, weights
     )  # fmt: skip
     return [*before, *multiply_adds(problem(made), target)]
-
-
-def limited(steps: Sequence[Step], only: Only) -> list[Step]:
-    """Steps that are carried out for some sizes alone."""
-    return [replace(step, only=only) for step in steps]
 
 
 def _rows(
