@@ -4,10 +4,10 @@
 
 Feeds are those that lie beside a model, as benchmarks/models.py writes them or a folder of trained models has them,
 else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
-counts (but not in parts with loops, where it is what its slowest thread worked in all trips); what is shown is the
-shortest of --runs runs. A step's limit is the longer of two times: its operations at the rate of a loop that only uses
-registers, at that precision, and its bytes at the rate at which a buffer of that size is read. A model's share is that
-of the sum of its limits in its time when nobody watches its steps.
+counts (but not in parts with loops, where it is what its slowest thread worked in all trips). All times are the
+shortest of --runs runs, so that a busy neighbour costs runs and not truth. A step's limit is the longer of two times:
+its operations at the rate of a loop that only uses registers, at that precision, and its bytes at the rate at which a
+buffer of that size is read. A model's share is that of the sum of its limits in its time when nobody watches its steps.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
 from sardonyx.providers.cpu.walk import Stamp  # noqa: E402
 
 SIZES = ("filters", "channels", "groups", "blocks", "out_y", "out_x", "kernel_y", "stride_y")
-SIZES += ("batch", "rows", "columns", "depth")
+SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
 
 
@@ -101,7 +101,7 @@ def _rows(table: Table, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: 
 
 
 def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float, list[Row]]:
-    """The seconds of a run that nobody watches, and the steps of the quickest of several that are watched."""
+    """The seconds of a run that nobody watches, and the steps of one that is watched."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
@@ -118,7 +118,7 @@ def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float
         with watched():
             native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
         watch.append([row for part in Watch.kept for row in part])
-    return min(seconds), min(watch, key=lambda rows: sum(row.seconds for row in rows))
+    return min(seconds), [min(step, key=lambda row: row.seconds) for step in zip(*watch, strict=True)]
 
 
 @cache
