@@ -4,9 +4,10 @@
 
 Feeds are those that lie beside a model, as benchmarks/models.py writes them or a folder of trained models has them,
 else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
-counts; what is shown is the shortest of --runs runs. A step's limit is the longer of two times: its operations at the
-rate of a loop that only uses registers, at that precision, and its bytes at the rate at which a buffer of that size is
-read. A model's share is that of the sum of its limits.
+counts (but not in parts with loops, where it is what its slowest thread worked in all trips). All times are the
+shortest of --runs runs, so that a busy neighbour costs runs and not truth. A step's limit is the longer of two times:
+its operations at the rate of a loop that only uses registers, at that precision, and its bytes at the rate at which a
+buffer of that size is read. A model's share is that of the sum of its limits in its time when nobody watches its steps.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,12 +36,14 @@ from benchmarks.shared import feeds_of  # noqa: E402
 
 import sardonyx  # noqa: E402
 from sardonyx.interpret.context import RunContext  # noqa: E402
+from sardonyx.ir import dims  # noqa: E402
 from sardonyx.providers.cpu import executable, limits, profile  # noqa: E402
+from sardonyx.providers.cpu.table import Table  # noqa: E402
 from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
 from sardonyx.providers.cpu.walk import Stamp  # noqa: E402
 
 SIZES = ("filters", "channels", "groups", "blocks", "out_y", "out_x", "kernel_y", "stride_y")
-SIZES += ("batch", "rows", "columns", "depth")
+SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
 
 
@@ -65,27 +69,39 @@ class Watch(profile.Recorder):
         values = np.array(self._table.evaluate(sizes), np.float64)
         flops, nbytes = values[self._table.flops], values[self._table.traffic]
         stamps = self._stamps / ticks_per_second()
-        self.kept.append(list(_rows(self._table.steps, stamps, flops, nbytes)))
+        named = dict(zip(self._table.binding.names, sizes, strict=True))
+        self.kept.append(list(_rows(self._table, named, stamps, flops, nbytes)))
 
 
-def _rows(steps: Any, stamps: Any, flops: Any, nbytes: Any) -> Iterator[Row]:
+@contextmanager
+def watched() -> Iterator[None]:
+    """Have compiled parts tell us of their steps."""
+    Watch.kept = []
+    usual = executable.Recorder
+    executable.Recorder = Watch  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        executable.Recorder = usual  # type: ignore[misc]
+
+
+def _rows(table: Table, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: Any) -> Iterator[Row]:
     before = None
-    for step, of_threads, operations, moved in zip(steps, stamps, flops, nbytes, strict=True):
+    for step, of_threads, operations, moved in zip(table.steps, stamps, flops, nbytes, strict=True):
         ran = of_threads[of_threads[:, Stamp.FIRST] > 0]
         if not len(ran):
             continue
         begun, took = ran[:, Stamp.FIRST], ran[:, Stamp.TOTAL]
         end = (begun + took).max()
-        span = end - (begun.min() if before is None else before)
+        span = took.max() if table.has_loops else end - (begun.min() if before is None else before)
         before = end
         node = profile.main_node(step.nodes).op_type if step.nodes else ""
-        sizes = [f"{k} {v}" for k, v in step.args.items() if isinstance(v, int) and k in SIZES]
-        what = " ".join((step.spec.name, node, *sizes))
-        yield Row(step.spec.name, what, max(span, 0.0), took.sum() / len(of_threads), operations, moved)
+        told = [f"{name} {dims.evaluate(step.args[name], sizes)}" for name in SIZES if name in step.args]
+        yield Row(step.spec.name, " ".join((step.spec.name, node, *told)), span, took.mean(), operations, moved)
 
 
 def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float, list[Row]]:
-    """The seconds of the quickest of several runs, and its steps."""
+    """The seconds of a run that nobody watches, and the steps of one that is watched."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
@@ -93,16 +109,16 @@ def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float
     feeds = stored(beside, "in") if beside.exists() else feeds_of(session, path)
     names = [o.name for o in session.get_outputs()]
     native = session._sess
-    executable.Recorder = Watch  # type: ignore[misc]
-    best: tuple[float, list[Row]] = math.inf, []
+    seconds: list[float] = []
+    watch: list[list[Row]] = []
     for _ in range(runs + 1):
-        Watch.kept = []
         start = time.perf_counter()
-        native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
-        took = time.perf_counter() - start
-        if took < best[0]:
-            best = took, [row for part in Watch.kept for row in part]
-    return best
+        session.run(names, feeds)
+        seconds.append(time.perf_counter() - start)
+        with watched():
+            native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
+        watch.append([row for part in Watch.kept for row in part])
+    return min(seconds), [min(step, key=lambda row: row.seconds) for step in zip(*watch, strict=True)]
 
 
 @cache
@@ -129,7 +145,7 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
     limits_s = [limit(row, precision, args.threads) for row in rows]
     spent, least, flops = sum(r.seconds for r in rows), sum(map(max, limits_s)), sum(r.flops for r in rows)
-    head = f"{ms(took)} ms, of which {ms(spent)} in {len(rows)} steps; {flops / took / 1e9:.0f} GFLOP/s"
+    head = f"{ms(took)} ms, {flops / took / 1e9:.1f} GFLOP/s; {len(rows)} steps, {ms(spent)} ms when watched"
     kernels: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         kernels.setdefault(row.kernel, []).append(i)
@@ -138,7 +154,7 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     longest = sorted(range(len(rows)), key=lambda i: -rows[i].seconds)[: args.rows]
     by_step = [[f"{i} {rows[i].what}", *_figures(rows, limits_s, [i])] for i in sorted(longest)]
     title, share = f"## {path.stem}, {precision}", f"{percent(least / took)} of the limit"
-    return "\n".join((title, "", f"{head}, {share}.", "", _table(by_kernel, "steps"), "", _table(by_step, "step"), ""))
+    return "\n".join((title, "", f"{head}; {share}.", "", _table(by_kernel, "steps"), "", _table(by_step, "step"), ""))
 
 
 def _table(rows: list[list[str]], what: str) -> str:

@@ -23,9 +23,12 @@ TYPES = {
 
 def take_over(path: Path, out: Path) -> str:
     """Have a copy of a model in a folder of models, with its one case; returns the line to print."""
-    case, session = Case.of(path.stem), plain_session(path)
-    feeds = feeds_of(session, path)
-    store(case.feeds(out), **{"in": feeds, "told": stored(path, "out") or answers(session, feeds)})
+    case, feeds, told = Case.of(path.stem), stored(path, "in"), stored(path, "out")
+    if not feeds:
+        session = plain_session(path)
+        feeds = feeds_of(session, path)
+        told = answers(session, feeds)
+    store(case.feeds(out), **{"in": feeds, "told": told})
     shutil.copyfile(path, case.onnx(out))
     return f"{path.stem}: {path.stat().st_size / 1e6:.1f} MB of {path.parent.name}"
 

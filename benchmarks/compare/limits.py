@@ -20,8 +20,13 @@ READ_NBYTES = 1 << 26
 """A smaller buffer is read over again until as much has been read, so that starting threads counts for little."""
 
 
+LEAST_NBYTES = 1 << 16
+"""A buffer that is read faster than a thread is started tells nothing."""
+
+
 def measure(threads: int, nbytes: int) -> dict[str, Any]:
     """The limits at so many threads; `read_nbytes` over a buffer of `nbytes`, which may fit a cache."""
+    nbytes = max(nbytes, LEAST_NBYTES)
     try:
         from sardonyx.providers.cpu import limits
     except ImportError as error:
