@@ -113,7 +113,7 @@ def test_against_the_meaning(name: str) -> None:
 
 
 SLICE = ("nearest twice, asymmetric floor", "linear twice, half_pixel", "linear half", "cubic antialiased",
-         "linear of 3 axes", "cubic of channels last")  # fmt: skip
+         "linear of 3 axes", "cubic of channels last", "cubic twice")  # fmt: skip
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "sapphirerapids"])
@@ -179,6 +179,16 @@ def test_sizes_are_numbers_of_the_run(case: Case) -> None:
     for shape in SIZES:
         x = np.random.default_rng(1).standard_normal(shape).astype("f")
         (got,) = compiled.run([x], threads=2)
+        np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", [LINEAR, CUBIC])
+def test_rows_of_every_length_in_long_vectors(mode: str) -> None:
+    case = Case((), mode, (1, 1, 2, 2))
+    compiled = Compiled(case.text, "float[n,c,h,w] x", "float[n,c,p,q] y", "skylake-avx512")
+    for width in (1, 15, 16, 17, 31, 32, 33, 48, 49, 80):
+        x = np.random.default_rng(1).standard_normal((1, 2, 3, width)).astype("f")
+        (got,) = compiled.run([x], checked=True)
         np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
 
 

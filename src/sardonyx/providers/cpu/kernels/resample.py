@@ -130,7 +130,7 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
     last = len(form.outer)
     sizes = [number(memory, f"n{i}") for i in range(last + 1)]
     strides = [number(memory, f"s{i}") if read is None else k.const(0) for i, read in enumerate(form.outer)]
-    if form.is_staged:
+    if form.is_staged and not form.is_streamed(k.lanes):
         _staged(k, x, form, epilogue, memory, sizes, strides)
         return
     pieces = k.const(1) if form.inner is not None else (sizes[last] + (PIECE - 1)) // PIECE
@@ -138,7 +138,9 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
     with walk(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
         row = Row(k, form, memory, x.at(moved), index[:last])
         finish = Finish(k, epilogue, memory, sizes[last], index[: last - 1])
-        if form.inner is None:
+        if form.is_staged:
+            row.stream(finish, index[last - 1], sizes[last])
+        elif form.inner is None:
             left = index[last] * PIECE
             row.put_as_it_is(finish, index[last - 1], left, k.min(sizes[last] - left, PIECE))
         else:
