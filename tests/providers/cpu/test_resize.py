@@ -72,6 +72,7 @@ CASES = {
     "linear three times": Case((1, 2, 4, 19), LINEAR, (1, 1, 3, 3)),
     "linear many times": Case((1, 2, 4, 5), LINEAR, (), (1, 2, 48, 60)),
     "linear half": Case((1, 3, 10, 36), LINEAR, (1, 1, 0.5, 0.5)),
+    "linear third": Case((1, 2, 7, 130), LINEAR, (1, 1, 0.7, 0.3)),
     "linear to sizes": Case((1, 2, 13, 17), LINEAR, (), (1, 2, 7, 40)),
     "linear to one": Case((1, 2, 13, 17), transformed("pytorch_half_pixel", LINEAR), (), (1, 2, 1, 1)),
     "linear from one": Case((1, 2, 1, 1), LINEAR, (), (1, 2, 5, 9)),
@@ -113,7 +114,8 @@ def test_against_the_meaning(name: str) -> None:
 
 
 SLICE = ("nearest twice, asymmetric floor", "linear twice, half_pixel", "linear half", "cubic antialiased",
-         "linear of 3 axes", "cubic of channels last", "cubic twice")  # fmt: skip
+         "linear of 3 axes", "cubic of channels last", "cubic twice", "linear third", "cubic half_pixel",
+         "crop outside")  # fmt: skip
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "sapphirerapids"])

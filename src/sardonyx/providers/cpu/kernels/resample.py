@@ -25,9 +25,10 @@ from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.nest import Axis, known, traffic, walk
 from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
+from sardonyx.providers.cpu.kernels.resample_picks import Picks, may_pick
 from sardonyx.providers.cpu.kernels.resample_row import Row
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Val, i32, i64, register_dtype
 
 SHORT = 8
 """Elements below which an axis that stays as it is does not make a row."""
@@ -104,6 +105,8 @@ def steps(group: Resample, target: Target) -> list[Step]:
         beside = inner.taps if isinstance(inner, Table) else max(form.beside)
         row = dims.total((length, dims.mul(2, beside), 2 * LINE + SLACK * target.isa.lanes))
         scratch = known(dims.mul(dims.mul(row, STAGED if form.is_staged else 1), work.bits // 8))
+        if may_pick(form, target.isa.lanes):
+            scratch = known(dims.add(scratch, dims.mul(4, dims.add(box[last], target.isa.lanes))))
     count = known(dims.product(box))
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
     read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
@@ -159,6 +162,10 @@ def _staged(
     length, beside = number(memory, f"in{last}"), Row.beside(k, form, memory)
     pitch = (length + beside * 2 + SLACK * k.lanes) & -LINE
     together = k.min(k.max(k.const(STAGE) // pitch, 1), STAGED)
+    picks = None
+    if may_pick(form, k.lanes):
+        behind = k.scratch(i32, pitch * (STAGED * form.work.bits // 8))
+        picks = Picks(k, memory[f"i{last}"], sizes[last], behind, form.lanes(k.lanes))
     groups = (sizes[last - 1] + (together - 1)) // together
     steps = [*strides[:-1], strides[-1] * together]
     with walk(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
@@ -170,4 +177,4 @@ def _staged(
             row.make(place.at(r * pitch), beside)
         finish = Finish(k, epilogue, memory, sizes[last], outer)
         with k.loop(0, count) as r:
-            row.put_along(place.at(r * pitch), finish, first + r, sizes[last])
+            row.put_along(place.at(r * pitch), finish, first + r, sizes[last], picks)
