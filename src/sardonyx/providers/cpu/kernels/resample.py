@@ -3,8 +3,8 @@
 The elements of all axes but the innermost that stand for a row of the result are rows of the image. They are summed
 with their weights, vector by vector: into registers where the innermost axis stays as it is, otherwise into a row in
 scratch memory, which is then read along. For a whole factor (``Phases``) that is a few vectors with constant weights,
-shuffled by constants; by a table, runs of elements are picked one by one. Rows that are only picked are read where they
-lie.
+shuffled by constants, and where vectors are long, scratch memory is left out. By a table, elements are picked out of
+two vectors, or, where they lie too far apart, one by one. Rows that are only picked are read where they lie.
 
 The grid of work is the rows of the result: each is made in one place, in one order.
 """
