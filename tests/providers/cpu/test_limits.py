@@ -32,3 +32,15 @@ def test_limits_are_rates() -> None:
     assert limits.peak_flops(f32, threads=2) > 0
     assert limits.read_bandwidth(1 << 16, threads=2) > 0
     assert limits.peak_tile_flops(isa=isa.CPUS["haswell"]) is None
+
+
+@pytest.mark.parametrize("is_past", [False, True])
+def test_a_copy_is_one(is_past: bool) -> None:
+    nbytes = 4096
+    memory = np.zeros(3 * nbytes, np.uint8)
+    start = -memory.ctypes.data % limits.LINE_NBYTES
+    x, y = (memory[start + i * nbytes : start + (i + 1) * nbytes] for i in range(2))
+    x[:] = np.random.default_rng(0).integers(0, 256, nbytes)
+    call(limits.copy(is_past=is_past), x.ctypes.data, y.ctypes.data, nbytes // 8)
+    np.testing.assert_array_equal(y, x)
+    assert limits.copy_bandwidth(1 << 16, threads=2, is_past=is_past) > 0

@@ -72,6 +72,7 @@ CASES = {
     "linear three times": Case((1, 2, 4, 19), LINEAR, (1, 1, 3, 3)),
     "linear many times": Case((1, 2, 4, 5), LINEAR, (), (1, 2, 48, 60)),
     "linear half": Case((1, 3, 10, 36), LINEAR, (1, 1, 0.5, 0.5)),
+    "linear third": Case((1, 2, 7, 130), LINEAR, (1, 1, 0.7, 0.3)),
     "linear to sizes": Case((1, 2, 13, 17), LINEAR, (), (1, 2, 7, 40)),
     "linear to one": Case((1, 2, 13, 17), transformed("pytorch_half_pixel", LINEAR), (), (1, 2, 1, 1)),
     "linear from one": Case((1, 2, 1, 1), LINEAR, (), (1, 2, 5, 9)),
@@ -113,7 +114,8 @@ def test_against_the_meaning(name: str) -> None:
 
 
 SLICE = ("nearest twice, asymmetric floor", "linear twice, half_pixel", "linear half", "cubic antialiased",
-         "linear of 3 axes", "cubic of channels last")  # fmt: skip
+         "linear of 3 axes", "cubic of channels last", "cubic twice", "linear third", "cubic half_pixel",
+         "crop outside")  # fmt: skip
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "sapphirerapids"])
@@ -194,6 +196,16 @@ def test_pixels_are_blended_along_their_channels(name: str) -> None:
     x = case.feed()
     (got,) = compiled.run([np.ascontiguousarray(x.transpose(0, 2, 3, 1))], threads=2, checked=True)
     np.testing.assert_allclose(got.transpose(0, 3, 1, 2), expected(case, x), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", [LINEAR, CUBIC])
+def test_rows_of_every_length_in_long_vectors(mode: str) -> None:
+    case = Case((), mode, (1, 1, 2, 2))
+    compiled = Compiled(case.text, "float[n,c,h,w] x", "float[n,c,p,q] y", "skylake-avx512")
+    for width in (1, 15, 16, 17, 31, 32, 33, 48, 49, 80):
+        x = np.random.default_rng(1).standard_normal((1, 2, 3, width)).astype("f")
+        (got,) = compiled.run([x], checked=True)
+        np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
 
 
 def test_what_follows_is_part_of_the_kernel() -> None:

@@ -21,6 +21,7 @@ from sardonyx.providers.cpu.isa import Isa, current
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
+LINE_NBYTES = 64
 CHAINS = 12
 """Independent sums: more than latency times units of any chip this runs on, and fewer than its registers."""
 BURSTS = 15
@@ -63,6 +64,14 @@ def read(k: Kernel, x: Buf, out: Buf, elements: Val) -> None:
         out.store(u * lanes, total)
 
 
+@function(x=(i64,), y=(i64,), elements=i64)
+def copy(k: Kernel, x: Buf, y: Buf, elements: Val, *, is_past: bool) -> None:
+    """Whole cache lines, to memory that begins at one."""
+    lanes = max(k.lanes // 2, LINE_NBYTES // 8)
+    with k.loop(0, elements - (lanes - 1), lanes) as i:
+        y.store(i, x.load(i, lanes), is_past=is_past)
+
+
 def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None) -> float:
     """Operations in a second (a multiply-add is two) of a loop that only uses registers."""
     isa = isa or current()
@@ -91,6 +100,16 @@ def read_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None) -> flo
     outs = [np.zeros(8 * isa.lanes, np.int64) for _ in range(threads)]
     calls = [(x[i * part :].ctypes.data, out.ctypes.data, part) for i, out in enumerate(outs)]
     return 8 * part * threads / burst_s(read(), calls, isa)
+
+
+def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_past: bool = False) -> float:
+    """Bytes, read and written, in a second at which a buffer is copied, by plain stores or by those past the caches."""
+    isa = isa or current()
+    part = nbytes // threads // LINE_NBYTES * (LINE_NBYTES // 8)
+    x, y = (np.ones(nbytes // 8 + LINE_NBYTES, np.int64) for _ in range(2))
+    first = [-a.ctypes.data % LINE_NBYTES + a.ctypes.data for a in (x, y)]
+    calls = [(first[0] + 8 * i * part, first[1] + 8 * i * part, part) for i in range(threads)]
+    return 2 * 8 * part * threads / burst_s(copy(is_past=is_past), calls, isa)
 
 
 def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa) -> float:

@@ -327,8 +327,11 @@ class Buf:
             raw = k.b.call(fn, [p, I32(_align(self.dtype)), mask.ir, zero])
         return _widened(k, raw, self.dtype, lanes)
 
-    def store(self, at: Operand | Tile, value: Operand, mask: Val | None = None) -> None:
-        """Write a vector to neighbouring elements, where the mask allows it."""
+    def store(self, at: Operand | Tile, value: Operand, mask: Val | None = None, *, is_past: bool = False) -> None:
+        """Write a vector to neighbouring elements, where the mask allows it.
+
+        ``is_past`` asks for a whole vector to go past the caches; it then lies at a multiple of its size.
+        """
         lanes = 1
         if isinstance(at, Tile):
             lanes, mask, at = at.lanes, at.mask, at.index
@@ -340,7 +343,10 @@ class Buf:
         p = self._address(at)
         self._check(p, lanes, mask)
         if mask is None:
-            k.b.store(raw, p, align=_align(self.dtype))
+            nbytes = lanes * self.dtype.itemsize
+            stored = k.b.store(raw, p, align=nbytes if is_past else _align(self.dtype))
+            if is_past:
+                stored.set_metadata("nontemporal", k.module.add_metadata([I32(1)]))
         elif lanes == 1:
             with k.when(mask):
                 k.b.store(raw, p, align=_align(self.dtype))

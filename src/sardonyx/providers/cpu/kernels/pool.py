@@ -115,10 +115,11 @@ def slide(
             start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
             with k.loop(band * BAND, k.min(out_y, (band + 1) * BAND)) as y:
                 finish = Finish(k, epilogue, memory, out_x, [image, plane, y])
+                counts = row.counts(plane, y) if form.kind == MEAN else None
 
                 def put(t: Tile, v: Val) -> None:
-                    if form.kind == MEAN:
-                        v = v / (row.counted.load(t.index, row.lanes) * row.counts(plane, y))
+                    if counts is not None:
+                        v = v / (row.counted.load(t.index, row.lanes) * counts)
                     finish.put(channel, Tile(left + t.index, t.lanes, t.mask), v)
 
                 if row.is_streamed:

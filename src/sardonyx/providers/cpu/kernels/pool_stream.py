@@ -45,7 +45,7 @@ class Stream:
         element that the first output sees."""
         k, span = self.k, self.lanes * self.step
         base = left + self.behind
-        before = [k.var(v) for v in self._phases(combined, base - span, is_whole=False)] if self.behind else []
+        before = [k.var(v) for v in self._phases(combined, base - span, False, self.step - 1)] if self.behind else []
         first = k.min((k.max(-base, 0) + (span - 1)) // span * self.lanes, columns)
         last = k.max(k.min(k.max(self.width - base, 0) // self.step, columns) & -self.lanes, first)
         with k.loop(0, 2) as side:
@@ -59,7 +59,7 @@ class Stream:
     def _outputs(
         self, combined: Callable[[Val, Val | None], Val], at: Val, before: Sequence[Var], *, is_whole: bool
     ) -> Val:
-        now, lanes = self._phases(combined, at, is_whole=is_whole), self.lanes
+        now, lanes = self._phases(combined, at, is_whole), self.lanes
         seen = []
         for offset in self.offsets:
             back, phase = divmod(offset, self.step)
@@ -69,11 +69,16 @@ class Stream:
             variable.set(v)
         return reduce(self.combine, seen)
 
-    def _phases(self, combined: Callable[[Val, Val | None], Val], at: Val, *, is_whole: bool) -> list[Val]:
-        """Every ``step``-th element of the row from ``at`` on, for each place to begin."""
+    def _phases(
+        self, combined: Callable[[Val, Val | None], Val], at: Val, is_whole: bool, unseen: int = 0
+    ) -> list[Val]:
+        """Every ``step``-th element of the row from ``at`` on, for each place to begin.
+
+        Nobody sees what comes of the first ``unseen`` vectors.
+        """
         k, lanes = self.k, self.lanes
         vectors = []
-        for i in range(self.step):
+        for i in range(unseen, self.step):
             place = at + i * lanes
             if is_whole:
                 vectors.append(combined(place, None))
@@ -81,6 +86,7 @@ class Stream:
                 lane, first = k.iota(i32, lanes), k.cast(place, i32)
                 mask = (lane + first >= 0) & (lane + first < k.cast(self.width, i32))
                 vectors.append(k.select(mask, combined(place, mask), self.neutral))
+        vectors = vectors[:1] * unseen + vectors
         if self.step == 1:
             return vectors
         return [vectors[0].shuffle(range(phase, 2 * lanes, 2), vectors[1]) for phase in range(2)]

@@ -18,6 +18,8 @@ SLACK = 5
 """Vectors behind a row in scratch memory, most of which may be read."""
 LINE = 16
 """Rows in scratch memory begin at multiples of so many elements."""
+SHORTEST = 8
+"""Lanes from which on a vector saves more than the masked ones at the end of a row cost."""
 MANY = 0
 """The taps of a table that has more than are written out."""
 
@@ -59,6 +61,17 @@ class Form:
     def is_staged(self) -> bool:
         """Whether rows are made in scratch memory, and then read along."""
         return self.inner is not None and not self.is_direct
+
+    def is_streamed(self, machine: int) -> bool:
+        """Whether rows that would be made in scratch memory are made in registers instead."""
+        is_near = isinstance(self.inner, Phases) and self.inner.factor in (2, 4, 8)
+        lanes = self.lanes(machine)
+        is_near = is_near and lanes >= SHORTEST and max(self.beside) <= lanes
+        return self.is_staged and is_near and self.is_unit and self.rows != MANY
+
+    def lanes(self, machine: int) -> int:
+        """Of a vector, where the machine has so many of f32."""
+        return machine * 32 // (self.work.bits if self.is_copy else max(self.work.bits, 32))
 
     @property
     def beside(self) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, Form, Tabled
+from sardonyx.providers.cpu.kernels.resample_picks import Picks
 from sardonyx.providers.cpu.values import Buf, Tile, Val, f64, i64
 
 
@@ -24,7 +25,7 @@ class Row:
     def __init__(self, k: Kernel, form: Form, memory: dict[str, Any], start: Buf, index: list[Val]) -> None:
         self.k, self.form, self.memory, self.start, self.index = k, form, memory, start, index
         self.last = len(form.outer)
-        self.lanes = k.lanes * 32 // (form.work.bits if form.is_copy else max(form.work.bits, 32))
+        self.lanes = form.lanes(k.lanes)
         self.stride = number(memory, f"s{self.last}")
 
     # -- which rows, and how much of each
@@ -158,26 +159,71 @@ class Row:
             to.store(i - beside, k.splat(first, self.lanes))
             to.store(size + i, k.splat(last, self.lanes))
 
-    def put_along(self, source: Buf, finish: Finish, row: Val, count: Val) -> None:
+    def put_along(self, source: Buf, finish: Finish, row: Val, count: Val, picks: Picks | None = None) -> None:
         if isinstance(self.form.inner, Phases):
             self._put_phases(self.form.inner, source, finish, row, number(self.memory, f"in{self.last}"), count)
         else:
             assert self.form.inner is not None
-            self._put_table(self.form.inner, source, finish, row, count)
+            if picks is None:
+                self._put_table(self.form.inner, source, finish, row, count)
+                return
+            with self.k.either(picks.are_near) as (near, far):
+                with near:
+                    self._put_picked(self.form.inner, picks, source, finish, row, count)
+                with far:
+                    self._put_table(self.form.inner, source, finish, row, count)
+
+    def _put_picked(self, read: Tabled, picks: Picks, source: Buf, finish: Finish, row: Val, count: Val) -> None:
+        k, weights = self.k, self.memory[f"w{self.last}"]
+        for t in k.tiles(count, self.lanes):
+            total = k.zeros(self.form.work, self.lanes)
+            for tap, v in enumerate(picks.load(source, t, read.taps)):
+                total = k.fma(v, weights.at(count * tap).load(t), total)
+            finish.put(row, t, total)
 
     def _put_phases(self, read: Phases, source: Buf, finish: Finish, row: Val, size: Val, count: Val) -> None:
-        k, lanes = self.k, self.lanes
-        for t in k.tiles(size, lanes):
-            parts = self._interleaved(read, source, t) if read.factor in (2, 4, 8) else self._picked(read, source, t)
-            for j, v in enumerate(parts):
-                at = t.index * read.factor + j * v.lanes
-                mask = None if t.mask is None else k.mask(count - at, v.lanes)
-                finish.put(row, Tile(at, v.lanes, mask), v)
+        for t in self.k.tiles(size, self.lanes):
+            self._put_parts(read, self._window(source, t), t, finish, row, count)
 
-    def _interleaved(self, read: Phases, source: Buf, t: Tile) -> list[Val]:
+    def _put_parts(
+        self, read: Phases, window: Callable[[int], Val], t: Tile, finish: Finish, row: Val, count: Val
+    ) -> None:
+        """What stands for the elements of a tile; ``window`` gives the vectors that begin some elements beside it."""
+        k = self.k
+        parts = self._interleaved(read, window) if read.factor in (2, 4, 8) else self._picked(read, window)
+        for j, v in enumerate(parts):
+            at = t.index * read.factor + j * v.lanes
+            mask = None if t.mask is None else k.mask(count - at, v.lanes)
+            finish.put(row, Tile(at, v.lanes, mask), v)
+
+    def stream(self, finish: Finish, row: Val, count: Val) -> None:
+        """The vectors before, at and behind a tile are in registers."""
+        k, lanes, read, size = self.k, self.lanes, self.form.inner, number(self.memory, f"in{self.last}")
+        assert isinstance(read, Phases)
+        rows = self._written_out()
+        first, last = (k.splat(self._sum(rows, Tile(i, 1, None)), lanes) for i in (k.const(0), size - 1))
+
+        def vector(at: Val, *, is_whole: bool) -> Val:
+            if is_whole:
+                return self._sum(rows, Tile(at, lanes, None))
+            mask = k.mask(size - at, lanes)
+            return k.select(mask, self._sum(rows, Tile(at, lanes, mask)), last)
+
+        before, here = k.var(first), k.var(vector(k.const(0), is_whole=False))
+        start = k.const(0)
+        for is_whole in (True, False):
+            stop = k.max(size // lanes - 1, 0) * lanes if is_whole else size
+            with k.loop(start, stop, lanes) as at:
+                three = before.get(), here.get(), vector(at + lanes, is_whole=is_whole)
+                tile = Tile(at, lanes, None if is_whole else k.mask(size - at, lanes))
+                self._put_parts(read, shifted(three), tile, finish, row, count)
+                before.set(three[1])
+                here.set(three[2])
+            start = stop
+
+    def _interleaved(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
         """Every phase as a vector, and their elements in turns."""
         parts: list[Val] = []
-        window = self._window(source, t)
         for p, first in enumerate(read.firsts):
             weights = (None,) if read.weights is None else read.weights[p]
             parts.append(self._weighted([(window(first + tap), w) for tap, w in enumerate(weights)]))
@@ -187,27 +233,11 @@ class Row:
         return parts
 
     def _window(self, source: Buf, t: Tile) -> Callable[[int], Val]:
-        """Vectors that begin some elements beside a tile.
-
-        Where a vector is a whole cache line they are made of those that lie as they were stored: others would touch
-        two lines, and wait for two stores.
-        """
-        lanes, is_line = self.lanes, self.lanes * self.form.work.bits == 512
-
-        @cache
-        def stored(number: int) -> Val:
-            if self.form.is_direct:
-                return source.load(t)
-            return source.load(t.index + number * lanes, lanes)
+        """Vectors of a row in memory."""
 
         @cache
         def window(first: int) -> Val:
-            number, lane = divmod(first, lanes)
-            if lane == 0 or self.form.is_direct:
-                return stored(number)
-            if not is_line:
-                return source.load(t.index + first, lanes)
-            return stored(number).shuffle(range(lane, lane + lanes), stored(number + 1))
+            return source.load(t) if self.form.is_direct else source.load(t.index + first, self.lanes)
 
         return window
 
@@ -220,9 +250,9 @@ class Row:
         assert total is not None
         return total
 
-    def _picked(self, read: Phases, source: Buf, t: Tile) -> list[Val]:
+    def _picked(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
         """Vectors of neighbouring results, whose taps are shuffled out of vectors of the row."""
-        k, lanes, parts, window = self.k, self.lanes, list[Val](), self._window(source, t)
+        k, lanes, parts = self.k, self.lanes, list[Val]()
         for j in range(read.factor):
             places = [divmod(j * lanes + lane, read.factor) for lane in range(lanes)]
             seen = [[q + read.firsts[p] + tap for q, p in places] for tap in range(read.taps)]
@@ -269,6 +299,18 @@ class Row:
             seen = pairs[0].shuffle(range(i, 2 * self.lanes, 2))
             total = self.k.fma(seen, weights.at((tap + i) * count).load(t), total)
         return total
+
+
+def shifted(three: tuple[Val, Val, Val]) -> Callable[[int], Val]:
+    """Vectors that begin up to one vector beside the second of three neighbours."""
+
+    @cache
+    def window(first: int) -> Val:
+        number, lane = divmod(first, three[0].lanes)
+        left = three[number + 1]
+        return left if lane == 0 else left.shuffle(range(lane, lane + left.lanes), three[number + 2])
+
+    return window
 
 
 def _in_turns(a: Val, b: Val) -> Val:
