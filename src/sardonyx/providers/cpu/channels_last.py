@@ -282,29 +282,45 @@ def _is_few(group: Convolution) -> bool:
         and window.kernel[-1] > 1
         and window.dilations[-1] == 1
         and all(isinstance(p, int) and p >= 0 for p in window.pads)
+        and _padded(group) is not None
     )
+
+
+def _padded(group: Convolution) -> tuple[Known, ...] | None:
+    """The sizes of an image with all that its windows see; None where these are too long expressions."""
+    window, found = group.window, list[Known]()
+    for i, (n, out) in enumerate(zip(group.x.shape[2:], group.box[2:], strict=True)):
+        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
+        seen = dims.add(dims.mul(dims.sub(out, 1), window.strides[i]), reach)
+        whole = dims.known(dims.maximum(seen, dims.add(n, window.pads[i])))
+        if whole is None:
+            return None
+        found.append(whole)
+    is_short = dims.known(dims.product((*group.x.shape[:2], *found))) is not None
+    return tuple(found) if is_short else None
 
 
 def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
     """The taps of a row as channels, of an image with its padding."""
     window, x, w = group.window, group.x, group.w
     sizes, result = x.shape[2:], group.box[2:]
-    padded: list[Known] = []
-    for i, (n, out) in enumerate(zip(sizes, result, strict=True)):
-        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
-        seen = dims.add(dims.mul(dims.sub(out, 1), window.strides[i]), reach)
-        whole = dims.known(dims.maximum(seen, dims.add(n, window.pads[i])))
-        assert whole is not None
-        padded.append(whole)
-    image = _fresh(x, padded)
-    within = image
-    for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
-        within = views.window(within, 2 + i, pad, n)
-    before: list[Group] = [_copied(group, x, within)]
-    if any(a != b for a, b in zip(padded, sizes, strict=True)):
-        flat = View(image.storage, (image.storage.elements,), (1,), 0)
-        before.insert(0, Fill(group.nodes, flat, start=0, step=0))
-    taps, stride, channels = window.kernel[-1], window.strides[-1], int(w.shape[1])
+    padded = _padded(group)
+    assert padded is not None
+    channels = int(w.shape[1])
+    before: list[Group] = []
+    is_padded = any(a != b for a, b in zip(padded, sizes, strict=True))
+    if is_padded or x.strides[-1] != channels or (x.strides[1] != 1 and channels > 1):
+        image = _fresh(x, padded)
+        within = image
+        for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
+            within = views.window(within, 2 + i, pad, n)
+        before.append(_copied(group, x, within))
+        if is_padded:
+            flat = View(image.storage, (image.storage.elements,), (1,), 0)
+            before.insert(0, Fill(group.nodes, flat, start=0, step=0))
+    else:
+        image = x
+    taps, stride = window.kernel[-1], window.strides[-1]
     step = dims.known(dims.mul(image.strides[-1], stride))
     assert step is not None
     joined = replace(
