@@ -18,6 +18,10 @@ MORE = {
     "then a mean": Case((2, 16, 9, 11), (24, 16, 1, 1), "", "r = Relu(a) y = GlobalAveragePool(r)"),
     "read twice": Case((2, 6, 5, 7), (8, 6, 1, 1), "", "m = GlobalAveragePool(a) s = Sigmoid(m) y = Mul(a, s)"),
     "joined": Case((2, 6, 5, 7), (8, 6, 1, 1), "", "t = Tanh(a) c = Concat<axis = 1>(a, t) y = Relu(c)"),
+    "the largest of all": Case(
+        (2, 6, 4, 4), (8, 6, 1, 1), "",
+        "s = Constant<value_ints = [2, 128]>() f = Reshape(a, s) i = ArgMax<axis = 1>(f) y = Cast<to = 1>(i)",
+    ),
     "reshaped": Case((2, 6, 4, 4), (8, 6, 1, 1), "", "s = Constant<value_ints = [2, 128]>() y = Reshape(a, s)"),
 }  # fmt: skip
 ALL = {**CASES, **MORE}

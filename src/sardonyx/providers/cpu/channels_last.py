@@ -25,7 +25,19 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Pool, Resample, Storage, View, Window
+from sardonyx.lower.groups import (
+    Convolution,
+    Expression,
+    Fill,
+    Group,
+    Loop,
+    Pool,
+    Reduce,
+    Resample,
+    Storage,
+    View,
+    Window,
+)
 from sardonyx.providers.cpu.kernels import conv_amx, conv_few, conv_pixels
 from sardonyx.providers.cpu.steps import Target
 
@@ -72,7 +84,8 @@ class Image:
             return None
         image, channel, pixel = at
         strides: list[Known] = []
-        last_channel, last_pixel = channel, pixel
+        last_channel: dims.Dim = channel
+        last_pixel: dims.Dim = pixel
         for d, s in zip(view.shape, view.strides, strict=True):
             if s == 0 or d == 1:
                 strides.append(0)
@@ -80,14 +93,13 @@ class Image:
                 strides.append(s)
             elif (step := _whole(s, self.pixels)) is not None:
                 strides.append(step)
-                last_channel = dims.known(dims.add(last_channel, dims.mul(step, dims.sub(d, 1)))) or -1
+                last_channel = dims.add(last_channel, dims.mul(step, dims.sub(d, 1)))
             else:
-                last = dims.known(dims.add(last_pixel, dims.mul(s, dims.sub(d, 1))))
                 stride = dims.known(dims.mul(s, self.channels))
-                if last is None or stride is None:
+                if stride is None:
                     return None
                 strides.append(stride)
-                last_pixel = last
+                last_pixel = dims.add(last_pixel, dims.mul(s, dims.sub(d, 1)))
         if not (_is_below(last_channel, self.channels) and _is_below(last_pixel, self.pixels)):
             return None
         offset = dims.known(dims.total((dims.mul(image, each), dims.mul(pixel, self.channels), channel)))
@@ -109,9 +121,7 @@ def _whole(a: Known, b: Known) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _is_below(a: Known, b: Known) -> bool:
-    if isinstance(a, int) and a < 0:
-        return False
+def _is_below(a: dims.Dim, b: Known) -> bool:
     left = dims.known(dims.sub(dims.sub(b, 1), a))
     return isinstance(left, int) and left >= 0
 
@@ -174,13 +184,13 @@ def _chosen(groups: Sequence[Group], wanted: set[int], images: dict[Storage, Ima
 
 def _unfolded(loop: Loop, images: dict[Storage, Image]) -> Loop:
     """With axes of their own for batch, channels and pixels of the images that it touches."""
-    axis = 0
+    axis, has_index = 0, any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in loop.expression.steps)
     while axis < len(loop.extents):
+        is_reduced = axis >= len(loop.extents) - loop.reduced
         sizes = next(filter(None, (_sizes(v, axis, images) for v in (*loop.inputs, *loop.outputs))), None)
-        if sizes is None:
+        if sizes is None or (has_index and is_reduced):
             axis += 1
             continue
-        is_reduced = axis >= len(loop.extents) - loop.reduced
         loop = replace(
             loop, extents=(*loop.extents[:axis], *sizes, *loop.extents[axis + 1 :]), reduced=loop.reduced + is_reduced,
             inputs=tuple(views.split(v, axis, sizes) for v in loop.inputs),
