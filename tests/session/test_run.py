@@ -111,6 +111,26 @@ def test_output_names(mul: ort.InferenceSession) -> None:
         mul.run(None, None)  # type: ignore[arg-type]
 
 
+def test_outputs_by_name_take_the_quick_way_as_all_of_them_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """<ir_version: 8, opset_import: ["": 13]>
+    two (float[n] x) => (float[n] a, float[n] b) { a = Add(x, x)  b = Mul(x, x) }"""
+    session = ort.InferenceSession(serialized(text))
+    x = np.array([1, 2, 5], np.float32)
+    session.run(None, {"x": x})
+    (once, again) = session.run(["b", "b"], {"x": x})
+    once[:] = 0
+    np.testing.assert_array_equal(again, x * x)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the engine's long way")
+
+    monkeypatch.setattr(session._sess._engine, "run", refuse)
+    for names in (["a", "b"], ["b", "a"], ("b",), []):
+        results = session.run(names, {"x": x})
+        for name, result in zip(names or ["a", "b"], results, strict=True):
+            np.testing.assert_array_equal(result, {"a": x + x, "b": x * x}[name])
+
+
 STRINGS = {
     "U": np.array([["a", "ü"], ["你好", ""]]),
     "V": np.array([[b"must", b"have"], [b"same", b"siz\0"]], np.void),

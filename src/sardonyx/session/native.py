@@ -325,11 +325,12 @@ class NativeSession:
         self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: RunOptions | None = None
     ) -> list[Any]:
         """The outputs as Python values."""
-        if output_names is None and run_options is None and self._quick is not None and type(feed) is dict:
-            results = self._again(feed)
+        wanted = self._output_names if output_names is None else self.wanted(output_names)
+        if run_options is None and self._quick is not None and type(feed) is dict:
+            is_all = wanted is self._output_names
+            results = self._again(feed) if is_all or len(set(wanted)) == len(wanted) else None
             if results is not None:
-                return results
-        wanted = self.wanted(output_names)
+                return results if is_all else [results[self._output_names.index(name)] for name in wanted]
         if run_options is None and self._trace is None:
             results = self._engine.run(self.prepare(feed), wanted, RunContext())
         else:
