@@ -32,6 +32,7 @@ from benchmarks.compare.cases import stored  # noqa: E402
 from benchmarks.compare.limits import limit_seconds  # noqa: E402
 from benchmarks.compare.process import machine  # noqa: E402
 from benchmarks.compare.report import ms, percent, table  # noqa: E402
+from benchmarks.compare.rounds import WARM_RUNS  # noqa: E402
 from benchmarks.shared import feeds_of  # noqa: E402
 
 import sardonyx  # noqa: E402
@@ -97,7 +98,8 @@ def _rows(table: Table, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: 
         before = end
         node = profile.main_node(step.nodes).op_type if step.nodes else ""
         told = [f"{name} {dims.evaluate(step.args[name], sizes)}" for name in SIZES if name in step.args]
-        yield Row(step.spec.name, " ".join((step.spec.name, node, *told)), span, took.mean(), operations, moved)
+        worked = took.sum() / len(of_threads)
+        yield Row(step.spec.name, " ".join((step.spec.name, node, *told)), span, worked, operations, moved)
 
 
 def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float, list[Row]]:
@@ -109,9 +111,11 @@ def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float
     feeds = stored(beside, "in") if beside.exists() else feeds_of(session, path)
     names = [o.name for o in session.get_outputs()]
     native = session._sess
+    for _ in range(WARM_RUNS):
+        session.run(names, feeds)
     seconds: list[float] = []
     watch: list[list[Row]] = []
-    for _ in range(runs + 1):
+    for _ in range(runs):
         start = time.perf_counter()
         session.run(names, feeds)
         seconds.append(time.perf_counter() - start)

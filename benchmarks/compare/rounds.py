@@ -23,6 +23,8 @@ LEAST_ROUNDS, LATE_ROUNDS = 5, 3
 GAUGED = 3
 """The machine's limits are measured in every third round."""
 MOST_RUNS = 2000
+WARM_RUNS, WARM_S = 12, 0.5
+"""So many runs come before the rounds, or as many as fit into half a second: engines learn from their first ones."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,12 @@ def _process(contestant: Contestant, settings: Settings) -> Process:
 
 
 def _ready(process: Process, case: Case, folder: Path) -> dict[str, Any]:
-    """Run for the first time, which is the run that is checked, and run warm."""
+    """Run for the first time, which is the run that is checked, and until it is warm."""
     process.ask("feed", feeds=str(case.feeds(folder)))
     checked = process.ask("check", reference=str(case.reference(folder)))
     warm = _seconds(case, process.ask("turn", runs=1)["seconds"])
+    if (more := min(WARM_RUNS, int(WARM_S / max(1, case.steps) / warm))) > 1:
+        warm = _seconds(case, process.ask("turn", runs=more)["seconds"])
     first = statistics.fmean(checked.pop("seconds"))
     return {**checked, "first_s": first, "warm_s": warm}
 
