@@ -14,7 +14,6 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.image_tiles import BLOCK
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params
@@ -47,7 +46,7 @@ def has_next(group: Convolution, target: Target) -> bool:
     out, *others = group.outputs
     if others or group.groups == 1 or group.w.shape[1] != 1 or group.w.shape[0] != group.groups:
         return False
-    if group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF or group.groups % BLOCK:
+    if group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF:
         return False
     return Pixels.of(group, replace(target, images={})) is not None
 

@@ -404,8 +404,12 @@ class _Finish(Finish):
             super()._store(name, y, row, t, value)
 
 
-def store_parts(pixel: Buf, block: Val, t: Tile, value: Val, parts: int) -> None:
-    """Store channels of a pixel for the next convolution; ``block`` elements lie between blocks of channels."""
-    k, at = pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK)
+def store_parts(pixel: Buf, block: Val, t: Tile, value: Val, parts: int) -> Buf:
+    """Store channels of a pixel for the next convolution; ``block`` elements lie between blocks of channels.
+
+    Gives where they lie.
+    """
+    k, at = pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
     for part, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
-        at.as_type(u16).store(part * BLOCK, k.cast(head >> 16, u16))
+        at.store(part * BLOCK, k.cast(head >> 16, u16))
+    return at

@@ -31,9 +31,10 @@ from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.split import HALF
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Target
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, register_dtype, u64
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, register_dtype, u16, u64
 
 WIDTHS = (7, 8, 6, 5)
 """Pixels of a tile, the most liked first: enough sums to hide the latency of an addition."""
@@ -60,6 +61,8 @@ class Form:
     """Which further operands of what follows are the same for all pixels of an image."""
     parts: int = 0
     """Of the numbers that are written for a convolution on tiles."""
+    has_rest: bool = False
+    """The last block of channels that is written for it has a vector less than others."""
 
     def lanes(self, isa: Isa) -> int:
         return lanes_of(isa.lanes, self.dtype)
@@ -100,7 +103,7 @@ class Pixels:
         is_even = isinstance(channels, int) and channels % lanes_of(isa.lanes, dtype) == 0
         held = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
         parts = next((target.images[v.storage].layout.parts for v in group.outputs if v.storage in target.images), 0)
-        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held, parts)
+        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held, parts, _has_rest(channels))
         room = isa.l1_nbytes // 2 // group.x.dtype.itemsize
         args = {**frame.args(), "channels": channels, "room": room, **more}
         return Pixels(frame, form, epilogue, args)
@@ -110,6 +113,10 @@ def _matrix(view: View) -> Matrix:
     """A row of the image, pixels being the rows of a matrix and channels its columns."""
     b, c, z, y, x = view.strides
     return Matrix(view.storage, view.offset, (b, z, y), x, c)
+
+
+def _has_rest(channels: Known) -> bool:
+    return isinstance(channels, int) and 0 < channels % BLOCK <= HALF
 
 
 def _width(columns: Known) -> int:
@@ -304,7 +311,7 @@ class _Ending(Finish):
         extra = epilogue.names[: len(epilogue.extra)]
         self._shared = [name for name, is_held in zip(extra, form.held, strict=True) if is_held]
         self._held: dict[str, Val] = {}
-        self._parts = form.parts
+        self._form = form
 
     def hold(self, t: Tile) -> None:
         """For the channels of a tile."""
@@ -314,7 +321,12 @@ class _Ending(Finish):
         return self._held[name] if name in self._held else super()._load(name, x, row, t)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
-        if y.columns == SPLIT:
-            store_parts(self._row(name, row), self._number(name, "col"), t, value, self._parts)
-        else:
+        if y.columns != SPLIT:
             super()._store(name, y, row, t, value)
+            return
+        k, form = self.k, self._form
+        at = store_parts(self._row(name, row), self._number(name, "col"), t, value, form.parts)
+        if form.has_rest and (form.is_even or t.mask is not None):
+            with k.when(t.index + HALF >= self.n):
+                for part in range(form.parts):
+                    at.store(part * BLOCK + HALF, k.zeros(u16, HALF))
