@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -88,12 +88,12 @@ class Pixels:
     @staticmethod
     def of(group: Convolution | Pool, target: Target) -> Pixels | None:
         """None where channels are not neighbours in all that is read and written."""
-        isa, has_next = target.isa, any(v.storage in target.images for v in group.outputs)
-        frame = Frame.of(group, is_joined=not has_next)
+        isa, images = target.isa, [target.images[v.storage] for v in group.outputs if v.storage in target.images]
+        frame = Frame.of(group, is_joined=not images)
         if any(v.strides[1] != 1 for v in (frame.x, *frame.outputs)):
             return None
         extra, outputs = ([_matrix(v) for v in seen] for seen in (frame.extra, frame.outputs))
-        if isinstance(group, Convolution) and has_next:
+        if isinstance(group, Convolution) and images:
             epilogue, more = conv_amx.epilogue_of(group, frame, target)
         else:
             epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
@@ -102,8 +102,9 @@ class Pixels:
         dtype, channels = register_dtype(group.x.dtype), group.box[1]
         is_even = isinstance(channels, int) and channels % lanes_of(isa.lanes, dtype) == 0
         held = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
-        parts = next((target.images[v.storage].layout.parts for v in group.outputs if v.storage in target.images), 0)
-        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held, parts, _has_rest(channels))
+        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held)
+        if images:
+            form = replace(form, parts=images[0].layout.parts, has_rest=_has_rest(channels))
         room = isa.l1_nbytes // 2 // group.x.dtype.itemsize
         args = {**frame.args(), "channels": channels, "room": room, **more}
         return Pixels(frame, form, epilogue, args)
