@@ -37,6 +37,9 @@ def by_pixel(array: Array, room: int = 0) -> Array:
 class Memory:
     """The arrays behind storages, and the numbers behind names of sizes."""
 
+    garbage = b"\x77"
+    """What new memory is full of."""
+
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
         self.sizes = dict(sizes or {})
         self._flat: dict[int, Array] = {}
@@ -61,7 +64,7 @@ class Memory:
     def _allocate(self, storage: Storage) -> None:
         n = self.number(storage.elements)
         self._flat[storage.number] = (
-            np.frombuffer(b"\x77" * (n * storage.dtype.numpy.itemsize), np.uint8).copy().view(storage.dtype.numpy)
+            np.frombuffer(self.garbage * (n * storage.dtype.numpy.itemsize), np.uint8).copy().view(storage.dtype.numpy)
         )
 
     def number(self, d: Any) -> Any:

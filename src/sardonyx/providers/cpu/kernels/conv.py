@@ -136,7 +136,7 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     if channels == 1 and group.groups > 1:
-        return conv_depthwise_pixels.steps(group, isa, filters) or conv_depthwise.steps(group, isa, filters)
+        return conv_depthwise_pixels.steps(group, target, filters) or conv_depthwise.steps(group, isa, filters)
     shape = Shape.of(isa, filters)
     in_place = frame.is_row and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
     is_shallow = isinstance(channels, int) and channels * frame.taps.count <= SHALLOW

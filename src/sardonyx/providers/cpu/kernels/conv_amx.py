@@ -159,7 +159,7 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     """The convolution on tiles."""
     before, found, image, frame = _image(group, parts, target)
     weights = packed(group, found, target.isa)
-    epilogue, more = _epilogue(group, frame, target)
+    epilogue, more = epilogue_of(group, frame, target)
     args = {**found.args(image), "w": Ref(weights), "filters": group.w.shape[0], **more}
     spec = conv_amx(parts=parts, epilogue=epilogue)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
@@ -192,7 +192,7 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     return [], found, given.storage, frame
 
 
-def _epilogue(group: Convolution, frame: Frame, target: Target) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+def epilogue_of(group: Convolution, frame: Frame, target: Target) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
     """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
     extra = [_matrix(v) for v in frame.extra]
     accesses, outputs, results = [], [], []

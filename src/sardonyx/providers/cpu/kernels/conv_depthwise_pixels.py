@@ -5,6 +5,7 @@ The weights lie as [channels / lanes][taps][lanes], zero beyond the channels.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -12,21 +13,22 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params
+from sardonyx.providers.cpu.kernels.split import HALF
 from sardonyx.providers.cpu.kernels.strip import fma
-from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.values import Buf, Val
+from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Val, f32
 
 
-def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step] | None:
+def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] | None:
     """None where ``per_channel`` filters see each channel and they are several, or channels are not neighbours."""
-    found = Pixels.of(group, isa) if per_channel == 1 else None
+    found = Pixels.of(group, target) if per_channel == 1 else None
     if found is None:
         return None
+    isa = target.isa
     form, frame, count = found.form, found.frame, found.form.taps.count
     matrix = Matrix(group.w.storage, group.w.offset, (), 1, count)
     problem = Problem(group.nodes, (), 0, group.w.shape[0], count, matrix, matrix, group.epilogue, (), ())
@@ -35,8 +37,18 @@ def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step] | None
     flops = dims.known(dims.product((2 * count, *group.box))) or 0
     variant = f"{form.pixels} pixels x a vector of channels"
     args = {**found.args, "w": Ref(weights.storage)}
-    writes = found.epilogue.writes
+    writes = found.epilogue.writes | ({"image"} if form.parts else set())
     return [*before, Step(spec, args, writes, group.nodes, 0, flops, frame.nbytes, variant)]
+
+
+def has_next(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is carried out here, and may write its result as those on tiles read it."""
+    out, *others = group.outputs
+    if others or group.groups == 1 or group.w.shape[1] != 1 or group.w.shape[0] != group.groups:
+        return False
+    if group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF:
+        return False
+    return Pixels.of(group, replace(target, images={})) is not None
 
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:

@@ -1,7 +1,7 @@
 """Which intermediates lie as convolutions on tiles read them, chosen once for all groups.
 
-An image that such a convolution writes and another reads goes from one to the other in parts, padded for the widest of
-its readers (``image_tiles``), and as numbers only if something else reads it too.
+An image that such a convolution, or a depthwise one, writes and another reads goes from one to the other in parts,
+padded for the widest of its readers (``image_tiles``), and as numbers only if something else reads it too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Storage, View
-from sardonyx.providers.cpu.kernels import conv_amx, conv_few
+from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise_pixels, conv_few
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.image_tiles import Padded
 from sardonyx.providers.cpu.steps import Target
@@ -54,12 +54,24 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
     has_next: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
-        if storage.kind == "temporary" and len(writers) == 1 and id(group) in parts:
-            made = _image(writers[0].view, reads[storage], parts, parts[id(group)])
+        if storage.kind == "temporary" and len(writers) == 1:
+            count = parts.get(id(group)) or _depthwise(group, many, reads[storage], parts, target)
+            made = _image(writers[0].view, reads[storage], parts, count) if count else None
             if made is not None and id(group) not in has_next:
                 found[storage] = made
                 has_next.add(id(group))
     return found
+
+
+def _depthwise(
+    group: Group, many: Sequence[Convolution], uses: Sequence[_Use], on_tiles: Mapping[int, int], target: Target
+) -> int:
+    """The parts that the readers of a depthwise convolution want, if it can write them."""
+    wanted = {on_tiles[id(use.group)] for use in uses if id(use.group) in on_tiles}
+    if len(wanted) != 1 or not any(group is one for one in many):
+        return 0
+    assert isinstance(group, Convolution)
+    return wanted.pop() if conv_depthwise_pixels.has_next(group, target) else 0
 
 
 def _image(out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], parts: int) -> Image | None:

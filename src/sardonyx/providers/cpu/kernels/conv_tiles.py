@@ -85,11 +85,16 @@ _NUMBERS = (
 
 
 def _params(parts: int, epilogue: Epilogue) -> Params:
-    image = {"image": (bf16,), **frame_params("image")} if _next(epilogue) else {}
-    return {"x": (bf16,), "w": (bf16,), **dict.fromkeys((*_NUMBERS, *_TAPS), i64), **image, **epilogue.params}
+    return {"x": (bf16,), "w": (bf16,), **dict.fromkeys((*_NUMBERS, *_TAPS), i64), **next_params(epilogue)}
 
 
-def _next(epilogue: Epilogue) -> bool:
+def next_params(epilogue: Epilogue) -> Params:
+    """Those of an epilogue, and of the image that it writes for the next convolution."""
+    image = {"image": (bf16,), **frame_params("image")} if has_next(epilogue) else {}
+    return {**image, **epilogue.params}
+
+
+def has_next(epilogue: Epilogue) -> bool:
     """Whether results are written for the next convolution."""
     return any(y.columns == SPLIT for y in epilogue.outputs)
 
@@ -106,8 +111,8 @@ def conv_amx(
     each = k.opaque(lines * per_line)
     count = batch * each
     columns = count_of(filters, PANEL)
-    if _next(epilogue):
-        _frame(k, memory, batch, columns, parts)
+    if has_next(epilogue):
+        zero_next(k, memory, batch, columns, parts)
     # Two runs of squares for each thread, if there are as many; groups of one size.
     fair = count * columns // (k.threads * 2)
     groups = k.opaque(count_of(count, k.max(k.min(fair, GROUP), 1)))
@@ -136,7 +141,7 @@ def conv_amx(
     tiles.release()
 
 
-def _frame(k: Kernel, memory: Any, batch: Val, blocks: Val, parts: int) -> None:
+def zero_next(k: Kernel, memory: Any, batch: Val, blocks: Val, parts: int) -> None:
     """The padding of the image that is written."""
     with k.share(batch * blocks) as at:
         place = at // blocks * number(memory, "image_b") + at % blocks * number(memory, "image_block")
@@ -394,8 +399,17 @@ class _Finish(Finish):
         if y.columns == PLANES:
             self.squares[name].store(self.here, value)
         elif y.columns == SPLIT:
-            at = self._row(name, row).at(t.index // BLOCK * self._number(name, "col") + t.index % BLOCK)
-            for part, head in enumerate(parts_of(self.k, t.keep(value, 0.0), self.parts)):
-                at.as_type(u16).store(part * BLOCK, self.k.cast(head >> 16, u16))
+            store_parts(self._row(name, row), self._number(name, "col"), t, value, self.parts)
         else:
             super()._store(name, y, row, t, value)
+
+
+def store_parts(pixel: Buf, block: Val, t: Tile, value: Val, parts: int) -> Buf:
+    """Store channels of a pixel for the next convolution; ``block`` elements lie between blocks of channels.
+
+    Gives where they lie.
+    """
+    k, at = pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
+    for part, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
+        at.store(part * BLOCK, k.cast(head >> 16, u16))
+    return at

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -24,13 +24,17 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Pool, View
 from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue, Finish
+from sardonyx.providers.cpu.kernels import conv_amx
+from sardonyx.providers.cpu.kernels.conv_tiles import SPLIT, next_params, store_parts, zero_next
+from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.split import HALF
 from sardonyx.providers.cpu.kernels.strip import ceil_div
-from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, register_dtype, u64
+from sardonyx.providers.cpu.steps import Ref, Target
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, register_dtype, u16, u64
 
 WIDTHS = (7, 8, 6, 5)
 """Pixels of a tile, the most liked first: enough sums to hide the latency of an addition."""
@@ -55,6 +59,10 @@ class Form:
     """Channels are whole vectors."""
     held: tuple[bool, ...]
     """Which further operands of what follows are the same for all pixels of an image."""
+    parts: int = 0
+    """Of the numbers that are written for a convolution on tiles."""
+    has_rest: bool = False
+    """The last block of channels that is written for it has a vector less than others."""
 
     def lanes(self, isa: Isa) -> int:
         return lanes_of(isa.lanes, self.dtype)
@@ -78,19 +86,25 @@ class Pixels:
     args: dict[str, Ref | Known | float]
 
     @staticmethod
-    def of(group: Convolution | Pool, isa: Isa) -> Pixels | None:
+    def of(group: Convolution | Pool, target: Target) -> Pixels | None:
         """None where channels are not neighbours in all that is read and written."""
-        frame = Frame.of(group)
+        isa, images = target.isa, [target.images[v.storage] for v in group.outputs if v.storage in target.images]
+        frame = Frame.of(group, is_joined=not images)
         if any(v.strides[1] != 1 for v in (frame.x, *frame.outputs)):
             return None
         extra, outputs = ([_matrix(v) for v in seen] for seen in (frame.extra, frame.outputs))
-        epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
-        if any(x.columns == STRIDED for x in epilogue.extra):
+        if isinstance(group, Convolution) and images:
+            epilogue, more = conv_amx.epilogue_of(group, frame, target)
+        else:
+            epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
+        if any(x.columns not in (UNIT, SAME) for x in epilogue.extra):
             return None
         dtype, channels = register_dtype(group.x.dtype), group.box[1]
         is_even = isinstance(channels, int) and channels % lanes_of(isa.lanes, dtype) == 0
         held = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
         form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held)
+        if images:
+            form = replace(form, parts=images[0].layout.parts, has_rest=_has_rest(channels))
         room = isa.l1_nbytes // 2 // group.x.dtype.itemsize
         args = {**frame.args(), "channels": channels, "room": room, **more}
         return Pixels(frame, form, epilogue, args)
@@ -100,6 +114,10 @@ def _matrix(view: View) -> Matrix:
     """A row of the image, pixels being the rows of a matrix and channels its columns."""
     b, c, z, y, x = view.strides
     return Matrix(view.storage, view.offset, (b, z, y), x, c)
+
+
+def _has_rest(channels: Known) -> bool:
+    return isinstance(channels, int) and 0 < channels % BLOCK <= HALF
 
 
 def _width(columns: Known) -> int:
@@ -115,7 +133,7 @@ def _width(columns: Known) -> int:
 
 
 def pixels_params(x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**frame_params(x_dtype), "channels": i64, "room": i64, **epilogue.params}
+    return {**frame_params(x_dtype), "channels": i64, "room": i64, **next_params(epilogue)}
 
 
 class Sliding(ABC):
@@ -153,6 +171,8 @@ class Sliding(ABC):
         k, memory, form, taps = self.k, self.memory, self.form, self.taps
         x, channels, room, batch = memory["x"], *(number(memory, n) for n in ("channels", "room", "batch"))
         planes, out_y, out_x = self.out
+        if self.form.parts:
+            zero_next(k, memory, batch, ceil_div(channels, BLOCK), self.form.parts)
         high, step = taps.kernel[0] * taps.kernel[1], taps.strides[2]
         reach = (taps.kernel[2] - 1) * taps.dilations[2]
         most = room // ((k.min(out_x * step, RUN) + reach) * high)
@@ -292,6 +312,7 @@ class _Ending(Finish):
         extra = epilogue.names[: len(epilogue.extra)]
         self._shared = [name for name, is_held in zip(extra, form.held, strict=True) if is_held]
         self._held: dict[str, Val] = {}
+        self._form = form
 
     def hold(self, t: Tile) -> None:
         """For the channels of a tile."""
@@ -299,3 +320,14 @@ class _Ending(Finish):
 
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
         return self._held[name] if name in self._held else super()._load(name, x, row, t)
+
+    def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
+        if y.columns != SPLIT:
+            super()._store(name, y, row, t, value)
+            return
+        k, form = self.k, self._form
+        at = store_parts(self._row(name, row), self._number(name, "col"), t, value, form.parts)
+        if form.has_rest and (form.is_even or t.mask is not None):
+            with k.when(t.index + HALF >= self.n):
+                for part in range(form.parts):
+                    at.store(part * BLOCK + HALF, k.zeros(u16, HALF))

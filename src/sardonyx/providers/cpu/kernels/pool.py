@@ -79,7 +79,7 @@ def steps(group: Pool, target: Target) -> list[Step]:
         before, after = ((0,) * 3,) * 2 if group.ends is None else (lead + group.window.pads, lead + group.ends)
         counted |= {f"before_{a}": d for a, d in zip(AXES, before, strict=True)}
         counted |= {f"after_{a}": d for a, d in zip(AXES, after, strict=True)}
-    by_pixel = pool_pixels.steps(group, counted, target.isa)
+    by_pixel = pool_pixels.steps(group, counted, target)
     if by_pixel is not None:
         return by_pixel
     frame, dtype = Frame.of(group), register_dtype(group.x.dtype)

@@ -15,13 +15,12 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Pool, Storage, Window
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.frame import AXES
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
-from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Val, i64, register_dtype
 
 MAX, MEAN = "max", "mean"
@@ -30,13 +29,13 @@ LARGE = 20
 """Taps of a window from which on two steps are faster."""
 
 
-def steps(group: Pool, counted: dict[str, Ref | Known | float], isa: Isa) -> list[Step] | None:
+def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) -> list[Step] | None:
     """None where channels are not neighbours. ``counted`` are the arguments of ``counted_params``."""
-    found = Pixels.of(group, isa)
+    found = Pixels.of(group, target)
     if found is None:
         return None
     if group.kind == MAX and found.form.taps.count >= LARGE and (halves := _halves(group)) is not None:
-        return [step for half in halves for step in steps(half, counted, isa) or ()]
+        return [step for half in halves for step in steps(half, counted, target) or ()]
     form, epilogue = found.form, found.epilogue
     flops = dims.known(dims.product((form.taps.count, *group.box))) or 0
     spec = slide_pixels(kind=group.kind, form=form, x_dtype=group.x.dtype, epilogue=epilogue)
