@@ -145,7 +145,8 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
     before, weights = _weights(group, form, isa, filters)
     epilogue, more = frame.epilogue(group)
-    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, per_run(frame.taps))
+    run = min(per_run(frame.taps), max(channels, 1)) if isinstance(channels, int) else per_run(frame.taps)
+    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
