@@ -84,6 +84,10 @@ CASES = {
     # axes
     "1 axis": Case((2, 6, 31), (7, 6, 5), "pads = [2, 2]"),
     "1 axis, depthwise": Case((1, 6, 31), (6, 1, 5), "group = 6, pads = [4, 0]"),
+    "one column": Case((2, 6, 31, 1), (7, 6, 5, 1), "pads = [2, 0, 2, 0], strides = [2, 1]", "y = Relu(a)"),
+    "one column, padded": Case((1, 6, 31, 1), (7, 6, 5, 1), "pads = [2, 0, 2, 1]"),
+    "one column, depthwise": Case((1, 6, 31, 1), (6, 1, 5, 1), "group = 6, pads = [4, 0, 0, 0]"),
+    "one row of three axes": Case((1, 3, 5, 1, 7), (4, 3, 3, 1, 3), "pads = [1, 0, 1, 1, 0, 1], dilations = [1, 1, 2]"),
     "3 axes": Case((1, 3, 5, 6, 7), (4, 3, 3, 3, 3), "pads = [1, 1, 1, 1, 1, 1]"),
     "3 axes, stride": Case((1, 2, 6, 5, 9), (3, 2, 2, 3, 3), "strides = [2, 1, 2], pads = [1, 0, 1, 0, 1, 1]"),
     # automatic padding

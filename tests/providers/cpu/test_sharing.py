@@ -113,7 +113,8 @@ def test_the_quicker_way_stays(seconds: list[float], team_s: float | None, choic
         threads, _ = trial.choice
         took = sum(seconds) if threads == 1 else team_s
         assert took is not None
-        ends.append(trial.take(threads, took + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3)))
+        trial.take(threads, took + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3))
+        ends.append(trial.is_over)
         if ends[-1]:
             break
     assert ends == [False] * (len(ends) - 1) + [True]
@@ -126,7 +127,8 @@ def test_long_runs_are_tried_by_the_team() -> None:
     trial = trial_of([0, 1, 2], 4, 1.0)
     for i in range(sharing.TRIALS):
         assert trial.choice[0] == 4
-        assert trial.take(4, 0.3, np.array([1.0, QUICK, 0.1])) == (i == sharing.TRIALS - 1)
+        trial.take(4, 0.3, np.array([1.0, QUICK, 0.1]))
+        assert trial.is_over == (i == sharing.TRIALS - 1)
     assert trial.choice[1][:, Row.WHO].tolist() == [ALL, ONE, ALL]
 
 
@@ -134,3 +136,21 @@ def test_steps_of_a_loop_count_by_the_trip() -> None:
     table = table_of([0, 1])
     threads, rows = sharing.shared(table, table.rows, np.array([1e-2, 1e-3]), np.array([1, 1000]), 2)
     assert threads == 2 and rows[:, Row.WHO].tolist() == [ALL, ONE]
+
+
+def test_shapes_of_a_plan_learn_from_each_other() -> None:
+    part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
+    provider = CpuProvider()
+    provider.threads = 2
+    executable = provider.compile(part)
+    assert isinstance(executable, CpuExecutable)
+    for n in (5, 6, 7):
+        executable.run([np.ones(n, np.float32)], RunContext())
+    first, second, third = executable._shapes.values()
+    for _ in range(2 * sharing.TRIALS):
+        for n in (5, 6):
+            assert executable.run_again([np.ones(n, np.float32)]) is not None
+    assert first.trial is None and second.trial is None and third.trial is not None
+    executable.run_again([np.ones(7, np.float32)])
+    executable.run([np.ones(8, np.float32)], RunContext())
+    assert [shape.trial for shape in executable._shapes.values()] == [None] * 4

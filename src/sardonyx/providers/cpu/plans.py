@@ -52,6 +52,8 @@ class Plan:
         if len(table.placed_at):
             self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
         self.frames: list[Frame] = []
+        self.trials: dict[bytes, Trial] = {}
+        """By which of the table's steps its shapes carry out."""
 
 
 class Shape:
@@ -63,6 +65,8 @@ class Shape:
         """``numbers`` and ``values`` are the values of the table's expressions, as a tuple and as an array."""
         table = plan.table
         self.plan, self.sizes = plan, sizes
+        self.trial: Trial | None = None
+        """Of the quick runs; None when it is over."""
         self.words_at_sizes = values[table.sized_by]
         self.words_at_holds = [int(all(c.holds(numbers) for c in conditions)) for _, conditions in table.holds]
         shapes = {shape: tuple([numbers[i] for i in shape]) for shape in dict.fromkeys(table.output_shapes)}
@@ -85,19 +89,22 @@ class Shape:
             # What a team saves, less what it takes to meet in every trip.
             total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
         self.threads = threads if total > ALONE_S else 1
-        turns = np.maximum(values[table.turns], 1)
-        self.trial = Trial(table, self.rows, turns, threads, total) if threads > 1 else None
-        """Of the quick runs; None when it is over."""
+        if threads > 1:
+            done, turns = is_there.tobytes(), np.maximum(values[table.turns], 1)
+            self._follow(plan.trials.setdefault(done, Trial(table, self.rows, turns, threads, total)))
         self.ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
         """Steps up to which it runs without Python looking for signals."""
         self.is_quick = len(self.ends) == 1 and table.is_bounded
 
     def learn(self, trial: Trial, threads: int, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""
-        is_over = trial.take(threads, took, steps)
-        self.threads, self.rows = trial.choice
-        if is_over:
-            self.trial = None
+        trial.take(threads, took, steps)
+        self._follow(trial)
+
+    def _follow(self, trial: Trial) -> None:
+        self.trial = trial
+        if trial.is_over:
+            (self.threads, self.rows), self.trial = trial.choice, None
 
     def new_outputs(self) -> list[Array]:
         """Arrays for the results of a run."""

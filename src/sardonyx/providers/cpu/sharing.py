@@ -1,6 +1,6 @@
 """Who takes part in each step of a run: the whole team, or its first thread alone.
 
-A small step is over before a team has met. What is small is measured, not guessed: the first quick runs of a shape are
+A small step is over before a team has met. What is small is measured, not guessed: the first quick runs of a plan are
 timed, step by step. Then the steps in which a team saves more than two meetings are shared, and the first thread does
 the others, between which nobody waits for anybody; unless one thread alone turns out to be quicker, as where workers
 sleep between runs or others use the machine. Results do not depend on who computes them.
@@ -29,34 +29,36 @@ TRIED_S = 5e-3
 
 
 class Trial:
-    """The first runs of a shape: some by one thread, then some by the team as chosen, of which the quicker stays.
+    """The first runs of a plan: some by one thread, then some by the team as chosen, of which the quicker stays.
 
     Long runs are made by the team from the beginning: what its threads take for a step is added up.
     """
 
     def __init__(self, table: Table, rows: Array, turns: Array, threads: int, expected_s: float) -> None:
-        """``rows`` are those of the shape, all steps shared; ``turns`` is how often each step runs."""
+        """``rows`` are those of its shapes, all steps shared; ``turns`` is how often each step runs."""
         self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
         self._is_long = expected_s > TRIED_S
         self.choice = threads if self._is_long else 1, rows
         """How many threads the next run takes, and the rows of its table."""
         self._steps = np.full(len(table.steps), np.inf)
         self._best = {1: np.inf, threads: np.inf}
-        self._runs, self._lock = 0, threading.Lock()
+        self._runs, self._lock, self.is_over = 0, threading.Lock(), False
 
-    def take(self, threads: int, took: float, steps: Array) -> bool:
-        """How long a run took, and each of its steps, of all threads; whether it was the last to be tried."""
+    def take(self, threads: int, took: float, steps: Array) -> None:
+        """How long a run took, and each of its steps, of all threads."""
         with self._lock:
+            if self.is_over:
+                return
             self._runs += 1
             self._best[threads] = min(self._best[threads], took)
             if self._runs <= TRIALS:
                 self._steps = np.minimum(self._steps, steps)
             if self._runs == TRIALS:
                 self.choice = shared(self._table, self._rows, self._steps, self._turns, self._threads)
-                return self._is_long or self.choice[0] == 1
-            if self._runs == 2 * TRIALS and self._best[self._threads] >= self._best[1]:
-                self.choice = 1, self._rows
-            return self._runs >= 2 * TRIALS
+                self.is_over = self._is_long or self.choice[0] == 1
+            elif self._runs == 2 * TRIALS:
+                self.choice = self.choice if self._best[self._threads] < self._best[1] else (1, self._rows)
+                self.is_over = True
 
 
 def shared(table: Table, plain: Array, seconds: Array, turns: Array, threads: int) -> tuple[int, Array]:

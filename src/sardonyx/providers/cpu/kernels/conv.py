@@ -28,7 +28,8 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Convolution
+from sardonyx.lower import views
+from sardonyx.lower.groups import Apply, Convolution, Window
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import (
@@ -133,6 +134,7 @@ def _is_by_pixel(group: Convolution) -> bool:
 
 def on_vectors(group: Convolution, target: Target) -> list[Step]:
     """By multiply-adds."""
+    group = _lengthwise(group)
     isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     if channels == 1 and group.groups > 1:
@@ -145,7 +147,8 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
     before, weights = _weights(group, form, isa, filters)
     epilogue, more = frame.epilogue(group)
-    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, per_run(frame.taps))
+    run = min(per_run(frame.taps), max(channels, 1)) if isinstance(channels, int) else per_run(frame.taps)
+    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
@@ -157,6 +160,19 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
     scratch = layout.nbytes(channels, room_nbytes)
     return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def _lengthwise(group: Convolution) -> Convolution:
+    """With an axis that is all of one element in front of the others: rows of the result are to be long."""
+    window, rank = group.window, len(group.window.kernel)
+    sides = zip(window.kernel, window.pads, group.x.shape[2:], group.box[2:], strict=True)
+    order = sorted(range(rank), key=[side != (1, 0, 1, 1) for side in sides].__getitem__)
+    axes = (0, 1, *(2 + i for i in order))
+    x, w, *rest = (views.permuted(v, axes) for v in (group.x, group.w, *group.extra, *group.outputs))
+    extra, outputs = tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :])
+    kernel, strides, dilations = (tuple(n[i] for i in order) for n in (window.kernel, window.strides, window.dilations))
+    turned = Window(kernel, strides, dilations, tuple(window.pads[i] for i in order))
+    return replace(group, x=x, w=w, extra=extra, outputs=outputs, window=turned)
 
 
 def per_run(taps: Taps) -> int:

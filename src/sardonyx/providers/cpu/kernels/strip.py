@@ -215,12 +215,15 @@ class Strip:
 
     def tables(self) -> None:
         """Where taps of some channels and vectors of outputs begin."""
-        k, taps, (_, high, wide) = self.k, self.taps, self.taps.kernel
-        with k.loop(0, number(self.memory, "layout_channels")) as c, k.loop(0, taps.count) as tap:
-            (py, down), (px, ahead) = taps.place(1, tap // wide % high), taps.place(2, tap % wide)
-            part = (tap // (wide * high) * taps.phases[1] + py) * taps.phases[2] + px
-            place = c * self.channel + part * self.plane + down * self.pitch + ahead
-            self.runs.store(c * taps.count + tap, place)
+        k, taps, (deep, high, wide) = self.k, self.taps, self.taps.kernel
+        with k.loop(0, deep) as tz, k.loop(0, high) as ty:
+            py, down = taps.place(1, ty)
+            row = (tz * taps.phases[1] + py) * taps.phases[2] * self.plane + down * self.pitch
+            with k.loop(0, wide) as tx:
+                px, ahead = (k.const(0), tx * taps.dilations[2]) if self.step == 1 else taps.place(2, tx)
+                place, runs = row + px * self.plane + ahead, self.runs.at((tz * high + ty) * wide + tx)
+                with k.loop(0, number(self.memory, "layout_channels")) as c:
+                    runs.store(c * taps.count, c * self.channel + place)
         with k.either(self.is_padded) as (yes, no):
             with yes:
                 each_row = self.row // self.lanes
