@@ -24,7 +24,7 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.nest import Axis, known, traffic, walk
-from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
+from sardonyx.providers.cpu.kernels.resample_form import MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
 from sardonyx.providers.cpu.kernels.resample_picks import Picks, may_pick
 from sardonyx.providers.cpu.kernels.resample_row import Row
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -103,7 +103,7 @@ def steps(group: Resample, target: Target) -> list[Step]:
         length = x.shape[last] if form.inner is not None else PIECE
         inner = layout.along.get(last)
         beside = inner.taps if isinstance(inner, Table) else max(form.beside)
-        row = dims.total((length, dims.mul(2, beside), 2 * LINE + SLACK * target.isa.lanes))
+        row = dims.total((length, dims.mul(2, beside), (2 + SLACK) * target.isa.lanes))
         scratch = known(dims.mul(dims.mul(row, STAGED if form.is_staged else 1), work.bits // 8))
         if may_pick(form, target.isa.lanes):
             scratch = known(dims.add(scratch, dims.mul(4, dims.add(box[last], target.isa.lanes))))
@@ -160,8 +160,8 @@ def _staged(
     """
     last = len(form.outer)
     length, beside = number(memory, f"in{last}"), Row.beside(k, form, memory)
-    pitch = (length + beside * 2 + SLACK * k.lanes) & -LINE
-    together = k.min(k.max(k.const(STAGE) // pitch, 1), STAGED)
+    pitch = (length + beside * 2 + SLACK * k.lanes) & -k.lanes
+    together = k.min(k.max(k.const(STAGE * k.lanes) // pitch, 1), STAGED)
     picks = None
     if may_pick(form, k.lanes):
         behind = k.scratch(i32, pitch * (STAGED * form.work.bits // 8))

@@ -14,7 +14,7 @@ from sardonyx.lower.groups import Phases
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, Form, Tabled
+from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
 from sardonyx.providers.cpu.kernels.resample_picks import Picks
 from sardonyx.providers.cpu.values import Buf, Tile, Val, f64, i64
 
@@ -148,7 +148,7 @@ class Row:
         """Elements that are repeated on either side of a row in scratch memory: whole vectors."""
         taps = isinstance(form.inner, Tabled)
         count = number(memory, f"taps{len(form.outer)}") if taps else k.const(max(form.beside))
-        return (count + (LINE - 1)) & -LINE
+        return (count + (k.lanes - 1)) & -k.lanes
 
     def make(self, to: Buf, beside: Val) -> None:
         """The row in scratch memory; a vector at least of its first element lies in front, of its last one behind."""
