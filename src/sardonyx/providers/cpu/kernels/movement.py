@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.kernels.nest import Nest, apply, known, load, produc
 from sardonyx.providers.cpu.kernels.passes import operations
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Tile, Val, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i64, register_dtype
 
 TURNED = "t"
 """The class of an input that is turned."""
@@ -149,15 +149,7 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
         piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides])
         whole_rows, whole_columns = rows & -side, columns & -form.step
-        # The side whose neighbours lie farther apart is followed in long runs, a few at a time.
-        is_far = strides[-1][-2] > strides[form.kinds.index(TURNED)][-1]
-        by_row, by_column = (whole_rows, k.const(side)), (whole_columns, k.const(form.step))
-        (outer, step), (inner, near) = (
-            [k.select(is_far, a, b) for a, b in zip(*pair, strict=True)]
-            for pair in ((by_row, by_column), (by_column, by_row))
-        )
-        with k.loop(0, outer, step) as i, k.loop(0, inner, near) as j:
-            piece.block(k.select(is_far, i, j), k.select(is_far, j, i))
+        piece.blocks(whole_rows // side, whole_columns // form.step)
         with k.when((whole_rows * whole_columns).ne(rows * columns)), k.loop(0, rows) as r:
             piece.rest(r, k.select(r < whole_rows, whole_columns, 0), columns)
 
@@ -169,38 +161,48 @@ class Piece:
         self.k, self.form, self.strides = k, form, strides
         self.inputs, self.outputs = here[: len(form.kinds)], here[len(form.kinds) :]
 
-    def block(self, row: Val, column: Val) -> None:
+    def blocks(self, rows: Val, columns: Val) -> None:
+        """All blocks: along the side whose neighbours lie farther apart, in long runs, a few of them at a time."""
+        k, form, views = self.k, self.form, (*self.inputs, *self.outputs)
+        is_far = self.strides[-1][0] > self.strides[form.kinds.index(TURNED)][1]
+        steps = [(down * form.side, along * form.step) for down, along in self.strides]
+        with k.loop(0, k.select(is_far, rows, columns)) as i:
+            runs = [buf.at(i * k.select(is_far, *s)) for buf, s in zip(views, steps, strict=True)]
+            with k.loop(0, k.select(is_far, columns, rows)) as j:
+                self._block([run.at(j * k.select(is_far, *reversed(s))) for run, s in zip(runs, steps, strict=True)])
+
+    def _block(self, here: list[Buf]) -> None:
         """A few squares side by side, so that the output's cache lines are written whole."""
-        side = self.form.side
-        squares = [
-            [self._loaded(v, row, column + i * side) for v in range(len(self.inputs))] for i in range(self.form.squares)
-        ]
+        side, count = self.form.side, len(self.inputs)
+        squares = [[self._loaded(v, here[v], j * side) for v in range(count)] for j in range(self.form.squares)]
         for i in range(side):
             for j, square in enumerate(squares):
-                self._store(row + i, column + j * side, [rows[i] for rows in square], None)
+                self._store(here[count:], i, j * side, [rows[i] for rows in square], None)
 
-    def _loaded(self, v: int, row: Val, column: Val) -> list[Val]:
-        buf, kind, side = self.inputs[v], self.form.kinds[v], self.form.side
-        down, along = self.strides[v]
+    def _loaded(self, v: int, here: Buf, column: int) -> list[Val]:
+        kind, side, (down, along) = self.form.kinds[v], self.form.side, self.strides[v]
         if kind == TURNED:
-            return transposed([buf.load((column + i) * along + row, lanes=side) for i in range(side)])
-        tile = Tile(column, side, None)
-        return [load(buf.at((row + i) * down), tile, kind, along) for i in range(side)]
+            square = here.at(along * column)
+            return transposed([square.load(along * i, lanes=side) for i in range(side)])
+        tile = Tile(self.k.const(column), side, None)
+        return [load(here.at(down * i), tile, kind, along) for i in range(side)]
 
     def rest(self, row: Val, start: Val, stop: Val) -> None:
+        views = zip((*self.inputs, *self.outputs), self.strides, strict=True)
+        here, count = [buf.at(row * down) for buf, (down, _) in views], len(self.inputs)
         for (tile,) in self.k.blocks(stop, self.form.side, start=start):
             values = [
-                load(buf.at(row * down), tile, "s" if kind == TURNED else kind, along)
-                for buf, kind, (down, along) in zip(self.inputs, self.form.kinds, self.strides, strict=False)
+                load(buf, tile, "s" if kind == TURNED else kind, along)
+                for buf, kind, (_, along) in zip(here, self.form.kinds, self.strides, strict=False)
             ]
-            self._store(row, tile.index, values, tile.mask)
+            self._store(here[count:], 0, tile.index, values, tile.mask)
 
-    def _store(self, row: Val, column: Val, operands: list[Val], mask: Val | None) -> None:
+    def _store(self, to: list[Buf], row: int, column: Operand, operands: list[Val], mask: Val | None) -> None:
         values = list(operands)
         for step in self.form.expression.steps:
             assert isinstance(step, Apply)
             values.append(apply(self.k, self.form.expression, step, [values[a] for a in step.args]))
         results = self.form.expression.results
-        for buf, result, (down, _) in zip(self.outputs, results, self.strides[len(self.inputs) :], strict=True):
+        for buf, result, (down, _) in zip(to, results, self.strides[len(self.inputs) :], strict=True):
             v = values[result]
-            buf.store(row * down + column, self.k.value(v, v.dtype, self.form.side), mask=mask)
+            buf.store(down * row + column, self.k.value(v, v.dtype, self.form.side), mask=mask)

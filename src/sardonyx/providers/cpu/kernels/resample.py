@@ -3,8 +3,8 @@
 The elements of all axes but the innermost that stand for a row of the result are rows of the image. They are summed
 with their weights, vector by vector: into registers where the innermost axis stays as it is, otherwise into a row in
 scratch memory, which is then read along. For a whole factor (``Phases``) that is a few vectors with constant weights,
-shuffled by constants, and where vectors are long, scratch memory is left out. By a table, elements are picked out of
-two vectors, or, where they lie too far apart, one by one. Rows that are only picked are read where they lie.
+shuffled by constants; by a table, elements are picked out of two vectors, or, where they lie too far apart, one by one.
+Where vectors are long, scratch memory is left out. Rows that are only picked are read where they lie.
 
 The grid of work is the rows of the result: each is made in one place, in one order.
 """
@@ -24,11 +24,11 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.nest import Axis, known, traffic, walk
-from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
+from sardonyx.providers.cpu.kernels.resample_form import MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
 from sardonyx.providers.cpu.kernels.resample_picks import Picks, may_pick
 from sardonyx.providers.cpu.kernels.resample_row import Row
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, i32, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
 
 SHORT = 8
 """Elements below which an axis that stays as it is does not make a row."""
@@ -103,10 +103,10 @@ def steps(group: Resample, target: Target) -> list[Step]:
         length = x.shape[last] if form.inner is not None else PIECE
         inner = layout.along.get(last)
         beside = inner.taps if isinstance(inner, Table) else max(form.beside)
-        row = dims.total((length, dims.mul(2, beside), 2 * LINE + SLACK * target.isa.lanes))
+        row = dims.total((length, dims.mul(2, beside), (2 + SLACK) * target.isa.lanes))
         scratch = known(dims.mul(dims.mul(row, STAGED if form.is_staged else 1), work.bits // 8))
         if may_pick(form, target.isa.lanes):
-            scratch = known(dims.add(scratch, dims.mul(4, dims.add(box[last], target.isa.lanes))))
+            scratch = known(dims.add(scratch, Picks.scratch_nbytes(form, box[last], target.isa.lanes)))
     count = known(dims.product(box))
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
     read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
@@ -133,15 +133,40 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
     last = len(form.outer)
     sizes = [number(memory, f"n{i}") for i in range(last + 1)]
     strides = [number(memory, f"s{i}") if read is None else k.const(0) for i, read in enumerate(form.outer)]
-    if form.is_staged and not form.is_streamed(k.lanes):
-        _staged(k, x, form, epilogue, memory, sizes, strides)
-        return
+    given = k, x, form, epilogue, memory, sizes, strides
+    if may_pick(form, k.lanes):
+        picks = Picks(k, form, memory, sizes[last])
+        with k.either(picks.are_near) as (near, far):
+            with near:
+                _one_by_one(*given, picks)
+            with far:
+                _staged(*given)
+    elif form.is_staged and not form.is_streamed(k.lanes):
+        _staged(*given)
+    else:
+        _one_by_one(*given)
+
+
+def _one_by_one(
+    k: Kernel,
+    x: Buf,
+    form: Form,
+    epilogue: Epilogue,
+    memory: dict[str, Any],
+    sizes: list[Val],
+    strides: list[Val],
+    picks: Picks | None = None,
+) -> None:
+    """Rows that need no scratch memory, or one row of it."""
+    last = len(form.outer)
     pieces = k.const(1) if form.inner is not None else (sizes[last] + (PIECE - 1)) // PIECE
     step = number(memory, f"s{last}") * PIECE if form.inner is None else k.const(0)
     with walk(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
         row = Row(k, form, memory, x.at(moved), index[:last])
         finish = Finish(k, epilogue, memory, sizes[last], index[: last - 1])
-        if form.is_staged:
+        if picks is not None:
+            row.stream_table(picks, finish, index[last - 1], sizes[last])
+        elif form.is_staged:
             row.stream(finish, index[last - 1], sizes[last])
         elif form.inner is None:
             left = index[last] * PIECE
@@ -160,12 +185,8 @@ def _staged(
     """
     last = len(form.outer)
     length, beside = number(memory, f"in{last}"), Row.beside(k, form, memory)
-    pitch = (length + beside * 2 + SLACK * k.lanes) & -LINE
-    together = k.min(k.max(k.const(STAGE) // pitch, 1), STAGED)
-    picks = None
-    if may_pick(form, k.lanes):
-        behind = k.scratch(i32, pitch * (STAGED * form.work.bits // 8))
-        picks = Picks(k, memory[f"i{last}"], sizes[last], behind, form.lanes(k.lanes))
+    pitch = (length + beside * 2 + SLACK * k.lanes) & -k.lanes
+    together = k.min(k.max(k.const(STAGE * k.lanes) // pitch, 1), STAGED)
     groups = (sizes[last - 1] + (together - 1)) // together
     steps = [*strides[:-1], strides[-1] * together]
     with walk(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
@@ -177,4 +198,4 @@ def _staged(
             row.make(place.at(r * pitch), beside)
         finish = Finish(k, epilogue, memory, sizes[last], outer)
         with k.loop(0, count) as r:
-            row.put_along(place.at(r * pitch), finish, first + r, sizes[last], picks)
+            row.put_along(place.at(r * pitch), finish, first + r, sizes[last])

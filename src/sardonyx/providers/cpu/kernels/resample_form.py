@@ -12,12 +12,10 @@ PIECE = 4096
 """Elements of a row that stays as it is which are made at a time."""
 ROWS = 8
 """Rows that are blended in one pass; more are added one after the other."""
-STAGED, STAGE = 4, 8192
-"""Rows in scratch memory that are blended before the first is read along; elements that they may have together."""
+STAGED, STAGE = 4, 64
+"""Rows in scratch memory that are blended before the first is read along; vectors that they may have together."""
 SLACK = 5
-"""Vectors behind a row in scratch memory, most of which may be read."""
-LINE = 16
-"""Rows in scratch memory begin at multiples of so many elements."""
+"""Vectors behind a row in scratch memory, most of which may be read. A row is whole vectors."""
 SHORTEST = 8
 """Lanes from which on a vector saves more than the masked ones at the end of a row cost."""
 MANY = 0

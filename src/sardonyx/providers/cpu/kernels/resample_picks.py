@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.dsl import Kernel
+from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.resample_form import MANY, SHORTEST, Form, Tabled
-from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, i32
+from sardonyx.providers.cpu.values import Val, f32, i32
 
 
 def may_pick(form: Form, machine: int) -> bool:
     """Whether the kernel is written for it; the run tells whether the table allows it."""
-    is_short = isinstance(form.inner, Tabled) and form.inner.is_weighted and form.inner.taps != MANY
-    return is_short and form.work is f32 and form.lanes(machine) >= SHORTEST
+    is_short = isinstance(form.inner, Tabled) and form.inner.is_weighted and MANY not in (form.inner.taps, form.rows)
+    return is_short and form.is_unit and form.work is f32 and form.lanes(machine) >= SHORTEST
 
 
 class Picks:
-    """For each result, how far behind the first of its vector it reads; and whether all are near enough."""
+    """For each result and tap, how far behind the first element of its vector it reads; whether all are near."""
 
-    def __init__(self, k: Kernel, firsts: Buf, count: Val, place: Buf, lanes: int) -> None:
-        """``place`` has room for ``count`` numbers and a vector."""
-        self.k, self.firsts, self.place, self.lanes = k, firsts, place, lanes
+    def __init__(self, k: Kernel, form: Form, memory: dict[str, Any], count: Val) -> None:
+        assert isinstance(form.inner, Tabled)
+        last = len(form.outer)
+        self.k, self.taps, self.lanes = k, form.inner.taps, form.lanes(k.lanes)
+        self.firsts, self.size, self.place = memory[f"i{last}"], number(memory, f"in{last}"), k.scratch(i32)
+        self.pitch = count + self.lanes
         near = k.var(1)
-        for t in k.tiles(count, lanes):
-            behind = t.keep(k.cast(firsts.load(t) - firsts.load(t.index), i32), 0)
-            place.store(t.index, behind)
-            near.set(k.select(((behind < 0) | (behind >= 2 * lanes)).any(), 0, near.get()))
+        for t in k.tiles(count, self.lanes):
+            start, places = self.first(t.index), self.firsts.load(t)
+            for tap in range(self.taps):
+                behind = t.keep(k.cast(self._inside(places + tap) - start, i32), 0)
+                self.place.store(self.pitch * tap + t.index, behind)
+                near.set(k.select(((behind < 0) | (behind >= 2 * self.lanes)).any(), 0, near.get()))
         self.are_near = near.get().ne(0)
 
-    def load(self, row: Buf, t: Tile, taps: int) -> list[Val]:
-        """What a vector of results reads, tap by tap."""
-        first, at = self.firsts.load(t.index), self.place.load(t.index, self.lanes)
-        lanes, starts = self.lanes, (first + tap for tap in range(taps))
-        return [picked(self.k, row.load(i, lanes), row.load(i + lanes, lanes), at) for i in starts]
+    @staticmethod
+    def scratch_nbytes(form: Form, count: Known, machine: int) -> Known:
+        assert isinstance(form.inner, Tabled)
+        return known(dims.mul(4 * form.inner.taps, dims.add(count, form.lanes(machine))))
+
+    def _inside(self, place: Val) -> Val:
+        """Beside the axis lie its first and its last element."""
+        return self.k.min(self.k.max(place, 0), self.size - 1)
+
+    def first(self, index: Val) -> Val:
+        """Where the vector of results from ``index`` on begins to read."""
+        return self._inside(self.firsts.load(index))
+
+    def behind(self, tap: int, index: Val) -> Val:
+        return self.place.load(self.pitch * tap + index, self.lanes)
 
 
 def picked(k: Kernel, a: Val, b: Val, at: Val) -> Val:

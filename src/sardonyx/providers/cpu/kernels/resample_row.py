@@ -14,8 +14,8 @@ from sardonyx.lower.groups import Phases
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.resample_form import LINE, MANY, Form, Tabled
-from sardonyx.providers.cpu.kernels.resample_picks import Picks
+from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
+from sardonyx.providers.cpu.kernels.resample_picks import Picks, picked
 from sardonyx.providers.cpu.values import Buf, Tile, Val, f64, i64
 
 
@@ -148,7 +148,7 @@ class Row:
         """Elements that are repeated on either side of a row in scratch memory: whole vectors."""
         taps = isinstance(form.inner, Tabled)
         count = number(memory, f"taps{len(form.outer)}") if taps else k.const(max(form.beside))
-        return (count + (LINE - 1)) & -LINE
+        return (count + (k.lanes - 1)) & -k.lanes
 
     def make(self, to: Buf, beside: Val) -> None:
         """The row in scratch memory; a vector at least of its first element lies in front, of its last one behind."""
@@ -159,26 +159,32 @@ class Row:
             to.store(i - beside, k.splat(first, self.lanes))
             to.store(size + i, k.splat(last, self.lanes))
 
-    def put_along(self, source: Buf, finish: Finish, row: Val, count: Val, picks: Picks | None = None) -> None:
+    def put_along(self, source: Buf, finish: Finish, row: Val, count: Val) -> None:
         if isinstance(self.form.inner, Phases):
             self._put_phases(self.form.inner, source, finish, row, number(self.memory, f"in{self.last}"), count)
         else:
             assert self.form.inner is not None
-            if picks is None:
-                self._put_table(self.form.inner, source, finish, row, count)
-                return
-            with self.k.either(picks.are_near) as (near, far):
-                with near:
-                    self._put_picked(self.form.inner, picks, source, finish, row, count)
-                with far:
-                    self._put_table(self.form.inner, source, finish, row, count)
+            self._put_table(self.form.inner, source, finish, row, count)
 
-    def _put_picked(self, read: Tabled, picks: Picks, source: Buf, finish: Finish, row: Val, count: Val) -> None:
-        k, weights = self.k, self.memory[f"w{self.last}"]
-        for t in k.tiles(count, self.lanes):
-            total = k.zeros(self.form.work, self.lanes)
-            for tap, v in enumerate(picks.load(source, t, read.taps)):
-                total = k.fma(v, weights.at(count * tap).load(t), total)
+    def stream_table(self, picks: Picks, finish: Finish, row: Val, count: Val) -> None:
+        """The two vectors that a vector of results is picked out of are made in registers."""
+        k, lanes, rows, weights = self.k, self.lanes, self._written_out(), self.memory[f"w{self.last}"]
+        size = number(self.memory, f"in{self.last}")
+        for t in k.tiles(count, lanes):
+            first = picks.first(t.index)
+            places = first, first + lanes
+            pair = [k.var(k.zeros(self.form.work, lanes)) for _ in places]
+            with k.either(first + 2 * lanes <= size) as (whole, part):
+                with whole:
+                    for v, at in zip(pair, places, strict=True):
+                        v.set(self._sum(rows, Tile(at, lanes, None)))
+                with part:
+                    for v, at in zip(pair, places, strict=True):
+                        v.set(self._sum(rows, Tile(at, lanes, k.mask(size - at, lanes))))
+            total = k.zeros(self.form.work, lanes)
+            for tap in range(picks.taps):
+                seen = picked(k, pair[0].get(), pair[1].get(), picks.behind(tap, t.index))
+                total = k.fma(seen, weights.at(count * tap).load(t), total)
             finish.put(row, t, total)
 
     def _put_phases(self, read: Phases, source: Buf, finish: Finish, row: Val, size: Val, count: Val) -> None:
