@@ -115,3 +115,20 @@ def _conv(x: Array, w: Array, stride: int) -> Array:
     count = max((padded.shape[2] - 3) // stride + 1, 0)
     taps = [padded[:, :, t : t + stride * count : stride][:, :, :count] for t in range(3)]
     return np.einsum("tncp,fct->nfp", np.stack(taps), w.astype(np.float64))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 15, 16, 40])
+def test_few_rows_of_products_go_without_tiles(rows: int) -> None:
+    """Two products of the same rows, which are split once where they are many."""
+    rng = np.random.default_rng(9)
+    x, w, v = (rng.standard_normal(s).astype(np.float32) for s in ((rows, 64), (64, 70), (64, 66)))
+    inputs = "float[n,64] x, float[64,70] w, float[64,66] v"
+    body = "y = MatMul(x, w) z = MatMul(x, v)"
+    found = Compiled(body, inputs, "float[n,70] y, float[n,66] z", "sapphirerapids", constants={"w": w, "v": v})
+    names = [step.spec.name for step in found.steps]
+    assert sorted(names) == ["gemm", "gemm", "gemm_amx", "gemm_amx", "split"]
+    done = [step.spec.name for step in found.steps if step.only is not None and step.only.holds(rows)]
+    assert set(done) == ({"gemm"} if rows < 16 else {"split", "gemm_amx"})
+    for threads in (1, 2):
+        for got, weights in zip(found.run([x], threads=threads, checked=True), (w, v), strict=True):
+            np.testing.assert_allclose(got, x.astype(np.float64) @ weights, rtol=1e-5, atol=1e-5)

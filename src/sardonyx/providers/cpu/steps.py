@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -92,12 +92,6 @@ class Step:
     """The sizes for which it does; None: all."""
 
 
-def either(few: Only, steps: Sequence[Step], others: Sequence[Step]) -> list[Step]:
-    """Steps for sizes in a range, and others beyond it. What either prepares is not there for the other."""
-    ways = (steps, few), (others, few.otherwise)
-    return [replace(step, only=only) for made, only in ways for step in made]
-
-
 @dataclass(eq=False)
 class Packed(Storage):
     """A constant in the layout that a kernel wants, made when it is first needed and shared by equal ``key``."""
@@ -120,6 +114,21 @@ class Target:
     """What one group of a compilation has split into parts and others read too (``kernels.split``, ``image_tiles``)."""
     images: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What convolutions write for each other, split and padded (``kernels.conv_layout``)."""
+
+
+def either(
+    few: Only, target: Target, quick: Callable[[Target], list[Step]], other: Callable[[Target], list[Step]]
+) -> list[Step]:
+    """Steps for sizes in a range, and others beyond it.
+
+    What one of them has split is there for those alone that are carried out for the same sizes.
+    """
+    made: list[Step] = []
+    for only, way in ((few, quick), (few.otherwise, other)):
+        known = {key[1:]: found for key, found in target.splits.items() if key[0] == only}
+        made += (replace(step, only=only) for step in way(replace(target, splits=known, images={})))
+        target.splits.update({(only, *key): found for key, found in known.items()})
+    return made
 
 
 class Exceptional(Exception):

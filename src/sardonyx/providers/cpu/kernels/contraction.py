@@ -8,7 +8,7 @@ bytes          8-bit integers, summed in i32, on tiles (``gemm_bytes_amx``) or v
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
@@ -22,6 +22,8 @@ from sardonyx.providers.cpu.kernels.split import weight_is_plain
 from sardonyx.providers.cpu.steps import DOUBLED, Only, Step, Target, either
 from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 
+SMALL = 1 << 17
+"""Weights of a product that are read so quickly that to split its rows would take longer."""
 SUMMED = (f32, f64, f16, bf16, i32, i64, u32, u64)
 
 
@@ -50,17 +52,16 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     few = _few_rows(p, parts)
     if few is None:
         return gemm_amx.steps(p, parts, target)
-    apart = replace(target, splits={})
-    return either(few, multiply_adds(p, apart), gemm_amx.steps(p, parts, apart))
+    return either(few, target, partial(multiply_adds, p), partial(gemm_amx.steps, p, parts))
 
 
 def _few_rows(p: Problem, parts: int) -> Only | None:
     """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
-    least, tensor = gemm_amx.LEAST_ROWS[parts], p.weight
-    is_step = all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
-    if least == 1 or isinstance(p.m, int) or tensor is None or not is_step or int(p.b.storage.elements) > DOUBLED:
+    least, is_recurrent = gemm_amx.LEAST_ROWS[parts], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
+    if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
-    return Only(p.m, most=least - 1)
+    is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent else SMALL)
+    return Only(p.m, most=least - 1) if is_small else None
 
 
 def multiply_adds(p: Problem, target: Target) -> list[Step]:

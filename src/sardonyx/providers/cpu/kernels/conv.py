@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -112,9 +113,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         return _by_pixel(group, target)
     few = conv_few.is_for(group, target)
     if isinstance(few, Only):
-        apart = replace(target, splits={}, images={})
-        first = _by_pixel(group, apart) if is_by_pixel else conv_few.steps(group, apart)
-        return either(few, first, _many(group, parts, apart))
+        quick = _by_pixel if is_by_pixel else conv_few.steps
+        return either(few, target, partial(quick, group), partial(_many, group, parts))
     return conv_few.steps(group, target) if few else _many(group, parts, target)
 
 
