@@ -70,7 +70,10 @@ def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> A
     options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
     options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     builder = llvm.create_pass_builder(machine, options)
-    _unlocked("LLVMPY_RunNewModulePassManager")(builder.getModulePassManager(), module, builder)
+    passes, run = builder.getFunctionPassManager(), _unlocked("LLVMPY_RunNewFunctionPassManager")
+    for function in module.functions:
+        if not function.is_declaration:
+            run(passes, function, builder)
     return module
 
 

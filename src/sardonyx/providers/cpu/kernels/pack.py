@@ -7,6 +7,7 @@ blocks of one strided copy, so an operand that is stored transposed costs no mor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ ROWS, COLUMNS, ANY = "rows", "columns", "any"
 """Along which axis of a matrix neighbours in memory are neighbours."""
 STRIP = 16
 """Rows of A that are copied at a time."""
+PLAIN_NBYTES = 1 << 18
+"""Bytes of a constant up to which numpy packs it: a kernel takes longer to compile than it saves."""
 
 
 def unit_axis(matrix: Matrix) -> str:
@@ -184,6 +187,13 @@ def placed_b(
     def make() -> Array:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)
         out = aligned(int(elements), target)
+        if spec.definition is pack_panels and out.nbytes <= PLAIN_NBYTES and b.dtype is target:
+            shape = (math.prod(map(int, shared)), int(p.k), int(p.n))
+            steps = [int(s) * content.itemsize for s in (*kept, b.row, b.column)]
+            start = int(b.offset) * content.itemsize
+            x = np.ndarray((*map(int, shared), *shape[1:]), content.dtype, content.data, start, steps)
+            _in_panels(x.reshape(shape), out, layout[1])
+            return out
         numbers = {**source.args("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
         Launch(spec, {**numbers, "x": content[int(b.offset) :], "y": out}, isa=isa)()
         give_back(content)
@@ -192,6 +202,16 @@ def placed_b(
     key = (*layout, identity(tensor), b.offset, b.row, b.column, kept, tuple(shared), p.k, p.n, target)
     made = Packed("constant", target, elements, b.storage.value, key=key, make=make)
     return [], Matrix(made, 0, tuple(strides), layout[1], 1)
+
+
+def _in_panels(x: Array, out: Array, nr: int) -> None:
+    """What ``pack_panels`` does, by numpy; ``out`` is zero."""
+    batch, rows, columns = x.shape
+    whole = columns // nr
+    y = out.reshape(batch, -1, rows, nr)
+    y[:, :whole] = x[:, :, : whole * nr].reshape(batch, rows, whole, nr).transpose(0, 2, 1, 3)
+    if columns % nr:
+        y[:, whole, :, : columns % nr] = x[:, :, whole * nr :]
 
 
 def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:
