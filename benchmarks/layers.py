@@ -39,9 +39,9 @@ import sardonyx  # noqa: E402
 from sardonyx.interpret.context import RunContext  # noqa: E402
 from sardonyx.ir import dims  # noqa: E402
 from sardonyx.providers.cpu import executable, limits, profile  # noqa: E402
+from sardonyx.providers.cpu.context import Stamp  # noqa: E402
 from sardonyx.providers.cpu.table import Table  # noqa: E402
 from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
-from sardonyx.providers.cpu.walk import Stamp  # noqa: E402
 
 SIZES = ("filters", "channels", "groups", "blocks", "out_y", "out_x", "kernel_y", "stride_y")
 SIZES += ("batch", "rows", "columns", "m", "n", "depth")

@@ -7,20 +7,19 @@ import os
 import stat
 from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import Path
 
 from sardonyx import knobs
 
 OFF = "off"
 
 
-def chosen() -> Path | None:
+def chosen() -> str | None:
     """The folder that ``SARDONYX_CACHE`` names, when it can be trusted; None when it is unset."""
     named = knobs.CACHE.get()
     return private(named) if named and named != OFF else None
 
 
-def usual() -> Path | None:
+def usual() -> str | None:
     """The chosen folder, or the user's own when none is named; None when caching is off or it is not private."""
     named = knobs.CACHE.get()
     if named == OFF:
@@ -32,7 +31,7 @@ def usual() -> Path | None:
 
 
 @lru_cache(maxsize=64)
-def private(where: str) -> Path | None:
+def private(where: str) -> str | None:
     """A folder that belongs to the user alone, made if it is not there; else None, and the reason is logged, once."""
     try:
         os.makedirs(where, mode=0o700, exist_ok=True)
@@ -45,7 +44,7 @@ def private(where: str) -> Path | None:
             "the cache folder %s is not private (mode 0700, yours, no link): caching is off", where
         )
         return None
-    return Path(where)
+    return where
 
 
 def write_whole(path: str, chunks: Iterable[bytes | memoryview], *, private: bool = False) -> None:

@@ -15,7 +15,7 @@ from sardonyx import errors
 from sardonyx.interpret.context import RunContext
 from sardonyx.model import functions
 from sardonyx.model.load import load
-from sardonyx.session.engine import BuildOptions, build
+from sardonyx.session.build import BuildOptions, build
 
 X = np.array([-1, 2], np.float32)
 

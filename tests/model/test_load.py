@@ -16,7 +16,7 @@ from sardonyx import errors
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
-from sardonyx.session.engine import BuildOptions, build
+from sardonyx.session.build import BuildOptions, build
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 X = np.array([-1, 2], np.float32)

@@ -18,7 +18,7 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.model import save as saving
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto, save
-from sardonyx.session.engine import BuildOptions, build
+from sardonyx.session.build import BuildOptions, build
 
 X = np.array([-1, 2], np.float32)
 F, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

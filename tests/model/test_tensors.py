@@ -14,7 +14,7 @@ from model.hostile.cases import const, model, node, untyped, value
 from sardonyx import dtypes
 from sardonyx.interpret.context import RunContext
 from sardonyx.model.load import load
-from sardonyx.session.engine import BuildOptions, build
+from sardonyx.session.build import BuildOptions, build
 
 KNOWN = [t for t in dtypes.every() if t is not dtypes.string and t.onnx in TensorProto.DataType.values()]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sardonyx.interpret.context import RunContext
-from sardonyx.session.engine import BuildOptions, Engine, build
+from sardonyx.session.build import BuildOptions, Engine, build
 
 DEMO = Path(__file__).resolve().parents[2] / "demo"
 

@@ -23,7 +23,7 @@ from sardonyx.providers.cpu import jit
 from sardonyx.providers.cpu.dsl import kernel
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.values import i64
-from sardonyx.session.engine import BuildOptions, build
+from sardonyx.session.build import BuildOptions, build
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "test.own": 1]>'
 NATIVE = pytest.mark.parametrize("native", [True, False], ids=["compiled", "numpy"])

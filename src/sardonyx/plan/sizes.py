@@ -7,10 +7,15 @@ source it writes. ``Binding`` finds the sizes of names in the shapes that a call
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, cast
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Atom, Expr, Known
+
+Evaluate = Callable[[Sequence[int]], tuple[int, ...]]
+"""From the sizes of names to the values of expressions."""
 
 
 class SizesDiffer(Exception):
@@ -32,15 +37,53 @@ class Sizes:
             self.expressions.append(size)
         return known
 
-    def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], tuple[int, ...]]:
+    def compiled(self, names: Sequence[str]) -> Evaluate:
         """A function from the sizes of names to the values of all expressions."""
         variables = {name: f"v{i}" for i, name in enumerate(names)}
         unpack = f"{', '.join(variables.values())}, = sizes" if names else "pass"
         results = "".join(f"    {source(e, variables)},\n" for e in self.expressions)
-        scope: dict[str, Any] = {"div": _div, "mod": _mod, "broadcast": _broadcast, "min": min, "max": max}
+        scope: dict[str, Any] = {}
         exec(f"def evaluate(sizes):\n  {unpack}\n  return (\n{results}  )", scope)
-        found: Callable[[Sequence[int]], tuple[int, ...]] = scope["evaluate"]
-        return found
+        return revived(scope["evaluate"].__code__)
+
+
+def revived(code: CodeType) -> Evaluate:
+    """The function of ``Sizes.compiled`` that has this code."""
+    scope = {"div": _div, "mod": _mod, "broadcast": _broadcast, "min": min, "max": max}
+    return FunctionType(code, scope)
+
+
+@dataclass(frozen=True)
+class Only:
+    """A condition: that a size is in a range."""
+
+    size: Known
+    least: int = 0
+    most: int | None = None
+
+    @property
+    def otherwise(self) -> Only:
+        """Where a range from 0 ends."""
+        assert self.least == 0 and self.most is not None
+        return Only(self.size, self.most + 1)
+
+    def holds(self, size: int) -> bool:
+        return size >= self.least and (self.most is None or size <= self.most)
+
+
+class Condition(NamedTuple):
+    """What must hold of numbered sizes."""
+
+    size: int
+    allowed: tuple[int, ...]
+    least: int | None
+    what: str
+
+    def holds(self, numbers: Sequence[int]) -> bool:
+        size = numbers[self.size]
+        if self.allowed and all(size != numbers[a] for a in self.allowed):
+            return False
+        return self.least is None or size >= self.least
 
 
 def source(size: Known, variables: dict[str, str]) -> str:
@@ -99,6 +142,18 @@ class Binding:
         sizes = Sizes()
         self._checks = tuple((i, axis, sizes.number(d)) for i, axis, d in checked)
         self._evaluate = sizes.compiled(self.names)
+
+    def frozen(self) -> tuple[Any, ...]:
+        """All of it in plain values."""
+        told = tuple(None if shape is None else tuple(map(str, shape)) for shape in self.shapes)
+        return told, self.names, self._places, self._checks, cast(FunctionType, self._evaluate).__code__
+
+    @classmethod
+    def revived(cls, frozen: tuple[Any, ...]) -> Binding:
+        made = cls.__new__(cls)
+        made.shapes, made.names, made._places, made._checks, code = frozen
+        made._evaluate = revived(code)
+        return made
 
     def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The size of each name. SizesDiffer when a dimension is not what the others make it."""

@@ -62,6 +62,11 @@ class Entry:
         )
         self._stem = os.path.join(folder, digest.hexdigest())
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model's file holds all of it: no data lie elsewhere."""
+        return b"location" not in self._opened.skeleton.data
+
     def read(self) -> Prepared | None:
         """What was kept, or None."""
         try:
@@ -128,7 +133,7 @@ def entry(source: Any, settings: Any, *, folder: str | None) -> Entry | None:
         return None
     opened = open_model(source, folder=folder)
     try:
-        return Entry(str(where), opened, settings)
+        return Entry(where, opened, settings)
     except (OSError, ValueError):  # a file that initializers name is not there: loading says which
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +14,11 @@ from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
 from sardonyx.partition.registry import CPU
-from sardonyx.session import config_keys, environment, feeds, log
+from sardonyx.session import config_keys, environment, feeds, log, starts
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
-from sardonyx.session.engine import BuildOptions, Engine, build
+from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
-from sardonyx.session.metadata import OrtEpAssignedNode, OrtEpAssignedSubgraph, model_metadata, node_arg
+from sardonyx.session.metadata import OrtEpAssignedNode, OrtEpAssignedSubgraph, node_arg
 from sardonyx.session.misuse import MissingInputs, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions
@@ -122,7 +121,7 @@ class NativeSession:
         self._refuse_ort_format()
         named = config.get("optimization.disable_specified_optimizers", "").replace(";", ",").split(",")
         start = time.perf_counter_ns()
-        engine = build(
+        engine = starts.engine_of(
             self._source,
             BuildOptions(
                 providers=[
@@ -167,7 +166,7 @@ class NativeSession:
         self.inputs_meta = [node_arg(v) for v in engine.inputs]
         self.outputs_meta = [node_arg(v) for v in engine.outputs]
         self.overridable_initializers = [node_arg(v) for v in engine.overridable]
-        self.model_meta = model_metadata(engine.model)
+        self.model_meta = engine.metadata
         self._checks = {v.name: feeds.check_for(v) for v in (*engine.inputs, *engine.overridable)}
         self._quick = engine.again if self._trace is None else None
         self._required = frozenset(m.name for m in self.inputs_meta if not m.type.startswith("optional"))
@@ -178,6 +177,8 @@ class NativeSession:
 
     def _take_config_from_model(self) -> None:
         """Apply the session options that a model carries in its metadata under ``ort_config``."""
+        import json
+
         from sardonyx.model.load import load
 
         text = load(self._source, infer=False).metadata.get("ort_config")

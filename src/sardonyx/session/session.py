@@ -8,24 +8,25 @@ import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sardonyx import knobs
 from sardonyx.errors import EPFail
-from sardonyx.ops.custom import modules_of
 from sardonyx.partition import registry
 from sardonyx.partition.provider import Memory, RunContext
 from sardonyx.partition.registry import CPU
 from sardonyx.session import log
 from sardonyx.session.binding import IOBinding
 from sardonyx.session.devices import OrtDevice, OrtEpDevice, OrtMemoryInfo
-from sardonyx.session.explain import Explanation
 from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedSubgraph
 from sardonyx.session.native import NativeSession, shown
 from sardonyx.session.native_values import NativeValueVector
 from sardonyx.session.options import RunOptions, SessionOptions
 from sardonyx.session.values import OrtValue
 from sardonyx.session.workers import submit
+
+if TYPE_CHECKING:
+    from sardonyx.session.explain import Explanation
 
 ProviderList = Sequence["str | tuple[str, dict[Any, Any]]"]
 
@@ -365,6 +366,8 @@ class InferenceSession(Session):
         state = {name: value for name, value in self.__dict__.items() if name != "_sess"}
         if self._model_path is not None:
             state["_source"] = state["_model_path"] = os.path.abspath(self._model_path)
+        from sardonyx.ops.custom import modules_of
+
         return {**state, "_definitions": modules_of(self._sess.engine.model.graph)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

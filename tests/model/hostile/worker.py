@@ -37,7 +37,7 @@ def outcome(case: Case, folder: Path) -> dict[str, Any]:
     """What loading and running the model gives at every level: an error's class, or results that agree."""
     from sardonyx import errors
     from sardonyx.interpret.context import RunContext
-    from sardonyx.session.engine import BuildOptions, build
+    from sardonyx.session.build import BuildOptions, build
 
     source = case.source
     if callable(source):

@@ -8,8 +8,8 @@ import pytest
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.tensor import Tensor
 from sardonyx.providers.cpu import CpuProvider, channels_last
+from sardonyx.providers.cpu.context import NOBODY, Row
 from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.walk import NOBODY, Row
 from tests.lower.agree import parse, part_of
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array

@@ -17,7 +17,7 @@ import sardonyx
 from sardonyx.errors import SardonyxError
 from sardonyx.interpret.context import RunContext
 from sardonyx.providers.cpu import CpuProvider
-from sardonyx.session.engine import BuildOptions, Engine, build
+from sardonyx.session.build import BuildOptions, Engine, build
 
 Array = np.ndarray[Any, Any]
 HEADER = '<ir_version: 10, opset_import: ["" : 22]>\n'

@@ -276,8 +276,8 @@ def test_weights_are_packed_once(tmp_path: Path, model: bytes) -> None:
     first, second = sx.InferenceSession(path), sx.InferenceSession(path)
 
     def kept(session: sx.InferenceSession) -> set[int]:
-        ((_, executable),) = session._sess.engine.parts.compiled
-        return {a.ctypes.data for a in executable._kept if a.nbytes > 4096}  # type: ignore[attr-defined]
+        executable = session._sess.engine.quick
+        return {a.ctypes.data for a in executable.constants if a.nbytes > 4096}  # type: ignore[union-attr]
 
     assert kept(first) == kept(second) != set()
 

@@ -10,9 +10,8 @@ import pytest
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.providers.cpu import CpuProvider, sharing
-from sardonyx.providers.cpu.context import Code, Context
+from sardonyx.providers.cpu.context import ALL, CONTROL, MEET, NONE, ONE, Code, Context, Row
 from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.walk import ALL, CONTROL, MEET, NONE, ONE, Row
 from tests.lower.agree import assert_close, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
 from tests.providers.cpu.test_threads import Table as Ring

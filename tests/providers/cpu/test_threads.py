@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu import threads
-from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context
+from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context, Row
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.memory import Pool, address, allocate
 from sardonyx.providers.cpu.values import Buf, Val, i64
-from sardonyx.providers.cpu.walk import Row
 
 
 @kernel(x=(i64,), n=i64, fail_at=i64)

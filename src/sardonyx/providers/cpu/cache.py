@@ -6,10 +6,10 @@ checksum of the rest, and one that fails it is removed and compiled again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from functools import cache
-from pathlib import Path
 
 from sardonyx import folders
 
@@ -21,14 +21,15 @@ def compiler_version() -> str:
     """What LLVM is known by without loading it: llvmlite's version, and the size of its library."""
     import llvmlite
 
-    libraries = sorted(Path(llvmlite.__file__).parent.glob("binding/*llvmlite*.*"))
-    return f"{llvmlite.__version__}-{[path.stat().st_size for path in libraries]}"
+    folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
+    libraries = sorted(name for name in os.listdir(folder) if "llvmlite" in name)
+    return f"{llvmlite.__version__}-{[os.stat(os.path.join(folder, name)).st_size for name in libraries]}"
 
 
-def _path(key: str) -> Path | None:
+def _path(key: str) -> str | None:
     folder = folders.usual()
-    inner = None if folder is None else folders.private(str(folder / "kernels"))
-    return None if inner is None else inner / f"{hashlib.sha256(key.encode()).hexdigest()}.o"
+    inner = None if folder is None else folders.private(os.path.join(folder, "kernels"))
+    return None if inner is None else os.path.join(inner, f"{hashlib.sha256(key.encode()).hexdigest()}.o")
 
 
 def read(key: str) -> bytes | None:
@@ -44,7 +45,8 @@ def read(key: str) -> bytes | None:
     except OSError:
         return None
     if hashlib.sha256(content[CHECKSUM:]).digest() != content[:CHECKSUM]:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
         return None
     return content[CHECKSUM:]
 
@@ -54,6 +56,6 @@ def write(key: str, content: bytes) -> None:
     path = _path(key)
     if path is not None:
         try:
-            folders.write_whole(str(path), [hashlib.sha256(content).digest(), content], private=True)
+            folders.write_whole(path, [hashlib.sha256(content).digest(), content], private=True)
         except OSError:
             return

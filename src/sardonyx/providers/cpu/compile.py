@@ -12,6 +12,7 @@ from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
 from sardonyx.partition.provider import Part
 from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.constants import contents
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.flow import steps_for
 from sardonyx.providers.cpu.jit import linker
@@ -31,8 +32,9 @@ def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()
         linker.prepare((step.spec for step in steps), target.isa, provider.threads)
         table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
         try:
+            constants = contents(table.constants, provider.threads)
             return CpuExecutable(
-                part, table, lowered.views, provider.settings, provider.threads, provider.max_memory,
+                part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if states else partial(compile_part, part, provider),
             )  # fmt: skip
         except Exceptional as found:

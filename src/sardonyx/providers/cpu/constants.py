@@ -5,17 +5,18 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from sardonyx.ir.tensor import Tensor
-from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.memory import address
-from sardonyx.providers.cpu.steps import Packed
+
+if TYPE_CHECKING:
+    from sardonyx.lower.groups import Storage
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +27,8 @@ _lock = threading.Lock()
 
 def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
     """The elements of constants, packed by several threads: the kernels that pack let go of Python's lock."""
+    from sardonyx.providers.cpu.steps import Packed
+
     if threads == 1 or sum(isinstance(s, Packed) for s in storages) < 2:
         return [content(s) for s in storages]
     with ThreadPoolExecutor(threads) as pool:
@@ -34,15 +37,16 @@ def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
 
 def content(storage: Storage) -> Array:
     """A constant's elements, in one piece; perhaps where they lie in the model's file."""
+    from sardonyx.providers.cpu.steps import Packed
+
     if isinstance(storage, Packed):
-        return _once(storage)
+        return once(storage.key, storage.make)
     assert storage.tensor is not None
     return np.ascontiguousarray(storage.tensor.peek())
 
 
-def _once(storage: Packed) -> Array:
-    """A packed constant, made by whoever comes first."""
-    key = storage.key
+def once(key: tuple[Any, ...], make: Callable[[], Array]) -> Array:
+    """A constant in the layout that kernels want, made by whoever comes first."""
     with _lock:
         found = _packed.get(key)
         if found is not None:
@@ -51,10 +55,15 @@ def _once(storage: Packed) -> Array:
     with making:
         found = _packed.get(key)
         if found is None:
-            found = _packed[key] = storage.make()
+            found = _packed[key] = make()
     with _lock:
         _makers.pop(key, None)
     return found
+
+
+def share(key: tuple[Any, ...], array: Array) -> None:
+    """Let others find a constant under another key."""
+    _packed.setdefault(key, array)
 
 
 def identity(tensor: Tensor) -> object:

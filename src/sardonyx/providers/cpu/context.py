@@ -13,6 +13,39 @@ class Context:
     SLOTS = 56
 
 
+class Row:
+    """The int64 words of a row of the step table."""
+
+    KERNEL, ARGS, BARRIER, WHO = range(4)
+    WORDS = 4
+
+
+NONE, MEET, CONTROL = range(3)
+"""What happens in front of a row: nothing, a barrier, or a barrier behind which one thread carries it out."""
+
+ALL, ONE, NOBODY = range(3)
+"""Who carries out a row: every thread its share, or the first thread all of it, unless there was an error before."""
+
+PAUSED = 1 << 40
+"""Added to the next step by a control step that wants Python to look for signals first."""
+
+
+class Stamp:
+    """The int64 words that a profile holds for a step and a thread."""
+
+    FIRST, TOTAL, NOW = range(3)
+    """When it first began; how long it took in all; when it last began."""
+    WORDS = 4
+
+
+class Mailbox:
+    """The int64 words of a worker's mailbox: two cache lines. The first of a team's says how many follow."""
+
+    STATE, SLEEPING, CONTEXT, THREAD, THREADS, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 8, 9, 10
+    WORDS = 16
+    COUNT = 0
+
+
 class Code:
     """What the error word may hold."""
 
@@ -22,3 +55,6 @@ class Code:
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4
 COUNTER_WORDS = 8
 """Words of a step's counters, a cache line: how many tiles of each of its shares are taken. They are 0 before a run."""
+ARENA = 0
+"""The arena's place among the memories of a run."""
+MAX_WORKERS = 512

@@ -100,11 +100,11 @@ def load(content: bytes, name: str) -> int:
             places[i] = len(image)
             image += _stub(found.machine, symbol.name)
     base = _pages(len(image))
-    for section, offset, kind, number, addend in found.relocations():
+    for holder, offset, kind, number, addend in found.relocations():
         if (found.machine, kind) not in FILLS:
             raise Fail(f"the object of {name} holds a reference of unknown kind {kind}")
         code, fill = FILLS[found.machine, kind]
-        at = starts[section] + offset
+        at = starts[holder] + offset
         (word,) = struct.unpack_from(code, image, at)
         struct.pack_into(code, image, at, fill(word, base + at, base + places[number] + addend))
     ctypes.memmove(base, bytes(image), len(image))

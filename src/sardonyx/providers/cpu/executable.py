@@ -7,32 +7,30 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.errors import Fail, InvalidArgument, OutOfBudget
-from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import Held, RunContext
-from sardonyx.interpret.program import Program
-from sardonyx.ir.graph import Value
-from sardonyx.lower.groups import View
-from sardonyx.lower.sizes import Refused
-from sardonyx.lower.states import State
-from sardonyx.partition.provider import Memory, Part
+from sardonyx.partition.provider import Memory
 from sardonyx.plan.buckets import rounded
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import threads
-from sardonyx.providers.cpu.constants import contents
 from sardonyx.providers.cpu.context import Code, Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import SLICE_S, Frame, Plan, Shape
-from sardonyx.providers.cpu.profile import Recorder, main_node
 from sardonyx.providers.cpu.sharing import Trial
-from sardonyx.providers.cpu.steps import Packed
-from sardonyx.providers.cpu.table import Table, Unplannable
 from sardonyx.providers.cpu.threads import Settings, Team, team_for, ticks_per_second
 from sardonyx.providers.cpu.threads import now as ticks_now
+
+if TYPE_CHECKING:
+    from sardonyx.ir.graph import Value
+    from sardonyx.lower.groups import View
+    from sardonyx.lower.states import State
+    from sardonyx.partition.provider import Part
+    from sardonyx.providers.cpu.profile import Recorder
+    from sardonyx.providers.cpu.table import Table
 
 Array = np.ndarray[Any, Any]
 
@@ -52,22 +50,24 @@ class CpuExecutable:
         self,
         part: Part,
         table: Table,
+        constants: list[Array],
         views: Mapping[Value, View],
         settings: Settings,
         count: int,
         max_memory: int | None = None,
         recompile: Callable[[Sequence[State]], CpuExecutable] | None = None,
     ) -> None:
-        """``count`` threads may take part; ``max_memory`` bytes is the most that a run may take, constants included.
+        """``constants`` are the table's; ``count`` threads may take part.
 
+        ``max_memory`` bytes is the most that a run may take, constants included.
         ``recompile`` makes the part ready once more, with states in place.
         """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim
         self._generation, self._team = threads.generation, team_for(settings)
-        self._kept = contents(table.constants, count)
-        self._constants_nbytes = sum(a.nbytes for a in self._kept)
-        self._constants = np.array([address(a) for a in self._kept], np.int64)
+        self.constants = constants
+        self._constants_nbytes = sum(a.nbytes for a in constants)
+        self._constants = np.array([address(a) for a in constants], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
         self._plans: OrderedDict[tuple[bytes, int], Plan] = OrderedDict()
         self._lock = threading.Lock()
@@ -123,6 +123,10 @@ class CpuExecutable:
         inputs, outputs = self.part.inputs, self.part.outputs
         made = None
         if self._recompile is not None:
+            from sardonyx.lower.sizes import Refused
+            from sardonyx.lower.states import State
+            from sardonyx.providers.cpu.table import Unplannable
+
             try:
                 made = self._recompile([State(inputs[i], outputs[o], axis, room) for i, o, axis, room in key])
             except (Refused, Unplannable) as why:
@@ -186,7 +190,7 @@ class CpuExecutable:
     def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial) -> None:
         """As the trial wants it, with the time of each step."""
         count, rows = trial.choice
-        recorder = Recorder(self.table, count, frame.slots)
+        recorder = self._recorder(count, frame.slots)
         frame.slots[Context.STEPS] = address(rows)
         self._team.serve(frame.slots, count)
         start = time.perf_counter()
@@ -201,7 +205,7 @@ class CpuExecutable:
         if context.deadline is not None:
             left = context.deadline - time.monotonic()
             slots[Context.DEADLINE] = max(1, ticks_now() + int(left * ticks_per_second()))
-        recorder = None if context.record is None else Recorder(self.table, shape.threads, slots)
+        recorder = None if context.record is None else self._recorder(shape.threads, slots)
         context.watch(slots, Context.CANCEL)
         try:
             for end in shape.ends:
@@ -219,6 +223,11 @@ class CpuExecutable:
         if recorder is not None:
             recorder.report(context, self._views, shape.sizes)
 
+    def _recorder(self, count: int, slots: Any) -> Recorder:
+        from sardonyx.providers.cpu.profile import Recorder
+
+        return Recorder(self.table, count, slots)
+
     def _goes_on(self, frame: Frame, context: RunContext | None) -> bool:
         """Raise the error that stopped the walk; False if it was a stop meant for an earlier run."""
         slots = frame.slots
@@ -230,20 +239,26 @@ class CpuExecutable:
             raise Fail("Exiting due to terminate flag being set to true.")
         if code == Code.LATE:
             raise Fail("the run reached its deadline")
+        raise self._error(code, step, value)
+
+    def _error(self, code: int, step: int, value: int) -> Exception:
+        """What a kernel reported, in words."""
+        from sardonyx.providers.cpu.profile import main_node
+
         node = main_node(self.table.steps[step].nodes)
         if code == Code.SIZES:
-            raise SizesDiffer(f"a branch of {node.label} does not take them")
+            return SizesDiffer(f"a branch of {node.label} does not take them")
         if code == Code.ENDLESS:
-            raise OutOfBudget(
+            return OutOfBudget(
                 "a Loop whose condition never changes has no reachable end", where=node.label, got=f"{value} trips"
             )
         if code == Code.INDEX:
-            raise InvalidArgument(
+            return InvalidArgument(
                 f"Non-zero status code returned while running {node.label}: an index is out of bounds",
                 where=node.label,
                 got=value,
             )
-        raise Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
+        return Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
         return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
@@ -251,7 +266,9 @@ class CpuExecutable:
     @property
     def packed_nbytes(self) -> int:
         """What the constants take that were packed for kernels: about what a run reads of them."""
-        return sum(a.nbytes for s, a in zip(self.table.constants, self._kept, strict=True) if isinstance(s, Packed))
+        from sardonyx.providers.cpu.steps import Packed
+
+        return sum(a.nbytes for s, a in zip(self.table.constants, self.constants, strict=True) if isinstance(s, Packed))
 
     def _memory(self, shape: Shape) -> Memory:
         plan = shape.plan
@@ -316,6 +333,9 @@ class CpuExecutable:
 
     def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         """Shapes that do not fit the model's dimensions: node by node, which computes or says what is wrong."""
+        from sardonyx.interpret.bind import bind
+        from sardonyx.interpret.program import Program
+
         return Program(self.part.nodes, self.part.inputs, self.part.outputs, bind).run(args, context)
 
 

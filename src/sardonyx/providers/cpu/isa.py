@@ -13,7 +13,6 @@ import os
 import platform
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from sardonyx import knobs
@@ -163,7 +162,7 @@ _CHANGING = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "core id", "apicid"
 def _processor() -> str:
     """What Linux tells of the first processor, without what differs from one to the next or in time."""
     try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+        first = _text("/proc/cpuinfo").partition("\n\n")[0]
     except OSError:
         return ""
     return "\n".join(line for line in first.splitlines() if line.partition("\t")[0].strip(": ") not in _CHANGING)
@@ -178,9 +177,14 @@ def _lacking(isa: Isa) -> list[str]:
 def _has_byte_dot() -> bool:
     """Whether an Arm chip multiplies bytes by fours, which LLVM does not tell of the host."""
     try:
-        return "asimddp" in Path("/proc/cpuinfo").read_text().split()
+        return "asimddp" in _text("/proc/cpuinfo").split()
     except OSError:
         return False
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 @cache
@@ -206,9 +210,10 @@ def _cache_sizes() -> dict[str, int]:
         return {}
     cpu = min(os.sched_getaffinity(0))
     found: dict[str, int] = {}
-    for entry in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+    folder = f"/sys/devices/system/cpu/cpu{cpu}/cache"
+    for index in range(8):
         try:
-            kind, level, size = ((entry / name).read_text().strip() for name in ("type", "level", "size"))
+            kind, level, size = (_text(f"{folder}/index{index}/{name}").strip() for name in ("type", "level", "size"))
             if kind != "Instruction" and size.endswith("K"):
                 found[f"l{int(level)}_nbytes"] = int(size[:-1]) * KIB
         except (OSError, ValueError):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from sardonyx import knobs
 from sardonyx.providers.cpu import cache as objects
 from sardonyx.providers.cpu import elf
-from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa, current
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.dsl import Spec
 
 
 def key(spec: Spec, isa: Isa, checked: bool) -> str:
@@ -40,12 +43,39 @@ class Linker:
         self._addresses: dict[str, int] = {}
         self._makers: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
+        self.natives: dict[tuple[Any, ...], str] = {}
+        """What objects of functions are kept under that Python itself calls."""
 
     def address(self, spec: Spec, isa: Isa | None = None, *, checked: bool | None = None) -> int:
         """The native function of a kernel."""
         isa = isa or current()
         checked = knobs.CHECK_ADDRESSES.get() if checked is None else checked
         name = key(spec, isa, checked)
+        return self._made(name, spec.name, lambda: _object(spec, isa, checked, name))
+
+    def native(self, module: str, function: str, **statics: Any) -> int:
+        """The address of a function by where it is written, which is read only where it is not known already."""
+        known = module, function, tuple(statics.items()), current().key, knobs.CHECK_ADDRESSES.get()
+        name = self.natives.get(known)
+        found = None if name is None else self.kept(name, function)
+        if found is None:
+            spec = getattr(import_module(f"sardonyx.providers.cpu.{module}"), function)(**statics)
+            self.natives[known] = self.name(spec, current())
+            found = self.address(spec)
+        return found
+
+    def name(self, spec: Spec, isa: Isa) -> str:
+        """What the object of a kernel is kept under."""
+        return key(spec, isa, knobs.CHECK_ADDRESSES.get())
+
+    def kept(self, name: str, function: str) -> int | None:
+        """The native function of an object that was compiled before, if it is still there."""
+        try:
+            return self._made(name, function, lambda: _kept(name, function))
+        except FileNotFoundError:
+            return None
+
+    def _made(self, name: str, function: str, make: Callable[[], bytes]) -> int:
         found = self._addresses.get(name)
         if found is not None:
             return found
@@ -54,7 +84,7 @@ class Linker:
         with making:
             found = self._addresses.get(name)
             if found is None:
-                found = self._addresses[name] = elf.load(_object(spec, isa, checked, name), spec.name)
+                found = self._addresses[name] = elf.load(make(), function)
         with self._lock:
             self._makers.pop(name, None)
         return found
@@ -72,6 +102,14 @@ class Linker:
         """A forked child begins with locks that nobody holds."""
         self._lock = threading.Lock()
         self._makers.clear()
+
+
+def _kept(name: str, function: str) -> bytes:
+    stored = objects.read(name)
+    if stored is None:
+        raise FileNotFoundError(name)
+    statistics.loaded.append(function)
+    return stored
 
 
 def _object(spec: Spec, isa: Isa, checked: bool, name: str) -> bytes:

@@ -10,19 +10,20 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu import memory
-from sardonyx.providers.cpu.context import COUNTER_WORDS, Context
+from sardonyx.providers.cpu.context import ARENA, COUNTER_WORDS, NOBODY, Context, Row
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
 from sardonyx.providers.cpu.sharing import Trial
-from sardonyx.providers.cpu.table import ARENA, Table
 from sardonyx.providers.cpu.threads import Team, new_context
-from sardonyx.providers.cpu.walk import NOBODY, Row
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.table import Table
 
 Array = np.ndarray[Any, Any]
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Node, Value
-from sardonyx.lower.groups import View
-from sardonyx.providers.cpu.context import Context
+from sardonyx.providers.cpu.context import Context, Stamp
 from sardonyx.providers.cpu.memory import address
-from sardonyx.providers.cpu.table import Table
 from sardonyx.providers.cpu.threads import now, ticks_per_second
-from sardonyx.providers.cpu.walk import Stamp
+
+if TYPE_CHECKING:
+    from sardonyx.lower.groups import View
+    from sardonyx.providers.cpu.table import Table
 
 HEAVY = frozenset(("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul"))
 """Operators that a step is named after, whatever is fused into it; other steps have the name of their last node."""

@@ -9,12 +9,14 @@ sleep between runs or others use the machine. Results do not depend on who compu
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.providers.cpu.table import Table
-from sardonyx.providers.cpu.walk import ALL, MEET, NOBODY, NONE, ONE, Row
+from sardonyx.providers.cpu.context import ALL, MEET, NOBODY, NONE, ONE, Row
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.table import Table
 
 Array = np.ndarray[Any, Any]
 

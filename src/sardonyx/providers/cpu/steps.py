@@ -10,6 +10,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import Moving, Storage, View
+from sardonyx.plan.sizes import Only as Only
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 
@@ -39,24 +40,6 @@ class Holds:
     """A number argument: 1 where conditions on sizes hold, else 0."""
 
     checks: tuple[Check, ...]
-
-
-@dataclass(frozen=True)
-class Only:
-    """A condition: that a size is in a range."""
-
-    size: Known
-    least: int = 0
-    most: int | None = None
-
-    @property
-    def otherwise(self) -> Only:
-        """Where a range from 0 ends."""
-        assert self.least == 0 and self.most is not None
-        return Only(self.size, self.most + 1)
-
-    def holds(self, size: int) -> bool:
-        return size >= self.least and (self.most is None or size <= self.most)
 
 
 DOUBLED = 1 << 20

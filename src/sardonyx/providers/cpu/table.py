@@ -7,7 +7,7 @@ where they lie and which expression gives them, so that ``Plan`` fills them with
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,37 +18,19 @@ from sardonyx.lower.check import Check
 from sardonyx.lower.groups import Moving, Storage, View
 from sardonyx.lower.lowering import Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
-from sardonyx.plan.sizes import Binding, Sizes, unbound
-from sardonyx.providers.cpu.context import STEP_SLOT
+from sardonyx.plan.sizes import Binding, Condition, Sizes, unbound
+from sardonyx.providers.cpu.context import ARENA, CONTROL, MEET, NONE, STEP_SLOT, Row
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.launch import word
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step
 from sardonyx.providers.cpu.trim import Trim
-from sardonyx.providers.cpu.walk import CONTROL, MEET, NONE, Row
 
 Array = np.ndarray[Any, Any]
-ARENA = 0
-"""The arena's place among the memories of a run."""
 
 
 class Unplannable(Exception):
     """A size cannot be computed from the inputs' shapes."""
-
-
-class Condition(NamedTuple):
-    """A check, on numbered sizes."""
-
-    size: int
-    allowed: tuple[int, ...]
-    least: int | None
-    what: str
-
-    def holds(self, numbers: Sequence[int]) -> bool:
-        size = numbers[self.size]
-        if self.allowed and all(size != numbers[a] for a in self.allowed):
-            return False
-        return self.least is None or size >= self.least
 
 
 class Table:
@@ -104,6 +86,8 @@ class Table:
             self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, before, 0
         self.only = [(i, step.only, self.sizes.number(step.only.size)) for i, step in enumerate(steps) if step.only]
         """Steps that are carried out for some sizes alone, and which number tells."""
+        self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in steps]
+        """What the objects of the steps are kept under, and the functions in them."""
         missing = unbound(self.sizes.expressions, self.binding.names)
         if missing:
             raise Unplannable(f"no input gives a size to {', '.join(missing)}")

@@ -13,16 +13,13 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sardonyx.providers.cpu.context import Context
+from sardonyx.providers.cpu.context import MAX_WORKERS, Context, Mailbox
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
-from sardonyx.providers.cpu.system import read_ticks
-from sardonyx.providers.cpu.walk import MAX_WORKERS, Mailbox, run, worker
 
 Array = np.ndarray[Any, Any]
 
@@ -53,16 +50,21 @@ def limit() -> Limit:
 def _quota() -> int | None:
     """Whole CPUs of the cgroup's quota, rounded up; None where there is none."""
     try:
-        limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limit, period = _text("/sys/fs/cgroup/cpu.max").split()
         return None if limit == "max" else math.ceil(int(limit) / int(period))
     except (OSError, ValueError):
         pass
     try:
-        folder = Path("/sys/fs/cgroup/cpu")
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        return None if quota <= 0 else math.ceil(quota / int((folder / "cpu.cfs_period_us").read_text()))
+        folder = "/sys/fs/cgroup/cpu"
+        quota = int(_text(f"{folder}/cpu.cfs_quota_us"))
+        return None if quota <= 0 else math.ceil(quota / int(_text(f"{folder}/cpu.cfs_period_us")))
     except (OSError, ValueError):
         return None
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 @cache
@@ -78,7 +80,7 @@ def ticks_per_second() -> float:
 def now() -> int:
     """The kernels' clock."""
     out = ctypes.c_int64()
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.address(read_ticks()))(ctypes.addressof(out))
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("system", "read_ticks"))(ctypes.addressof(out))
     return out.value
 
 
@@ -101,7 +103,7 @@ class Team:
         self._count = 0
         self._lock = threading.Lock()
         self.spin = int(SPIN_S * ticks_per_second()) if settings.spins else 0
-        self.walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.address(run(data_offset=DATA_OFFSET)))
+        self.walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("walk", "run", data_offset=DATA_OFFSET))
         """Run the step table of the context at an address, which ``serve`` made ready; the GIL is released."""
 
     def serve(self, slots: Array, threads: int) -> None:
@@ -122,7 +124,7 @@ class Team:
         affinities = self.settings.affinities
         if i < len(affinities) and affinities[i] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, affinities[i])
-        live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.address(worker()))
+        live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.native("walk", "worker"))
         live(self.at + (1 + i) * Mailbox.WORDS * 8, self.spin)
 
 

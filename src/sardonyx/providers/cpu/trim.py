@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sardonyx.lower.groups import View
-from sardonyx.lower.lowering import Counted
-from sardonyx.plan.sizes import Sizes
+from sardonyx.plan.sizes import Sizes, revived
+
+if TYPE_CHECKING:
+    from sardonyx.lower.groups import View
+    from sardonyx.lower.lowering import Counted
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +29,17 @@ class Trim:
         sizes = Sizes()
         self._shapes = {i: tuple(sizes.number(d) for d in c.shape) for i, c in counted.items()}
         self._evaluate = sizes.compiled([*names, *counts])
+
+    def frozen(self) -> tuple[Any, ...]:
+        """What cutting takes, in plain values."""
+        return self._outputs, self._shapes, cast(FunctionType, self._evaluate).__code__
+
+    @classmethod
+    def revived(cls, frozen: tuple[Any, ...]) -> Trim:
+        made = cls.__new__(cls)
+        made._outputs, made._shapes, code = frozen
+        made._evaluate = revived(code)
+        return made
 
     def __call__(self, sizes: tuple[int, ...], results: list[Array]) -> list[Array]:
         """The outputs, for the sizes that the inputs gave."""

@@ -15,49 +15,26 @@ are idle, as many as it may, gives each a number, walks along as thread 0 and wa
 
 from __future__ import annotations
 
-from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context
+from sardonyx.providers.cpu.context import (
+    ALL,
+    CONTROL,
+    COUNTER_WORDS,
+    MAX_WORKERS,
+    NONE,
+    ONE,
+    PAUSED,
+    Code,
+    Context,
+    Mailbox,
+    Row,
+    Stamp,
+)  # fmt: skip
 from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
-
-class Row:
-    """The int64 words of a row of the step table."""
-
-    KERNEL, ARGS, BARRIER, WHO = range(4)
-    WORDS = 4
-
-
-NONE, MEET, CONTROL = range(3)
-"""What happens in front of a row: nothing, a barrier, or a barrier behind which one thread carries it out."""
-
-ALL, ONE, NOBODY = range(3)
-"""Who carries out a row: every thread its share, or the first thread all of it, unless there was an error before."""
-
-PAUSED = 1 << 40
-"""Added to the next step by a control step that wants Python to look for signals first."""
-
-
-class Stamp:
-    """The int64 words that a profile holds for a step and a thread."""
-
-    FIRST, TOTAL, NOW = range(3)
-    """When it first began; how long it took in all; when it last began."""
-    WORDS = 4
-
-
-class Mailbox:
-    """The int64 words of a worker's mailbox: two cache lines. The first of a team's says how many follow."""
-
-    STATE, SLEEPING, CONTEXT, THREAD, THREADS, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 8, 9, 10
-    WORDS = 16
-    COUNT = 0
-
-
 IDLE, CLAIMED, READY, STOPPED = range(4)
 """States of a worker. ``STARTED`` and ``ENDED`` count its runs: it may be claimed again before a caller has looked."""
-
-MAX_WORKERS = 512
 
 
 def _wait_while(k: Kernel, at: Buf, value: Val, spin: Val, sleepers: Buf) -> None:

@@ -6,11 +6,10 @@ step comes next. Distances are counted in steps of the table.
 
 from __future__ import annotations
 
-from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context
+from sardonyx.providers.cpu.context import COUNTER_WORDS, PAUSED, Code, Context
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.system import ticks
 from sardonyx.providers.cpu.values import Buf, Val, i64, u8
-from sardonyx.providers.cpu.walk import PAUSED
 
 
 def _addresses(k: Kernel) -> Buf:

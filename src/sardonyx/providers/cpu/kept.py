@@ -1,0 +1,107 @@
+"""An executable in plain values and arrays, from which one that runs is made without lowering or compiling anything.
+
+What is revived runs the part as the one that was frozen does. For all that is out of the ordinary (a profile, states in
+place, an error's words, shapes outside the model's dimensions) it asks for the part as it is compiled from the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.interpret.context import RunContext
+from sardonyx.partition.provider import Executable
+from sardonyx.plan.sizes import Binding, Condition, Only, SizesDiffer, revived
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.trim import Trim
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu import CpuProvider
+
+Array = np.ndarray[Any, Any]
+
+ARRAYS = (
+    "words", "rows", "sized_at", "sized_by", "placed_at", "placed_by", "nbytes", "scratch", "flops", "traffic",
+    "meetings", "turns",
+)  # fmt: skip
+PLAIN = ("intervals", "lives", "output_shapes", "first_input", "given_count", "base_count", "has_loops", "is_bounded")
+
+
+def settings(provider: CpuProvider) -> str:
+    """What decides how a part is compiled, beside the part."""
+    return repr((isa.current(), provider.precision, provider.threads))
+
+
+def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
+    """Plain values, and arrays: those of the table, then its constants."""
+    table = executable.table
+    plain: dict[str, Any] = {name: getattr(table, name) for name in PLAIN}
+    plain["lives"] = [tuple(life) for life in table.lives]
+    plain["steps"], plain["kernels"] = [step.is_control for step in table.steps], table.kernels
+    plain["only"] = [(i, only.least, only.most, size) for i, only, size in table.only]
+    linker.native("walk", "worker")
+    plain["natives"] = dict(linker.natives)
+    plain["binding"], plain["trim"] = table.binding.frozen(), table.trim and table.trim.frozen()
+    plain["evaluate"] = cast(FunctionType, table.evaluate).__code__
+    plain["dtypes"] = [dtypes.of_numpy(t).name for t in table.output_dtypes]
+    plain["checks"] = [tuple(c) for c in table.checks]
+    plain["holds"] = [(at, [tuple(c) for c in conditions]) for at, conditions in table.holds]
+    return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
+
+
+def revive(
+    plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider, compiled: Callable[[], Executable]
+) -> KeptExecutable | None:
+    """An executable again; None where an object of its kernels is gone."""
+    linker.natives |= plain["natives"]
+    table = SimpleNamespace(**{name: plain[name] for name in PLAIN})
+    table.__dict__.update(zip(ARRAYS, arrays, strict=False))
+    table.rows = table.rows.copy()
+    for row, (name, function) in zip(table.rows, plain["kernels"], strict=True):
+        at = linker.kept(name, function)
+        if at is None:
+            return None
+        row[0] = at
+    table.steps = [SimpleNamespace(is_control=is_control) for is_control in plain["steps"]]
+    table.only = [(i, Only(0, least, most), size) for i, least, most, size in plain["only"]]
+    table.binding, table.evaluate = Binding.revived(plain["binding"]), revived(plain["evaluate"])
+    table.trim = Trim.revived(plain["trim"]) if plain["trim"] else None
+    table.output_dtypes = [dtypes.of_name(name).numpy for name in plain["dtypes"]]
+    table.checks = tuple(Condition(*c) for c in plain["checks"])
+    table.holds = [(at, tuple(Condition(*c) for c in conditions)) for at, conditions in plain["holds"]]
+    return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider, compiled)
+
+
+class KeptExecutable(CpuExecutable):
+    """Runs the table of a part that is not here."""
+
+    def __init__(
+        self, table: Any, constants: list[Array], provider: CpuProvider, compiled: Callable[[], Executable]
+    ) -> None:
+        """``compiled`` gives the executable of the part itself."""
+        super().__init__(
+            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory
+        )
+        self._compiled = compiled
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        if context.held or context.record is not None:
+            return self._compiled().run(args, context)
+        return super().run(args, context)
+
+    def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        return self._compiled().run(args, context)
+
+    def _error(self, code: int, step: int, value: int) -> Exception:
+        """The compiled part runs once more, and says it in words."""
+        return SizesDiffer("a kernel reported an error")
+
+    @property
+    def packed_nbytes(self) -> int:
+        return cast(CpuExecutable, self._compiled()).packed_nbytes

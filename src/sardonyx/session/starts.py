@@ -1,0 +1,259 @@
+"""Whole engines of model files, kept between starts in the folder that ``SARDONYX_CACHE`` names.
+
+What is kept is all that runs take: the table of steps, its constants as kernels want them, and what the session tells
+of inputs and outputs. A start then reads one file; the model is loaded, lowered and explained only when somebody asks.
+The name of a file is a digest of everything that decides what is in it: the model's file by size, time and place,
+options, chip, versions, and our own sources. Models that are not one compiled part are not kept, nor are those with
+data in other files or with operators of the user's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx import dtypes, folders, knobs
+from sardonyx.ir.graph import Model, Value
+from sardonyx.ir.types import TensorType
+from sardonyx.partition.provider import Executable
+from sardonyx.session import log
+from sardonyx.session.engine import BuildOptions, Engine
+from sardonyx.session.metadata import ModelMetadata
+
+if TYPE_CHECKING:
+    from sardonyx.partition.parts import Parts
+    from sardonyx.session.explain import Explanation
+
+ALIGNMENT = 64
+MAX_NBYTES = 256 << 20
+"""Bytes of arrays up to which an engine is kept."""
+MARK = b"sardonyx start 1"
+
+
+class KeptEngine(Engine):
+    """An engine of which only what runs is here; the rest is built from the model when it is asked for."""
+
+    def __init__(
+        self, told: dict[str, Any], executable: Any, built: Callable[[], Engine], phases: dict[str, float]
+    ) -> None:
+        self._built = built
+        self.phases = phases
+        self.inputs, self.outputs = ([_value(row) for row in told[side]] for side in ("inputs", "outputs"))
+        self.overridable = []
+        self._names = tuple(told["names"])
+        self._positions = {name: i for i, name in enumerate(told["output_names"])}
+        self._sparse_outputs = frozenset()
+        self._weights_nbytes = told["weights_nbytes"]
+        self._metadata = ModelMetadata(*told["metadata"])
+        self._whole = self.quick = executable
+
+    @property
+    def model(self) -> Model:  # type: ignore[override]
+        return self._built().model
+
+    @property
+    def parts(self) -> Parts:  # type: ignore[override]
+        return self._built().parts
+
+    @property
+    def metadata(self) -> ModelMetadata:
+        return self._metadata
+
+    def explain(self) -> Explanation:
+        return self._built().explain()
+
+
+class Start:
+    """The place of one model and one set of options in the folder."""
+
+    def __init__(self, path: str, provider: Any) -> None:
+        self._path, self._provider = path, provider
+
+    def read(self, built: Callable[[], Engine]) -> Engine | None:
+        """The engine that was kept, or None; ``built`` makes it from the model."""
+        from sardonyx.providers.cpu import constants
+        from sardonyx.providers.cpu.kept import revive
+
+        began = time.perf_counter()
+        full = cache(built)
+        try:
+            with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                if os.fstat(file.fileno()).st_uid != os.getuid() or file.read(len(MARK)) != MARK:
+                    return None
+                nbytes = int.from_bytes(file.read(8), "little")
+                digest, head = file.read(32), file.read(nbytes)
+                if hashlib.sha256(head).digest() != digest:
+                    raise ValueError("it is damaged")
+                told = marshal.loads(head)
+                first = _rounded(file.tell())
+                arrays = [
+                    constants.once((self._path, i), partial(_read, file, first, *row))
+                    for i, row in enumerate(told["arrays"])
+                ]
+            made = revive(told["executable"], arrays, self._provider, lambda: _whole(full()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, EOFError, TypeError, KeyError) as error:
+            log.logger.warning("the kept start %s is not readable and will be written anew: %s", self._path, error)
+            return None
+        return None if made is None else KeptEngine(told, made, full, {"start": time.perf_counter() - began})
+
+    def write(self, engine: Engine) -> None:
+        """Keep an engine, if it is one compiled part of tensors."""
+        from sardonyx.providers.cpu import constants
+        from sardonyx.providers.cpu.executable import CpuExecutable
+        from sardonyx.providers.cpu.kept import freeze
+
+        whole, values = engine.parts.whole, (*engine.inputs, *engine.outputs)
+        if type(whole) is not CpuExecutable or engine.overridable or not engine.is_in_one_file:
+            return
+        if engine.model.sparse_outputs or not all(isinstance(v.type, TensorType) for v in values):
+            return
+        plain, arrays = freeze(whole)
+        if sum(a.nbytes for a in arrays) > MAX_NBYTES or any(a.dtype.hasobject for a in arrays):
+            return
+        told = {
+            "inputs": [_told(v) for v in engine.inputs],
+            "outputs": [_told(v) for v in engine.outputs],
+            "names": list(engine._names),
+            "output_names": list(engine.model.graph.output_names),
+            "weights_nbytes": engine._weights_nbytes,
+            "metadata": astuple(engine.metadata),
+            "executable": plain,
+        }
+        try:
+            folders.write_whole(self._path, _chunks(told, arrays), private=True)
+        except (OSError, ValueError) as error:
+            log.logger.warning("the start is not kept: %s", error)
+            return
+        for i, array in enumerate(arrays):
+            constants.share((self._path, i), array)
+
+
+def engine_of(source: Any, options: BuildOptions) -> Engine:
+    """The engine of a model: kept, or built and kept."""
+    start = find(source, options)
+    made = None if start is None else start.read(lambda: _built(source, options))
+    if made is None:
+        made = _built(source, options)
+        if start is not None:
+            start.write(made)
+    return made
+
+
+def _built(source: Any, options: BuildOptions) -> Engine:
+    from sardonyx.session.build import build  # brings onnx and the compiler
+
+    return build(source, options)
+
+
+def find(source: Any, options: BuildOptions) -> Start | None:
+    """The start of a model file, or None where it is not kept."""
+    where = folders.chosen()
+    if where is None or not isinstance(source, (str, os.PathLike)) or knobs.VERIFY.get():
+        return None
+    if options.save_path or options.initializers or options.external_files or len(options.providers) != 1:
+        return None
+    from sardonyx.providers.cpu import CpuProvider
+    from sardonyx.providers.cpu.kept import settings
+
+    (provider,) = options.providers
+    if type(provider) is not CpuProvider or _has_customs():
+        return None
+    try:
+        info = os.stat(source)
+    except OSError:
+        return None
+    fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
+    asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
+    file = os.path.realpath(source), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+    here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
+    digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
+    return Start(os.path.join(where, f"{digest}.start"), provider)
+
+
+def _has_customs() -> bool:
+    registry = sys.modules.get("sardonyx.ops.registry")
+    return registry is not None and any(True for _ in registry.customs())
+
+
+@cache
+def _sources() -> str:
+    """Changes whenever a file of ours does, or a version of what we stand on."""
+    package = os.path.dirname(os.path.dirname(__file__))
+    return repr([*sorted(_files(package)), *((m, _place(m)) for m in ("onnx", "ml_dtypes", "llvmlite"))])
+
+
+def _files(folder: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            elif entry.name.endswith(".py"):
+                info = entry.stat()
+                yield entry.path, info.st_size, info.st_mtime_ns
+
+
+def _place(module: str) -> tuple[str | None, int]:
+    """Where a package is and when it was installed, without importing it."""
+    from importlib.util import find_spec
+
+    found = find_spec(module)
+    origin = None if found is None else found.origin
+    return origin, os.stat(origin).st_mtime_ns if origin else 0
+
+
+def _whole(engine: Engine) -> Executable:
+    whole = engine.parts.whole
+    assert whole is not None
+    return whole
+
+
+def _told(value: Value) -> tuple[str, str, tuple[int | str | None, ...] | None]:
+    assert isinstance(value.type, TensorType)
+    return value.name, value.type.dtype.name, value.type.shape
+
+
+def _value(row: tuple[str, str, tuple[int | str | None, ...] | None]) -> Value:
+    name, dtype, shape = row
+    return Value(name, TensorType(dtypes.of_name(dtype), shape))
+
+
+def _chunks(told: dict[str, Any], arrays: list[Any]) -> Iterator[bytes | memoryview]:
+    """A mark, the length and digest of the plain values, these, and the arrays, each on the border of a cache line."""
+    rows, at = [], 0
+    for array in arrays:
+        rows.append((at, dtypes.of_numpy(array.dtype).name, array.shape))
+        at += _rounded(array.nbytes)
+    head = marshal.dumps({**told, "arrays": rows})
+    front = MARK + len(head).to_bytes(8, "little") + hashlib.sha256(head).digest() + head
+    yield front.ljust(_rounded(len(front)), b"\0")
+    for array in arrays:
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        yield bytes(_rounded(array.nbytes) - array.nbytes)
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _read(file: Any, first: int, at: int, dtype: str, shape: tuple[int, ...]) -> Any:
+    """An array of the file, in memory of its own, as kernels want it."""
+    from sardonyx.providers.cpu.memory import allocate
+
+    t = dtypes.of_name(dtype).numpy
+    memory = allocate(math.prod(shape) * t.itemsize)
+    file.seek(first + at)
+    if file.readinto(memory.data) != memory.nbytes:
+        raise EOFError("it is too short")
+    return memory.view(t).reshape(shape)
