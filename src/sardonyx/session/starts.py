@@ -14,7 +14,9 @@ import marshal
 import math
 import os
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from functools import cache, partial
@@ -85,7 +87,6 @@ class Start:
         from sardonyx.providers.cpu.kept import revive
 
         began = time.perf_counter()
-        full = cache(built)
         try:
             with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
                 if os.fstat(file.fileno()).st_uid != os.getuid() or file.read(len(MARK)) != MARK:
@@ -96,17 +97,19 @@ class Start:
                     raise ValueError("it is damaged")
                 told = marshal.loads(head)
                 first = _rounded(file.tell())
+                if first + told["nbytes"] != os.fstat(file.fileno()).st_size:
+                    raise ValueError("it is not whole")
                 arrays = [
                     constants.once((self._path, i), partial(_read, file, first, *row))
                     for i, row in enumerate(told["arrays"])
                 ]
-            made = revive(told["executable"], arrays, self._provider, lambda: _whole(full()))
+            made = revive(told["executable"], arrays, self._provider, lambda: _whole(built()))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, EOFError, TypeError, KeyError) as error:
             log.logger.warning("the kept start %s is not readable and will be written anew: %s", self._path, error)
             return None
-        return None if made is None else KeptEngine(told, made, full, {"start": time.perf_counter() - began})
+        return None if made is None else KeptEngine(told, made, built, {"start": time.perf_counter() - began})
 
     def write(self, engine: Engine) -> None:
         """Keep an engine, if it is one compiled part of tensors."""
@@ -143,12 +146,36 @@ class Start:
 def engine_of(source: Any, options: BuildOptions) -> Engine:
     """The engine of a model: kept, or built and kept."""
     start = find(source, options)
-    made = None if start is None else start.read(lambda: _built(source, options))
+    made = None if start is None else start.read(_Model(source, options))
     if made is None:
         made = _built(source, options)
         if start is not None:
             start.write(made)
     return made
+
+
+class _Model:
+    """A model whose engine is built when it is first asked for; its file is held open, so that it may go meanwhile."""
+
+    def __init__(self, source: str | os.PathLike[str], options: BuildOptions) -> None:
+        self._source, self._options = source, options
+        self._file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+
+    def __call__(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = _built(self._where(), self._options)
+            return self._engine
+
+    def _where(self) -> str | os.PathLike[str]:
+        try:
+            is_there = os.path.samestat(os.stat(self._source), os.fstat(self._file))
+        except OSError:
+            is_there = False
+        return self._source if is_there else f"/proc/self/fd/{self._file}"
 
 
 def _built(source: Any, options: BuildOptions) -> Engine:
@@ -235,7 +262,7 @@ def _chunks(told: dict[str, Any], arrays: list[Any]) -> Iterator[bytes | memoryv
     for array in arrays:
         rows.append((at, dtypes.of_numpy(array.dtype).name, array.shape))
         at += _rounded(array.nbytes)
-    head = marshal.dumps({**told, "arrays": rows})
+    head = marshal.dumps({**told, "arrays": rows, "nbytes": at})
     front = MARK + len(head).to_bytes(8, "little") + hashlib.sha256(head).digest() + head
     yield front.ljust(_rounded(len(front)), b"\0")
     for array in arrays:
@@ -254,6 +281,5 @@ def _read(file: Any, first: int, at: int, dtype: str, shape: tuple[int, ...]) ->
     t = dtypes.of_name(dtype).numpy
     memory = allocate(math.prod(shape) * t.itemsize)
     file.seek(first + at)
-    if file.readinto(memory.data) != memory.nbytes:
-        raise EOFError("it is too short")
+    file.readinto(memory.data)
     return memory.view(t).reshape(shape)

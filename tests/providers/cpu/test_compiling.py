@@ -1,0 +1,218 @@
+"""Objects and how they come into memory: the same bytes from any number of threads, references that meet their targets."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+from sardonyx.errors import Fail
+from sardonyx.providers.cpu import cache, elf, isa, jit
+from sardonyx.providers.cpu.compiler import compiled
+from sardonyx.providers.cpu.dsl import Kernel, function
+from sardonyx.providers.cpu.kernels.pack import _in_panels, pack_panels
+from sardonyx.providers.cpu.launch import launch
+from sardonyx.providers.cpu.values import Buf, f32, f64, i64
+
+IR = """
+declare ptr @memcpy(ptr, ptr, i64)
+define void @copy(ptr %to, ptr %from, i64 %n) {
+  %r = call ptr @memcpy(ptr %to, ptr %from, i64 %n)
+  ret void
+}
+define void @scale(ptr %x) {
+  %v = load <4 x float>, ptr %x, align 4
+  %w = fmul <4 x float> %v, <float 1.5, float 2.5, float 3.5, float 4.5>
+  store <4 x float> %w, ptr %x, align 4
+  %p = getelementptr i8, ptr %x, i64 16
+  %d = load double, ptr %p, align 8
+  %e = fmul double %d, 0x3FD5555555555555
+  store double %e, ptr %p, align 8
+  ret void
+}
+"""
+X86 = "x86_64-unknown-linux-gnu"
+
+
+def made(triple: str) -> bytes:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        target = llvm.Target.from_triple(triple)
+    except RuntimeError:
+        pytest.skip(f"this LLVM knows nothing of {triple}")
+    machine = target.create_target_machine(opt=2, reloc="pic", codemodel="small")
+    module = llvm.parse_assembly(IR)
+    module.triple = triple
+    return bytes(machine.emit_object(module))
+
+
+def native(content: bytes, name: str, *args: int) -> None:
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(args))(elf.load(content, name))(*args)
+
+
+def test_an_object_is_linked_to_itself_and_to_the_c_library() -> None:
+    content = made(llvm.get_default_triple())
+    x = np.array([1, 2, 3, 4, 0, 0], "f")
+    x[4:].view("d")[:] = 9
+    native(content, "scale", x.ctypes.data)
+    np.testing.assert_array_equal(x[:4], [1.5, 5, 10.5, 18])
+    assert x[4:].view("d")[0] == 9 * struct.unpack("d", struct.pack("Q", 0x3FD5555555555555))[0]
+    source, to = np.arange(1000), np.zeros(1000, np.int64)
+    native(content, "copy", to.ctypes.data, source.ctypes.data, to.nbytes)
+    np.testing.assert_array_equal(to, source)
+
+
+def test_references_of_x86_meet_their_targets() -> None:
+    content = made(X86)
+    found = elf.Object(content)
+    symbols = found.symbols()
+    base = elf.load(content, "copy") - next(s.value for s in symbols if s.name == "copy")
+    starts, _ = elf._places(found)
+    assert base % 4096 == starts[min(starts)] == 0
+    met = set()
+    for section, offset, _, number, addend in found.relocations():
+        at = base + starts[section] + offset
+        target = at - addend + ctypes.c_int32.from_address(at).value
+        symbol = symbols[number]
+        if symbol.section:
+            wanted = found.sections[symbol.section]
+            expected = content[wanted.offset + symbol.value : wanted.offset + wanted.size]
+            if wanted.flags & 4:  # code, in which references were filled in
+                assert target == base + starts[symbol.section] + symbol.value
+            else:
+                assert ctypes.string_at(target, len(expected)) == expected
+        else:
+            assert ctypes.string_at(target, 6) == bytes.fromhex("ff2502000000")
+            address = ctypes.c_uint64.from_address(target + 8).value
+            assert address == ctypes.cast(ctypes.CDLL(None)[symbol.name], ctypes.c_void_p).value
+        met.add(symbol.section)
+    assert 0 in met and len(met) >= 2
+
+
+def test_a_reference_of_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = made(llvm.get_default_triple())
+    monkeypatch.setattr(elf, "FILLS", {})
+    with pytest.raises(Fail, match="unknown kind"):
+        elf.load(content, "scale")
+
+
+@function(x=(f64,), n=i64)
+def add_up(k: Kernel, x: Buf, n: object, *, times: int) -> None:
+    for i in range(times):
+        x.store(0, x.load(0) + (i + 0.25))
+
+
+@function(x=(f64,))
+def wrong(k: Kernel, x: Buf) -> None:
+    raise ZeroDivisionError("on purpose")
+
+
+def test_threads_make_the_same_objects() -> None:
+    specs = [add_up(times=n) for n in range(1, 9)]
+    alone = [compiled(spec, isa.current()) for spec in specs]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda spec: compiled(spec, isa.current()), specs)) == alone
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_kernel_is_compiled_once_whoever_asks(folder: Path) -> None:
+    linker, before = jit.Linker(), jit.statistics.compiled.count("add_up")
+    gate = threading.Barrier(6)
+
+    def ask(_: int) -> int:
+        gate.wait()
+        return linker.address(add_up(times=3))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(ask, range(6)))) == 1
+    assert jit.statistics.compiled.count("add_up") == before + 1 and not linker._makers
+
+
+def test_many_are_prepared_side_by_side(folder: Path) -> None:
+    linker = jit.Linker()
+    specs = [add_up(times=n % 4) for n in range(12)]
+    linker.prepare(specs, isa.current(), 3)
+    assert len(linker._addresses) == 4
+    for n, spec in enumerate(specs):
+        x = np.zeros(1)
+        ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(linker.address(spec))(x.ctypes.data, 1)
+        assert x[0] == sum(i + 0.25 for i in range(n % 4))
+
+
+def test_what_fails_in_a_thread_is_raised_and_tried_again(folder: Path) -> None:
+    linker = jit.Linker()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            linker.prepare([add_up(times=1), wrong(), add_up(times=2)], isa.current(), 2)
+    assert linker.address(add_up(times=2))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_was_forked_meanwhile_compiles(folder: Path) -> None:
+    with jit.linker._lock:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if jit.linker.address(add_up(times=7)) else 2
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_full_disk_only_means_compiling_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache.folders, "write_whole", full)
+    for _ in range(2):
+        before = len(jit.statistics.compiled)
+        assert jit.Linker().address(add_up(times=5)) and len(jit.statistics.compiled) == before + 1
+
+
+def test_the_hosts_name_is_kept(folder: Path) -> None:
+    isa._told.cache_clear()
+    asked = isa._told()
+    isa._told.cache_clear()
+    assert isa._told() == asked == (llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    assert len(list((folder / "kernels").iterdir())) == 1
+
+
+@pytest.mark.parametrize("unit", ["rows", "columns", "any"])
+@pytest.mark.parametrize(("batch", "rows", "columns", "nr"), [(1, 5, 16, 8), (3, 7, 13, 4), (1, 1, 3, 8), (2, 4, 8, 8)])
+def test_numpy_packs_as_the_kernel_does(unit: str, batch: int, rows: int, columns: int, nr: int) -> None:
+    x = np.random.default_rng(0).standard_normal((batch, rows, columns, 2)).astype("f")[..., 0]
+    if unit != "any":
+        x = np.ascontiguousarray(x)
+    if unit == "rows":
+        x = np.ascontiguousarray(x.transpose(0, 2, 1)).transpose(0, 2, 1)
+    panels = -(-columns // nr)
+    by_kernel, by_numpy = (np.zeros(batch * panels * rows * nr, "f") for _ in range(2))
+    base = np.lib.stride_tricks.as_strided(x, (batch * rows * columns * 2,), (4,))
+    strides = [s // 4 for s in x.strides]
+    launch(
+        pack_panels(source=f32, target=f32, unit=unit, nr=nr, axes=1),
+        x=base, y=by_kernel, rows=rows, columns=columns, x_row=strides[1], x_col=strides[2],
+        **_batch(batch, strides[0]),
+    )  # fmt: skip
+    _in_panels(x, by_numpy, nr)
+    np.testing.assert_array_equal(by_numpy, by_kernel)
+
+
+def _batch(count: int, stride: int) -> dict[str, int]:
+    spec = pack_panels(source=f32, target=f32, unit="any", nr=4, axes=1)
+    others = [name for name in spec.params if name not in ("x", "y", "rows", "columns", "x_row", "x_col")]
+    return {name: stride if name.startswith("x") else count for name in others}
