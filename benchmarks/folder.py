@@ -1,14 +1,21 @@
 """Every model of a folder beside onnxruntime: each engine in a process of its own, in turns.
 
     python benchmarks/folder.py FOLDER [--threads 2] [--rounds 4] [--seconds 0.12] [--markdown FILE]
+    python benchmarks/folder.py FOLDER --starts 3 [--only NAME ...]
 
 A model's feeds are FOLDER/ref/NAME.npz, where that exists, and else random numbers. A time is the median over rounds of
 the median run of a turn; a ratio is the median over rounds. Opening is the session's first with an empty kernel cache.
+
+``--starts N`` asks how engines start instead. A start is the creation of a session in a new process that has imported
+the engine: the first with an empty cache; warm ones with what the first left, N of them in turns with onnxruntime's,
+of which the best counts. Memory is the most that a process ever had (VmHWM) until it had run once.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import math
 import os
 import statistics
@@ -53,11 +60,31 @@ def serve(engine: str, path: Path, threads: int) -> None:
         print(statistics.median(seconds), flush=True)
 
 
+def start(engine: str, path: Path, threads: int) -> None:
+    """Import an engine, open a model and run it once; what that took, as JSON."""
+    import importlib
+
+    warnings.simplefilter("ignore")
+    marks = [time.perf_counter()]
+    package = importlib.import_module(engine)
+    package.set_default_logger_severity(4)
+    options = package.SessionOptions()
+    options.intra_op_num_threads = threads
+    marks.append(time.perf_counter())
+    session = package.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    marks.append(time.perf_counter())
+    session.run(None, feeds(session, path))
+    status = Path("/proc/self/status").read_text().split()
+    imported, opened = (1e3 * (b - a) for a, b in itertools.pairwise(marks))
+    peak = int(status[status.index("VmHWM:") + 1]) / 1024
+    print(json.dumps({"imported_ms": imported, "opened_ms": opened, "peak_mb": peak}))
+
+
 class Worker:
     def __init__(self, engine: str, path: Path, threads: int, cache: str) -> None:
         command = [sys.executable, __file__, str(path), "--threads", str(threads), "--serve", engine]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, text=True, env={**os.environ, "SARDONYX_CACHE": cache}, **pipes)
+        self.process = subprocess.Popen(command, text=True, env=environment(cache), **pipes)
         self.opened_s = self._read()
 
     def _read(self) -> float:
@@ -93,6 +120,53 @@ def measure(path: Path, args: argparse.Namespace, cache: str) -> dict[str, float
     }  # fmt: skip
 
 
+def measure_starts(path: Path, args: argparse.Namespace) -> dict[str, float] | None:
+    """Milliseconds and megabytes of a first start, of warm ones and of onnxruntime's."""
+    kinds: dict[str, list[dict[str, float]]] = {"first": [], "warm": [], "onnxruntime": []}
+    with tempfile.TemporaryDirectory() as cache:
+        for kind in ["first", *["warm", "onnxruntime"] * args.starts]:
+            engine = ENGINES[kind == "onnxruntime"]
+            command = [sys.executable, __file__, str(path), "--threads", str(args.threads), "--start", engine]
+            told = subprocess.run(command, capture_output=True, text=True, env=environment(cache)).stdout
+            if not told:
+                return None
+            kinds[kind].append(json.loads(told))
+    return {
+        f"{kind}_{figure}": min(start[figure] for start in starts)
+        for kind, starts in kinds.items()
+        for figure in starts[0]
+    }
+
+
+def environment(cache: str) -> dict[str, str]:
+    """Of a worker: a cache of its own, and bytecode kept as an installed package has it."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "SARDONYX_CACHE": cache}
+
+
+def start_table(paths: list[Path], args: argparse.Namespace) -> Iterator[str]:
+    yield "| model | first start s | warm start ms | onnxruntime ms | peak MB, first | warm | onnxruntime |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    rows = []
+    for path in paths:
+        row = measure_starts(path, args)
+        if row is None:
+            yield f"| {path.stem} | not run by both | | | | | |"
+            continue
+        rows.append(row)
+        times = f"{row['first_opened_ms'] / 1e3:.2f} | {row['warm_opened_ms']:.0f} | {row['onnxruntime_opened_ms']:.0f}"
+        peaks = " | ".join(f"{row[f'{kind}_peak_mb']:.0f}" for kind in ("first", "warm", "onnxruntime"))
+        yield f"| {path.stem} | {times} | {peaks} |"
+    late = sum(r["warm_opened_ms"] > r["onnxruntime_opened_ms"] + 50 for r in rows)
+    large = sum(r["warm_peak_mb"] > r["onnxruntime_peak_mb"] for r in rows)
+    imports = [statistics.median(r[f"{kind}_imported_ms"] for r in rows) for kind in ("warm", "onnxruntime")]
+    yield ""
+    yield f"First start: at most {max(r['first_opened_ms'] for r in rows) / 1e3:.2f} s."
+    yield f"Warm start: {late} of {len(rows)} take longer than onnxruntime's and 50 ms."
+    yield f"Memory of a warm start: {large} of {len(rows)} take more than onnxruntime."
+    yield f"Importing the engine, not counted above: {imports[0]:.0f} ms, onnxruntime {imports[1]:.0f} ms."
+
+
 def table(paths: list[Path], args: argparse.Namespace, cache: str) -> Iterator[str]:
     yield "| model | sardonyx ms | onnxruntime ms | times as fast | first opening s |"
     yield "| --- | ---: | ---: | ---: | ---: |"
@@ -117,14 +191,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=0.12, help="of a turn")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--starts", type=int, default=0, metavar="N", help="starts of each engine, instead of runs")
+    parser.add_argument("--only", nargs="*", default=[""], help="models whose names contain one of these")
     parser.add_argument("--serve", choices=ENGINES, help=argparse.SUPPRESS)
+    parser.add_argument("--start", choices=ENGINES, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.start:
+        start(args.start, args.folder, args.threads)
+        return
     if args.serve:
         serve(args.serve, args.folder, args.threads)
         return
     lines = []
+    paths = [path for path in sorted(args.folder.glob("*.onnx")) if any(part in path.stem for part in args.only)]
     with tempfile.TemporaryDirectory() as cache:
-        for line in table(sorted(args.folder.glob("*.onnx")), args, cache):
+        for line in start_table(paths, args) if args.starts else table(paths, args, cache):
             print(line, flush=True)
             lines.append(line)
     if args.markdown:

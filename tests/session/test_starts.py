@@ -105,6 +105,30 @@ def test_the_model_may_go_after_the_start(model: Path) -> None:
     assert same(session.run(None, feed()), before)
 
 
+def test_inputs_that_nobody_reads_and_initializers_that_may_be_fed(tmp_path: Path, folder: Path) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    g (float[n] unread, float[n] x, float[1] c) => (float[n] b, float[n] a)
+    <float[1] c = {3.0}>
+    {
+        a = Mul(x, c)
+        b = Exp(a)
+    }
+    """
+    path = tmp_path / "wired.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    sessions = sx.InferenceSession(path), sx.InferenceSession(path)
+    assert [was_kept(s) for s in sessions] == [False, True]
+    x = np.linspace(-1, 1, 11, dtype="f")
+    for fed in ({}, {"c": np.array([2], "f")}):
+        given = {"unread": x, "x": x, **fed}
+        first, second = (s.run(None, given) for s in sessions)
+        assert same(first, second)
+        np.testing.assert_array_equal(second[1], x * fed.get("c", 3))
+    for ask in ("get_inputs", "get_outputs", "get_overridable_initializers"):
+        assert getattr(sessions[0], ask)() == getattr(sessions[1], ask)()
+
+
 def test_profiles_name_the_nodes(model: Path, tmp_path: Path) -> None:
     sx.InferenceSession(model)
     options = sx.SessionOptions()

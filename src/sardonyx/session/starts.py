@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ import numpy as np
 from sardonyx import dtypes, folders, knobs
 from sardonyx.ir.graph import Model, Value
 from sardonyx.ir.types import TensorType
-from sardonyx.partition.provider import Executable
+from sardonyx.partition.provider import RunContext
 from sardonyx.session import log
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
@@ -46,18 +46,32 @@ class KeptEngine(Engine):
     """An engine of which only what runs is here; the rest is built from the model when it is asked for."""
 
     def __init__(
-        self, told: dict[str, Any], executable: Any, built: Callable[[], Engine], phases: dict[str, float]
+        self,
+        told: dict[str, Any],
+        executable: Any,
+        defaults: Sequence[Any],
+        built: Callable[[], Engine],
+        phases: dict[str, float],
     ) -> None:
+        """``defaults`` are the elements of the overridable initializers that ``told`` names."""
         self._built = built
         self.phases = phases
         self.inputs, self.outputs = ([_value(row) for row in told[side]] for side in ("inputs", "outputs"))
-        self.overridable = []
+        self.overridable = [_value(row) for row in told["overridable"]]
+        self._defaults = dict(zip(told["defaults"], defaults, strict=True))
         self._names = tuple(told["names"])
         self._positions = {name: i for i, name in enumerate(told["output_names"])}
         self._sparse_outputs = frozenset()
         self._weights_nbytes = told["weights_nbytes"]
         self._metadata = ModelMetadata(*told["metadata"])
-        self._whole = self.quick = executable
+        takes, gives = told["takes"], told["gives"]
+        is_whole = takes == list(range(len(self._names))) and gives == list(range(len(gives)))
+        self.quick = executable if is_whole else None
+        self._whole = executable if is_whole else _Wired(executable, takes, gives)
+        self.again = self._whole.run_again
+
+    def _default(self, i: int) -> Any:
+        return self._defaults.get(i)
 
     @property
     def model(self) -> Model:  # type: ignore[override]
@@ -73,6 +87,23 @@ class KeptEngine(Engine):
 
     def explain(self) -> Explanation:
         return self._built().explain()
+
+
+class _Wired:
+    """An executable between the inputs and outputs of a graph that it does not have all of, or in another order."""
+
+    def __init__(self, executable: Any, takes: Sequence[int], gives: Sequence[int]) -> None:
+        self._executable, self._takes, self._gives = executable, takes, gives
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        return self._given(self._executable.run([args[i] for i in self._takes], context))
+
+    def run_again(self, args: Sequence[Any]) -> list[Any] | None:
+        results = self._executable.run_again([args[i] for i in self._takes])
+        return None if results is None else self._given(results)
+
+    def _given(self, results: list[Any]) -> list[Any]:
+        return [results[i] for i in self._gives]
 
 
 class Start:
@@ -103,33 +134,47 @@ class Start:
                     constants.once((self._path, i), partial(_read, file, first, *row))
                     for i, row in enumerate(told["arrays"])
                 ]
-            made = revive(told["executable"], arrays, self._provider, lambda: _whole(built()))
+            own = len(arrays) - len(told["defaults"])
+            made = revive(told["executable"], arrays[:own], self._provider, lambda: built().parts.compiled[0][1])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, EOFError, TypeError, KeyError) as error:
             log.logger.warning("the kept start %s is not readable and will be written anew: %s", self._path, error)
             return None
-        return None if made is None else KeptEngine(told, made, built, {"start": time.perf_counter() - began})
+        if made is None:
+            return None
+        return KeptEngine(told, made, arrays[own:], built, {"start": time.perf_counter() - began})
 
     def write(self, engine: Engine) -> None:
-        """Keep an engine, if it is one compiled part of tensors."""
+        """Keep an engine, if it is one compiled part between tensors."""
         from sardonyx.providers.cpu import constants
         from sardonyx.providers.cpu.executable import CpuExecutable
         from sardonyx.providers.cpu.kept import freeze
 
-        whole, values = engine.parts.whole, (*engine.inputs, *engine.outputs)
-        if type(whole) is not CpuExecutable or engine.overridable or not engine.is_in_one_file:
+        graph, compiled = engine.model.graph, engine.parts.compiled
+        part, executable = compiled[0] if len(compiled) == 1 else (None, None)
+        if part is None or not isinstance(executable, CpuExecutable) or not engine.is_in_one_file:
             return
-        if engine.model.sparse_outputs or not all(isinstance(v.type, TensorType) for v in values):
+        inputs, outputs = list(graph.inputs), list(graph.outputs)
+        if not set(outputs) <= set(part.outputs) or not set(part.inputs) <= set(inputs) or engine.model.sparse_outputs:
             return
-        plain, arrays = freeze(whole)
+        if not all(isinstance(v.type, TensorType) for v in (*inputs, *engine.outputs)):
+            return
+        takes = [inputs.index(v) for v in part.inputs]
+        defaults = [i for i in takes if inputs[i].const is not None]
+        plain, arrays = freeze(executable)
+        arrays += [inputs[i].numpy() for i in defaults]
         if sum(a.nbytes for a in arrays) > MAX_NBYTES or any(a.dtype.hasobject for a in arrays):
             return
         told = {
             "inputs": [_told(v) for v in engine.inputs],
             "outputs": [_told(v) for v in engine.outputs],
+            "overridable": [_told(v) for v in engine.overridable],
+            "takes": takes,
+            "gives": [part.outputs.index(v) for v in outputs],
+            "defaults": defaults,
             "names": list(engine._names),
-            "output_names": list(engine.model.graph.output_names),
+            "output_names": list(graph.output_names),
             "weights_nbytes": engine._weights_nbytes,
             "metadata": astuple(engine.metadata),
             "executable": plain,
@@ -238,12 +283,6 @@ def _place(module: str) -> tuple[str | None, int]:
     found = find_spec(module)
     origin = None if found is None else found.origin
     return origin, os.stat(origin).st_mtime_ns if origin else 0
-
-
-def _whole(engine: Engine) -> Executable:
-    whole = engine.parts.whole
-    assert whole is not None
-    return whole
 
 
 def _told(value: Value) -> tuple[str, str, tuple[int | str | None, ...] | None]:

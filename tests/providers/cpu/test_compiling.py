@@ -1,4 +1,4 @@
-"""Objects and how they come into memory: the same bytes from any number of threads, references that meet their targets."""
+"""Objects and how they come into memory: the same bytes from any number of threads, references that meet targets."""
 
 from __future__ import annotations
 

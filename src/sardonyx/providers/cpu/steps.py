@@ -10,7 +10,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import Moving, Storage, View
-from sardonyx.plan.sizes import Only as Only
+from sardonyx.plan.sizes import Only as Only  # noqa: PLC0414 -- kernels know it as a part of steps
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 
