@@ -73,7 +73,7 @@ def start(engine: str, path: Path, threads: int) -> None:
     marks.append(time.perf_counter())
     session = package.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     marks.append(time.perf_counter())
-    session.run(None, feeds(session, path))
+    session.run(None, feeds_of(session, path))
     status = Path("/proc/self/status").read_text().split()
     imported, opened = (1e3 * (b - a) for a, b in itertools.pairwise(marks))
     peak = int(status[status.index("VmHWM:") + 1]) / 1024
