@@ -1,6 +1,6 @@
 """Every environment variable that Sardonyx reads.
 
-    SARDONYX_CACHE                      path       folder in which optimized graphs are kept between starts
+    SARDONYX_CACHE                      path       folder in which engines are kept between starts
     SARDONYX_CPU                        name       CPU for which code is emitted, in LLVM's words; the host's by default
     SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx.parser
@@ -175,6 +176,24 @@ def test_data_in_other_files_are_not_kept(model: Path, folder: Path) -> None:
     onnx.save(proto, model, save_as_external_data=True, location="weights", size_threshold=0)
     assert not was_kept(sx.InferenceSession(model)) and not was_kept(sx.InferenceSession(model))
     assert not list(folder.glob("*.start"))
+
+
+def _twice(e: Any, x: Any) -> Any:
+    return x * 2
+
+
+def test_models_with_operators_of_the_users_are_not_kept(tmp_path: Path, folder: Path) -> None:
+    sx.custom_op("test.starts", "Twice")(_twice)
+    text = """
+    <ir_version: 10, opset_import: ["": 21, "test.starts": 1]>
+    g (float[n] x) => (float[n] y) { y = test.starts.Twice(x) }
+    """
+    path = tmp_path / "custom.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    for _ in range(2):
+        session = sx.InferenceSession(path)
+        assert not was_kept(session)
+        np.testing.assert_array_equal(session.run(None, {"x": np.ones(3, "f")})[0], [2, 2, 2])
 
 
 def test_a_full_disk_only_means_that_nothing_is_kept(

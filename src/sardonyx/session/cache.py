@@ -64,8 +64,8 @@ class Entry:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model's file holds all of it: no data lie elsewhere."""
-        return b"location" not in self._opened.skeleton.data
+        """Whether the model's file holds all of it: no data lie elsewhere, and no operators are the user's."""
+        return b"location" not in self._opened.skeleton.data and not _customs(self._opened)
 
     def read(self) -> Prepared | None:
         """What was kept, or None."""

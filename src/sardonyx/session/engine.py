@@ -63,7 +63,7 @@ class Engine:
         self._whole = parts.whole
         quick = self._whole if not model.sparse_outputs else None
         self.is_in_one_file = False
-        """Whether all of the model is known to lie in one file."""
+        """Whether all of the model, and nothing of the user's beside it, is known to lie in one file."""
         self.quick = quick if isinstance(quick, Quick) else None
         """The only part, if it can be run without this engine's help."""
         self.again = parts.again if not model.sparse_outputs else None

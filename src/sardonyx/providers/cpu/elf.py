@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ SYMBOLS, RELOCATIONS = 2, 4
 """Kinds of sections."""
 LOADED = 2
 """The flag of a section that lies in memory."""
+
+_placing = threading.Lock()
+"""One object at a time: Linux makes pages fit for code as they are sealed, and must not take others for ready too."""
 
 Fill = tuple[str, Callable[[int, int, int], int]]
 
@@ -99,16 +103,17 @@ def load(content: bytes, name: str) -> int:
         if symbol.name and not symbol.section:
             places[i] = len(image)
             image += _stub(found.machine, symbol.name)
-    base = _pages(len(image))
-    for holder, offset, kind, number, addend in found.relocations():
-        if (found.machine, kind) not in FILLS:
-            raise Fail(f"the object of {name} holds a reference of unknown kind {kind}")
-        code, fill = FILLS[found.machine, kind]
-        at = starts[holder] + offset
-        (word,) = struct.unpack_from(code, image, at)
-        struct.pack_into(code, image, at, fill(word, base + at, base + places[number] + addend))
-    ctypes.memmove(base, bytes(image), len(image))
-    _seal(base, len(image))
+    with _placing:
+        base = _pages(len(image))
+        for holder, offset, kind, number, addend in found.relocations():
+            if (found.machine, kind) not in FILLS:
+                raise Fail(f"the object of {name} holds a reference of unknown kind {kind}")
+            code, fill = FILLS[found.machine, kind]
+            at = starts[holder] + offset
+            (word,) = struct.unpack_from(code, image, at)
+            struct.pack_into(code, image, at, fill(word, base + at, base + places[number] + addend))
+        ctypes.memmove(base, bytes(image), len(image))
+        _seal(base, len(image))
     return base + next(places[i] for i, s in enumerate(symbols) if s.name == name)
 
 
@@ -182,3 +187,13 @@ def _seal(at: int, nbytes: int) -> None:
     """Never written again, executed from now on."""
     if _library().mprotect(at, nbytes, mmap.PROT_READ | mmap.PROT_EXEC):
         raise Fail("the system does not let compiled code be run", got=os.strerror(ctypes.get_errno()))
+
+
+def _forget() -> None:
+    """A forked child begins with a lock that nobody holds."""
+    global _placing
+    _placing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
