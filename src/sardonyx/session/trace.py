@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -21,6 +20,9 @@ class Trace:
     """Events since ``start_ns`` (of ``time.monotonic_ns``), written when closed."""
 
     def __init__(self, prefix: str) -> None:
+        from json import dumps as text
+
+        self._text = text
         self.start_ns = time.monotonic_ns()
         self._epoch_ns = time.perf_counter_ns()
         stamp = datetime.now()
@@ -69,7 +71,7 @@ class Trace:
             self._closed = True
         try:
             with open(self.path, "w", encoding="utf-8") as file:
-                file.write("[\n" + ",\n".join(map(json.dumps, self._events)) + "\n]\n")
+                file.write("[\n" + ",\n".join(map(self._text, self._events)) + "\n]\n")
         except OSError as error:
             raise Fail(f"the profile cannot be written ({error.strerror})", where=self.path) from None
         return self.path

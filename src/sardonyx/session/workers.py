@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 _pool: ThreadPoolExecutor | None = None
@@ -14,6 +16,8 @@ _pool: ThreadPoolExecutor | None = None
 def submit(job: Callable[[], T]) -> Future[T]:
     global _pool
     if _pool is None:
+        from concurrent.futures import ThreadPoolExecutor
+
         _pool = ThreadPoolExecutor(max_workers=min(32, 4 * (os.cpu_count() or 1)), thread_name_prefix="sardonyx-run")
     return _pool.submit(job)
 

@@ -6,7 +6,6 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -31,6 +30,8 @@ def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
 
     if threads == 1 or sum(isinstance(s, Packed) for s in storages) < 2:
         return [content(s) for s in storages]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(content, storages))
 

@@ -6,7 +6,6 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -94,6 +93,8 @@ class Linker:
         wanted = list({spec.digest: spec for spec in specs}.values())
         if threads == 1 or len(wanted) < 2:
             return
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(lambda spec: self.address(spec, isa), wanted):
                 pass
