@@ -15,7 +15,7 @@ import pytest
 
 import sardonyx as sx
 from sardonyx import folders
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.session.starts import KeptEngine
 
@@ -252,3 +252,10 @@ def test_starts_share_weights(tmp_path: Path, folder: Path) -> None:
         constants = session._sess.engine.quick.constants  # type: ignore[union-attr]
         places.append([a.ctypes.data for a in constants if a.nbytes > 1 << 16])
     assert places[0] and places[0] == places[1] == places[2] and was_kept(sessions[2])
+
+
+def test_sources_that_are_no_files_fail_as_ever(tmp_path: Path, folder: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path / "pipe", tmp_path, tmp_path / "nothing", "a\0b"):
+        with pytest.raises(SardonyxError):
+            sx.InferenceSession(source)

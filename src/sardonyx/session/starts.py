@@ -13,6 +13,7 @@ import hashlib
 import marshal
 import math
 import os
+import stat
 import sys
 import threading
 import time
@@ -112,8 +113,8 @@ class Start:
     def __init__(self, path: str, provider: Any) -> None:
         self._path, self._provider = path, provider
 
-    def read(self, built: Callable[[], Engine]) -> Engine | None:
-        """The engine that was kept, or None; ``built`` makes it from the model."""
+    def read(self, source: str | os.PathLike[str], options: BuildOptions) -> Engine | None:
+        """The engine that was kept, or None."""
         from sardonyx.providers.cpu import constants
         from sardonyx.providers.cpu.kept import revive
 
@@ -134,6 +135,7 @@ class Start:
                     constants.once((self._path, i), partial(_read, file, first, *row))
                     for i, row in enumerate(told["arrays"])
                 ]
+            built = _Model(source, options)
             own = len(arrays) - len(told["defaults"])
             made = revive(told["executable"], arrays[:own], self._provider, lambda: built().parts.compiled[0][1])
         except FileNotFoundError:
@@ -191,7 +193,7 @@ class Start:
 def engine_of(source: Any, options: BuildOptions) -> Engine:
     """The engine of a model: kept, or built and kept."""
     start = find(source, options)
-    made = None if start is None else start.read(_Model(source, options))
+    made = None if start is None else start.read(source, options)
     if made is None:
         made = _built(source, options)
         if start is not None:
@@ -244,7 +246,9 @@ def find(source: Any, options: BuildOptions) -> Start | None:
         return None
     try:
         info = os.stat(source)
-    except OSError:
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(info.st_mode):
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
     asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
