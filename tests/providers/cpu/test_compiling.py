@@ -192,7 +192,10 @@ def test_the_hosts_name_is_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["rows", "columns", "any"])
-@pytest.mark.parametrize(("batch", "rows", "columns", "nr"), [(1, 5, 16, 8), (3, 7, 13, 4), (1, 1, 3, 8), (2, 4, 8, 8)])
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns", "nr"),
+    [(1, 5, 16, 8), (3, 7, 13, 4), (1, 1, 3, 8), (2, 4, 8, 8), (0, 3, 5, 4), (1, 0, 5, 8), (2, 3, 0, 8)],
+)
 def test_numpy_packs_as_the_kernel_does(unit: str, batch: int, rows: int, columns: int, nr: int) -> None:
     x = np.random.default_rng(0).standard_normal((batch, rows, columns, 2)).astype("f")[..., 0]
     if unit != "any":

@@ -191,7 +191,8 @@ def placed_b(
             shape = (math.prod(map(int, shared)), int(p.k), int(p.n))
             steps = [int(s) * content.itemsize for s in (*kept, b.row, b.column)]
             start = int(b.offset) * content.itemsize
-            x = np.ndarray((*map(int, shared), *shape[1:]), content.dtype, content.data, start, steps)
+            buffer: Any = content.view(np.uint8)
+            x = np.ndarray((*map(int, shared), *shape[1:]), content.dtype, buffer, start, steps)
             _in_panels(x.reshape(shape), out, layout[1])
             return out
         numbers = {**source.args("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
@@ -208,7 +209,7 @@ def _in_panels(x: Array, out: Array, nr: int) -> None:
     """What ``pack_panels`` does, by numpy; ``out`` is zero."""
     batch, rows, columns = x.shape
     whole = columns // nr
-    y = out.reshape(batch, -1, rows, nr)
+    y = out.reshape(batch, -(-columns // nr), rows, nr)
     y[:, :whole] = x[:, :, : whole * nr].reshape(batch, rows, whole, nr).transpose(0, 2, 1, 3)
     if columns % nr:
         y[:, whole, :, : columns % nr] = x[:, :, whole * nr :]
