@@ -38,7 +38,7 @@ from benchmarks.shared import feeds_of  # noqa: E402
 import sardonyx  # noqa: E402
 from sardonyx.interpret.context import RunContext  # noqa: E402
 from sardonyx.ir import dims  # noqa: E402
-from sardonyx.providers.cpu import executable, limits, profile  # noqa: E402
+from sardonyx.providers.cpu import limits, profile  # noqa: E402
 from sardonyx.providers.cpu.context import Stamp  # noqa: E402
 from sardonyx.providers.cpu.table import Table  # noqa: E402
 from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
@@ -78,12 +78,12 @@ class Watch(profile.Recorder):
 def watched() -> Iterator[None]:
     """Have compiled parts tell us of their steps."""
     Watch.kept = []
-    usual = executable.Recorder
-    executable.Recorder = Watch  # type: ignore[misc]
+    usual = profile.Recorder
+    profile.Recorder = Watch  # type: ignore[misc]
     try:
         yield
     finally:
-        executable.Recorder = usual  # type: ignore[misc]
+        profile.Recorder = usual  # type: ignore[misc]
 
 
 def _rows(table: Table, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: Any) -> Iterator[Row]:

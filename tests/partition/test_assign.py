@@ -10,7 +10,8 @@ import numpy as np
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.partition.provider import Claims, Executable, Part, RunContext
 from sardonyx.providers.reference import ReferenceProvider
-from sardonyx.session.engine import BuildOptions, build
+from sardonyx.session.build import build
+from sardonyx.session.engine import BuildOptions
 from tests.optimize.graphs import parse
 
 
