@@ -38,7 +38,7 @@ from sardonyx.lower.groups import (
     View,
     Window,
 )
-from sardonyx.providers.cpu.kernels import conv_amx, conv_few, conv_pixels
+from sardonyx.providers.cpu.kernels import conv_amx, conv_dots, conv_few, conv_pixels
 from sardonyx.providers.cpu.steps import Target
 
 LEAST_LANES = 8
@@ -136,7 +136,8 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
     if not conv_pixels.fits(group):
         return False
     if group.groups == 1:
-        return True
+        is_narrow = conv_dots.has_few_filters(group, target.isa)
+        return _is_few(group) or not is_narrow or conv_dots.is_for(group, target.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
 

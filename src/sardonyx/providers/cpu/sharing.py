@@ -2,8 +2,9 @@
 
 A small step is over before a team has met. What is small is measured, not guessed: the first quick runs of a plan are
 timed, step by step. Then the steps in which a team saves more than two meetings are shared, and the first thread does
-the others, between which nobody waits for anybody; unless one thread alone turns out to be quicker, as where workers
-sleep between runs or others use the machine. Results do not depend on who computes them.
+the others, between which nobody waits for anybody. Where that promises little, one thread alone may turn out to be
+quicker, as when workers sleep between runs: then both are timed. What promises much is not left to a busy moment.
+Results do not depend on who computes them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ MEETING_S = 1.5e-6
 """What it takes a team whose threads are awake to meet."""
 WORTH_S = 8e-6
 """What a team must save in a run to be woken for it."""
+CLEAR_S, CLEAR_SHARE = 4e-5, 0.2
+"""Savings, and their share of a run by one thread, from which on a team is taken untried."""
 TRIALS = 4
 """Runs of each kind, of which the shortest times count."""
 TRIED_S = 5e-3
@@ -56,21 +59,22 @@ class Trial:
             if self._runs <= TRIALS:
                 self._steps = np.minimum(self._steps, steps)
             if self._runs == TRIALS:
-                self.choice = shared(self._table, self._rows, self._steps, self._turns, self._threads)
-                self.is_over = self._is_long or self.choice[0] == 1
+                gain, rows = shared(self._table, self._rows, self._steps, self._turns, self._threads)
+                self.choice = (self._threads, rows) if gain > WORTH_S else (1, self._rows)
+                is_clear = gain > CLEAR_S and gain > CLEAR_SHARE * float(self._steps.sum())
+                self.is_over = self._is_long or is_clear or self.choice[0] == 1
             elif self._runs == 2 * TRIALS:
                 self.choice = self.choice if self._best[self._threads] < self._best[1] else (1, self._rows)
                 self.is_over = True
 
 
-def shared(table: Table, plain: Array, seconds: Array, turns: Array, threads: int) -> tuple[int, Array]:
-    """How many threads are worth waking, and the rows for them, where one thread takes ``seconds`` for each step."""
+def shared(table: Table, plain: Array, seconds: Array, turns: Array, threads: int) -> tuple[float, Array]:
+    """What a team saves, and the rows for it, where one thread takes ``seconds`` for each step."""
     saved = seconds * (1 - 1 / threads)
     alone = saved <= 2 * MEETING_S * turns
     rows = rows_for(table, plain, alone)
     meetings = float(turns[rows[:, Row.BARRIER] != NONE].sum())
-    gain = float(saved[~alone].sum()) - meetings * MEETING_S
-    return (threads, rows) if gain > WORTH_S else (1, plain)
+    return float(saved[~alone].sum()) - meetings * MEETING_S, rows
 
 
 def rows_for(table: Table, plain: Array, alone: Array) -> Array:

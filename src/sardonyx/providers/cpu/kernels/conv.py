@@ -108,7 +108,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
-    parts, is_by_pixel = conv_amx.parts_for(group, target), _is_by_pixel(group)
+    parts, is_by_pixel = conv_amx.parts_for(group, target), _is_by_pixel(group, target.isa)
     if is_by_pixel and parts is None:
         return _by_pixel(group, target)
     few = conv_few.is_for(group, target)
@@ -127,9 +127,10 @@ def _by_pixel(group: Convolution, target: Target) -> list[Step]:
     return conv_dots.steps(group, target) if is_narrow else conv_pixels.steps(group, target)
 
 
-def _is_by_pixel(group: Convolution) -> bool:
-    is_depthwise = group.groups > 1 and group.w.shape[1] == 1
-    return not is_depthwise and conv_pixels.fits(group) and conv_pixels.lies_so(group)
+def _is_by_pixel(group: Convolution, isa: Isa) -> bool:
+    if (group.groups > 1 and group.w.shape[1] == 1) or not (conv_pixels.fits(group) and conv_pixels.lies_so(group)):
+        return False
+    return conv_dots.is_for(group, isa) or not conv_dots.has_few_filters(group, isa)
 
 
 def on_vectors(group: Convolution, target: Target) -> list[Step]:

@@ -36,9 +36,13 @@ FEW = 4
 """Filters times four must be no more than lanes: more do well as lanes themselves."""
 
 
-def is_for(group: Convolution, isa: Isa) -> bool:
-    """Whether a convolution has so few filters."""
+def has_few_filters(group: Convolution, isa: Isa) -> bool:
     return group.groups == 1 and int(group.w.shape[0]) * FEW <= lanes_of(isa.lanes, group.x.dtype)
+
+
+def is_for(group: Convolution, isa: Isa) -> bool:
+    """Whether a convolution has few filters, and channels that fill half a vector at least."""
+    return has_few_filters(group, isa) and 2 * int(group.w.shape[1]) >= lanes_of(isa.lanes, group.x.dtype)
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
