@@ -45,6 +45,8 @@ MOST_TAPS, MOST_PADDED = 256, 64
 """Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
 SHALLOW = 128
 """Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
+LOW = 4
+"""Pixels of the tile that takes what is left of an image; those that do not exist repeat the last."""
 TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
 
 
@@ -185,7 +187,7 @@ def convolve_pixels(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run_taps: Val, band_nbytes: Val,
     *, dtype: DType, shape: Shape, is_padded: bool, is_direct: bool, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    nr = shape.vectors * lanes_of(k.lanes, dtype)
+    nr, heights = shape.vectors * lanes_of(k.lanes, dtype), tuple(h for h in (LOW, shape.rows) if h <= shape.rows)
     out = sizes(memory, "out")
     m = out[0] * out[1] * out[2]
     panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
@@ -222,7 +224,7 @@ def convolve_pixels(
                 row = (tile - top) * shape.rows
                 rows = k.min(m - first - row, shape.rows)
                 partial = sums.at(row * nr)
-                for low, high in zip((0, *shape.heights), shape.heights, strict=False):
+                for low, high in zip((0, *heights), heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
                         pixels = _Pixels(k, source.at(c), zeros, block, [row + k.min(rows - 1, r) for r in range(high)])
                         ahead = following.at((tile - top) * many * length * pace) if high == shape.rows else None
