@@ -57,6 +57,11 @@ class RunContext:
         if value and watched is not None:
             watched[0][watched[1]] = 1
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing has been asked of the run so far but its results."""
+        return self.record is None and self.deadline is None and not self._stop
+
     def watch(self, words: Any, i: int) -> None:
         """While native code runs, ``stop`` is told to it through a word of memory."""
         self._watched = (words, i)

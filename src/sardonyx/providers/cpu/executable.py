@@ -171,12 +171,12 @@ class CpuExecutable:
             for a in results:
                 objects[at] = id(a)
                 at += 1
-            if context is not None:
-                self._execute_watched(frame, shape, context)
-            elif shape.trial is None:
-                team.walk(frame.at)
-            else:
+            if shape.trial is not None and shape.is_quick and (context is None or context.is_plain):
                 self._execute_tried(frame, shape, shape.trial)
+            elif context is not None:
+                self._execute_watched(frame, shape, context)
+            else:
+                team.walk(frame.at)
             return frame.error.value == 0 or self._goes_on(frame, context)
         finally:
             frames.append(frame)
