@@ -44,8 +44,10 @@ EXCEPTIONS: dict[tuple[str, str], tuple[float, str]] = {
     ("face__yunet-n-dynamic", "medium"): (4e-2, "the same"),
     ("music__basic-pitch", "high"): (2e-4, "scores near zero"),
     ("music__basic-pitch", "medium"): (2e-1, "the same"),
+    ("ocr__ppocrv4-det", "high"): (3e-4, "probabilities of 1e-12: exponentials of sums"),
+    ("ocr__ppocrv4-det", "medium"): (2e-1, "the same; OpenVINO's bf16 is 0.36 off"),
     ("seg__u2netp-bgremoval", "high"): (4e-3, "masks near zero: exponentials of sums that noise makes large"),
-    ("seg__u2netp-bgremoval", "medium"): (20.0, "the same: bf16 is not for this model on noise"),
+    ("seg__u2netp-bgremoval", "medium"): (40.0, "the same: bf16 is not for this model on noise, masks of 1e-4"),
     ("vad__silero-v6-fasterwhisper", "high"): (2e-4, "a probability near zero"),
 }
 """Models that may be further off, and why."""
