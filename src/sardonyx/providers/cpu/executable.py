@@ -69,7 +69,7 @@ class CpuExecutable:
         self._constants_nbytes = sum(a.nbytes for a in constants)
         self._constants = np.array([address(a) for a in constants], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
-        self._plans: OrderedDict[tuple[bytes, int], Plan] = OrderedDict()
+        self._plans: OrderedDict[bytes, Plan] = OrderedDict()
         self._lock = threading.Lock()
         self._recompile = recompile
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
@@ -314,9 +314,9 @@ class CpuExecutable:
     def _plan(self, values: Array) -> Plan:
         """The plan of the bucket that these sizes fall into."""
         table = self.table
-        nbytes = rounded(values[table.nbytes])
-        scratch = int(rounded(values[table.scratch].max(initial=0, keepdims=True))[0])
-        key = nbytes.tobytes(), scratch
+        sizes = rounded(np.append(values[table.nbytes], values[table.scratch].max(initial=0)))
+        nbytes, scratch = sizes[:-1], int(sizes[-1])
+        key = sizes.tobytes()
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:

@@ -91,8 +91,11 @@ class Shape:
             total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
         self.threads = threads if total > ALONE_S else 1
         if threads > 1:
-            done, turns = is_there.tobytes(), np.maximum(values[table.turns], 1)
-            self._follow(plan.trials.setdefault(done, Trial(table, self.rows, turns, threads, total)))
+            done = is_there.tobytes()
+            if done not in plan.trials:
+                turns = np.maximum(values[table.turns], 1)
+                plan.trials.setdefault(done, Trial(table, self.rows, turns, threads, total))
+            self._follow(plan.trials[done])
         self.ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
         """Steps up to which it runs without Python looking for signals."""
         self.is_quick = len(self.ends) == 1 and table.is_bounded
