@@ -22,6 +22,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import onnxruntime
+from burst import burst_s
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
@@ -79,23 +80,12 @@ def contestants(op_type: str, x: Array, w: Array, real: str, **attrs: Any) -> di
     }
 
 
-def burst_s(run: Callable[[], Any], least_s: float = 0.004) -> float:
-    best, until = float("inf"), time.process_time() + least_s
-    while True:
-        start = time.process_time()
-        run()
-        now = time.process_time()
-        best = min(best, now - start)
-        if now >= until:
-            return best
-
-
 def measure(name: str, runs: dict[str, Callable[[], Any]], products: int, rounds: int) -> dict[str, Any]:
     is_equal = bool((runs["sardonyx"]() == runs["onnxruntime"]()).all())
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for key, run in runs.items():
-            best[key] = min(best[key], burst_s(run))
+            best[key] = min(best[key], burst_s(run, clock=time.process_time))
     ours = best["sardonyx"]
     row = {
         "case": name, "us": {key: s * 1e6 for key, s in best.items()}, "gops": 2 * products / ours / 1e9,

@@ -3,56 +3,39 @@
 Vectors of many lanes want channels as neighbours: a map of 7 x 7 pixels fills no vector of 16, its channels do, and a
 window's border costs no more than its middle. So an intermediate image that convolutions touch changes places from
 (batch, channel, pixel) to (batch, pixel, channel), if every group that touches it can follow: which is a matter of its
-views alone. At the edges, where an image is the caller's or something needs it as it was, a copy stands between;
-convolutions on tiles read and write either.
+views alone. At the edges, where an image is the caller's or something needs it as it was, a copy stands between
+(``image_edges``); convolutions on tiles read and write either.
 
     storage      (N, C, P) in order, P pixels     becomes (N, P, C)
     view         an axis that moves through channels has stride 1, one that moves through pixels has stride C
-
-Images of few channels (the first of a network) are copied with their padding, and the taps of a row, which are then
-neighbours in memory, count as channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
-
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.groups import (
-    Convolution,
-    Expression,
-    Fill,
-    Group,
-    Loop,
-    Pool,
-    Reduce,
-    Resample,
-    Storage,
-    View,
-    Window,
-)
+from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
+from sardonyx.providers.cpu import image_edges
 from sardonyx.providers.cpu.kernels import conv_amx, conv_dots, conv_few, conv_pixels
 from sardonyx.providers.cpu.steps import Target
 
 LEAST_LANES = 8
 """Lanes of a vector from which on this pays."""
-FEW = 12
-"""Channels that are joined with the taps of a row."""
 LEAST_FILTERS = 4
 """Filters and channels of a group, where there are several, below which lanes stay empty."""
 
 
 def turned(groups: Sequence[Group], target: Target) -> list[Group]:
     """The groups, with their images pixel by pixel."""
+    if target.isa.lanes < LEAST_LANES:
+        return list(groups)
     wanted = {id(g) for g in groups if isinstance(g, Convolution) and _is_wanted(g, target)}
-    if target.isa.lanes < LEAST_LANES or not wanted:
+    if not wanted:
         return list(groups)
     images = _candidates(groups, wanted)
     groups = [_unfolded(g, images) if isinstance(g, Loop) else g for g in groups]
@@ -61,7 +44,7 @@ def turned(groups: Sequence[Group], target: Target) -> list[Group]:
     for group in groups:
         placed = _placed(group, images)
         if isinstance(placed, Convolution) and id(group) in wanted and conv_amx.parts_for(placed, target) is None:
-            made += _convolution(placed)
+            made += image_edges.with_copies(placed)
         else:
             made.append(placed)
     return made
@@ -136,8 +119,7 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
     if not conv_pixels.fits(group):
         return False
     if group.groups == 1:
-        is_narrow = conv_dots.has_few_filters(group, target.isa)
-        return _is_few(group) or not is_narrow or conv_dots.is_for(group, target.isa)
+        return image_edges.has_few_channels(group) or conv_dots.fills_lanes(group, target.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
 
@@ -238,7 +220,7 @@ def _placed(group: Group, images: dict[Storage, Image]) -> Group:
             changed[field.name] = _view(value, images)
         elif isinstance(value, tuple) and value and all(isinstance(v, View) for v in value):
             changed[field.name] = tuple(_view(v, images) for v in value)
-    return replace(group, **changed) if images else group
+    return replace(group, **changed)
 
 
 def _view(view: View, images: dict[Storage, Image]) -> View:
@@ -246,110 +228,3 @@ def _view(view: View, images: dict[Storage, Image]) -> View:
     placed = image.place(view) if image is not None else view
     assert placed is not None
     return placed
-
-
-# -- convolutions at the edges
-
-
-def _convolution(group: Convolution) -> Iterator[Group]:
-    """With copies of what does not lie pixel by pixel."""
-    before, after = list[Group](), list[Group]()
-    if _is_few(group):
-        before, group = _joined(group)
-    elif group.x.shape[1] != 1 and group.x.strides[1] != 1:
-        copy = _fresh(group.x)
-        before, group = [_copied(group, group.x, copy)], replace(group, x=copy)
-    outputs = []
-    for view in group.outputs:
-        if view.strides[1] == 1 or view.shape[1] == 1:
-            outputs.append(view)
-        else:
-            outputs.append(_fresh(view))
-            after.append(_copied(group, outputs[-1], view))
-    return iter((*before, replace(group, outputs=tuple(outputs)), *after))
-
-
-def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
-    """Of the same shape, or another size of the image, in memory of its own, pixel by pixel."""
-    batch, channels, *sizes = view.shape
-    shape = (batch, *(sizes if spatial is None else spatial), channels)
-    elements = dims.known(dims.product(shape))
-    assert elements is not None
-    made = views.dense(Storage("temporary", view.dtype, elements, view.storage.value), shape)
-    return views.permuted(made, (0, len(shape) - 1, *range(1, len(shape) - 1)))
-
-
-def _copied(group: Group, source: View, target: View) -> Loop:
-    expression = Expression((source.dtype,), (), (0,))
-    return Loop(group.nodes, source.shape, 0, (source,), expression, (target,))
-
-
-def _is_few(group: Convolution) -> bool:
-    window, channels = group.window, group.w.shape[1]
-    return (
-        group.groups == 1
-        and isinstance(channels, int)
-        and channels <= FEW
-        and window.kernel[-1] > 1
-        and window.dilations[-1] == 1
-        and all(isinstance(p, int) and p >= 0 for p in window.pads)
-        and _padded(group) is not None
-    )
-
-
-def _padded(group: Convolution) -> tuple[Known, ...] | None:
-    """The sizes of an image with all that its windows see; None where these are too long expressions."""
-    window, found = group.window, list[Known]()
-    for i, (n, out) in enumerate(zip(group.x.shape[2:], group.box[2:], strict=True)):
-        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
-        seen = dims.add(dims.mul(dims.sub(out, 1), window.strides[i]), reach)
-        whole = dims.known(dims.maximum(seen, dims.add(n, window.pads[i])))
-        if whole is None:
-            return None
-        found.append(whole)
-    is_short = dims.known(dims.product((*group.x.shape[:2], *found))) is not None
-    return tuple(found) if is_short else None
-
-
-def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
-    """The taps of a row as channels, of an image with its padding."""
-    window, x, w = group.window, group.x, group.w
-    sizes, result = x.shape[2:], group.box[2:]
-    padded = _padded(group)
-    assert padded is not None
-    channels = int(w.shape[1])
-    before: list[Group] = []
-    is_padded = any(a != b for a, b in zip(padded, sizes, strict=True))
-    if is_padded or x.strides[-1] != channels or (x.strides[1] != 1 and channels > 1):
-        image = _fresh(x, padded)
-        within = image
-        for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
-            within = views.window(within, 2 + i, pad, n)
-        before.append(_copied(group, x, within))
-        if is_padded:
-            flat = View(image.storage, (image.storage.elements,), (1,), 0)
-            before.insert(0, Fill(group.nodes, flat, start=0, step=0))
-    else:
-        image = x
-    taps, stride = window.kernel[-1], window.strides[-1]
-    step = dims.known(dims.mul(image.strides[-1], stride))
-    assert step is not None
-    joined = replace(
-        image,
-        shape=(image.shape[0], taps * channels, *image.shape[2:-1], result[-1]),
-        strides=(image.strides[0], 1, *image.strides[2:-1], step),
-    )
-    kernel = (*window.kernel[:-1], 1)
-    made = Window(kernel, (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (0,) * len(kernel))
-    return before, replace(group, x=joined, w=_weights(w), window=made)
-
-
-def _weights(w: View) -> View:
-    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1)."""
-    tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)
-    assert tensor is not None and isinstance(w.offset, int)
-    content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
-    turned = np.moveaxis(content, -1, 1)
-    turned = np.ascontiguousarray(turned.reshape(shape[0], -1, *shape[2:-1], 1))
-    storage = Storage("constant", w.dtype, turned.size, w.storage.value, Tensor.of(turned))
-    return views.dense(storage, turned.shape)

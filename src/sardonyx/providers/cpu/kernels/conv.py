@@ -128,9 +128,9 @@ def _by_pixel(group: Convolution, target: Target) -> list[Step]:
 
 
 def _is_by_pixel(group: Convolution, isa: Isa) -> bool:
-    if (group.groups > 1 and group.w.shape[1] == 1) or not (conv_pixels.fits(group) and conv_pixels.lies_so(group)):
-        return False
-    return conv_dots.is_for(group, isa) or not conv_dots.has_few_filters(group, isa)
+    is_depthwise = group.groups > 1 and group.w.shape[1] == 1
+    is_here = not is_depthwise and conv_pixels.fits(group) and conv_pixels.lies_so(group)
+    return is_here and conv_dots.fills_lanes(group, isa)
 
 
 def on_vectors(group: Convolution, target: Target) -> list[Step]:

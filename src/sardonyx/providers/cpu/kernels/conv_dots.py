@@ -20,11 +20,12 @@ from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.conv_pixels import MOST_TAPS, TAPS, Block, is_inside, pixels_matrix, taps_args
+from sardonyx.providers.cpu.kernels.conv_pixels import pixels_matrix
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix
+from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, Block, is_inside, taps_args
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
@@ -45,6 +46,11 @@ def is_for(group: Convolution, isa: Isa) -> bool:
     return has_few_filters(group, isa) and 2 * int(group.w.shape[1]) >= lanes_of(isa.lanes, group.x.dtype)
 
 
+def fills_lanes(group: Convolution, isa: Isa) -> bool:
+    """Whether filters or, where these are few, channels fill the lanes."""
+    return is_for(group, isa) or not has_few_filters(group, isa)
+
+
 def steps(group: Convolution, target: Target) -> list[Step]:
     """The convolution of an image that lies pixel by pixel."""
     isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
@@ -56,7 +62,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     args = {**frame.args(), **taps_args(frame.taps), "w": Ref(weights), "channels": channels, **more}
     spec = convolve_dots(dtype=dtype, filters=filters, is_padded=not is_inside(frame), epilogue=epilogue)
     flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
-    scratch = (MOST_TAPS + 2 * BLOCK) * 8 + filters * BLOCK * dtype.bits // 8
+    scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
     why = f"channels along the lanes: {filters} filters"
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, why)]
 
@@ -100,9 +106,8 @@ def convolve_dots(
     out = sizes(memory, "out")
     m = out[0] * out[1] * out[2]
     blocks = ceil_div(m, BLOCK)
-    block = Block(k, memory, k.scratch(i64), k.scratch(i64, MOST_TAPS * 8), BLOCK)
+    block, sums = Block(k, memory, BLOCK), k.scratch(dtype, Block.nbytes(BLOCK))
     block.measure()
-    sums = k.scratch(dtype, (MOST_TAPS + 2 * BLOCK) * 8)
     with k.share(batch * blocks) as at:
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(m - first, BLOCK)

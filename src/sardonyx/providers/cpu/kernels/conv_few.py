@@ -20,12 +20,12 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.contraction import multiply_adds
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.matrices import number, of_known, problem
+from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, taps_args
 from sardonyx.providers.cpu.steps import DOUBLED, Only, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
 
 LEAST = 8
 """Outputs that are few on any chip; as many as a vector has lanes are everywhere."""
-_WINDOW = ("kernel", "stride", "dilation")
 
 
 def is_for(group: Convolution, target: Target) -> bool | Only:
@@ -68,17 +68,14 @@ def _rows(
             along = of_known(dims.mul(x.strides[4], window.dilations[2]))
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, along), x.offset)
     to = Storage("temporary", dtype, of_known(dims.product((*box, depth))))
-    given = (window.kernel, window.strides, window.dilations)
-    numbers = {f"{what}_{a}": n for what, ns in zip(_WINDOW, given, strict=True) for a, n in zip(AXES, ns, strict=True)}
-    args: dict[str, Any] = {**frame.args(), **numbers, "channels": group.w.shape[1], "y": Ref(to)}
+    args: dict[str, Any] = {**frame.args(), **taps_args(frame.taps), "channels": group.w.shape[1], "y": Ref(to)}
     nbytes = of_known(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
     spec = unfold(x_dtype=x.dtype, dtype=dtype)
     return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
 
 
 def _params(x_dtype: DType, dtype: DType) -> Params:
-    numbers = (*(f"{what}_{a}" for what in _WINDOW for a in AXES), "channels")
-    return {**frame_params(x_dtype), "y": (dtype,), **dict.fromkeys(numbers, i64)}
+    return {**frame_params(x_dtype), "y": (dtype,), **dict.fromkeys((*TAPS, "channels"), i64)}
 
 
 @kernel(_params)
@@ -87,7 +84,8 @@ def unfold(
 ) -> None:
     """y[batch, z, y, x][channel][tap]: what each output sees, with zeros where it looks beyond the image."""
     out, image, pads = (sizes(memory, what) for what in ("out", "in", "pad"))
-    kernel, strides, dilations = ([number(memory, f"{what}_{a}") for a in AXES] for what in _WINDOW)
+    window = ("kernel", "stride", "dilation")
+    kernel, strides, dilations = ([number(memory, f"{what}_{a}") for a in AXES] for what in window)
     steps, x_c = [number(memory, f"x_{a}") for a in AXES], number(memory, "x_c")
     taps = kernel[0] * kernel[1] * kernel[2]
     with k.share(batch * out[0] * out[1] * out[2]) as at:

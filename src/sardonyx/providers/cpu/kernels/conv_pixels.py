@@ -19,7 +19,6 @@ are then touched by one panel after the other while they are near.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,21 +32,19 @@ from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
-from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
+from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import RUN, Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
-from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, number, of_known
-from sardonyx.providers.cpu.kernels.pack import ANY, COLUMNS, ROWS, aligned, pack_panels
+from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, of_known
+from sardonyx.providers.cpu.kernels.pack import aligned, pack_panels, unit_axis
+from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, Block, has_room, is_inside, taps_args
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, f32, f64, i64
 
-MOST_TAPS, MOST_PADDED = 256, 64
-"""Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
 SHALLOW = 128
 """Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
 LOW = 4
 """Pixels of the tile that takes what is left of an image; those that do not exist repeat the last."""
-TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
 
 
 def fits(group: Convolution) -> bool:
@@ -59,13 +56,9 @@ def fits(group: Convolution) -> bool:
         and group.x.dtype is w.dtype
         and w.dtype in (f32, f64)
         and views.is_dense(w)
-        and _taps(group) <= (MOST_TAPS if is_inside(Frame.of(group, is_joined=False)) else MOST_PADDED)
+        and has_room(Frame.of(group, is_joined=False))
         and all(isinstance(step, Apply) for step in group.epilogue.steps)
     )
-
-
-def _taps(group: Convolution) -> int:
-    return int(np.prod(group.window.kernel))
 
 
 def lies_so(group: Convolution) -> bool:
@@ -116,23 +109,6 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def taps_args(taps: Taps) -> dict[str, int]:
-    given = {"kernel": taps.kernel, "dilation": taps.dilations, "stride": taps.strides}
-    return {f"{what}_{a}": n for what, ns in given.items() for a, n in zip(AXES, ns, strict=True)}
-
-
-def is_inside(frame: Frame) -> bool:
-    """Whether no window reaches over the image, as far as can be told."""
-    window = frame.window
-    for i in range(3):
-        reach = (window.kernel[i] - 1) * window.dilations[i]
-        last = dims.add(dims.mul(dims.sub(frame.size[i], 1), window.strides[i]), reach)
-        behind = dims.known(dims.sub(dims.sub(frame.x.shape[2 + i], 1), last))
-        if window.pads[i] != 0 or not (isinstance(behind, int) and behind >= 0):
-            return False
-    return True
-
-
 def pixels_matrix(view: View, filters: int) -> Matrix:
     """Its rows are pixels, its columns filters; a batch of images and groups of ``filters``."""
     stride = _pixel_stride(view)
@@ -153,7 +129,7 @@ def _packed(group: Convolution, nr: int, isa: Isa) -> Packed:
     def make() -> Any:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :]
         out = aligned(elements, w.dtype)
-        unit = ANY if taps > 1 else ROWS if channels > 1 else COLUMNS if channels * taps == 1 else ANY
+        unit = unit_axis(Matrix(w.storage, 0, (), taps, channels * taps))
         spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
         batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **batch_args((count, taps))}
         numbers = {"x_row": taps, "x_col": channels * taps, "rows": channels, "columns": filters, **batch}
@@ -173,8 +149,8 @@ def _scratch(shape: Shape, isa: Isa, dtype: DType) -> int:
 
 
 def _head_nbytes(shape: Shape, dtype: DType) -> int:
-    """Distances of taps, places and bits of the pixels of a block, and zeros."""
-    return (MOST_TAPS + 2 * shape.block * shape.rows) * 8 + RUN * dtype.bits // 8
+    """What is known about a block, and zeros."""
+    return Block.nbytes(shape.block * shape.rows) + RUN * dtype.bits // 8
 
 
 def _params(dtype: DType, shape: Shape, is_padded: bool, is_direct: bool, epilogue: Epilogue) -> Params:
@@ -191,10 +167,8 @@ def convolve_pixels(
     out = sizes(memory, "out")
     m = out[0] * out[1] * out[2]
     panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
-    distances, places = k.scratch(i64), k.scratch(i64, MOST_TAPS * 8)
-    zeros = k.scratch(dtype, (MOST_TAPS + 2 * most) * 8)
+    block, zeros = Block(k, memory, most), k.scratch(dtype, Block.nbytes(most))
     sums = k.scratch(dtype, _head_nbytes(shape, dtype))
-    block = Block(k, memory, distances, places, most)
     taps = k.opaque(block.taps)
     block.measure()
     if is_padded:
@@ -253,63 +227,6 @@ def _put(finish: Finish, found: list[list[Var]], row: Val, column: Val) -> None:
         for j, total in enumerate(sums):
             lanes = total.lanes
             finish.put(row + r, Tile(column + j * lanes, lanes, None), total.get())
-
-
-class Block:
-    """Where the pixels of a block are, and which taps of each are in the image."""
-
-    def __init__(self, k: Kernel, memory: Any, distances: Buf, places: Buf, most: int) -> None:
-        self.k, self.memory, self.distances, self.places, self.bits = k, memory, distances, places, places.at(most)
-
-    def _n(self, name: str) -> Val:
-        return number(self.memory, name)
-
-    @property
-    def taps(self) -> Val:
-        return self._n("kernel_z") * self._n("kernel_y") * self._n("kernel_x")
-
-    def has(self, row: Val, tap: Val) -> Val:
-        """Whether the image has what a tap of a pixel sees."""
-        return ((self.bits.load(row) >> tap) & 1).ne(0)
-
-    def measure(self) -> None:
-        """How far each tap is from the first."""
-        k, at = self.k, self.k.var(0)
-        with k.loop(0, self._n("kernel_z")) as z, k.loop(0, self._n("kernel_y")) as y:
-            row = z * self._n("dilation_z") * self._n("x_z") + y * self._n("dilation_y") * self._n("x_y")
-            with k.loop(0, self._n("kernel_x")) as x:
-                self.distances.store(at.get(), row + x * self._n("dilation_x") * self._n("x_x"))
-                at += 1
-
-    def locate(self, image: Val, first: Val, count: Val, is_padded: bool) -> None:
-        """``count`` pixels of an image's result from ``first`` on."""
-        k, out = self.k, sizes(self.memory, "out")
-        with k.loop(0, count) as i:
-            pixel = first + i
-            index = [pixel // (out[1] * out[2]), pixel // out[2] % out[1], pixel % out[2]]
-            starts = [n * self._n(f"stride_{a}") - self._n(f"pad_{a}") for n, a in zip(index, AXES, strict=True)]
-            place = image * self._n("x_b")
-            for start, a in zip(starts, AXES, strict=True):
-                place = place + start * self._n(f"x_{a}")
-            self.places.store(i, place)
-            if is_padded:
-                self.bits.store(i, self._inside(starts))
-
-    def _inside(self, starts: Sequence[Val]) -> Val:
-        """A bit for each tap: whether the image has what it sees."""
-        k, found, at = self.k, self.k.var(0), self.k.var(0)
-        z, y, x = starts
-
-        def is_in(start: Val, tap: Val, axis: str) -> Val:
-            place = start + tap * self._n(f"dilation_{axis}")
-            return (place >= 0) & (place < self._n(f"in_{axis}"))
-
-        with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
-            has_row = is_in(z, tz, "z") & is_in(y, ty, "y")
-            with k.loop(0, self._n("kernel_x")) as tx:
-                found.set(found.get() | (k.cast(has_row & is_in(x, tx, "x"), i64) << at.get()))
-                at += 1
-        return found.get()
 
 
 class _Pixels:

@@ -1,0 +1,126 @@
+"""Convolutions where an image that lies pixel by pixel begins or ends: copies in between, and first layers.
+
+Images of few channels (the first of a network) are copied with their padding. The taps of a row are then neighbours in
+memory and count as channels, which a view says: pixels of the result are as far apart as the stride, and overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Storage, View, Window
+
+FEW = 12
+"""Channels that are joined with the taps of a row."""
+
+
+def with_copies(group: Convolution) -> list[Group]:
+    """The convolution, with copies of what does not lie pixel by pixel."""
+    before, after = list[Group](), list[Group]()
+    if has_few_channels(group):
+        before, group = _joined(group)
+    elif group.x.shape[1] != 1 and group.x.strides[1] != 1:
+        copy = _fresh(group.x)
+        before, group = [_copied(group, group.x, copy)], replace(group, x=copy)
+    outputs = []
+    for view in group.outputs:
+        if view.strides[1] == 1 or view.shape[1] == 1:
+            outputs.append(view)
+        else:
+            outputs.append(_fresh(view))
+            after.append(_copied(group, outputs[-1], view))
+    return [*before, replace(group, outputs=tuple(outputs)), *after]
+
+
+def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
+    """Of the same shape, or another size of the image, in memory of its own, pixel by pixel."""
+    batch, channels, *sizes = view.shape
+    shape = (batch, *(sizes if spatial is None else spatial), channels)
+    elements = dims.known(dims.product(shape))
+    assert elements is not None
+    made = views.dense(Storage("temporary", view.dtype, elements, view.storage.value), shape)
+    return views.permuted(made, (0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+
+def _copied(group: Group, source: View, target: View) -> Loop:
+    expression = Expression((source.dtype,), (), (0,))
+    return Loop(group.nodes, source.shape, 0, (source,), expression, (target,))
+
+
+def has_few_channels(group: Convolution) -> bool:
+    """Whether taps of a row are joined with the channels, of which there are few."""
+    window, channels = group.window, group.w.shape[1]
+    return (
+        group.groups == 1
+        and isinstance(channels, int)
+        and channels <= FEW
+        and window.kernel[-1] > 1
+        and window.dilations[-1] == 1
+        and all(isinstance(p, int) and p >= 0 for p in window.pads)
+        and _padded(group) is not None
+    )
+
+
+def _padded(group: Convolution) -> tuple[Known, ...] | None:
+    """The sizes of an image with all that its windows see; None where these are too long expressions."""
+    window, found = group.window, list[Known]()
+    for i, (n, out) in enumerate(zip(group.x.shape[2:], group.box[2:], strict=True)):
+        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
+        seen = dims.add(dims.mul(dims.sub(out, 1), window.strides[i]), reach)
+        whole = dims.known(dims.maximum(seen, dims.add(n, window.pads[i])))
+        if whole is None:
+            return None
+        found.append(whole)
+    is_short = dims.known(dims.product((*group.x.shape[:2], *found))) is not None
+    return tuple(found) if is_short else None
+
+
+def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
+    """The taps of a row as channels, of an image with its padding."""
+    window, x, w = group.window, group.x, group.w
+    sizes, result = x.shape[2:], group.box[2:]
+    padded = _padded(group)
+    assert padded is not None
+    channels = int(w.shape[1])
+    before: list[Group] = []
+    is_padded = any(a != b for a, b in zip(padded, sizes, strict=True))
+    if is_padded or x.strides[-1] != channels or (x.strides[1] != 1 and channels > 1):
+        image = _fresh(x, padded)
+        within = image
+        for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
+            within = views.window(within, 2 + i, pad, n)
+        before.append(_copied(group, x, within))
+        if is_padded:
+            flat = View(image.storage, (image.storage.elements,), (1,), 0)
+            before.insert(0, Fill(group.nodes, flat, start=0, step=0))
+    else:
+        image = x
+    taps, stride = window.kernel[-1], window.strides[-1]
+    step = dims.known(dims.mul(image.strides[-1], stride))
+    assert step is not None
+    joined = replace(
+        image,
+        shape=(image.shape[0], taps * channels, *image.shape[2:-1], result[-1]),
+        strides=(image.strides[0], 1, *image.strides[2:-1], step),
+    )
+    kernel = (*window.kernel[:-1], 1)
+    made = Window(kernel, (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (0,) * len(kernel))
+    return before, replace(group, x=joined, w=_weights(w), window=made)
+
+
+def _weights(w: View) -> View:
+    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1)."""
+    tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)
+    assert tensor is not None and isinstance(w.offset, int)
+    content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
+    turned = np.moveaxis(content, -1, 1)
+    turned = np.ascontiguousarray(turned.reshape(shape[0], -1, *shape[2:-1], 1))
+    storage = Storage("constant", w.dtype, turned.size, w.storage.value, Tensor.of(turned))
+    return views.dense(storage, turned.shape)
