@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
@@ -60,12 +62,25 @@ def cube(e: Emitter, x: Expr) -> Expr:
 _POWERS = {2: square, 3: cube}
 
 
+def _between(e: Emitter, x: Expr, *, low: float | None, high: float | None) -> Expr:
+    x = x if low is None else e.maximum(x, low)
+    return x if high is None else e.minimum(x, high)
+
+
 def _specialized(low: Lowering, node: Node) -> Program | None:
-    """x to the power of a small constant is a product."""
-    if node.op_type != "Pow" or not (exponent := low.input(1)).is_scalar_const or low.shape(exponent):
+    """x to the power of a small constant is a product; constant bounds are part of the program, and no NaN."""
+    if not low.dtype(low.input(0)).is_float:
         return None
-    fn = _POWERS.get(exponent.item())
-    return None if fn is None or not low.dtype(low.input(0)).is_float else trace(fn, (True,))
+    if node.op_type == "Pow":
+        exponent = low.input(1)
+        fn = _POWERS.get(exponent.item()) if exponent.is_scalar_const and not low.shape(exponent) else None
+        return None if fn is None else trace(fn, (True,))
+    if node.op_type == "Clip":
+        given = [v for v in node.inputs[1:] if v is not None]
+        if given and all(v.is_scalar_const and math.isfinite(v.item()) for v in given):
+            bounds = [None if v is None else float(v.item()) for v in (*node.inputs[1:], None, None)[:2]]
+            return trace(_between, (True,), low=bounds[0], high=bounds[1])
+    return None
 
 
 LARGEST = {"f8e4m3fn": 448.0, "f8e4m3fnuz": 240.0, "f8e5m2": 57344.0, "f8e5m2fnuz": 57344.0, "f4e2m1": 6.0}

@@ -111,7 +111,7 @@ def convolve_dots(
     with k.share(batch * blocks) as at:
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(m - first, BLOCK)
-        block.locate(image, first, count, is_padded)
+        block.locate(image, first, count, m - 1, is_padded)
         with k.loop(0, count, PIXELS) as i:
             rows = [k.min(i + p, count - 1) for p in range(PIXELS)]
             for p, row in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):

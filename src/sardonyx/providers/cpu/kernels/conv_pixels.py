@@ -181,7 +181,7 @@ def convolve_pixels(
         image, group = index // groups, index % groups
         first = top * shape.rows
         with k.when(known.ne(image * m + first)):
-            block.locate(image, first, k.min(m - first, (bottom - top) * shape.rows), is_padded)
+            block.locate(image, first, (bottom - top) * shape.rows, m - 1, is_padded)
             known.set(image * m + first)
         source = x.at(group * channels)
         weights = w.at((group * panels + panel) * taps * channels * nr)
@@ -200,7 +200,7 @@ def convolve_pixels(
                 partial = sums.at(row * nr)
                 for low, high in zip((0, *heights), heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
-                        pixels = _Pixels(k, source.at(c), zeros, block, [row + k.min(rows - 1, r) for r in range(high)])
+                        pixels = _Pixels(k, source.at(c), zeros, block, [row + r for r in range(high)])
                         ahead = following.at((tile - top) * many * length * pace) if high == shape.rows else None
                         found = _tile(k, pixels, run, tap, many, length, is_padded, dtype, shape, ahead, pace)
                         if is_direct and high == shape.rows:

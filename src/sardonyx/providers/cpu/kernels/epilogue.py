@@ -1,8 +1,8 @@
 """What follows a sum of products element by element, as contraction kernels write it.
 
 An ``Epilogue`` is a constant of a kernel: the expression, and for each further operand and output its type and the
-class of its stride along a row. Row, column and batch strides are run-time numbers, so an operand is a bias, a
-residual, a number for each row or a single one by its strides alone.
+class of its strides. Row, column and batch strides are run-time numbers, so an operand is a residual or a number for
+each row by its strides alone; a bias and a single number, whose rows are all the same, are known as such.
 
 A kernel declares ``epilogue.params``, binds them with ``Finish`` for one matrix of the batch, and gives it tiles of
 sums that lie in scratch memory. There they are in L1, one load away: the expression is written once (twice, for a
@@ -12,7 +12,7 @@ row's masked rest) however many registers a kernel sums in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from sardonyx.dtypes import DType
@@ -42,12 +42,15 @@ class Access:
 
     dtype: DType
     columns: str
+    is_flat: bool = False
+    """Every row is the same: a bias, or a single number."""
 
     @staticmethod
     def of(matrix: Matrix, n: Known) -> Access:
+        is_flat = matrix.row == 0
         if matrix.column == 1 or n == 1:
-            return Access(matrix.dtype, UNIT)
-        return Access(matrix.dtype, SAME if matrix.column == 0 else STRIDED)
+            return Access(matrix.dtype, UNIT, is_flat)
+        return Access(matrix.dtype, SAME if matrix.column == 0 else STRIDED, is_flat)
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,15 @@ class Epilogue:
 
     @staticmethod
     def of(p: Problem) -> Epilogue:
-        extra, outputs = (tuple(Access.of(x, p.n) for x in xs) for xs in (p.extra, p.outputs))
-        return Epilogue(p.expression, extra, outputs, len(p.batch))
+        return Epilogue.over(p.expression, p.extra, p.outputs, p.n, len(p.batch))[0]
 
     @staticmethod
     def over(
         expression: Expression, extra: Sequence[Matrix], outputs: Sequence[Matrix], n: Known, batch_axes: int
     ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
         """For matrices of n columns, and its arguments."""
-        made = Epilogue(
-            expression,
-            tuple(Access.of(x, n) for x in extra),
-            tuple(Access.of(y, n) for y in outputs),
-            batch_axes,
-        )
+        stored = (replace(Access.of(y, n), is_flat=False) for y in outputs)
+        made = Epilogue(expression, tuple(Access.of(x, n) for x in extra), tuple(stored), batch_axes)
         given = zip(made.names, (*extra, *outputs), strict=True)
         return made, {a: v for (name, _), x in given for a, v in x.args(name).items()}
 
@@ -106,6 +104,8 @@ class Finish:
         self.k, self.epilogue, self.n = k, epilogue, n
         self._memory = memory
         self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
+        names = [name for name, x in epilogue.names if x.is_flat and x.columns == SAME]
+        self._single = {name: self._at[name].load() for name in names}
 
     def tile(
         self,
@@ -153,14 +153,16 @@ class Finish:
         for (name, y), result in zip(e.names[count:], expression.results, strict=True):
             self._store(name, y, row, t, values[result])
 
-    def _row(self, name: str, row: Operand) -> Buf:
-        return self._at[name].at(self._number(name, "row") * row)
+    def _row(self, name: str, row: Operand, *, is_flat: bool = False) -> Buf:
+        return self._at[name] if is_flat else self._at[name].at(self._number(name, "row") * row)
 
     def _number(self, name: str, stride: str) -> Val:
         return number(self._memory, f"{name}_{stride}")
 
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
-        at = self._row(name, row)
+        if name in self._single:
+            return self.k.splat(self._single[name], t.lanes)
+        at = self._row(name, row, is_flat=x.is_flat)
         if x.columns == UNIT:
             return at.load(t)
         if x.columns == SAME:

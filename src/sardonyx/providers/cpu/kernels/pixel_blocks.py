@@ -7,13 +7,15 @@ windows reach over the image, a word with one bit for each tap that the image ha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.values import Val, i64
+from sardonyx.providers.cpu.values import Operand, Val, i64
 
 MOST_TAPS, MOST_PADDED = 256, 64
 """Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
@@ -76,32 +78,45 @@ class Block:
                 self.distances.store(at.get(), row + x * self._n("dilation_x") * self._n("x_x"))
                 at += 1
 
-    def locate(self, image: Val, first: Val, count: Val, is_padded: bool) -> None:
-        """``count`` pixels of an image's result from ``first`` on."""
-        k, out = self.k, sizes(self.memory, "out")
+    def locate(self, image: Val, first: Val, count: Val, last: Val, is_padded: bool) -> None:
+        """``count`` pixels of an image's result from ``first`` on; behind the ``last`` of it, that one again."""
+        k, (_, high, wide) = self.k, sizes(self.memory, "out")
+        base, steps = image * self._n("x_b"), [self._n(f"stride_{a}") for a in AXES]
+        index = [k.var(n) for n in (first // (high * wide), first // wide % high, first % wide)]
         with k.loop(0, count) as i:
-            pixel = first + i
-            index = [pixel // (out[1] * out[2]), pixel // out[2] % out[1], pixel % out[2]]
-            starts = [n * self._n(f"stride_{a}") - self._n(f"pad_{a}") for n, a in zip(index, AXES, strict=True)]
-            place = image * self._n("x_b")
+            starts = [n.get() * s - self._n(f"pad_{a}") for n, s, a in zip(index, steps, AXES, strict=True)]
+            place = base
             for start, a in zip(starts, AXES, strict=True):
                 place = place + start * self._n(f"x_{a}")
             self.places.store(i, place)
             if is_padded:
                 self.bits.store(i, self._inside(starts))
+            with k.when(first + i < last):
+                z, y, x = (n.get() for n in index)
+                is_row, is_plane = (x + 1).eq(wide), (x + 1).eq(wide) & (y + 1).eq(high)
+                index[2].set(k.select(is_row, 0, x + 1))
+                index[1].set(k.select(is_plane, 0, y + k.cast(is_row, i64)))
+                index[0].set(z + k.cast(is_plane, i64))
 
     def _inside(self, starts: Sequence[Val]) -> Val:
-        """A bit for each tap: whether the image has what it sees."""
-        k, found, at = self.k, self.k.var(0), self.k.var(0)
+        """A bit for each tap: whether the image has what it sees. Most pixels see nothing else."""
+        k, found, at = self.k, self.k.var(-1), self.k.var(0)
         z, y, x = starts
 
-        def is_in(start: Val, tap: Val, axis: str) -> Val:
-            place = start + tap * self._n(f"dilation_{axis}")
+        def is_in(start: Val, tap: Operand, axis: str) -> Val:
+            place = start + self._n(f"dilation_{axis}") * tap
             return (place >= 0) & (place < self._n(f"in_{axis}"))
 
-        with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
-            has_row = is_in(z, tz, "z") & is_in(y, ty, "y")
-            with k.loop(0, self._n("kernel_x")) as tx:
-                found.set(found.get() | (k.cast(has_row & is_in(x, tx, "x"), i64) << at.get()))
-                at += 1
+        ends = [
+            is_in(start, tap, a)
+            for start, a in zip(starts, AXES, strict=True)
+            for tap in (0, self._n(f"kernel_{a}") - 1)
+        ]
+        with k.when(~reduce(and_, ends), likely=False):
+            found.set(0)
+            with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
+                has_row = is_in(z, tz, "z") & is_in(y, ty, "y")
+                with k.loop(0, self._n("kernel_x")) as tx:
+                    found.set(found.get() | (k.cast(has_row & is_in(x, tx, "x"), i64) << at.get()))
+                    at += 1
         return found.get()
