@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu import threads
-from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context, Row
+from sardonyx.providers.cpu.context import COUNTERS, Code, Context, Row
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import Pool, address, allocate
 from sardonyx.providers.cpu.values import Buf, Val, i64
+
+THREADS = 16
 
 
 @kernel(x=(i64,), n=i64, fail_at=i64)
@@ -33,6 +36,25 @@ def shift(k: Kernel, x: Buf, n: Val, fail_at: Val) -> None:
 def turn(k: Kernel, x: Buf, n: Val) -> None:
     with k.when(k.thread.eq(0)):
         x.store(n * 2, 1 - x.load(n * 2))
+
+
+@kernel(order=(i64,), seen=(i64,), n=i64)
+def count_up(k: Kernel, order: Buf, seen: Buf, n: Val) -> None:
+    with k.share(n) as i:
+        order.store(i, order.load(i) + seen.add_atomic(0, 1))
+
+
+@pytest.mark.parametrize("thread", range(3))
+@pytest.mark.parametrize("n", (0, 1, 2, 3, 10, 100))
+def test_a_thread_takes_its_own_stretch_first_and_then_the_next(thread: int, n: int) -> None:
+    order, seen = np.zeros(max(n, 1), np.int64), np.zeros(1, np.int64)
+    alone = Launch(count_up(), {"order": order, "seen": seen, "n": n}, threads=3)
+    alone.run_thread(thread)
+    start = n * thread // 3
+    assert order[:n].tolist() == [(i - start) % n for i in range(n)]
+    for other in range(3):  # nothing is left for them
+        alone.run_thread(other)
+    assert seen[0] == n
 
 
 class Table:
@@ -54,7 +76,8 @@ class Table:
         self.slots = threads.new_context(team)
         self.slots[Context.BASES], self.slots[Context.STEPS] = address(self.bases), address(self.rows)
         self.slots[Context.ARGS], self.slots[Context.LAST] = address(self.args), 2 * rounds
-        self.counters = np.zeros(2 * rounds * COUNTER_WORDS, np.int64)
+        self.counters = np.zeros(2 * rounds * COUNTERS * THREADS, np.int64)
+        self.slots[Context.COUNTER_NBYTES] = 8 * THREADS
         self.slots[Context.COUNTERS] = address(self.counters)
 
     def run(self, count: int) -> None:

@@ -10,7 +10,8 @@ class Context:
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
     OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT, TEAM = range(16, 24)
     ARRIVED, GENERATION, SLEEPERS, WANTED = 24, 32, 40, 48
-    SLOTS = 56
+    COUNTER_NBYTES = 56
+    SLOTS = 64
 
 
 class Row:
@@ -53,8 +54,9 @@ class Code:
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4
-COUNTER_WORDS = 8
-"""Words of a step's counters, a cache line: how many tiles of each of its shares are taken. They are 0 before a run."""
+COUNTERS = 8
+"""Counters of a step, ``COUNTER_NBYTES`` each, a word for every thread: how many tiles of its stretch are taken. They
+are 0 before a run."""
 ARENA = 0
 """The arena's place among the memories of a run."""
 MAX_WORKERS = 512

@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu.context import COUNTER_WORDS, STEP_SLOT, Context
+from sardonyx.providers.cpu.context import COUNTERS, STEP_SLOT, Context
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
@@ -68,18 +68,22 @@ class Launch:
         self.context[Context.BASES] = self._bases.ctypes.data
         self.context[Context.SCRATCH] = -(-self._scratch.ctypes.data // 64) * 64
         self.context[Context.SCRATCH_STRIDE] = stride
-        self._counters = np.zeros(COUNTER_WORDS, np.int64)
+        self._counters = np.zeros(COUNTERS * threads, np.int64)
+        self.context[Context.COUNTER_NBYTES] = 8 * threads
         self.context[Context.COUNTERS] = self._counters.ctypes.data
 
     def __call__(self) -> None:
         self._counters[:] = 0
-        args, context = self._args.ctypes.data, self.context.ctypes.data
         for thread in range(self.threads):
-            self._call(args, context, thread, self.threads)
+            self.run_thread(thread)
         if self.context[Context.ERROR]:
             code, value = self.context[Context.ERROR], self.context[Context.ERROR_VALUE]
             self.context[Context.ERROR] = 0
             raise Fail(f"kernel {self.spec.name} reports error {code}", got=int(value))
+
+    def run_thread(self, thread: int) -> None:
+        """What one thread does, of what the others have left."""
+        self._call(self._args.ctypes.data, self.context.ctypes.data, thread, self.threads)
 
 
 def launch(

@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu import memory
-from sardonyx.providers.cpu.context import ARENA, COUNTER_WORDS, NOBODY, Context, Row
+from sardonyx.providers.cpu.context import ARENA, COUNTERS, NOBODY, Context, Row
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
 from sardonyx.providers.cpu.sharing import Trial
 from sardonyx.providers.cpu.threads import Team, new_context
@@ -171,7 +171,8 @@ class Frame:
         slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
         slots[Context.ARGS] = address(self.words)
         slots[Context.LAST] = len(table.steps)
-        self._counters = allocate(len(table.steps) * COUNTER_WORDS * 8)
+        slots[Context.COUNTER_NBYTES] = 8 * threads
+        self._counters = allocate(len(table.steps) * COUNTERS * 8 * threads)
         slots[Context.COUNTERS] = address(self._counters)
         slots[Context.OBJECTS] = ctypes.addressof(self.objects)
         slots[Context.OBJECT_COUNT], slots[Context.OBJECT_BASE] = count, table.first_input

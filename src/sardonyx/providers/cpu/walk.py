@@ -18,7 +18,6 @@ from __future__ import annotations
 from sardonyx.providers.cpu.context import (
     ALL,
     CONTROL,
-    COUNTER_WORDS,
     MAX_WORKERS,
     NONE,
     ONE,
@@ -30,6 +29,7 @@ from sardonyx.providers.cpu.context import (
     Stamp,
 )  # fmt: skip
 from sardonyx.providers.cpu.dsl import Kernel, function
+from sardonyx.providers.cpu.runs import clear_counters
 from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
@@ -152,9 +152,7 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
     bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
     with k.loop(0, context.load(Context.OBJECT_COUNT)) as i:
         bases.store(i, k.memory(objects.load(i) + data_offset, i64).load())
-    counters = k.memory(context.load(Context.COUNTERS), i64)
-    with k.loop(context.load(Context.FIRST) * COUNTER_WORDS, context.load(Context.LAST) * COUNTER_WORDS) as i:
-        counters.store(i, 0)
+    clear_counters(k, context, context.load(Context.FIRST), context.load(Context.LAST))
     team = k.memory(context.load(Context.TEAM), i64)
     workers, wanted = team.load_atomic(Mailbox.COUNT), context.load(Context.WANTED)
     team = team.at(Mailbox.WORDS)

@@ -11,8 +11,9 @@ from llvmlite import ir
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
-from sardonyx.providers.cpu.context import COUNTER_WORDS, STEP_SLOT, WORDS_PER_BUFFER, Code, Context
+from sardonyx.providers.cpu.context import COUNTERS, STEP_SLOT, WORDS_PER_BUFFER, Code, Context
 from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.runs import Runs
 from sardonyx.providers.cpu.values import (
     I32,
     I64,
@@ -401,45 +402,25 @@ class Kernel:
     def share(self, count: Operand) -> Iterator[Val]:
         """The tiles, of ``count``, that this thread takes, in runs of neighbours. Once in a step: not inside a loop."""
         assert self._depth == 0, f"{self.name} shares inside a loop: use share_of"
-        total, counter = self.value(count, i64), self.counter()
-        first, last = self.take(counter, total)
-        start, stop = self.var(first), self.var(last)
-        with self.loop_while(lambda: start.get() < stop.get()):
-            with self.loop(start.get(), stop.get()) as i:
+        runs, more = Runs(self, self.value(count, i64)), self.var(1)
+        with self.loop_while(lambda: more.get().ne(0)):
+            first, last = runs.take()
+            with self.loop(first, last) as i:
                 yield i
-            first, last = self.take(counter, total)
-            start.set(first)
-            stop.set(last)
+            more.set(last)
 
     def step(self) -> Val:
         """The number of the step at hand."""
         return Val(self, self._word(self._args, STEP_SLOT), i64)
 
     def counter(self) -> Buf:
-        """A counter of the step at hand, for one ``share`` of its kernel."""
+        """The next of the step's counters, a word for each thread."""
         number, self._counters = self._counters, self._counters + 1
-        assert number < COUNTER_WORDS, f"{self.name} shares more often than a step has counters"
-        base = Val(self, self._word(self._context, Context.COUNTERS), i64)
-        return self.memory(base + (self.step() * COUNTER_WORDS + number) * 8, i64)
-
-    def take(self, counter: Buf, total: Val) -> tuple[Val, Val]:
-        """The next run of tiles that nobody has taken, and where it ends; an empty one when all are taken.
-
-        A run is half of a fair share of what is left: long ones first, so that neighbours stay together, short ones at
-        the end, so that threads of unequal speed finish at once. Alone, a thread takes all.
-        """
-        first, last = self.var(counter.load_atomic()), self.var(total)
-        trying = self.var(1)
-        with self.loop_while(lambda: trying.get().ne(0) & (first.get() < total)):
-            left = total - first.get()
-            fair = self.max(left // (self.threads * 2), self.const(1))
-            last.set(first.get() + self.select(self.threads > 1, fair, left))
-            with self.either(counter.swap_atomic(0, first.get(), last.get())) as (mine, others):
-                with mine:
-                    trying.set(0)
-                with others:
-                    first.set(counter.load_atomic())
-        return first.get(), self.select(first.get() < total, last.get(), first.get())
+        assert number < COUNTERS, f"{self.name} shares more often than a step has counters"
+        base, nbytes = (
+            Val(self, self._word(self._context, slot), i64) for slot in (Context.COUNTERS, Context.COUNTER_NBYTES)
+        )
+        return self.memory(base + (self.step() * COUNTERS + number) * nbytes, i64)
 
     def share_of(self, count: Operand) -> tuple[Val, Val]:
         """The first tile of this thread's share, and the one after its last."""

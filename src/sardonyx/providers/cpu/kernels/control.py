@@ -6,8 +6,9 @@ step comes next. Distances are counted in steps of the table.
 
 from __future__ import annotations
 
-from sardonyx.providers.cpu.context import COUNTER_WORDS, PAUSED, Code, Context
+from sardonyx.providers.cpu.context import PAUSED, Code, Context
 from sardonyx.providers.cpu.dsl import Kernel, kernel
+from sardonyx.providers.cpu.runs import clear_counters
 from sardonyx.providers.cpu.system import ticks
 from sardonyx.providers.cpu.values import Buf, Val, i64, u8
 
@@ -71,9 +72,7 @@ def turn(k: Kernel, count: Buf, limit: Buf, flag: Buf, repeats: Val) -> None:
     context, step = k.context(), k.step()
     trip = count.load() + 1
     count.store(0, trip)
-    counters = k.memory(context.load(Context.COUNTERS), i64)
-    with k.loop((step - repeats) * COUNTER_WORDS, step * COUNTER_WORDS) as i:
-        counters.store(i, 0)
+    clear_counters(k, context, step - repeats, step)
     with k.when((trip < limit.load()) & flag.load().ne(0)):
         pause_at = context.load(Context.PAUSE_AT)
         late = pause_at.ne(0) & (ticks(k) > pause_at)

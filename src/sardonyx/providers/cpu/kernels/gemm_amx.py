@@ -67,6 +67,7 @@ from sardonyx.providers.cpu.kernels.split import (
 )
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.pairs import dot_pairs
+from sardonyx.providers.cpu.runs import Runs
 from sardonyx.providers.cpu.steps import Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, bf16, f16, f32, i32, i64, u32
 
@@ -151,14 +152,16 @@ def gemm_amx(
     groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
     group_rows = count_of(row_panels, k.max(groups, 1))
     total = count * groups * column_panels
-    counter = k.counter()
-    first, end = k.take(counter, total)
-    at, last = k.var(first), k.var(end)
+    runs, at, last, more = Runs(k, total), k.var(0), k.var(0), k.var(k.cast(total > 0, i64))
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     scratch = k.scratch(f32)
     done = _Done(k, scratch, m, n)
     base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
-    with k.loop_while(lambda: (at.get() < last.get()) | done.is_open()):
+    with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
+        with k.when((at.get() >= last.get()) & more.get().ne(0)):
+            for var, value in zip((at, last), runs.take(), strict=True):
+                var.set(value)
+            more.set(last.get())
         here = at.get()
         column, rest = here % column_panels, here // column_panels
         row = rest % groups * group_rows
@@ -192,10 +195,6 @@ def gemm_amx(
             done.rest()
         base.set(other - base.get())
         at.set(here + columns)
-        with k.when(at.get() >= last.get()):
-            first, end = k.take(counter, total)
-            at.set(first)
-            last.set(end)
     if tiles is not None:
         tiles.release()
 

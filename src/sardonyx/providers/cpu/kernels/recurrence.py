@@ -26,7 +26,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, Recurrence, Stage, Storage, View
-from sardonyx.providers.cpu.context import COUNTER_WORDS, Code, Context
+from sardonyx.providers.cpu.context import COUNTERS, Code, Context
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import KIB, Isa
 from sardonyx.providers.cpu.kernels.contraction import storage_dtype
@@ -44,7 +44,7 @@ BLOCKS = 16
 """Blocks of sequences in one direction, at most."""
 SHARED_NBYTES, SHARED_STEPS = 128 * KIB, 4
 """Weights of a stage, and steps, from which threads share panels: to meet costs as much as reading 25 KB."""
-SHARED_MOST = COUNTER_WORDS // 3
+SHARED_MOST = COUNTERS // 3
 """Directions and blocks that can be shared: each has three counters."""
 
 
