@@ -200,6 +200,9 @@ def convolve_pixels(
                 partial = sums.at(row * nr)
                 for low, high in zip((0, *heights), heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
+                        if high == shape.rows:
+                            for r in range(high):
+                                finish.fetch(first + row + r, panel * nr, nr)
                         pixels = _Pixels(k, source.at(c), zeros, block, [row + r for r in range(high)])
                         ahead = following.at((tile - top) * many * length * pace) if high == shape.rows else None
                         found = _tile(k, pixels, run, tap, many, length, is_padded, dtype, shape, ahead, pace)

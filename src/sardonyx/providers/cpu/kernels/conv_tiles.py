@@ -134,6 +134,8 @@ def conv_amx(
             many = k.min(run, steps - step)
             is_last = step + run >= steps
             with k.loop(0, rows + k.cast(is_last, i64)) as r:
+                with k.when(is_last & (r + 1 < rows)):
+                    work.fetch(r + 1, column)
                 with k.when(r < rows):
                     work.square(r, column, step, many)
                 with k.when(is_last & (r > 0)):
@@ -306,6 +308,13 @@ class _Work:
 
     # -- what follows
 
+    def fetch(self, r: Val, column: Val) -> None:
+        """Bring near what square ``r`` of the group will read and write, as far as it is in one row."""
+        _, *place, x, many = self.grid.entry(r)
+        finish = self._finishing(place)
+        with self.k.loop(0, many) as i:
+            finish.fetch(x + i, column * PANEL, PANEL)
+
     def end(self, r: Val, column: Val) -> None:
         """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""
         k = self.k
@@ -332,8 +341,7 @@ class _Work:
         """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
         k, first = self.k, column * PANEL
         left = k.min(self.filters - first, PANEL)
-        spare = self.grid.sums.at((GROUP + 1) * SQUARE)
-        finish = _Finish(k, self.epilogue, self.memory, self.filters, place, spare, self.parts)
+        finish = self._finishing(place)
         finish.turn_in(x, many, first)
         with k.loop(0, PANEL, HALF) as half:
             mask = k.mask(left - half, HALF)
@@ -341,6 +349,11 @@ class _Work:
                 finish.here = i * PANEL + half
                 finish.put(x + i, Tile(first + half, HALF, mask), sums.load(finish.here, HALF))
         finish.turn_out(x, many, first)
+
+    def _finishing(self, place: list[Val]) -> _Finish:
+        """What follows the sums of pixels of one row."""
+        spare = self.grid.sums.at((GROUP + 1) * SQUARE)
+        return _Finish(self.k, self.epilogue, self.memory, self.filters, place, spare, self.parts)
 
 
 class _Finish(Finish):
@@ -360,6 +373,14 @@ class _Finish(Finish):
         names = [name for name, x in epilogue.names if x.columns == PLANES]
         self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
         self.turned = k.local(f32, HALF * HALF)
+
+    def fetch(self, row: Operand, column: Operand, width: int) -> None:
+        super().fetch(row, column, width)
+        for name, y in self.epilogue.names:
+            if y.columns == SPLIT:
+                at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
+                for part in range(self.parts):
+                    at.prefetch(part * BLOCK, write=True)
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""

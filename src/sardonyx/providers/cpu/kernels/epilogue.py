@@ -24,6 +24,7 @@ from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, matrix_at, 
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, register_dtype
 
+LINE_NBYTES = 64
 UNIT, SAME, STRIDED = "unit", "same", "strided"
 SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
 """Operations that may be done in registers: how many at most, and which."""
@@ -152,6 +153,16 @@ class Finish:
             values.append(scalar.emit(k, step.program, [values[i] for i in step.args], types))
         for (name, y), result in zip(e.names[count:], expression.results, strict=True):
             self._store(name, y, row, t, values[result])
+
+    def fetch(self, row: Operand, column: Operand, width: int) -> None:
+        """Bring near what ``width`` columns of a row will read and write: a store that waits for its line holds up all
+        stores behind it, and loads of what those hold.
+        """
+        for name, x in self.epilogue.names:
+            if x.columns == UNIT and not x.is_flat:
+                at, line = self._row(name, row).at(column), max(LINE_NBYTES // x.dtype.itemsize, 1)
+                for j in range(0, width, line):
+                    at.prefetch(j, write=name.startswith("y"))
 
     def _row(self, name: str, row: Operand, *, is_flat: bool = False) -> Buf:
         return self._at[name] if is_flat else self._at[name].at(self._number(name, "row") * row)
