@@ -14,7 +14,7 @@ from zero and the runs added in order: the same for every tile height, thread co
 
 **Cache blocking** is that of ``gemm``: a run of a panel stays in L1 for the pixels of a block, blocks come in bands
 whose part of the image, and of all that is read and written beside it, fills half of L2: pages and lines of results
-are then touched by one panel after the other while they are near.
+are then touched by one panel after the other while they are near. Where all weights fit there, a band is one block.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ def convolve_pixels(
         with k.loop(0, RUN, lanes_of(k.lanes, dtype)) as i:
             zeros.store(i, k.zeros(dtype, lanes_of(k.lanes, dtype)))
     row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
-    bands = Bands(k, m, panels, batch * groups, shape.rows, shape.block, row_nbytes, band_nbytes)
+    panel_nbytes = taps * channels * (nr * dtype.bits // 8)
+    bands = Bands(k, m, panels, batch * groups, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
     known = k.var(-1)
     with bands.share() as (index, panel, top, bottom):
         image, group = index // groups, index % groups

@@ -113,9 +113,10 @@ def conv_amx(
     columns = count_of(filters, PANEL)
     if has_next(epilogue):
         zero_next(k, memory, batch, columns, parts)
-    # Two runs of squares for each thread, if there are as many; groups of one size.
+    # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread.
     fair = count * columns // (k.threads * 2)
-    groups = k.opaque(count_of(count, k.max(k.min(fair, GROUP), 1)))
+    groups = count_of(count, k.max(k.min(fair, GROUP), 1))
+    groups = k.opaque(k.select(groups < k.threads, groups, count_of(groups, k.threads) * k.threads))
     group = k.opaque(count_of(count, k.max(groups, 1)))
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=TILES)

@@ -95,18 +95,21 @@ class Bands:
     """The grid of work of a product: blocks of row tiles by panels of B, in bands of rows."""
 
     def __init__(
-        self, k: Kernel, m: Val, panels: Val, count: Val, rows: int, most: int, row_nbytes: Val, band_nbytes: Val
-    ) -> None:
+        self, k: Kernel, m: Val, panels: Val, count: Val, rows: int, most: int, row_nbytes: Val, panel_nbytes: Val,
+        band_nbytes: Val,
+    ) -> None:  # fmt: skip
         """``count`` products of ``m`` rows of ``row_nbytes``, of which a band takes ``band_nbytes``.
 
-        A block has up to ``most`` tiles of ``rows`` rows.
+        A block has up to ``most`` tiles of ``rows`` rows. Panels that fit into as much themselves are all used for one
+        block after the other: a thread then has rows to itself, and what follows finds them in its core's cache.
         """
         self.k, self.panels = k, panels
         self.tiles = (m + (rows - 1)) // rows
         wanted = (k.const(GRID) + (panels * count - 1)) // k.max(panels * count, 1)
         self.blocks = k.max((self.tiles + (most - 1)) // most, k.min((self.tiles + 1) // 2, wanted))
         block_nbytes = row_nbytes * k.max(m // k.max(self.blocks, 1), 1)
-        self.band = k.min(k.max(band_nbytes // k.max(block_nbytes, 1), 1), k.max(self.blocks, 1))
+        many = k.select(panels * panel_nbytes <= band_nbytes, 1, band_nbytes // k.max(block_nbytes, 1))
+        self.band = k.min(k.max(many, 1), k.max(self.blocks, 1))
         self.count = count * panels * self.blocks
 
     @contextmanager
@@ -148,7 +151,8 @@ def gemm(
     sums = k.scratch(dtype)
     wide = sums.at(shape.block * shape.rows * nr)
     row_nbytes = depth * (dtype.bits // 8)
-    bands = Bands(k, m, panels, batch_count(k, memory, axes), shape.rows, shape.block, row_nbytes, band_nbytes)
+    batch_size, panel_nbytes = batch_count(k, memory, axes), depth * (nr * b_dtype.bits // 8)
+    bands = Bands(k, m, panels, batch_size, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
     with bands.share() as (index, panel, top, bottom):
         batch = batch_indices(k, memory, index, axes)
         a = matrix_at(memory, "a", batch)

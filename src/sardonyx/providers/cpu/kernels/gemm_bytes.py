@@ -74,7 +74,8 @@ def gemm_bytes(
     axes, nr = epilogue.batch_axes, shape.vectors * k.lanes
     panels = (n + (nr - 1)) // nr
     sums = k.scratch(i32)
-    bands = Bands(k, m, panels, batch_count(k, memory, axes), shape.rows, shape.block, depth, band_nbytes)
+    batch_size = batch_count(k, memory, axes)
+    bands = Bands(k, m, panels, batch_size, shape.rows, shape.block, depth, (depth + QUAD) * nr, band_nbytes)
     with bands.share() as (index, panel, *tiles):
         batch = batch_indices(k, memory, index, axes)
         a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")

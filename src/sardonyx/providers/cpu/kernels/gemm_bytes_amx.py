@@ -57,7 +57,8 @@ def gemm_bytes_amx(
     axes = epilogue.batch_axes
     panels = (n + (PANEL - 1)) // PANEL
     sums = k.scratch(i32)
-    bands = Bands(k, m, panels, batch_count(k, memory, axes), PANEL, BLOCK, depth, band_nbytes)
+    batch_size = batch_count(k, memory, axes)
+    bands = Bands(k, m, panels, batch_size, PANEL, BLOCK, depth, (depth + QUAD) * PANEL, band_nbytes)
     with bands.share() as (index, panel, top, bottom):
         batch = batch_indices(k, memory, index, axes)
         a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")
