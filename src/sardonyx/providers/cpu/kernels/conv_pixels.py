@@ -244,12 +244,12 @@ def convolve_pixels(
                             add_run(k, found, partial, is_later)
                 if is_direct:
                     with k.when((rows < shape.rows) | columns.ne(nr)):
-                        finish.tile(partial, nr, first + row, rows, panel * nr, columns)
+                        finish.tile(partial, nr, first + row, rows, panel * nr, columns, width=nr)
         if not is_direct:
             with k.loop(top, bottom) as tile:
                 row = (tile - top) * shape.rows
                 rows = k.min(length - first - row, shape.rows)
-                finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns)
+                finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns, width=nr)
 
 
 def _put(finish: Finish, found: list[list[Var]], row: Val, column: Val) -> None:
