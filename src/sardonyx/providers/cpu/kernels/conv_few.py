@@ -36,6 +36,8 @@ def is_for(group: Convolution, target: Target) -> bool | Only:
     most, outputs = max(target.isa.lanes, LEAST), of_known(dims.product((group.box[0], *group.box[2:])))
     if isinstance(outputs, int):
         return outputs <= most
+    if all(d == 1 for d in group.box[2:]):
+        return True  # a row for each image
     least = dims.product(d for d in (group.box[0], *group.box[2:]) if isinstance(d, int))
     is_sequence = len(group.window.kernel) == 1
     is_open = isinstance(least, int) and least <= most and is_sequence and int(w.storage.elements) <= DOUBLED
