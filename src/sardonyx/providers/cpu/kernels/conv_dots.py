@@ -32,7 +32,8 @@ from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
 PIXELS, BLOCK = 4, 64
-"""Sums of a filter that are made at a time, which hides the latency of an addition; pixels of a block."""
+"""Sums of a filter that are made at a time, which hides the latency of an addition and shares shuffles; pixels of a
+block, a multiple of that."""
 FEW = 4
 """Filters times four must be no more than lanes: more do well as lanes themselves."""
 
@@ -114,19 +115,19 @@ def convolve_dots(
         which, first = at // blocks, at % blocks * BLOCK
         image, line = which // lines, which % lines
         count = k.min(length - first, BLOCK)
-        block.locate(image, line * length + first, count, line * length + length - 1, is_padded)
-        with k.loop(0, count, PIXELS) as i:
-            rows = [k.min(i + p, count - 1) for p in range(PIXELS)]
-            for p, row in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
-                for f, total in enumerate(row):
-                    sums.store(f * BLOCK + rows[p], total)
+        whole = ceil_div(count, PIXELS) * PIXELS
+        block.locate(image, line * length + first, whole, line * length + length - 1, is_padded)
+        with k.loop(0, whole, PIXELS) as i:
+            rows = [i + p for p in range(PIXELS)]
+            for f, found in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
+                sums.store(f * BLOCK + i, found)
         finish = Finish(k, epilogue, memory, length, [image, line])
         finish.tile(sums, BLOCK, k.const(0), filters, first, count)
 
 
 def _dots(
     k: Kernel, x: Buf, w: Buf, block: Block, rows: list[Val], channels: Val, filters: int, is_padded: bool, dtype: DType
-) -> list[list[Val]]:
+) -> list[Val]:
     """The sums of some pixels, for each filter."""
     lanes = lanes_of(k.lanes, dtype)
     totals = [[k.var(k.zeros(dtype, lanes)) for _ in range(filters)] for _ in rows]
@@ -141,4 +142,19 @@ def _dots(
                     seen, at = t.keep(pixel.load(t), 0.0), weights.at(t.index * filters)
                     for f, total in enumerate(sums):
                         total.set(k.fma(seen, at.load(f * lanes, lanes), total.get()))
-    return [[total.get().fold(lambda a, b: a + b) for total in sums] for sums in totals]
+    return [_summed([sums[f].get() for sums in totals]) for f in range(filters)]
+
+
+def _summed(vectors: list[Val]) -> Val:
+    """The sum of each vector's lanes, halves with halves, as the lanes of one: two vectors become one at a time."""
+    wide = vectors[0].lanes
+    while len(vectors) > 1 or wide > 1:
+        half = max(wide // 2, 1)
+        others: list[Val | None] = [*vectors[1::2]] or [None]
+        lanes = vectors[0].lanes * min(len(vectors), 2)
+        low = [start + i for start in range(0, lanes, wide) for i in range(half)]
+        high = [i + half for i in low]
+        pairs = zip(vectors[::2], others, strict=True)
+        vectors = [a.shuffle(low, b) if wide == 1 else a.shuffle(low, b) + a.shuffle(high, b) for a, b in pairs]
+        wide = half
+    return vectors[0]
