@@ -75,6 +75,21 @@ CASES = {
         "a = MatMul(x, w) c = Exp(x) y = Concat<axis = 1>(a, c)", f"float[n,6] x, {WEIGHTS}", "float[n,12] y",
         ["Contraction(MatMul Concat)", "Loop(Exp Concat)"],
     ),
+    "what follows groups that write one result together is shared out": (
+        "a = MatMul(x, w) c = MatMul(z, w) d = Concat<axis = 1>(a, c) e = Relu(d) f = Mul(e, d) y = Add(f, r)",
+        f"float[n,6] x, float[n,6] z, {WEIGHTS}, float[n,12] r", "float[n,12] y",
+        ["Contraction(MatMul Concat Relu Mul Add)", "Contraction(MatMul Concat Relu Mul Add)"],
+    ),
+    "not if somebody else reads it": (
+        "a = MatMul(x, w) c = MatMul(z, w) d = Concat<axis = 1>(a, c) y = Relu(d) t = MatMul(d, v)",
+        f"float[n,6] x, float[n,6] z, {WEIGHTS}, float[12,2] v", "float[n,12] y, float[n,2] t",
+        ["Contraction(MatMul Concat)", "Contraction(MatMul Concat)", "Loop(Relu)", "Contraction(MatMul)"],
+    ),
+    "nor what lies in another way": (
+        "a = MatMul(x, w) c = MatMul(z, w) d = Concat<axis = 1>(a, c) y = Add(d, r)",
+        f"float[n,6] x, float[n,6] z, {WEIGHTS}, float[12] r", "float[n,12] y",
+        ["Contraction(MatMul Concat)", "Contraction(MatMul Concat)", "Loop(Add)"],
+    ),
     "shape arithmetic costs nothing": (
         "s = Shape(z) a = Constant<value = int64[1] {2}>() c = Concat<axis = 0>(s, a) e = Expand(x, c) y = Exp(e)",
         "float[2] x, float[n,m] z", "float[n,m,2] y", ["Loop(Exp)"],

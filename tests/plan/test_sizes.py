@@ -34,6 +34,16 @@ def test_names_are_bound_and_other_dimensions_checked() -> None:
             binding(wrong)
 
 
+def test_a_name_is_read_where_a_dimension_is_a_multiple_of_it() -> None:
+    binding = Binding([(dims.mul(B, 4) or 0, dims.mul(S, 6) or 0), (dims.mul(S, 2) or 0,)])
+    assert dict(zip(binding.names, binding([(8, 18), (6,)]), strict=True)) == {"batch": 2, "seq": 3}
+    for wrong in ([(7, 18), (6,)], [(8, 20), (6,)], [(8, 18), (7,)]):
+        with pytest.raises(SizesDiffer):
+            binding(wrong)
+    again = Binding.revived(binding.frozen())
+    assert again([(8, 18), (6,)]) == binding([(8, 18), (6,)])
+
+
 def test_operands_that_do_not_broadcast_are_refused() -> None:
     sizes = Sizes()
     both = dims.broadcast(B, S)

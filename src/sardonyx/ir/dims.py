@@ -352,15 +352,24 @@ def is_fresh(d: Dim) -> bool:
     return isinstance(d, str) and FRESH in d and any(name.startswith(FRESH) for name in names(d))
 
 
-def evaluate(d: Dim, sizes: Mapping[str, int]) -> Known | None:
-    """A dimension with numbers for some of its names."""
+def multiple_of(d: Dim) -> tuple[str, int] | None:
+    """The name that a dimension is so many times, once or more often; None where it is not."""
+    x = known(d)
+    if not isinstance(x, Expr) or len(x.terms) != 1:
+        return None
+    ((m, c),) = x.terms.items()
+    return (str(m[0]), c) if len(m) == 1 and not m[0].fn and c > 0 else None
+
+
+def evaluate(d: Dim, sizes: Mapping[str, Known]) -> Known | None:
+    """A dimension with numbers, or other dimensions, for some of its names."""
     x = known(d)
     if not isinstance(x, Expr):
         return x
     return total(mul(c, product(_value(atom, sizes) for atom in m)) for m, c in x.terms.items())
 
 
-def _value(atom: Atom, sizes: Mapping[str, int]) -> Known | None:
+def _value(atom: Atom, sizes: Mapping[str, Known]) -> Known | None:
     if atom.fn:
         return known(_FUNCTIONS[atom.fn](*(evaluate(arg, sizes) for arg in atom.args)))
     return sizes[atom] if atom in sizes else symbol(atom)

@@ -3,7 +3,7 @@
 A pointwise operator is written once, as a Python function of an emitter and scalars::
 
     def hard_swish(e, x):
-        return x * e.clamp(x / 6 + 0.5, 0, 1)
+        return x * e.clamp(x * (1 / 6) + 0.5, 0, 1)
 
 ``trace`` runs it on symbols and gives a ``Program``: straight-line code without duplicates, hashable, the same for
 every element type. An interpreter gives the program a meaning on its machine; numpy's is ``run_numpy``.

@@ -9,13 +9,14 @@ from sardonyx.ir import dims
 from sardonyx.ir.graph import Value
 from sardonyx.lower import rules, views
 from sardonyx.lower.check import Check
-from sardonyx.lower.facts import Learned, is_name
+from sardonyx.lower.facts import Learned
 from sardonyx.lower.groups import Group, View
 from sardonyx.lower.groups.control import checks_of
 from sardonyx.lower.lowering import Counted, Lowering
 from sardonyx.lower.sizes import Later
 from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
+from sardonyx.plan.sizes import places_of
 
 assert rules, "importing the families registers their rules"
 
@@ -33,8 +34,8 @@ class Lowered:
     """The part's outputs, likewise."""
     checks: tuple[Check, ...]
     """What must hold of sizes; look at it whenever they change."""
-    sizes: dict[str, tuple[int, int]]
-    """Where the size of each name is read: an input, and an axis of it."""
+    sizes: dict[str, tuple[int, int, int]]
+    """Where the size of each name is read: an input, an axis of it, and how many times the name that is."""
     counted: dict[int, Counted] = field(default_factory=dict)
     """The outputs, by number, whose size a run finds out."""
 
@@ -68,7 +69,8 @@ def _lower(part: Part, learned: Learned, states: Sequence[State]) -> Lowered:
     outputs = tuple(low.kept.get(v) or _output(low, v) for v in part.outputs)
     counted = {i: low.counted[v] for i, v in enumerate(part.outputs) if v in low.counted}
     known = {**low.inner_views, **low.views}
-    return Lowered(low.finished(), known, inputs, outputs, tuple(low.checks), _sizes(inputs), counted)
+    sizes = places_of([v.shape for v in inputs])
+    return Lowered(low.finished(), known, inputs, outputs, tuple(low.checks), sizes, counted)
 
 
 def _output(low: Lowering, value: Value) -> View:
@@ -97,12 +99,3 @@ def _unknown(lowered: Lowered) -> set[str]:
     for d in (d for check in (*lowered.checks, *checks_of(lowered.groups)) for d in (check.size, *check.allowed)):
         found.update(dims.names(d))
     return found - lowered.sizes.keys()
-
-
-def _sizes(inputs: tuple[View, ...]) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    for i, view in enumerate(inputs):
-        for axis, d in enumerate(view.shape):
-            if is_name(d):
-                found.setdefault(str(d), (i, axis))
-    return found

@@ -75,6 +75,10 @@ class Learned:
                 if len(shape) == len(v.type.shape):
                     self._shapes[v] = tuple(shape)
 
+    def __contains__(self, value: Value) -> bool:
+        """Whether the rank is known."""
+        return value in self._shapes
+
     def shape(self, value: Value) -> tuple[Known, ...]:
         found = self._shapes.get(value)
         if found is None:

@@ -8,6 +8,8 @@ The rules, tried for every loop in order on the groups that make its operands, t
   that reduce must reduce the same axes.
 - A loop that reduces nothing becomes part of the epilogue of a group that has one (``Finished``) and whose elements it
   reads at the same index, where its views can be walked by the axes of that group.
+- A loop that reduces nothing is shared out among several groups with epilogues that make an operand together, each its
+  own part (a transposed convolution, phase by phase), where all it touches lies as that operand does.
 - What is computed from one long row's result, element by element, stays apart: threads share it.
 - What the first group writes is still stored when somebody else reads it, so nothing is computed twice.
 - Nothing is fused across another group that needs the first and makes something for the second.
@@ -71,7 +73,7 @@ class _Fusion:
 
     def run(self) -> list[Group]:
         for i in range(len(self.groups)):
-            while self._absorb(i):
+            while self._absorb(i) or self._share_out(i):
                 pass
         return self._sorted()
 
@@ -98,6 +100,31 @@ class _Fusion:
                 self._enter(i, fused)
                 self._raise(i)
                 return True
+        return False
+
+    def _share_out(self, i: int) -> bool:
+        """Fuse the loop at ``i``, part by part, with all the groups that make an operand of it together."""
+        second = self.groups[i]
+        if not isinstance(second, Loop) or second.reduced:
+            return False
+        for view in second.inputs:
+            makers = sorted(self.writers.get(view.storage, ()))
+            if len(makers) < 2 or self._is_read(view.storage, i):
+                continue
+            try:
+                fused = [_fused_part(self.groups[p], second, view) for p in makers]
+            except Refused:
+                continue
+            if None in fused:
+                continue
+            self._leave(i)
+            for p, group in zip(makers, fused, strict=True):
+                assert group is not None
+                self._leave(p)
+                self.groups[p], self.rank[p] = group, self.rank[i]
+                self._enter(p, group)
+                self._raise(p)
+            return True
         return False
 
     def _is_read(self, storage: Storage, i: int) -> bool:
@@ -195,6 +222,26 @@ def _fused(first: Loop | Finished, second: Loop, kept: Sequence[View]) -> Loop |
     )
     nodes = tuple(dict.fromkeys(first.nodes + second.nodes))
     return Loop(nodes, nest.extents, nest.reduced, nest.inputs, nest.expression, nest.stored())
+
+
+def _fused_part(first: Group | None, second: Loop, whole: View) -> Loop | Finished | None:
+    """What a loop does to the part of its operand ``whole`` that a group makes, as one group with that."""
+    if not isinstance(first, Finished) or len(first.outputs) != 1 or not views.is_whole(whole):
+        return None
+    part = first.outputs[0]
+
+    def seen(view: View) -> View | None:
+        if not any(s for d, s in zip(view.shape, view.strides, strict=True) if d != 1):
+            return View(view.storage, part.shape, (0,) * len(part.shape), view.offset)
+        return replace(part, storage=view.storage) if replace(view, storage=whole.storage) == whole else None
+
+    inputs, outputs = [seen(v) for v in second.inputs], [seen(v) for v in second.outputs]
+    if None in inputs or None in outputs or any(v.storage.elements != whole.storage.elements for v in second.outputs):
+        return None
+    alone = replace(
+        second, extents=part.shape, inputs=tuple(v for v in inputs if v), outputs=tuple(v for v in outputs if v)
+    )
+    return _fused(first, alone, ())
 
 
 def _is_long_row(nest: Nest) -> bool:

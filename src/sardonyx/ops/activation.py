@@ -60,7 +60,7 @@ def hard_sigmoid(e: Emitter, x: Expr, *, alpha: float = _f32(0.2), beta: float =
 @pointwise("HardSwish")
 def hard_swish(e: Emitter, x: Expr) -> Expr:
     """x * clamp(x/6 + 1/2, 0, 1)."""
-    return x * e.clamp(x / 6 + 0.5, 0, 1)
+    return x * e.clamp(x * (1 / 6) + 0.5, 0, 1)
 
 
 @pointwise("Sigmoid")

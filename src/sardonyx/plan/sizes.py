@@ -120,24 +120,22 @@ def _broadcast(a: int, b: int) -> int:
 
 
 class Binding:
-    """From the shapes of inputs to the sizes of names; every other dimension of an input is checked against them."""
+    """From the shapes of inputs to the sizes of names; every other dimension of an input is checked against them.
+
+    A name is read where it is a dimension itself, or else where a dimension is a multiple of it.
+    """
 
     def __init__(self, shapes: Sequence[tuple[Known, ...] | None]) -> None:
         """``shapes`` are the inputs' as the graph knows them; None for an input whose shape nobody asks."""
         self.shapes = tuple(shapes)
-        places: dict[str, tuple[int, int]] = {}
-        for i, shape in enumerate(shapes):
-            for axis, d in enumerate(shape or ()):
-                name = name_of(d)
-                if name is not None:
-                    places.setdefault(name, (i, axis))
+        places = places_of(shapes)
         self.names = tuple(places)
         self._places = tuple(places.values())
         checked = [
             (i, axis, d)
             for i, shape in enumerate(shapes)
             for axis, d in enumerate(shape or ())
-            if places.get(name_of(d) or "") != (i, axis)
+            if places.get(name_of(d) or "") != (i, axis, 1)
         ]
         sizes = Sizes()
         self._checks = tuple((i, axis, sizes.number(d)) for i, axis, d in checked)
@@ -157,7 +155,7 @@ class Binding:
 
     def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The size of each name. SizesDiffer when a dimension is not what the others make it."""
-        found = tuple([shapes[i][axis] for i, axis in self._places])
+        found = tuple([shapes[i][axis] // times for i, axis, times in self._places])
         expected = self._evaluate(found)
         for i, axis, number in self._checks:
             if shapes[i][axis] != expected[number]:
@@ -169,10 +167,19 @@ class Binding:
 
 def name_of(d: Known) -> str | None:
     """The name that a dimension is, if it is one."""
-    if not isinstance(d, Expr) or len(d.terms) != 1:
-        return None
-    ((monomial, c),) = d.terms.items()
-    return str(monomial[0]) if c == 1 and len(monomial) == 1 and not monomial[0].fn else None
+    found = dims.multiple_of(d)
+    return found[0] if found is not None and found[1] == 1 else None
+
+
+def places_of(shapes: Sequence[Sequence[Known] | None]) -> dict[str, tuple[int, int, int]]:
+    """Where the size of each name is read: an input, an axis of it, and how many times the name that is."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for i, shape in enumerate(shapes):
+        for axis, d in enumerate(shape or ()):
+            name, times = dims.multiple_of(d) or ("", 1)
+            if name and (name not in found or found[name][2] > times):
+                found[name] = i, axis, times
+    return found
 
 
 def unbound(expressions: Sequence[Known], names: Sequence[str]) -> list[str]:

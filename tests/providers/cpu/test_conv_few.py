@@ -20,12 +20,14 @@ CASES = {
     "single pixels": Case((2, 9, 1, 2), (33, 9, 1, 1), then="y = Relu(a)"),
     "single pixels, apart": Case((1, 9, 3, 4), (7, 9, 1, 1), "strides = [2, 3]"),
     "single pixels, padded": Case((1, 3, 1, 1), (4, 3, 1, 1), "pads = [0, 1, 1, 0]"),
+    "single pixels, padded behind": Case((1, 3, 2, 2), (4, 3, 1, 1), "pads = [0, 0, 0, 1]"),
     "all of the image": Case((2, 6, 4, 5), (19, 6, 4, 5)),
     "3x3": Case((1, 6, 2, 2), (9, 6, 3, 3), "pads = [1, 1, 1, 1]"),
     "3x3, stride and dilation": Case((1, 3, 8, 9), (4, 3, 3, 3), "strides = [3, 4], dilations = [2, 3]"),
     "one channel, along a row": Case((1, 1, 31), (20, 1, 16), "strides = [5]"),
     "one channel, dilation": Case((1, 1, 20), (20, 1, 4), "strides = [5], dilations = [3]"),
     "one channel, padded": Case((1, 1, 9), (3, 1, 4), "strides = [4], pads = [1, 2]"),
+    "one channel, padded behind": Case((1, 1, 9), (3, 1, 4), "strides = [4], pads = [0, 3]"),
     "one channel, two axes": Case((1, 1, 5, 6), (3, 1, 4, 4)),
     "1 axis": Case((2, 6, 2), (70, 6, 5), "pads = [2, 2]"),
     "3 axes": Case((1, 3, 2, 2, 3), (4, 3, 3, 3, 3), "pads = [1, 1, 1, 0, 0, 0]"),
@@ -108,6 +110,18 @@ def test_the_run_tells_how_many_outputs_there_are(threads: int) -> None:
         shape = executable._shapes[(x.shape,)]
         ways.add(tuple(shape.rows[:, Row.WHO] == NOBODY))
     assert len(ways) == 2
+
+
+@pytest.mark.parametrize("batch", [0, 1, 5, 40])
+def test_single_pixels_of_any_batch(batch: int) -> None:
+    rng = np.random.default_rng(7)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((batch, 48, 1, 1), (70, 48, 1, 1)))
+    given = "a = Conv(x, w) y = Relu(a)", "float[n,48,1,1] x, float[70,48,1,1] w", "float[n,70,1,1] y"
+    found = Compiled(*given, "sapphirerapids", constants={"w": w}, precision="medium")
+    assert [step.spec.name for step in found.steps] == ["gemm"]
+    (got,) = found.run([x], threads=2, checked=True)
+    want = np.maximum(x[:, :, 0, 0].astype(np.float64) @ w[:, :, 0, 0].T, 0)
+    np.testing.assert_allclose(got[:, :, 0, 0], want, rtol=1e-2, atol=0.1)
 
 
 def _conv(x: Array, w: Array, stride: int) -> Array:

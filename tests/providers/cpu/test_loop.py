@@ -355,6 +355,21 @@ def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
         np.testing.assert_array_equal(again, results[0])
 
 
+def test_reductions_of_pixels_of_any_number() -> None:
+    n, p = dims.symbol("n"), dims.symbol("p")
+    shape = (n, 24, dims.mul(64, p) or 0)
+    memory = Memory({"n": 2, "p": 30})
+    x = by_pixel(floats(2, 24, 64 * 30))
+    storage = memory.input(x).storage
+    view = View(storage, shape, (dims.mul(24, shape[2]) or 0, 1, 24))
+    out = memory.output((n, 24), "f")
+    made = loop.steps(Loop((), shape, 1, (view,), mean(), (out,)), Target(isa.named("skylake-avx512")))
+    assert len(made) == 2 and made[1].args["n2"] == 32
+    for threads in (1, 3):
+        memory.run(made, threads=threads, isa=isa.named("skylake-avx512"), checked=True)
+        np.testing.assert_allclose(memory.array(out), x.astype(np.float64).mean(2), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("shape", "room", "outer"), [((2, 21, 5, 6), 0, 0), ((2, 21, 1, 1), 0, 1), ((2, 21, 5, 6), 3, 1)]
 )

@@ -184,7 +184,9 @@ def test_sizes_are_numbers_of_the_run(case: Case) -> None:
         np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["nearest twice, asymmetric floor", "linear twice, half_pixel", "linear half"])
+@pytest.mark.parametrize(
+    "name", ["nearest twice, asymmetric floor", "nearest three times", "linear twice, half_pixel", "linear half"]
+)
 def test_pixels_are_blended_along_their_channels(name: str) -> None:
     """Where channels are neighbours in image and result, vectors lie along them."""
     case = replace(CASES[name], x=(2, 21, 5, 8))

@@ -42,7 +42,7 @@ def _result(memory: Memory, view: View, counted: Counted | None) -> Array:
 
 def bind(lowered: Lowered, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     """The sizes that shapes of inputs give to names; every condition on them is looked at."""
-    sizes = {name: shapes[i][axis] for name, (i, axis) in lowered.sizes.items()}
+    sizes = {name: shapes[i][axis] // times for name, (i, axis, times) in lowered.sizes.items()}
     for view, shape in zip(lowered.inputs, shapes, strict=True):
         wanted = tuple(dims.evaluate(d, sizes) for d in view.shape)
         if wanted != shape:

@@ -20,7 +20,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
-from sardonyx.providers.cpu import image_edges
+from sardonyx.providers.cpu import image_edges, neighbours
 from sardonyx.providers.cpu.kernels import conv_amx, conv_dots, conv_few, conv_pixels
 from sardonyx.providers.cpu.steps import Target
 
@@ -41,12 +41,12 @@ def turned(groups: Sequence[Group], target: Target) -> list[Group]:
     groups = [_unfolded(g, images) if isinstance(g, Loop) else g for g in groups]
     images = _chosen(groups, wanted, images)
     made: list[Group] = []
-    for group in groups:
-        placed = _placed(group, images)
-        if isinstance(placed, Convolution) and id(group) in wanted and conv_amx.parts_for(placed, target) is None:
-            made += image_edges.with_copies(placed)
+    for group in neighbours.joined([_placed(g, images) for g in groups]):
+        is_ours = isinstance(group, Convolution) and _is_wanted(group, target)
+        if isinstance(group, Convolution) and is_ours and conv_amx.parts_for(group, target) is None:
+            made += image_edges.with_copies(group)
         else:
-            made.append(placed)
+            made.append(group)
     return made
 
 
@@ -62,10 +62,7 @@ class Image:
         each = dims.known(dims.mul(self.channels, self.pixels))
         if each is None:
             return None
-        at = self._split(view.offset, each)
-        if at is None:
-            return None
-        image, channel, pixel = at
+        image, channel, pixel = self._split(view.offset, each)
         strides: list[Known] = []
         last_channel: dims.Dim = channel
         last_pixel: dims.Dim = pixel
@@ -88,14 +85,14 @@ class Image:
         offset = dims.known(dims.total((dims.mul(image, each), dims.mul(pixel, self.channels), channel)))
         return None if offset is None else View(view.storage, view.shape, tuple(strides), offset)
 
-    def _split(self, offset: Known, each: Known) -> tuple[Known, Known, Known] | None:
-        """Image, channel and pixel of an element."""
+    def _split(self, offset: Known, each: Known) -> tuple[Known, Known, Known]:
+        """Image, channel and pixel of an element; whether the image has such a pixel is the caller's to see."""
         if offset == 0:
             return 0, 0, 0
         if isinstance(offset, int) and isinstance(each, int) and isinstance(self.pixels, int):
             return offset // each, offset % each // self.pixels, offset % self.pixels
         channel = _whole(offset, self.pixels)
-        return None if channel is None else (0, channel, 0)
+        return (0, 0, offset) if channel is None else (0, channel, 0)
 
 
 def _whole(a: Known, b: Known) -> int | None:
@@ -105,8 +102,7 @@ def _whole(a: Known, b: Known) -> int | None:
 
 
 def _is_below(a: dims.Dim, b: Known) -> bool:
-    left = dims.known(dims.sub(dims.sub(b, 1), a))
-    return isinstance(left, int) and left >= 0
+    return dims.at_least(dims.sub(dims.sub(b, 1), a), 0)
 
 
 def _is_wanted(group: Convolution, target: Target) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from sardonyx.lower.build import Lowered, lower
+from sardonyx.lower.multiples import multiples
 from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
 from sardonyx.partition.provider import Part
@@ -24,8 +25,24 @@ if TYPE_CHECKING:
 
 
 def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> CpuExecutable:
-    """Make a part ready to run, with these states in place."""
-    lowered = _lowered(part, provider, states)
+    """Make a part ready to run, with these states in place.
+
+    Where sizes may be taken to be multiples, what runs others is compiled when there are such.
+    """
+    even = None if states else _for_multiples(part, provider)
+    if even is not None:
+        return _compiled(part, provider, even, otherwise=lambda: _compiled(part, provider, _lowered(part, provider)))
+    return _compiled(part, provider, _lowered(part, provider, states), has_states=bool(states))
+
+
+def _compiled(
+    part: Part,
+    provider: CpuProvider,
+    lowered: Lowered,
+    *,
+    has_states: bool = False,
+    otherwise: Callable[[], CpuExecutable] | None = None,
+) -> CpuExecutable:
     target = Target(isa.current(), provider.precision)
     while True:
         steps = steps_for(lowered.groups, target)
@@ -35,13 +52,24 @@ def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()
             constants = contents(table.constants, provider.threads)
             return CpuExecutable(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
-                None if states else partial(compile_part, part, provider),
+                None if has_states else partial(compile_part, part, provider), otherwise,
             )  # fmt: skip
         except Exceptional as found:
             target = replace(target, exceptional=target.exceptional | {found.identity}, splits={})
 
 
-def _lowered(part: Part, provider: CpuProvider, states: Sequence[State]) -> Lowered:
+def _for_multiples(part: Part, provider: CpuProvider) -> Lowered | None:
+    """The part for those sizes that make it plain; None where all do, or there are none."""
+    graph = part.nodes[0].graph
+    assert graph is not None
+    try:
+        learned = multiples(part, provider.learned(graph))
+        return None if learned is None else lower(part, learned)
+    except Refused:
+        return None
+
+
+def _lowered(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> Lowered:
     graph = part.nodes[0].graph
     assert graph is not None
     try:

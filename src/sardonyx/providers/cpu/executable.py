@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx.errors import Fail, InvalidArgument, OutOfBudget
+from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.partition.provider import Memory
 from sardonyx.plan.buckets import rounded
@@ -56,11 +56,13 @@ class CpuExecutable:
         count: int,
         max_memory: int | None = None,
         recompile: Callable[[Sequence[State]], CpuExecutable] | None = None,
+        otherwise: Callable[[], CpuExecutable] | None = None,
     ) -> None:
         """``constants`` are the table's; ``count`` threads may take part.
 
         ``max_memory`` bytes is the most that a run may take, constants included.
-        ``recompile`` makes the part ready once more, with states in place.
+        ``recompile`` makes the part ready once more, with states in place; ``otherwise`` does for shapes that this one
+        does not run.
         """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim
@@ -71,7 +73,9 @@ class CpuExecutable:
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
         self._plans: OrderedDict[bytes, Plan] = OrderedDict()
         self._lock = threading.Lock()
-        self._recompile = recompile
+        self._recompile, self._otherwise = recompile, otherwise
+        self._other: CpuExecutable | None = None
+        self._compiling = threading.Lock()
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
@@ -90,9 +94,28 @@ class CpuExecutable:
             while not self._execute(shape, args, results, context):
                 pass
         except SizesDiffer as why:
+            other = self._for_others()
+            if other is not None:
+                return other.run(args, context)
             logging.getLogger("sardonyx").info("shapes outside the model's dimensions run on numpy: %s", why)
             return self._without_plan(args, context)
         return results if self._trim is None else self._trim(shape.sizes, results)
+
+    def _for_others(self) -> CpuExecutable | None:
+        """What runs shapes that this one does not."""
+        if self._otherwise is None:
+            return self._other
+        from sardonyx.lower.sizes import Refused
+        from sardonyx.providers.cpu.table import Unplannable
+
+        with self._compiling:
+            if self._otherwise is not None:
+                try:
+                    self._other = self._otherwise()
+                except (Refused, Unplannable, NotImplemented) as why:
+                    logging.getLogger("sardonyx").info("sizes that leave a rest are not compiled: %s", why)
+                self._otherwise = None
+        return self._other
 
     def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
         """With the context's states appended to; None for shapes outside the model's dimensions."""
@@ -139,6 +162,8 @@ class CpuExecutable:
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
         shape = self._shapes.get(tuple([a.shape for a in args]))
+        if shape is None and self._other is not None:
+            return self._other.run_again(args)
         if shape is None or not shape.is_quick:
             return None
         results = shape.new_outputs()
@@ -261,7 +286,13 @@ class CpuExecutable:
         return Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
-        return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
+        try:
+            return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
+        except SizesDiffer:
+            other = self._for_others()
+            if other is None:
+                raise
+            return other.memory(shapes)
 
     @property
     def packed_nbytes(self) -> int:

@@ -20,9 +20,9 @@ from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.conv_pixels import pixels_matrix
+from sardonyx.providers.cpu.kernels.conv_pixels import Lines
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
-from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.frame import Frame, frame_params
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix
 from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, Block, is_inside, taps_args
@@ -32,7 +32,8 @@ from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
 PIXELS, BLOCK = 4, 64
-"""Sums of a filter that are made at a time, which hides the latency of an addition; pixels of a block."""
+"""Sums of a filter that are made at a time, which hides the latency of an addition and shares shuffles; pixels of a
+block, a multiple of that."""
 FEW = 4
 """Filters times four must be no more than lanes: more do well as lanes themselves."""
 
@@ -54,12 +55,15 @@ def fills_lanes(group: Convolution, isa: Isa) -> bool:
 def steps(group: Convolution, target: Target) -> list[Step]:
     """The convolution of an image that lies pixel by pixel."""
     isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
-    filters, channels = int(group.w.shape[0]), int(group.w.shape[1])
-    extra, outputs = ([_matrix(pixels_matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
-    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, dims.known(dims.product(frame.size)) or 0, 1)
+    filters, channels, lines = int(group.w.shape[0]), int(group.w.shape[1]), Lines.of(group)
+    assert lines is not None
+    extra, outputs = ([_turned(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
+    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
     lanes = lanes_of(isa.lanes, dtype)
     weights = _packed(group, lanes)
-    args = {**frame.args(), **taps_args(frame.taps), "w": Ref(weights), "channels": channels, **more}
+    args = {
+        **frame.args(), **taps_args(frame.taps), **lines.args(), "w": Ref(weights), "channels": channels, **more
+    }  # fmt: skip
     spec = convolve_dots(dtype=dtype, filters=filters, is_padded=not is_inside(frame), epilogue=epilogue)
     flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
     scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
@@ -67,9 +71,9 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, why)]
 
 
-def _matrix(m: Matrix) -> Matrix:
-    """A filter's pixels being a row."""
-    return Matrix(m.storage, m.offset, m.batch[:1], m.column, m.row)
+def _turned(m: Matrix) -> Matrix:
+    """The pixels of a filter being a row; a batch of images and lines."""
+    return Matrix(m.storage, m.offset, (m.batch[0], m.batch[2]), m.column, m.row)
 
 
 def _packed(group: Convolution, lanes: int) -> Packed:
@@ -95,35 +99,35 @@ def _packed(group: Convolution, lanes: int) -> Packed:
 
 
 def _params(dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue) -> Params:
-    return {**frame_params(dtype), "w": (dtype,), **dict.fromkeys(("channels", *TAPS), i64), **epilogue.params}
+    numbers = dict.fromkeys(("channels", "lines", "length", *TAPS), i64)
+    return {**frame_params(dtype), "w": (dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
 def convolve_dots(
-    k: Kernel, x: Buf, w: Buf, batch: Val, channels: Val,
+    k: Kernel, x: Buf, w: Buf, batch: Val, channels: Val, lines: Val, length: Val,
     *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    out = sizes(memory, "out")
-    m = out[0] * out[1] * out[2]
-    blocks = ceil_div(m, BLOCK)
+    blocks = ceil_div(length, BLOCK)
     block, sums = Block(k, memory, BLOCK), k.scratch(dtype, Block.nbytes(BLOCK))
     block.measure()
-    with k.share(batch * blocks) as at:
-        image, first = at // blocks, at % blocks * BLOCK
-        count = k.min(m - first, BLOCK)
-        block.locate(image, first, count, m - 1, is_padded)
-        with k.loop(0, count, PIXELS) as i:
-            rows = [k.min(i + p, count - 1) for p in range(PIXELS)]
-            for p, row in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
-                for f, total in enumerate(row):
-                    sums.store(f * BLOCK + rows[p], total)
-        finish = Finish(k, epilogue, memory, m, [image])
+    with k.share(batch * lines * blocks) as at:
+        which, first = at // blocks, at % blocks * BLOCK
+        image, line = which // lines, which % lines
+        count = k.min(length - first, BLOCK)
+        whole = ceil_div(count, PIXELS) * PIXELS
+        block.locate(image, line * length + first, whole, line * length + length - 1, is_padded)
+        with k.loop(0, whole, PIXELS) as i:
+            rows = [i + p for p in range(PIXELS)]
+            for f, found in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
+                sums.store(f * BLOCK + i, found)
+        finish = Finish(k, epilogue, memory, length, [image, line])
         finish.tile(sums, BLOCK, k.const(0), filters, first, count)
 
 
 def _dots(
     k: Kernel, x: Buf, w: Buf, block: Block, rows: list[Val], channels: Val, filters: int, is_padded: bool, dtype: DType
-) -> list[list[Val]]:
+) -> list[Val]:
     """The sums of some pixels, for each filter."""
     lanes = lanes_of(k.lanes, dtype)
     totals = [[k.var(k.zeros(dtype, lanes)) for _ in range(filters)] for _ in rows]
@@ -138,4 +142,19 @@ def _dots(
                     seen, at = t.keep(pixel.load(t), 0.0), weights.at(t.index * filters)
                     for f, total in enumerate(sums):
                         total.set(k.fma(seen, at.load(f * lanes, lanes), total.get()))
-    return [[total.get().fold(lambda a, b: a + b) for total in sums] for sums in totals]
+    return [_summed([sums[f].get() for sums in totals]) for f in range(filters)]
+
+
+def _summed(vectors: list[Val]) -> Val:
+    """The sum of each vector's lanes, halves with halves, as the lanes of one: two vectors become one at a time."""
+    wide = vectors[0].lanes
+    while len(vectors) > 1 or wide > 1:
+        half = max(wide // 2, 1)
+        others: list[Val | None] = [*vectors[1::2]] or [None]
+        lanes = vectors[0].lanes * min(len(vectors), 2)
+        low = [start + i for start in range(0, lanes, wide) for i in range(half)]
+        high = [i + half for i in low]
+        pairs = zip(vectors[::2], others, strict=True)
+        vectors = [a.shuffle(low, b) if wide == 1 else a.shuffle(low, b) + a.shuffle(high, b) for a, b in pairs]
+        wide = half
+    return vectors[0]

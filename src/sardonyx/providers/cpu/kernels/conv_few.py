@@ -36,6 +36,8 @@ def is_for(group: Convolution, target: Target) -> bool | Only:
     most, outputs = max(target.isa.lanes, LEAST), of_known(dims.product((group.box[0], *group.box[2:])))
     if isinstance(outputs, int):
         return outputs <= most
+    if all(d == 1 for d in group.box[2:]):
+        return True  # a row for each image
     least = dims.product(d for d in (group.box[0], *group.box[2:]) if isinstance(d, int))
     is_sequence = len(group.window.kernel) == 1
     is_open = isinstance(least, int) and least <= most and is_sequence and int(w.storage.elements) <= DOUBLED
@@ -60,7 +62,7 @@ def _rows(
 ) -> tuple[list[Step], View]:
     """What each output sees, over (batch, z, y, x, depth), and the steps that bring it there."""
     x, window = frame.x, frame.window
-    if not any(window.pads):
+    if _stays_inside(frame):
         moved = tuple(of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
         if frame.taps.count == 1:
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, x.strides[1]), x.offset)
@@ -72,6 +74,17 @@ def _rows(
     nbytes = of_known(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
     spec = unfold(x_dtype=x.dtype, dtype=dtype)
     return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
+
+
+def _stays_inside(frame: Frame) -> bool:
+    """Whether no window reaches over the image: results are as many as fit, or fewer."""
+    window = frame.window
+    for i, (n, out) in enumerate(zip(frame.x.shape[2:], frame.size, strict=True)):
+        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
+        most = dims.add(dims.floordiv(dims.sub(n, reach), window.strides[i]), 1)
+        if not dims.at_least(dims.sub(most, out), 0):
+            return False
+    return not any(window.pads)
 
 
 def _params(x_dtype: DType, dtype: DType) -> Params:

@@ -19,6 +19,8 @@ are then touched by one panel after the other while they are near. Where all wei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
-from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.frame import Frame, frame_params
 from sardonyx.providers.cpu.kernels.gemm import RUN, Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, of_known
 from sardonyx.providers.cpu.kernels.pack import aligned, pack_panels, unit_axis
@@ -66,16 +68,46 @@ def lies_so(group: Convolution) -> bool:
     x = group.x
     if x.strides[1] != 1 and x.shape[1] != 1:
         return False
-    return all(v.strides[1] == 1 or v.shape[1] == 1 for v in group.outputs) and all(
-        _pixel_stride(v) is not None for v in (*group.extra, *group.outputs)
-    )
+    return all(v.strides[1] == 1 or v.shape[1] == 1 for v in group.outputs) and Lines.of(group) is not None
 
 
-def _pixel_stride(view: View) -> Known | None:
-    """The distance of neighbouring pixels, where that is the same for all."""
+@dataclass(frozen=True)
+class Lines:
+    """The pixels of results, and of what is read beside them, as lines in which they are equally far apart.
+
+    One line, if all are; rows of the image, where there are gaps between these.
+    """
+
+    count: Known
+    length: Known
+
+    @staticmethod
+    def of(group: Convolution) -> Lines | None:
+        seen, size = (*group.extra, *group.outputs), group.box[2:]
+        for cut in (0, len(size) - 1):
+            parts = [(v.shape[2:], v.strides[2:]) for v in seen]
+            if all(_even(d[:cut], s[:cut]) is not None and _even(d[cut:], s[cut:]) is not None for d, s in parts):
+                return Lines(of_known(dims.product(size[:cut])), of_known(dims.product(size[cut:])))
+        return None
+
+    def matrix(self, view: View, filters: int) -> Matrix:
+        """Its rows are the pixels of a line, its columns filters; a batch of images, groups of filters, and lines."""
+        cut = 0 if self.count == 1 else len(view.shape) - 3
+        d, s = view.shape[2:], view.strides[2:]
+        line, pixel = _even(d[:cut], s[:cut]), _even(d[cut:], s[cut:])
+        assert line is not None and pixel is not None
+        batch = (view.strides[0], of_known(dims.mul(view.strides[1], filters)), line)
+        return Matrix(view.storage, view.offset, batch, pixel, view.strides[1])
+
+    def args(self) -> dict[str, Known]:
+        return {"lines": self.count, "length": self.length}
+
+
+def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
+    """The distance of neighbours along some axes, where that is the same for all."""
     stride: Known = 0
     length: Known = 1
-    for d, s in zip(reversed(view.shape[2:]), reversed(view.strides[2:]), strict=True):
+    for d, s in zip(reversed(shape), reversed(strides), strict=True):
         if d == 1:
             continue
         if length == 1:
@@ -88,16 +120,18 @@ def _pixel_stride(view: View) -> Known | None:
 
 def steps(group: Convolution, target: Target) -> list[Step]:
     """The convolution of an image that ``lies_so``."""
-    isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
+    isa, frame, dtype, lines = target.isa, Frame.of(group, is_joined=False), group.x.dtype, Lines.of(group)
+    assert lines is not None
     channels, filters = int(group.w.shape[1]), int(group.w.shape[0]) // group.groups
     taps = frame.taps
     shape = Shape.of(isa, dtype, filters)
-    extra, outputs = ([pixels_matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
-    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 2)
+    extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
+    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = _packed(group, shape.columns(isa, dtype), isa)
     args = {
-        **frame.args(), **taps_args(taps), "w": Ref(weights), "groups": group.groups, "channels": channels,
-        "filters": filters, "run_taps": max(RUN // max(channels, 1), 1), "band_nbytes": isa.l2_nbytes // 2, **more,
+        **frame.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
+        "channels": channels, "filters": filters, "run_taps": max(RUN // max(channels, 1), 1),
+        "band_nbytes": isa.l2_nbytes // 2, **more,
     }  # fmt: skip
     is_padded = not is_inside(frame)
     is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue)
@@ -107,14 +141,6 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     scratch = _scratch(shape, isa, dtype)
     variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, channels last"
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
-
-
-def pixels_matrix(view: View, filters: int) -> Matrix:
-    """Its rows are pixels, its columns filters; a batch of images and groups of ``filters``."""
-    stride = _pixel_stride(view)
-    assert stride is not None
-    batch = (view.strides[0], of_known(dims.mul(view.strides[1], filters)))
-    return Matrix(view.storage, view.offset, batch, stride, view.strides[1])
 
 
 def _packed(group: Convolution, nr: int, isa: Isa) -> Packed:
@@ -154,18 +180,17 @@ def _head_nbytes(shape: Shape, dtype: DType) -> int:
 
 
 def _params(dtype: DType, shape: Shape, is_padded: bool, is_direct: bool, epilogue: Epilogue) -> Params:
-    numbers = ("groups", "channels", "filters", "run_taps", "band_nbytes", *TAPS)
+    numbers = ("groups", "channels", "filters", "run_taps", "band_nbytes", "lines", "length", *TAPS)
     return {**frame_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
 
 @kernel(_params)
 def convolve_pixels(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run_taps: Val, band_nbytes: Val,
+    lines: Val, length: Val,
     *, dtype: DType, shape: Shape, is_padded: bool, is_direct: bool, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     nr, heights = shape.vectors * lanes_of(k.lanes, dtype), tuple(h for h in (LOW, shape.rows) if h <= shape.rows)
-    out = sizes(memory, "out")
-    m = out[0] * out[1] * out[2]
     panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
     block, zeros = Block(k, memory, most), k.scratch(dtype, Block.nbytes(most))
     sums = k.scratch(dtype, _head_nbytes(shape, dtype))
@@ -175,29 +200,32 @@ def convolve_pixels(
         with k.loop(0, RUN, lanes_of(k.lanes, dtype)) as i:
             zeros.store(i, k.zeros(dtype, lanes_of(k.lanes, dtype)))
     row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
-    panel_nbytes = taps * channels * (nr * dtype.bits // 8)
-    bands = Bands(k, m, panels, batch * groups, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
+    count, panel_nbytes = batch * groups * lines, taps * channels * (nr * dtype.bits // 8)
+    bands = Bands(k, length, panels, count, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
     known = k.var(-1)
     with bands.share() as (index, panel, top, bottom):
-        image, group = index // groups, index % groups
+        line, image = index % lines, index // lines
+        image, group = image // groups, image % groups
         first = top * shape.rows
-        with k.when(known.ne(image * m + first)):
-            block.locate(image, first, (bottom - top) * shape.rows, m - 1, is_padded)
-            known.set(image * m + first)
+        place = (image * lines + line) * length + first
+        with k.when(known.ne(place)):
+            last = line * length + length - 1
+            block.locate(image, line * length + first, (bottom - top) * shape.rows, last, is_padded)
+            known.set(place)
         source = x.at(group * channels)
         weights = w.at((group * panels + panel) * taps * channels * nr)
         pace = pace_of(k, bottom - top, nr)
-        finish = Finish(k, epilogue, memory, filters, [image, group])
+        finish = Finish(k, epilogue, memory, filters, [image, group, line])
         columns = k.min(filters - panel * nr, nr)
         with k.loop(0, taps, run_taps) as tap, k.loop(0, k.max(channels, 1), RUN) as c:
-            length = k.min(channels - c, RUN)
+            deep = k.min(channels - c, RUN)
             many = k.min(taps - tap, run_taps)
             run = weights.at((tap * channels + c) * nr)
-            following = run.at(many * length * nr)
+            following = run.at(many * deep * nr)
             is_later = (tap + c) > 0
             with k.loop(top, bottom) as tile:
                 row = (tile - top) * shape.rows
-                rows = k.min(m - first - row, shape.rows)
+                rows = k.min(length - first - row, shape.rows)
                 partial = sums.at(row * nr)
                 for low, high in zip((0, *heights), heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
@@ -205,8 +233,8 @@ def convolve_pixels(
                             for r in range(high):
                                 finish.fetch(first + row + r, panel * nr, nr)
                         pixels = _Pixels(k, source.at(c), zeros, block, [row + r for r in range(high)])
-                        ahead = following.at((tile - top) * many * length * pace) if high == shape.rows else None
-                        found = _tile(k, pixels, run, tap, many, length, is_padded, dtype, shape, ahead, pace)
+                        ahead = following.at((tile - top) * many * deep * pace) if high == shape.rows else None
+                        found = _tile(k, pixels, run, tap, many, deep, is_padded, dtype, shape, ahead, pace)
                         if is_direct and high == shape.rows:
                             with k.either(columns.eq(nr) & rows.eq(high)) as (whole, part):
                                 with whole:
@@ -217,12 +245,12 @@ def convolve_pixels(
                             add_run(k, found, partial, is_later)
                 if is_direct:
                     with k.when((rows < shape.rows) | columns.ne(nr)):
-                        finish.tile(partial, nr, first + row, rows, panel * nr, columns)
+                        finish.tile(partial, nr, first + row, rows, panel * nr, columns, width=nr)
         if not is_direct:
             with k.loop(top, bottom) as tile:
                 row = (tile - top) * shape.rows
-                rows = k.min(m - first - row, shape.rows)
-                finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns)
+                rows = k.min(length - first - row, shape.rows)
+                finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns, width=nr)
 
 
 def _put(finish: Finish, found: list[list[Var]], row: Val, column: Val) -> None:

@@ -81,7 +81,7 @@ class Frame:
     def of(group: Convolution | Pool, *, is_joined: bool = True) -> Frame:
         """``is_joined`` makes one row of all pixels where windows are single elements."""
         window, seen = group.window, [group.x, *group.extra, *group.outputs]
-        if is_joined and _is_pointwise(window):
+        if is_joined and _is_pointwise(window) and group.x.shape[2:] == group.box[2:]:
             for axis in reversed(range(2, len(group.x.shape) - 1)):
                 if all(views.joins(v, axis) for v in seen):
                     seen = [views.joined(v, axis) for v in seen]
@@ -111,8 +111,8 @@ class Frame:
 
     @property
     def is_row(self) -> bool:
-        """Whether windows are single elements, and all of them one row."""
-        return _is_pointwise(self.window) and self.x.shape[2:4] == (1, 1)
+        """Whether windows are single elements, those of the image in order, and all of them one row."""
+        return _is_pointwise(self.window) and self.x.shape[2:4] == (1, 1) and self.x.shape[2:] == self.size
 
     @property
     def is_joined(self) -> bool:

@@ -58,10 +58,12 @@ def bands(loop: Loop, column: int) -> tuple[Loop, Loop] | None:
     """
     loop = _cut(loop)
     kept = len(loop.extents) - loop.reduced
-    rows, size, elements = product(loop.extents[:kept]), loop.extents[kept], product(loop.extents)
+    size, elements = loop.extents[kept], product(loop.extents)
     if loop.reduced == 1 or size == 1 or (isinstance(elements, int) and elements < LEAST):
         return None
-    schedule = _schedule(loop) if isinstance(rows, int) and rows <= FEW_COLUMNS else None
+    rows = dims.product(d for d in loop.extents[:kept] if isinstance(d, int))  # a batch of any size is a small one
+    is_few = isinstance(rows, int) and rows <= FEW_COLUMNS and isinstance(loop.extents[column], int)
+    schedule = _schedule(loop) if is_few else None
     if schedule is None:
         return None
     partial = _partials(schedule, loop.extents[:kept], size, column)
@@ -72,12 +74,13 @@ def bands(loop: Loop, column: int) -> tuple[Loop, Loop] | None:
 def _cut(loop: Loop) -> Loop:
     """With the one reduced axis as two, of which the first has about ``BANDS`` elements, where its length allows it."""
     *kept, n = loop.extents
-    if loop.reduced != 1 or not isinstance(n, int):
+    if loop.reduced != 1 or n == 0:
         return loop
-    count = min((d for d in range(BANDS // 2, 2 * BANDS + 1) if n % d == 0), key=lambda d: abs(d - BANDS), default=None)
-    if not n or count is None:
+    cuts = {d: left for d in range(BANDS // 2, 2 * BANDS + 1) if (left := dims.exact_div(n, d)) is not None}
+    if not cuts:
         return loop
-    sizes = (count, n // count)
+    count = min(cuts, key=lambda d: abs(d - BANDS))
+    sizes = (count, cuts[count])
     inputs = tuple(views.split(v, len(kept), sizes) for v in loop.inputs)
     return replace(loop, extents=(*kept, *sizes), reduced=2, inputs=inputs)
 

@@ -6,16 +6,13 @@ windows reach over the image, a word with one bit for each tap that the image ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
-from operator import and_
 from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.values import Operand, Val, i64
+from sardonyx.providers.cpu.values import Val, i64
 
 MOST_TAPS, MOST_PADDED = 256, 64
 """Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
@@ -81,42 +78,40 @@ class Block:
     def locate(self, image: Val, first: Val, count: Val, last: Val, is_padded: bool) -> None:
         """``count`` pixels of an image's result from ``first`` on; behind the ``last`` of it, that one again."""
         k, (_, high, wide) = self.k, sizes(self.memory, "out")
-        base, steps = image * self._n("x_b"), [self._n(f"stride_{a}") for a in AXES]
-        index = [k.var(n) for n in (first // (high * wide), first // wide % high, first % wide)]
-        with k.loop(0, count) as i:
-            starts = [n.get() * s - self._n(f"pad_{a}") for n, s, a in zip(index, steps, AXES, strict=True)]
-            place = base
-            for start, a in zip(starts, AXES, strict=True):
-                place = place + start * self._n(f"x_{a}")
-            self.places.store(i, place)
-            if is_padded:
-                self.bits.store(i, self._inside(starts))
-            with k.when(first + i < last):
-                z, y, x = (n.get() for n in index)
-                is_row, is_plane = (x + 1).eq(wide), (x + 1).eq(wide) & (y + 1).eq(high)
-                index[2].set(k.select(is_row, 0, x + 1))
-                index[1].set(k.select(is_plane, 0, y + k.cast(is_row, i64)))
-                index[0].set(z + k.cast(is_plane, i64))
+        there, step = k.min(count, last - first + 1), self._n("stride_x") * self._n("x_x")
+        row, start, done = k.var(first // wide), k.var(first % wide), k.var(0)
+        with k.loop_while(lambda: done.get() < there):
+            index = row.get() // high, row.get() % high, start.get()
+            z, y, x = (n * self._n(f"stride_{a}") - self._n(f"pad_{a}") for n, a in zip(index, AXES, strict=True))
+            place = image * self._n("x_b") + z * self._n("x_z") + y * self._n("x_y") + x * self._n("x_x")
+            here, many = done.get(), k.min(there - done.get(), wide - start.get())
+            rows = self._rows(z, y) if is_padded else None
+            with k.loop(0, many) as i:
+                self.places.store(here + i, place + i * step)
+                if rows is not None:
+                    self.bits.store(here + i, rows * self._columns(x + i * self._n("stride_x")))
+            for var, value in ((done, here + many), (start, 0), (row, row.get() + 1)):
+                var.set(value)
+        with k.loop(there, count) as i:
+            for table in (self.places, self.bits) if is_padded else (self.places,):
+                table.store(i, table.load(there - 1))
 
-    def _inside(self, starts: Sequence[Val]) -> Val:
-        """A bit for each tap: whether the image has what it sees. Most pixels see nothing else."""
-        k, found, at = self.k, self.k.var(-1), self.k.var(0)
-        z, y, x = starts
-
-        def is_in(start: Val, tap: Operand, axis: str) -> Val:
-            place = start + self._n(f"dilation_{axis}") * tap
-            return (place >= 0) & (place < self._n(f"in_{axis}"))
-
-        ends = [
-            is_in(start, tap, a)
-            for start, a in zip(starts, AXES, strict=True)
-            for tap in (0, self._n(f"kernel_{a}") - 1)
-        ]
-        with k.when(~reduce(and_, ends), likely=False):
-            found.set(0)
-            with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
-                has_row = is_in(z, tz, "z") & is_in(y, ty, "y")
-                with k.loop(0, self._n("kernel_x")) as tx:
-                    found.set(found.get() | (k.cast(has_row & is_in(x, tx, "x"), i64) << at.get()))
-                    at += 1
+    def _rows(self, z: Val, y: Val) -> Val:
+        """A bit for the first tap of each row of the kernel that sees a row of the image."""
+        k, found, at = self.k, self.k.var(0), self.k.var(0)
+        with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
+            is_there = self._has(z, tz, "z") & self._has(y, ty, "y")
+            found.set(found.get() | (k.cast(is_there, i64) << at.get()))
+            at += self._n("kernel_x")
         return found.get()
+
+    def _columns(self, x: Val) -> Val:
+        """A bit for each tap of a row of the kernel that sees a column of the image."""
+        k, found = self.k, self.k.var(0)
+        with k.loop(0, self._n("kernel_x")) as tx:
+            found.set(found.get() | (k.cast(self._has(x, tx, "x"), i64) << tx))
+        return found.get()
+
+    def _has(self, start: Val, tap: Val, axis: str) -> Val:
+        place = start + tap * self._n(f"dilation_{axis}")
+        return (place >= 0) & (place < self._n(f"in_{axis}"))

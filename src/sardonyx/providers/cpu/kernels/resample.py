@@ -143,6 +143,8 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
                 _staged(*given)
     elif form.is_staged and not form.is_streamed(k.lanes):
         _staged(*given)
+    elif form.repeated:
+        _repeated(*given)
     else:
         _one_by_one(*given)
 
@@ -173,6 +175,20 @@ def _one_by_one(
             row.put_as_it_is(finish, index[last - 1], left, k.min(sizes[last] - left, PIECE))
         else:
             row.put_along(row.where_it_lies(), finish, index[last - 1], sizes[last])
+
+
+def _repeated(
+    k: Kernel, x: Buf, form: Form, epilogue: Epilogue, memory: dict[str, Any], sizes: list[Val], strides: list[Val]
+) -> None:
+    """Rows, of which each stands for several neighbours as it is: channels of pixels, that is. They come in lines."""
+    last = len(form.outer)
+    length, step = number(memory, f"in{last - 1}"), number(memory, f"s{last - 1}")
+    still = replace(form, outer=(*form.outer[:-1], None))
+    with walk(k, sizes[: last - 1], [strides[: last - 1]]) as (index, (moved,)):
+        finish = Finish(k, epilogue, memory, sizes[last], index)
+        with k.loop(0, length) as at, k.loop(0, form.repeated) as i:
+            row = Row(k, still, memory, x.at(moved + at * step), [*index, at])
+            row.put_as_it_is(finish, at * form.repeated + i, k.const(0), sizes[last])
 
 
 def _staged(

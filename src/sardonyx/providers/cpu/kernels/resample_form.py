@@ -50,6 +50,14 @@ class Form:
         return count if count <= ROWS else MANY
 
     @property
+    def repeated(self) -> int:
+        """How often each row stands beside itself, along the next axis, where that is all there is to it; else 0."""
+        read = self.outer[-1]
+        if self.inner is not None or self.rows == MANY or len(self.outer) < 2 or not isinstance(read, Phases):
+            return 0
+        return read.factor if read.weights is None and not any(read.firsts) else 0
+
+    @property
     def is_direct(self) -> bool:
         """Whether rows are read where they lie."""
         plain = self.rows == 1 and not any(is_weighted(r) for r in (*self.outer, self.inner))

@@ -1,0 +1,89 @@
+"""Convolutions of one image whose results are neighbours, as one convolution with the filters of all.
+
+The phases of a transposed convolution whose windows do not overlap see single pixels, and where results lie pixel by
+pixel those of a row interleave: number f of phase p is filter p * filters + f. The image is read once for them, and
+filters fill lanes and tiles that would stay empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Group, Storage, View
+
+
+def joined(groups: Sequence[Group]) -> list[Group]:
+    """The groups, of which some are one with the one before."""
+    made: list[Group] = []
+    for group in groups:
+        last = made[-1] if made else None
+        both = _both(last, group) if isinstance(last, Convolution) and isinstance(group, Convolution) else None
+        if both is None:
+            made.append(group)
+        else:
+            made[-1] = both
+    return made
+
+
+def _both(a: Convolution, b: Convolution) -> Convolution | None:
+    """Two convolutions as one; None where they are not neighbours."""
+    is_alike = (a.x, a.window, a.groups, a.epilogue) == (b.x, b.window, 1, b.epilogue)
+    if not is_alike or a.w.shape[1:] != b.w.shape[1:] or not isinstance(a.w.shape[0], int):
+        return None
+    filters, w = a.w.shape[0], _constant((a.w, b.w))
+    outputs = [_side_by_side(v, u, filters) for v, u in zip(a.outputs, b.outputs, strict=True)]
+    extra = [_read(v, u, filters) for v, u in zip(a.extra, b.extra, strict=True)]
+    if w is None or None in outputs or None in extra:
+        return None
+    return replace(
+        a, w=w, extra=tuple(v for v in extra if v is not None), outputs=tuple(v for v in outputs if v is not None)
+    )
+
+
+def _read(a: View, b: View, filters: int) -> View | None:
+    """An operand of both."""
+    if a == b and a.strides[1] == 0:
+        return _wider(a, b, 0)
+    found = _side_by_side(a, b, filters)
+    if found is None and not any(s for i, s in enumerate(a.strides) if i != 1) and a.strides == b.strides:
+        flat = _constant([View(v.storage, v.shape[1:2], v.strides[1:2], v.offset) for v in (a, b)])
+        if flat is not None:
+            found = replace(_wider(a, b, 1), storage=flat.storage, offset=0)
+    return found
+
+
+def _side_by_side(a: View, b: View, filters: int) -> View | None:
+    """Both views as one, where the filters of the second follow those of the first in memory."""
+    is_beside = a.storage is b.storage and (a.shape[0], a.shape[2:]) == (b.shape[0], b.shape[2:])
+    gap = dims.sub(b.offset, a.offset)
+    step = dims.exact_div(gap, filters) if gap is not None else None
+    if not is_beside or (a.strides[0], a.strides[2:]) != (b.strides[0], b.strides[2:]) or step != 1:
+        return None
+    return _wider(a, b, step) if all(v.shape[1] == 1 or v.strides[1] == step for v in (a, b)) else None
+
+
+def _wider(a: View, b: View, step: Known) -> View:
+    shape = (a.shape[0], int(a.shape[1]) + int(b.shape[1]), *a.shape[2:])
+    return replace(a, shape=shape, strides=(a.strides[0], step, *a.strides[2:]))
+
+
+def _constant(parts: Sequence[View]) -> View | None:
+    """Constants one after the other, along the first axis."""
+    found = []
+    for view in parts:
+        tensor, sizes = view.storage.tensor, (*view.shape, view.offset)
+        if tensor is None or not views.is_dense(view) or not all(isinstance(d, int) for d in sizes):
+            return None
+        shape = tuple(int(d) for d in view.shape)
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(view.offset) :]
+        found.append(content[: int(np.prod(shape))].reshape(shape))
+    made = np.concatenate(found)
+    storage = Storage("constant", parts[0].dtype, made.size, parts[0].storage.value, Tensor.of(made))
+    return views.dense(storage, made.shape)

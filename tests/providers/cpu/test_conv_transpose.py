@@ -1,0 +1,89 @@
+"""Transposed convolutions of images that lie pixel by pixel: neighbouring phases are one convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from sardonyx.providers.cpu import channels_last
+from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.running import Array
+
+CASES = {
+    "2x2": ((1, 24, 5, 7), (24, 24, 2, 2), "strides = [2, 2]", 2),
+    "2x2, one filter": ((2, 24, 5, 7), (24, 1, 2, 2), "strides = [2, 2]", 2),
+    "2x2, three filters": ((1, 9, 3, 17), (9, 3, 2, 2), "strides = [2, 2]", 2),
+    "3x4": ((1, 80, 4, 5), (80, 40, 3, 4), "strides = [3, 4]", 3),
+    "2x2x2": ((1, 8, 3, 4, 5), (8, 10, 2, 2, 2), "strides = [2, 2, 2]", 4),
+    "one axis": ((2, 16, 9), (16, 12, 2), "strides = [2]", 1),
+    "one pixel": ((1, 32, 1, 1), (32, 34, 2, 2), "strides = [2, 2]", 4),
+    "windows overlap": ((1, 16, 5, 6), (16, 12, 4, 4), "strides = [2, 2], pads = [1, 1, 1, 1]", 4),
+    "longer than the kernel": ((1, 16, 4, 5), (16, 12, 2, 2), "strides = [2, 2], output_padding = [1, 1]", 4),
+}  # fmt: skip
+"""The image, the weights, the attributes, and how many convolutions that is."""
+
+
+@pytest.fixture(autouse=True)
+def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels_last, "LEAST_LANES", 1)
+
+
+class Model:
+    """A transposed convolution of an image, and into one, that others make and read: it may lie pixel by pixel."""
+
+    def __init__(self, name: str) -> None:
+        x, w, attributes, self.convolutions = CASES[name]
+        rng, kernel = np.random.default_rng(0), [1] * (len(w) - 2)
+        given = {"x": x, "k": (w[0], x[1], *kernel), "w": w, "c": (w[1],), "m": (9, w[1], *kernel)}
+        self.feeds: dict[str, Array] = {n: rng.standard_normal(s).astype("f") for n, s in given.items()}
+        last = "y = Sigmoid(a)" if w[1] == 1 else "b = Relu(a) d = Mul(a, b) y = Conv(d, m)"
+        self.body = f"i = Conv(x, k) j = Relu(i) a = ConvTranspose<{attributes}>(j, w, c) {last}"
+        self.output = f"[{','.join('ABCDE'[: len(w)])}] y"
+
+    def inputs(self, dtype: str) -> str:
+        return ", ".join(f"{dtype}[{','.join(map(str, v.shape))}] {n}" for n, v in self.feeds.items())
+
+    def expected(self) -> Array:
+        text = f"g ({self.inputs('double')}) => (double{self.output}) {{ {self.body} }}"
+        made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+        return np.asarray(ReferenceEvaluator(made).run(None, {n: v.astype("d") for n, v in self.feeds.items()})[0])
+
+    def compiled(self, cpu: str | None, precision: str = "highest") -> Compiled:
+        constants = {n: v for n, v in self.feeds.items() if n != "x"}
+        text = self.body, self.inputs("float"), f"float{self.output}"
+        return Compiled(*text, cpu, constants=constants, precision=precision)
+
+
+def assert_close(got: Array, want: Array, tolerance: float) -> None:
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_phases_of_a_row_are_one_convolution(name: str) -> None:
+    model = Model(name)
+    made = model.compiled("skylake-avx512")
+    (got,) = made.run([model.feeds["x"]])
+    assert_close(got, model.expected(), 1e-5)
+    (again,) = made.run([model.feeds["x"]], threads=3, checked=True)
+    np.testing.assert_array_equal(again, got)
+    assert sum(step.nodes[0].op_type == "ConvTranspose" for step in made.steps) == model.convolutions
+
+
+@pytest.mark.parametrize("cpu", [None, "haswell"])
+@pytest.mark.parametrize("name", ["2x2", "2x2, one filter", "one axis", "longer than the kernel"])
+def test_other_chips(name: str, cpu: str | None) -> None:
+    model = Model(name)
+    (got,) = model.compiled(cpu).run([model.feeds["x"]], threads=2)
+    assert_close(got, model.expected(), 1e-5)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("highest", 1e-5), ("high", 1e-4), ("medium", 3e-2)])
+def test_on_tiles(precision: str, tolerance: float) -> None:
+    model = Model("3x4")
+    made = model.compiled("sapphirerapids", precision)
+    (got,) = made.run([model.feeds["x"]], threads=2, checked=True)
+    assert_close(got, model.expected(), tolerance)
+    assert any(s.spec.name == "conv_amx" and s.nodes[0].op_type == "ConvTranspose" for s in made.steps)
