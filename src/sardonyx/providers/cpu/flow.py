@@ -99,7 +99,8 @@ def _repeat(group: Repeat, target: Target) -> list[Step]:
         before.append(_control(group, control.place(), m=Ref.of(c.second), slot=Slot(c.after)))
         after.append(_control(group, control.swap(), one=Slot(c.now), two=Slot(c.after)))
     once: list[Step] = []
-    body = [_often(step, group.trips) for step in (*_inside(group.body, target, once), *after)]
+    inner = _inside(group.body, replace(target, is_repeated=True), once)
+    body = [_often(step, group.trips) for step in (*inner, *after)]
     count, limit = Ref.of(group.count), Ref.of(group.limit)
     most = ENDLESS - 1 if group.is_endless else MOST_TRIPS
     enter = _control(
