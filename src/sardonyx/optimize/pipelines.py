@@ -18,6 +18,7 @@ from sardonyx.optimize.fusions import (
     heads,
     integers,
     learned,
+    lookups,
     loops,
     movement,
     norm,
@@ -95,6 +96,7 @@ PRODUCTS = (
     "FoldConvMul",
     "FoldConvAdd",
     "FoldBatchNormConv",
+    "FoldOneHotMatMul",
     "FoldMatMulBatchNorm",
     "FuseMatMulAdd",
     "FuseGemmTranspose",
@@ -160,7 +162,7 @@ LEARNED = (
 )
 """Models of ai.onnx.ml in the operators of ai.onnx."""
 
-LATE = ("FoldMulConv", "MultiplyByReciprocal")
+LATE = ("FoldMulConv", "FoldGatheredPointwise", "MultiplyByReciprocal")
 """What would hide an expression from the fusions above."""
 
 QUANTIZED = (
@@ -286,6 +288,7 @@ _MODULES = (
     heads,
     integers,
     learned,
+    lookups,
     loops,
     movement,
     noop,
