@@ -27,6 +27,7 @@ from sardonyx.optimize.fusions import (
     reductions,
     reshapes,
     rotary,
+    siblings,
     space_to_depth,
     transposes,
 )
@@ -213,6 +214,9 @@ CONTRIB = (
 INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
 """For providers that multiply bytes: what is quantized is multiplied so, and what is not is computed once."""
 
+JOINED = ("JoinConvs", "JoinDepthwiseConvs")
+"""For providers that have the channels of a pixel along their vectors."""
+
 PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
 """What other engines' readings of ai.onnx's operators need, for models that are saved for any of them."""
 
@@ -303,6 +307,7 @@ _MODULES = (
     reshapes,
     rotary,
     shapes,
+    siblings,
     space_to_depth,
     spelled_activation,
     spelled_attention,
