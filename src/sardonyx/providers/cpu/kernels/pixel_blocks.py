@@ -7,15 +7,13 @@ windows reach over the image, a word with one bit for each tap that the image ha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import and_
 from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.values import Operand, Val, i64
+from sardonyx.providers.cpu.values import Val, i64, u64
 
 MOST_TAPS, MOST_PADDED = 256, 64
 """Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
@@ -79,44 +77,56 @@ class Block:
                 at += 1
 
     def locate(self, image: Val, first: Val, count: Val, last: Val, is_padded: bool) -> None:
-        """``count`` pixels of an image's result from ``first`` on; behind the ``last`` of it, that one again."""
+        """``count`` pixels of an image's result from ``first`` on; behind the ``last`` of it, that one again.
+
+        Row by row: what is asked for every pixel takes as long as the sums of a few channels.
+        """
         k, (_, high, wide) = self.k, sizes(self.memory, "out")
-        base, steps = image * self._n("x_b"), [self._n(f"stride_{a}") for a in AXES]
-        index = [k.var(n) for n in (first // (high * wide), first // wide % high, first % wide)]
-        with k.loop(0, count) as i:
-            starts = [n.get() * s - self._n(f"pad_{a}") for n, s, a in zip(index, steps, AXES, strict=True)]
-            place = base
+        step, move = self._n("stride_x"), self._n("stride_x") * self._n("x_x")
+        done, there = k.var(0), k.min(count, last + 1 - first)
+        with k.loop_while(lambda: done.get() < there):
+            at = done.get()
+            line, left = (first + at) // wide, (first + at) % wide
+            starts = [
+                n * self._n(f"stride_{a}") - self._n(f"pad_{a}")
+                for n, a in zip((line // high, line % high, left), AXES, strict=True)
+            ]
+            place = image * self._n("x_b")
             for start, a in zip(starts, AXES, strict=True):
                 place = place + start * self._n(f"x_{a}")
-            self.places.store(i, place)
+            lines = self._lines(starts) if is_padded else None
+            many = k.min(there - at, wide - left)
+            with k.loop(0, many) as i:
+                self.places.store(at + i, place + i * move)
+                if lines is not None:
+                    self.bits.store(at + i, lines * self._columns(starts[2] + i * step))
+            done.set(at + many)
+        with k.loop(there, count) as i:
+            self.places.store(i, self.places.load(there - 1))
             if is_padded:
-                self.bits.store(i, self._inside(starts))
-            with k.when(first + i < last):
-                z, y, x = (n.get() for n in index)
-                is_row, is_plane = (x + 1).eq(wide), (x + 1).eq(wide) & (y + 1).eq(high)
-                index[2].set(k.select(is_row, 0, x + 1))
-                index[1].set(k.select(is_plane, 0, y + k.cast(is_row, i64)))
-                index[0].set(z + k.cast(is_plane, i64))
+                self.bits.store(i, self.bits.load(there - 1))
 
-    def _inside(self, starts: Sequence[Val]) -> Val:
-        """A bit for each tap: whether the image has what it sees. Most pixels see nothing else."""
-        k, found, at = self.k, self.k.var(-1), self.k.var(0)
-        z, y, x = starts
-
-        def is_in(start: Val, tap: Operand, axis: str) -> Val:
-            place = start + self._n(f"dilation_{axis}") * tap
-            return (place >= 0) & (place < self._n(f"in_{axis}"))
-
-        ends = [
-            is_in(start, tap, a)
-            for start, a in zip(starts, AXES, strict=True)
-            for tap in (0, self._n(f"kernel_{a}") - 1)
-        ]
-        with k.when(~reduce(and_, ends), likely=False):
-            found.set(0)
-            with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
-                has_row = is_in(z, tz, "z") & is_in(y, ty, "y")
-                with k.loop(0, self._n("kernel_x")) as tx:
-                    found.set(found.get() | (k.cast(has_row & is_in(x, tx, "x"), i64) << at.get()))
-                    at += 1
+    def _lines(self, starts: Sequence[Val]) -> Val:
+        """A bit for the first tap of each row of taps that the image has."""
+        k, found, at = self.k, self.k.var(0), self.k.var(0)
+        z, y, _ = starts
+        with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
+            found.set(found.get() | (self._is_in(z, tz, "z") & self._is_in(y, ty, "y")) << at.get())
+            at += self._n("kernel_x")
         return found.get()
+
+    def _columns(self, x: Val) -> Val:
+        """A bit for each tap of a row that the image has; times ``_lines``, for each tap. Most pixels have them all."""
+        k, taps = self.k, self._n("kernel_x")
+        found = k.var(k.cast(k.cast(k.const(-1), u64) >> k.cast(k.const(64) - taps, u64), i64))
+        is_edge = (x < 0) | (x + (taps - 1) * self._n("dilation_x") >= self._n("in_x"))
+        with k.when(is_edge, likely=False):
+            found.set(0)
+            with k.loop(0, taps) as t:
+                found.set(found.get() | self._is_in(x, t, "x") << t)
+        return found.get()
+
+    def _is_in(self, start: Val, tap: Val, axis: str) -> Val:
+        """1 where the image has what a tap sees along an axis, else 0."""
+        place = start + tap * self._n(f"dilation_{axis}")
+        return self.k.cast((place >= 0) & (place < self._n(f"in_{axis}")), i64)
