@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx.interpret.context import RunContext
-from sardonyx.providers.cpu import CpuProvider, sharing
+from sardonyx.providers.cpu import CpuProvider, plans, sharing
 from sardonyx.providers.cpu.context import ALL, CONTROL, MEET, NONE, ONE, Code, Context, Row
 from sardonyx.providers.cpu.executable import CpuExecutable
 from tests.lower.agree import assert_close, feeds, parse, part_of
@@ -155,3 +156,37 @@ def test_shapes_of_a_plan_learn_from_each_other() -> None:
     executable.run_again([np.ones(7, np.float32)])
     executable.run([np.ones(8, np.float32)], RunContext())
     assert [shape.trial for shape in executable._shapes.values()] == [None] * 4
+
+
+def test_a_trial_is_made_again() -> None:
+    trial = trial_of([0, 1], 2, 1e-4)
+    for begun in range(2):
+        for i in range(2 * sharing.TRIALS):
+            threads, _ = trial.choice
+            assert threads == (1 if i < sharing.TRIALS else 2)
+            busy_s = 1e-3 if threads == 2 and not begun else 0
+            trial.take(threads, 5e-5 / threads + busy_s, np.array([SLOW, SLOW]))
+        assert trial.is_over and trial.choice[0] == 1 + begun
+        trial.begin()
+        assert not trial.is_over and trial.choice[0] == 1
+        trial.begin()
+
+
+def test_choices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "FIRST_LOOK", 3)
+    monkeypatch.setattr(plans, "FACTOR", 2)
+    part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
+    provider = CpuProvider()
+    provider.threads = 2
+    executable = provider.compile(part)
+    assert isinstance(executable, CpuExecutable)
+    x = np.arange(5, dtype=np.float32)
+    executable.run([x], RunContext())
+    (shape,) = executable._shapes.values()
+    is_tried = []
+    for _ in range(6 * sharing.TRIALS + 12):
+        is_tried.append(shape.trial is not None)
+        (y,) = executable.run_again([x]) or [None]
+        np.testing.assert_array_equal(y, x + x)
+    runs = [len(list(group)) for tried, group in groupby(is_tried) if not tried]
+    assert runs[:2] == [3, 6]

@@ -3,7 +3,8 @@
 A small step is over before a team has met. What is small is measured, not guessed: the first quick runs of a plan are
 timed, step by step. Then the steps in which a team saves more than two meetings are shared, and the first thread does
 the others, between which nobody waits for anybody. Where that promises little, one thread alone may turn out to be
-quicker, as when workers sleep between runs: then both are timed. What promises much is not left to a busy moment.
+quicker, as when workers sleep between runs: then both are timed. What promises much is not left to a busy moment, and
+nothing for good: a plan is tried again now and then.
 Results do not depend on who computes them.
 """
 
@@ -43,11 +44,19 @@ class Trial:
         """``rows`` are those of its shapes, all steps shared; ``turns`` is how often each step runs."""
         self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
         self._is_long = expected_s > TRIED_S
-        self.choice = threads if self._is_long else 1, rows
-        """How many threads the next run takes, and the rows of its table."""
         self._steps = np.full(len(table.steps), np.inf)
-        self._best = {1: np.inf, threads: np.inf}
-        self._runs, self._lock, self.is_over = 0, threading.Lock(), False
+        self._lock, self.is_over = threading.Lock(), True
+        self.choice = threads, rows
+        """How many threads the next run takes, and the rows of its table."""
+        self.begin()
+
+    def begin(self) -> None:
+        """The first run, of a trial that is not going on; what steps took at least stays known."""
+        with self._lock:
+            if self.is_over:
+                self.choice = self._threads if self._is_long else 1, self._rows
+                self._best = {1: np.inf, self._threads: np.inf}
+                self._runs, self.is_over = 0, False
 
     def take(self, threads: int, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""
