@@ -17,7 +17,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Branch, Group, Moving, Repeat, Storage
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
-from sardonyx.providers.cpu import channels_last, small_images
+from sardonyx.providers.cpu import channels_last, image_shapes
 from sardonyx.providers.cpu.families import steps_of
 from sardonyx.providers.cpu.kernels import control, conv_layout, pack, split
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
@@ -35,7 +35,7 @@ PACKING = (pack.pack_panels, pack.pack_rows, split.split)
 
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
-    return _steps(small_images.stacked(channels_last.turned(groups, target)), target)
+    return _steps(image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target)), target)
 
 
 def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:

@@ -36,7 +36,7 @@ LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 48}
 """By parts: products for each number that is split or finished, from which they outweigh that."""
-LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.3}
+LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By parts: share of the rows of tiles that must be outputs."""
 FOLDED = 16
 """Channels up to which the taps of a row take their place."""

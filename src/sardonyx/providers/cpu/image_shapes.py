@@ -1,6 +1,8 @@
-"""Batches of images of few pixels: their pixels together fill the rows of tiles and blocks that one image leaves empty.
+"""Images as convolutions like them: with long rows.
 
-Where the images of a batch lie one behind the other, pixel by pixel, they are the planes of one.
+An axis that is all of one element goes in front of the others. And where the images of a batch have few pixels, and lie
+one behind the other, pixel by pixel, they are the planes of one: together they fill the rows of tiles and blocks that
+one image leaves empty.
 """
 
 from __future__ import annotations
@@ -9,10 +11,28 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, View, Window
 
 FEW = 48
 """Pixels of a result below which a batch of them is taken together."""
+
+
+def lengthwise(groups: Sequence[Group]) -> list[Group]:
+    """The groups, with axes of one element in front."""
+    return [_lengthwise(g) if isinstance(g, Convolution) else g for g in groups]
+
+
+def _lengthwise(group: Convolution) -> Convolution:
+    window, rank = group.window, len(group.window.kernel)
+    sides = zip(window.kernel, window.pads, group.x.shape[2:], group.box[2:], strict=True)
+    order = sorted(range(rank), key=[side != (1, 0, 1, 1) for side in sides].__getitem__)
+    axes = (0, 1, *(2 + i for i in order))
+    x, w, *rest = (views.permuted(v, axes) for v in (group.x, group.w, *group.extra, *group.outputs))
+    extra, outputs = tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :])
+    kernel, strides, dilations = (tuple(n[i] for i in order) for n in (window.kernel, window.strides, window.dilations))
+    turned = Window(kernel, strides, dilations, tuple(window.pads[i] for i in order))
+    return replace(group, x=x, w=w, extra=extra, outputs=outputs, window=turned)
 
 
 def stacked(groups: Sequence[Group]) -> list[Group]:
