@@ -18,6 +18,7 @@ from sardonyx.optimize.fusions import (
     heads,
     integers,
     learned,
+    lookups,
     loops,
     movement,
     norm,
@@ -26,6 +27,7 @@ from sardonyx.optimize.fusions import (
     reductions,
     reshapes,
     rotary,
+    siblings,
     space_to_depth,
     transposes,
 )
@@ -95,6 +97,7 @@ PRODUCTS = (
     "FoldConvMul",
     "FoldConvAdd",
     "FoldBatchNormConv",
+    "FoldOneHotMatMul",
     "FoldMatMulBatchNorm",
     "FuseMatMulAdd",
     "FuseGemmTranspose",
@@ -160,7 +163,7 @@ LEARNED = (
 )
 """Models of ai.onnx.ml in the operators of ai.onnx."""
 
-LATE = ("FoldMulConv", "MultiplyByReciprocal")
+LATE = ("FoldMulConv", "FoldGatheredPointwise", "MultiplyByReciprocal")
 """What would hide an expression from the fusions above."""
 
 QUANTIZED = (
@@ -210,6 +213,9 @@ CONTRIB = (
 
 INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
 """For providers that multiply bytes: what is quantized is multiplied so, and what is not is computed once."""
+
+JOINED = ("JoinConvs", "JoinDepthwiseConvs")
+"""For providers that have the channels of a pixel along their vectors."""
 
 PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
 """What other engines' readings of ai.onnx's operators need, for models that are saved for any of them."""
@@ -286,6 +292,7 @@ _MODULES = (
     heads,
     integers,
     learned,
+    lookups,
     loops,
     movement,
     noop,
@@ -300,6 +307,7 @@ _MODULES = (
     reshapes,
     rotary,
     shapes,
+    siblings,
     space_to_depth,
     spelled_activation,
     spelled_attention,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx.interpret.context import RunContext
-from sardonyx.providers.cpu import CpuProvider, sharing
+from sardonyx.providers.cpu import CpuProvider, plans, sharing
 from sardonyx.providers.cpu.context import ALL, CONTROL, MEET, NONE, ONE, Code, Context, Row
 from sardonyx.providers.cpu.executable import CpuExecutable
 from tests.lower.agree import assert_close, feeds, parse, part_of
@@ -93,32 +94,34 @@ def test_a_chain_of_steps_of_one_thread() -> None:
     ring.check()
 
 
-QUICK, SLOW, LONG = 1e-6, 2e-5, 1e-3
+QUICK, SMALL, SLOW, LONG = 1e-6, 4e-6, 2e-5, 1e-3
 
 
 @pytest.mark.parametrize(
-    ("seconds", "team_s", "choice", "who"),
+    ("seconds", "team_s", "eager_s", "choice", "who"),
     [
-        ([QUICK] * 4, None, 1, [ALL] * 4),
-        ([QUICK, SLOW, SLOW, QUICK], 30e-6, 2, [ONE, ALL, ALL, ONE]),
-        ([QUICK, SLOW, SLOW, QUICK], 60e-6, 1, [ALL] * 4),
-        ([QUICK, LONG, LONG, QUICK], None, 2, [ONE, ALL, ALL, ONE]),
-        ([QUICK, 1e-5, QUICK, QUICK], None, 1, [ALL] * 4),
+        ([QUICK] * 4, None, None, 1, [ALL] * 4),
+        ([QUICK, SLOW, SLOW, QUICK], 30e-6, None, 2, [ONE, ALL, ALL, ONE]),
+        ([QUICK, SLOW, SLOW, QUICK], 60e-6, None, 1, [ALL] * 4),
+        ([QUICK, LONG, LONG, QUICK], 1e-1, None, 2, [ONE, ALL, ALL, ONE]),
+        ([QUICK, LONG, LONG, SMALL], 1e-1, 9e-2, 2, [ONE, ALL, ALL, ALL]),
+        ([QUICK, LONG, LONG, SMALL], 9e-2, 1e-1, 2, [ONE, ALL, ALL, ONE]),
+        ([QUICK, 1e-5, QUICK, QUICK], None, None, 1, [ALL] * 4),
     ],
 )
-def test_the_quicker_way_stays(seconds: list[float], team_s: float | None, choice: int, who: list[int]) -> None:
+def test_the_quicker_way_stays(
+    seconds: list[float], team_s: float | None, eager_s: float | None, choice: int, who: list[int]
+) -> None:
     trial = trial_of([0, 1, 2, 3], 2, 1e-4)
+    ways = [way_s for way_s in (sum(seconds), team_s, eager_s) if way_s is not None]
     ends = []
-    for noise in range(2 * sharing.TRIALS):
-        threads, _ = trial.choice
-        took = sum(seconds) if threads == 1 else team_s
-        assert took is not None
-        trial.take(threads, took + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3))
-        ends.append(trial.is_over)
-        if ends[-1]:
-            break
+    for way_s in ways:
+        for noise in range(sharing.TRIALS):
+            threads, _ = trial.choice
+            assert threads == (1 if way_s is ways[0] else 2)
+            trial.take(threads, way_s + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3))
+            ends.append(trial.is_over)
     assert ends == [False] * (len(ends) - 1) + [True]
-    assert len(ends) == (sharing.TRIALS if team_s is None else 2 * sharing.TRIALS)
     assert trial.choice[0] == choice
     assert trial.choice[1][:, Row.WHO].tolist() == who
 
@@ -155,3 +158,37 @@ def test_shapes_of_a_plan_learn_from_each_other() -> None:
     executable.run_again([np.ones(7, np.float32)])
     executable.run([np.ones(8, np.float32)], RunContext())
     assert [shape.trial for shape in executable._shapes.values()] == [None] * 4
+
+
+def test_a_trial_is_made_again() -> None:
+    trial = trial_of([0, 1], 2, 1e-4)
+    for begun in range(2):
+        for i in range(2 * sharing.TRIALS):
+            threads, _ = trial.choice
+            assert threads == (1 if i < sharing.TRIALS else 2)
+            busy_s = 1e-3 if threads == 2 and not begun else 0
+            trial.take(threads, 5e-5 / threads + busy_s, np.array([SLOW, SLOW]))
+        assert trial.is_over and trial.choice[0] == 1 + begun
+        trial.begin()
+        assert not trial.is_over and trial.choice[0] == 1
+        trial.begin()
+
+
+def test_choices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "FIRST_LOOK", 3)
+    monkeypatch.setattr(plans, "FACTOR", 2)
+    part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
+    provider = CpuProvider()
+    provider.threads = 2
+    executable = provider.compile(part)
+    assert isinstance(executable, CpuExecutable)
+    x = np.arange(5, dtype=np.float32)
+    executable.run([x], RunContext())
+    (shape,) = executable._shapes.values()
+    is_tried = []
+    for _ in range(9 * sharing.TRIALS + 12):
+        is_tried.append(shape.trial is not None)
+        (y,) = executable.run_again([x]) or [None]
+        np.testing.assert_array_equal(y, x + x)
+    runs = [len(list(group)) for tried, group in groupby(is_tried) if not tried]
+    assert runs[:2] == [3, 6]

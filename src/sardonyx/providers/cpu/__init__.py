@@ -61,10 +61,13 @@ class CpuProvider:
         return known[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> None:
-        """Products of quantized numbers become products of integers."""
-        if not any(node.op_type == "DequantizeLinear" for node in owned):
-            return
+        """Products of quantized numbers become products of integers, and small convolutions side by side are joined."""
         from sardonyx.optimize import manager, pipelines
+
+        kinds = {node.op_type for node in owned}
+        passes = (*pipelines.INTEGERS * ("DequantizeLinear" in kinds), *pipelines.JOINED * ("Conv" in kinds))
+        if not passes:
+            return
 
         mine = set(owned)
 
@@ -74,7 +77,7 @@ class CpuProvider:
             mine.update(made)
             return None
 
-        manager.run(graph, pipelines.INTEGERS, judge=judge)
+        manager.run(graph, passes, judge=judge)
         self._learned = None
 
     def compile(self, part: Part) -> Executable:

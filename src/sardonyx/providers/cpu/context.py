@@ -9,7 +9,7 @@ class Context:
     ERROR, ERROR_STEP, ERROR_VALUE, CANCEL, DEADLINE, BASES, SCRATCH, SCRATCH_STRIDE = range(8)
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
     OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT, TEAM = range(16, 24)
-    ARRIVED, GENERATION, SLEEPERS, WANTED = 24, 32, 40, 48
+    ARRIVED, GENERATION, SLEEPERS, WANTED, LEFT = 24, 32, 40, 48, 49
     COUNTER_NBYTES = 56
     SLOTS = 64
 
@@ -50,7 +50,8 @@ class Mailbox:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES = range(1, 7)
+    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, LOOK = range(1, 8)
+    """``LOOK`` is no error: after so many runs, the choice of threads is looked at again."""
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4

@@ -216,7 +216,7 @@ class CpuExecutable:
         """As the trial wants it, with the time of each step."""
         count, rows = trial.choice
         recorder = self._recorder(count, frame.slots)
-        frame.slots[Context.STEPS] = address(rows)
+        frame.slots[Context.STEPS], frame.slots[Context.LEFT] = address(rows), 0
         self._team.serve(frame.slots, count)
         start = time.perf_counter()
         self._team.walk(frame.at)
@@ -231,6 +231,7 @@ class CpuExecutable:
             left = context.deadline - time.monotonic()
             slots[Context.DEADLINE] = max(1, ticks_now() + int(left * ticks_per_second()))
         recorder = None if context.record is None else self._recorder(shape.threads, slots)
+        left, slots[Context.LEFT] = slots[Context.LEFT], 0
         context.watch(slots, Context.CANCEL)
         try:
             for end in shape.ends:
@@ -244,7 +245,7 @@ class CpuExecutable:
             context.unwatch()
             slots[Context.CANCEL] = slots[Context.DEADLINE] = slots[Context.FIRST] = slots[Context.PROFILE] = 0
             slots[Context.PAUSE_AT] = 0
-            slots[Context.LAST] = len(self.table.steps)
+            slots[Context.LAST], slots[Context.LEFT] = len(self.table.steps), left
         if recorder is not None:
             recorder.report(context, self._views, shape.sizes)
 
@@ -254,10 +255,17 @@ class CpuExecutable:
         return Recorder(self.table, count, slots)
 
     def _goes_on(self, frame: Frame, context: RunContext | None) -> bool:
-        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run."""
+        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run.
+
+        After some runs it was no error, and nothing was stopped.
+        """
         slots = frame.slots
         code, step, value = (int(slots[i]) for i in (Context.ERROR, Context.ERROR_STEP, Context.ERROR_VALUE))
         slots[Context.ERROR] = slots[Context.STOP] = slots[Context.CANCEL] = 0
+        if code == Code.LOOK:
+            if frame.shape is not None:
+                frame.shape.look_again()
+            return True
         if code == Code.CANCELLED:
             if context is None or not context.stop:
                 return False

@@ -17,7 +17,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Branch, Group, Moving, Repeat, Storage
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
-from sardonyx.providers.cpu import channels_last
+from sardonyx.providers.cpu import channels_last, image_shapes
 from sardonyx.providers.cpu.families import steps_of
 from sardonyx.providers.cpu.kernels import control, conv_layout, pack, split
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
@@ -35,7 +35,7 @@ PACKING = (pack.pack_panels, pack.pack_rows, split.split)
 
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
-    return _steps(channels_last.turned(groups, target), target)
+    return _steps(image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target)), target)
 
 
 def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
@@ -99,7 +99,8 @@ def _repeat(group: Repeat, target: Target) -> list[Step]:
         before.append(_control(group, control.place(), m=Ref.of(c.second), slot=Slot(c.after)))
         after.append(_control(group, control.swap(), one=Slot(c.now), two=Slot(c.after)))
     once: list[Step] = []
-    body = [_often(step, group.trips) for step in (*_inside(group.body, target, once), *after)]
+    inner = _inside(group.body, replace(target, is_repeated=True), once)
+    body = [_often(step, group.trips) for step in (*inner, *after)]
     count, limit = Ref.of(group.count), Ref.of(group.limit)
     most = ENDLESS - 1 if group.is_endless else MOST_TRIPS
     enter = _control(

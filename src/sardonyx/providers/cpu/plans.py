@@ -33,6 +33,8 @@ ALONE_S = 15e-6
 """A run expected to take less is not worth waking a team for."""
 MEETING_S = 2e-6
 """What it takes a team to meet, with those that are late."""
+FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
+"""Runs of a shape after which the choice of threads is looked at again, more and more rarely."""
 SLICE_S = 0.1
 """Python looks for signals about this often."""
 
@@ -68,6 +70,8 @@ class Shape:
         self.plan, self.sizes = plan, sizes
         self.trial: Trial | None = None
         """Of the quick runs; None when it is over."""
+        self._last_trial: Trial | None = None
+        self._looks = 0
         self.words_at_sizes = values[table.sized_by]
         self.words_at_holds = [int(all(c.holds(numbers) for c in conditions)) for _, conditions in table.holds]
         shapes = {shape: tuple([numbers[i] for i in shape]) for shape in dict.fromkeys(table.output_shapes)}
@@ -105,8 +109,20 @@ class Shape:
         trial.take(threads, took, steps)
         self._follow(trial)
 
+    def look_again(self) -> None:
+        """Try once more who takes part in which step: the moment of the last trial may have been a busy one."""
+        if self._last_trial is not None:
+            self._looks += 1
+            self._last_trial.begin()
+            self._follow(self._last_trial)
+
+    @property
+    def runs_left(self) -> int:
+        """Runs until the next look; 0 where there is none."""
+        return 0 if self._last_trial is None else min(FIRST_LOOK * FACTOR**self._looks, LAST_LOOK)
+
     def _follow(self, trial: Trial) -> None:
-        self.trial = trial
+        self.trial = self._last_trial = trial
         if trial.is_over:
             (self.threads, self.rows), self.trial = trial.choice, None
 
@@ -183,6 +199,6 @@ class Frame:
         self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
         for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
             self.words[at] = holds
-        self.slots[Context.STEPS] = address(shape.rows)
+        self.slots[Context.STEPS], self.slots[Context.LEFT] = address(shape.rows), shape.runs_left
         team.serve(self.slots, shape.threads)
         self.shape, self.team = shape, team

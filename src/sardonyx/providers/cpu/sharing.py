@@ -1,9 +1,10 @@
 """Who takes part in each step of a run: the whole team, or its first thread alone.
 
 A small step is over before a team has met. What is small is measured, not guessed: the first quick runs of a plan are
-timed, step by step. Then the steps in which a team saves more than two meetings are shared, and the first thread does
-the others, between which nobody waits for anybody. Where that promises little, one thread alone may turn out to be
-quicker, as when workers sleep between runs: then both are timed. What promises much is not left to a busy moment.
+timed, step by step. Then the steps in which a team saves enough meetings are shared, and the first thread does the
+others, between which nobody waits for anybody; how many are enough is tried. Where that promises little, one thread
+alone may turn out to be quicker, as when workers sleep between runs: then it is in the race. What promises much is not
+left to a busy moment, and nothing for good: a plan is tried again now and then.
 Results do not depend on who computes them.
 """
 
@@ -25,8 +26,13 @@ MEETING_S = 1.5e-6
 """What it takes a team whose threads are awake to meet."""
 WORTH_S = 8e-6
 """What a team must save in a run to be woken for it."""
-CLEAR_S, CLEAR_SHARE = 4e-5, 0.2
+CLEAR_S, CLEAR_SHARE = 2e-4, 0.2
 """Savings, and their share of a run by one thread, from which on a team is taken untried."""
+MEETINGS = (2, 0.5)
+"""Meetings that a step must save to be shared. By the clock of one thread two, but a step that is not shared fetches
+from other threads' caches what they wrote: both are tried."""
+DOUBT = 0.05
+"""Share of a run that more meetings must save: they cost most when the machine is busy."""
 TRIALS = 4
 """Runs of each kind, of which the shortest times count."""
 TRIED_S = 5e-3
@@ -34,7 +40,7 @@ TRIED_S = 5e-3
 
 
 class Trial:
-    """The first runs of a plan: some by one thread, then some by the team as chosen, of which the quicker stays.
+    """The first runs of a plan: some by one thread, then some by the team in each of several ways; the quickest stays.
 
     Long runs are made by the team from the beginning: what its threads take for a step is added up.
     """
@@ -43,35 +49,60 @@ class Trial:
         """``rows`` are those of its shapes, all steps shared; ``turns`` is how often each step runs."""
         self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
         self._is_long = expected_s > TRIED_S
-        self.choice = threads if self._is_long else 1, rows
-        """How many threads the next run takes, and the rows of its table."""
         self._steps = np.full(len(table.steps), np.inf)
-        self._best = {1: np.inf, threads: np.inf}
-        self._runs, self._lock, self.is_over = 0, threading.Lock(), False
+        self._lock, self.is_over = threading.Lock(), True
+        self.choice = threads, rows
+        """How many threads the next run takes, and the rows of its table."""
+        self.begin()
+
+    def begin(self) -> None:
+        """The first run, of a trial that is not going on; what steps took at least stays known."""
+        with self._lock:
+            if self.is_over:
+                self.choice = self._threads if self._is_long else 1, self._rows
+                self._ways, self._best = [self.choice], [np.inf]
+                self._runs, self.is_over = 0, False
 
     def take(self, threads: int, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""
         with self._lock:
-            if self.is_over:
+            if self.is_over or threads != self.choice[0]:
                 return
-            self._runs += 1
-            self._best[threads] = min(self._best[threads], took)
-            if self._runs <= TRIALS:
+            way, self._runs = self._runs // TRIALS, self._runs + 1
+            self._best[way] = min(self._best[way], took)
+            if way == 0:
                 self._steps = np.minimum(self._steps, steps)
             if self._runs == TRIALS:
-                gain, rows = shared(self._table, self._rows, self._steps, self._turns, self._threads)
-                self.choice = (self._threads, rows) if gain > WORTH_S else (1, self._rows)
-                is_clear = gain > CLEAR_S and gain > CLEAR_SHARE * float(self._steps.sum())
-                self.is_over = self._is_long or is_clear or self.choice[0] == 1
-            elif self._runs == 2 * TRIALS:
-                self.choice = self.choice if self._best[self._threads] < self._best[1] else (1, self._rows)
-                self.is_over = True
+                self._find_ways()
+            if self._runs == TRIALS * len(self._ways):
+                quickest = min(range(len(self._ways)), key=lambda i: self._best[i] * (1 + DOUBT * (i > 1)))
+                self.choice, self.is_over = self._ways[quickest], True
+            else:
+                self.choice = self._ways[self._runs // TRIALS]
+
+    def _find_ways(self) -> None:
+        """For the team, by what steps take one thread."""
+        found = [shared(self._table, self._rows, self._steps, self._turns, self._threads, n) for n in MEETINGS]
+        gain, rows = found[0]
+        if self._is_long:
+            self._ways = [(self._threads, rows)]
+        elif gain > WORTH_S:
+            if gain > CLEAR_S and gain > CLEAR_SHARE * float(self._steps.sum()):
+                self._best[0] = np.inf
+            others = [rows, *(other for _, other in found[1:] if not np.array_equal(other, rows))]
+            self._ways += [(self._threads, one) for one in others]
+            self._best += [np.inf] * len(others)
 
 
-def shared(table: Table, plain: Array, seconds: Array, turns: Array, threads: int) -> tuple[float, Array]:
-    """What a team saves, and the rows for it, where one thread takes ``seconds`` for each step."""
+def shared(
+    table: Table, plain: Array, seconds: Array, turns: Array, threads: int, least: float = MEETINGS[0]
+) -> tuple[float, Array]:
+    """What a team saves, and the rows for it, where one thread takes ``seconds`` for each step.
+
+    Steps are shared that save the time of ``least`` meetings.
+    """
     saved = seconds * (1 - 1 / threads)
-    alone = saved <= 2 * MEETING_S * turns
+    alone = saved <= least * MEETING_S * turns
     rows = rows_for(table, plain, alone)
     meetings = float(turns[rows[:, Row.BARRIER] != NONE].sum())
     return float(saved[~alone].sum()) - meetings * MEETING_S, rows

@@ -91,6 +91,8 @@ class Target:
     isa: Isa
     precision: str = "highest"
     """``highest``, ``high`` or ``medium``."""
+    is_repeated: bool = False
+    """Whether this is for the body of a loop."""
     exceptional: frozenset[object] = frozenset()
     """Constants, by ``constants.identity``, with numbers that parts of bf16 do not carry."""
     splits: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)

@@ -183,6 +183,11 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
         with k.loop_while(lambda: ended.get() < mine.load(c * 2 + 1)):
             _wait_while(k, box.at(Mailbox.ENDED), ended.get(), spin, box.at(Mailbox.WAITERS))
             ended.set(box.load_atomic(Mailbox.ENDED))
+    left = context.load(Context.LEFT)
+    with k.when(left > 0):
+        context.store(Context.LEFT, left - 1)
+        with k.when(left.eq(1), likely=False):
+            context.swap_atomic(Context.ERROR, 0, Code.LOOK)
 
 
 @function(mailbox=(i64,), spin=i64)

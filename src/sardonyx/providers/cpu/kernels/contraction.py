@@ -49,18 +49,18 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     parts = gemm_amx.parts_for(p, target)
     if parts is None:
         return multiply_adds(p, target)
-    few = _few_rows(p, parts)
+    few = _few_rows(p, parts, target)
     if few is None:
         return gemm_amx.steps(p, parts, target)
     return either(few, target, partial(multiply_adds, p), partial(gemm_amx.steps, p, parts))
 
 
-def _few_rows(p: Problem, parts: int) -> Only | None:
+def _few_rows(p: Problem, parts: int, target: Target) -> Only | None:
     """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
     least, is_recurrent = gemm_amx.LEAST_ROWS[parts], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
-    is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent else SMALL)
+    is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or target.is_repeated else SMALL)
     return Only(p.m, most=least - 1) if is_small else None
 
 

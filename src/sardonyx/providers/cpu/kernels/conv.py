@@ -21,7 +21,7 @@ one kernel serves all windows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,7 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower import views
-from sardonyx.lower.groups import Apply, Convolution, Window
+from sardonyx.lower.groups import Apply, Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import (
@@ -135,7 +134,6 @@ def _is_by_pixel(group: Convolution, isa: Isa) -> bool:
 
 def on_vectors(group: Convolution, target: Target) -> list[Step]:
     """By multiply-adds."""
-    group = _lengthwise(group)
     isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     if channels == 1 and group.groups > 1:
@@ -161,19 +159,6 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
     scratch = layout.nbytes(channels, room_nbytes)
     return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
-
-
-def _lengthwise(group: Convolution) -> Convolution:
-    """With an axis that is all of one element in front of the others: rows of the result are to be long."""
-    window, rank = group.window, len(group.window.kernel)
-    sides = zip(window.kernel, window.pads, group.x.shape[2:], group.box[2:], strict=True)
-    order = sorted(range(rank), key=[side != (1, 0, 1, 1) for side in sides].__getitem__)
-    axes = (0, 1, *(2 + i for i in order))
-    x, w, *rest = (views.permuted(v, axes) for v in (group.x, group.w, *group.extra, *group.outputs))
-    extra, outputs = tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :])
-    kernel, strides, dilations = (tuple(n[i] for i in order) for n in (window.kernel, window.strides, window.dilations))
-    turned = Window(kernel, strides, dilations, tuple(window.pads[i] for i in order))
-    return replace(group, x=x, w=w, extra=extra, outputs=outputs, window=turned)
 
 
 def per_run(taps: Taps) -> int:

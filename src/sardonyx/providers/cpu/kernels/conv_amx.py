@@ -11,7 +11,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Apply, Convolution, Storage, View
+from sardonyx.lower.groups import Apply, Convolution, Storage, View, Window
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.conv_tiles import MOST_STRIDE, PLANES, SPLIT, conv_amx, scratch_nbytes
@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.kernels.image_tiles import (
     spreading,
 )
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
-from sardonyx.providers.cpu.kernels.split import CHUNK, PAIRS, PANEL, split, step_elements
+from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, split, step_elements
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
@@ -36,6 +36,8 @@ LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 48}
 """By parts: products for each number that is split or finished, from which they outweigh that."""
+LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
+"""By parts: share of the rows of tiles that must be outputs."""
 FOLDED = 16
 """Channels up to which the taps of a row take their place."""
 
@@ -87,7 +89,7 @@ def parts_for(group: Convolution, target: Target) -> int | None:
         return None
     if identity(tensor) in target.exceptional or not all(isinstance(step, Apply) for step in group.epilogue.steps):
         return None
-    if not all(isinstance(p, int) and p >= 0 for p in window.pads):
+    if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[parts]:
         return None
     filters, channels = int(w.shape[0]), int(w.shape[1])
     if (
@@ -101,6 +103,16 @@ def parts_for(group: Convolution, target: Target) -> int | None:
     seen = channels * float(np.prod(window.strides)) + filters
     gain = channels * filters * float(np.prod(window.kernel)) / seen
     return parts if share >= LEAST_SHARE[parts] and gain >= LEAST_GAIN[parts] and _has_layout(group, parts) else None
+
+
+def _used_rows(group: Convolution, window: Window) -> float:
+    """The share of the rows of tiles that are outputs: lines of few leave most of them empty, or full of padding."""
+    wide = group.box[-1]
+    if not isinstance(wide, int):
+        return 1
+    if any(s != 1 for s in window.strides):
+        return wide / max(-(-wide // HALF) * HALF, 1)
+    return wide / max(wide + (window.kernel[-1] - 1) * window.dilations[-1], 1)
 
 
 def _has_layout(group: Convolution, parts: int) -> bool:

@@ -38,8 +38,9 @@ def is_for(group: Convolution, target: Target) -> bool | Only:
         return outputs <= most
     if all(d == 1 for d in group.box[2:]):
         return True  # a row for each image
-    least = dims.product(d for d in (group.box[0], *group.box[2:]) if isinstance(d, int))
-    is_sequence = len(group.window.kernel) == 1
+    known = [d for d in (group.box[0], *group.box[2:]) if isinstance(d, int)]
+    least, kernel = dims.product(known), group.window.kernel
+    is_sequence = len(kernel) == 1 or (all(n == 1 for n in kernel[:-1]) and len(known) == len(kernel))
     is_open = isinstance(least, int) and least <= most and is_sequence and int(w.storage.elements) <= DOUBLED
     return Only(outputs, most=most) if is_open else False
 

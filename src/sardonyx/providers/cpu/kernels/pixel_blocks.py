@@ -6,13 +6,14 @@ windows reach over the image, a word with one bit for each tap that the image ha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.values import Val, i64
+from sardonyx.providers.cpu.values import Val, i64, u64
 
 MOST_TAPS, MOST_PADDED = 256, 64
 """Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
@@ -76,42 +77,56 @@ class Block:
                 at += 1
 
     def locate(self, image: Val, first: Val, count: Val, last: Val, is_padded: bool) -> None:
-        """``count`` pixels of an image's result from ``first`` on; behind the ``last`` of it, that one again."""
-        k, (_, high, wide) = self.k, sizes(self.memory, "out")
-        there, step = k.min(count, last - first + 1), self._n("stride_x") * self._n("x_x")
-        row, start, done = k.var(first // wide), k.var(first % wide), k.var(0)
-        with k.loop_while(lambda: done.get() < there):
-            index = row.get() // high, row.get() % high, start.get()
-            z, y, x = (n * self._n(f"stride_{a}") - self._n(f"pad_{a}") for n, a in zip(index, AXES, strict=True))
-            place = image * self._n("x_b") + z * self._n("x_z") + y * self._n("x_y") + x * self._n("x_x")
-            here, many = done.get(), k.min(there - done.get(), wide - start.get())
-            rows = self._rows(z, y) if is_padded else None
-            with k.loop(0, many) as i:
-                self.places.store(here + i, place + i * step)
-                if rows is not None:
-                    self.bits.store(here + i, rows * self._columns(x + i * self._n("stride_x")))
-            for var, value in ((done, here + many), (start, 0), (row, row.get() + 1)):
-                var.set(value)
-        with k.loop(there, count) as i:
-            for table in (self.places, self.bits) if is_padded else (self.places,):
-                table.store(i, table.load(there - 1))
+        """``count`` pixels of an image's result from ``first`` on; behind the ``last`` of it, that one again.
 
-    def _rows(self, z: Val, y: Val) -> Val:
-        """A bit for the first tap of each row of the kernel that sees a row of the image."""
+        Row by row: what is asked for every pixel takes as long as the sums of a few channels.
+        """
+        k, (_, high, wide) = self.k, sizes(self.memory, "out")
+        step, move = self._n("stride_x"), self._n("stride_x") * self._n("x_x")
+        done, there = k.var(0), k.min(count, last + 1 - first)
+        with k.loop_while(lambda: done.get() < there):
+            at = done.get()
+            line, left = (first + at) // wide, (first + at) % wide
+            starts = [
+                n * self._n(f"stride_{a}") - self._n(f"pad_{a}")
+                for n, a in zip((line // high, line % high, left), AXES, strict=True)
+            ]
+            place = image * self._n("x_b")
+            for start, a in zip(starts, AXES, strict=True):
+                place = place + start * self._n(f"x_{a}")
+            lines = self._lines(starts) if is_padded else None
+            many = k.min(there - at, wide - left)
+            with k.loop(0, many) as i:
+                self.places.store(at + i, place + i * move)
+                if lines is not None:
+                    self.bits.store(at + i, lines * self._columns(starts[2] + i * step))
+            done.set(at + many)
+        with k.loop(there, count) as i:
+            self.places.store(i, self.places.load(there - 1))
+            if is_padded:
+                self.bits.store(i, self.bits.load(there - 1))
+
+    def _lines(self, starts: Sequence[Val]) -> Val:
+        """A bit for the first tap of each row of taps that the image has."""
         k, found, at = self.k, self.k.var(0), self.k.var(0)
+        z, y, _ = starts
         with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
-            is_there = self._has(z, tz, "z") & self._has(y, ty, "y")
-            found.set(found.get() | (k.cast(is_there, i64) << at.get()))
+            found.set(found.get() | (self._is_in(z, tz, "z") & self._is_in(y, ty, "y")) << at.get())
             at += self._n("kernel_x")
         return found.get()
 
     def _columns(self, x: Val) -> Val:
-        """A bit for each tap of a row of the kernel that sees a column of the image."""
-        k, found = self.k, self.k.var(0)
-        with k.loop(0, self._n("kernel_x")) as tx:
-            found.set(found.get() | (k.cast(self._has(x, tx, "x"), i64) << tx))
+        """A bit for each tap of a row that the image has; times ``_lines``, for each tap. Most pixels have them all."""
+        k, taps = self.k, self._n("kernel_x")
+        found = k.var(k.cast(k.cast(k.const(-1), u64) >> k.cast(k.const(64) - taps, u64), i64))
+        is_edge = (x < 0) | (x + (taps - 1) * self._n("dilation_x") >= self._n("in_x"))
+        with k.when(is_edge, likely=False):
+            found.set(0)
+            with k.loop(0, taps) as t:
+                found.set(found.get() | self._is_in(x, t, "x") << t)
         return found.get()
 
-    def _has(self, start: Val, tap: Val, axis: str) -> Val:
+    def _is_in(self, start: Val, tap: Val, axis: str) -> Val:
+        """1 where the image has what a tap sees along an axis, else 0."""
         place = start + tap * self._n(f"dilation_{axis}")
-        return (place >= 0) & (place < self._n(f"in_{axis}"))
+        return self.k.cast((place >= 0) & (place < self._n(f"in_{axis}")), i64)
