@@ -58,6 +58,11 @@ CASES = {
         ("s = Constant<value = int64[2] {-1, 6}>() f = Reshape(x, s) a = Gemm(f, w, b) t = Shape(x) r = Reshape(a, t) "
         "y = Add(r, x)"), f"float[n,m,6] x, {WEIGHTS}", "float[n,m,6] y", ["Contraction(Gemm Add)"],
     ),
+    "parts of one result that are put together again are written there at once": (
+        ("a = MatMul(x, w) s = Constant<value = int64[2] {2, 4}>() p, q = Split<axis = -1>(a, s) e = Exp(q) "
+        "y = Concat<axis = -1>(p, q, e)"), f"float[n,6] x, {WEIGHTS}", "float[n,10] y",
+        ["Contraction(MatMul Concat)", "Loop(Exp Concat)"],
+    ),
     "a norm is no epilogue": (
         "a = MatMul(x, w) c = Add(a, x) y = LayerNormalization(c, b)",
         f"float[n,m,6] x, {WEIGHTS}", "float[n,m,6] y", ["Contraction(MatMul Add)", "Loop(LayerNormalization)"],

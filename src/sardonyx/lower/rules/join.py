@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower import views
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
-from sardonyx.lower.sizes import add
+from sardonyx.lower.sizes import add, mul
 
 
 @rule("Concat")
@@ -18,6 +20,7 @@ def concat(low: Lowering, node: Node) -> None:
         return
     out = low.make(node.output)
     axis = axis_of(node.attrs["axis"], len(out.shape))
+    parts = _joined(parts, axis)
     start: Known = 0
     for part in parts:
         for i, (size, whole) in enumerate(zip(part.shape, out.shape, strict=True)):
@@ -27,3 +30,23 @@ def concat(low: Lowering, node: Node) -> None:
         if part.shape[axis] != 0:
             low.copy(View(part.storage, target.shape, part.strides, part.offset), target)
         start = add(start, part.shape[axis])
+
+
+def _joined(parts: list[View], axis: int) -> list[View]:
+    """Neighbours that were cut from one tensor are copied at once, or written there by whoever makes that tensor."""
+    found = parts[:1]
+    for part in parts[1:]:
+        last = found[-1]
+        behind = add(last.offset, mul(last.shape[axis], last.strides[axis]))
+        shapes = [v.shape[:axis] + v.shape[axis + 1 :] for v in (last, part)]
+        if (
+            part.storage is last.storage
+            and part.strides == last.strides
+            and shapes[0] == shapes[1]
+            and part.offset == behind
+        ):
+            size = add(last.shape[axis], part.shape[axis])
+            found[-1] = replace(last, shape=(*last.shape[:axis], size, *last.shape[axis + 1 :]))
+        else:
+            found.append(part)
+    return found
