@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.providers.cpu import channels_last
+from sardonyx.providers.cpu.constants import content
+from sardonyx.providers.cpu.flow import steps_for
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -87,3 +92,23 @@ def test_on_tiles(precision: str, tolerance: float) -> None:
     (got,) = made.run([model.feeds["x"]], threads=2, checked=True)
     assert_close(got, model.expected(), tolerance)
     assert any(s.spec.name == "conv_amx" and s.nodes[0].op_type == "ConvTranspose" for s in made.steps)
+
+
+def test_weights_that_tiles_do_not_carry() -> None:
+    """What is found out about joined weights holds when the part is compiled anew."""
+    model = Model("3x4")
+    model.feeds["w"][0, 0, 0, 0] = np.inf
+    made = model.compiled("sapphirerapids")
+    target = Target(made.isa)
+    for _ in range(2):
+        steps = steps_for(made.lowered.groups, target)
+        packed = {ref.storage for s in steps for ref in s.args.values() if isinstance(ref, Ref)}
+        found = set()
+        for storage in packed:
+            try:
+                if isinstance(storage, Packed):
+                    content(storage)
+            except Exceptional as why:
+                found.add(why.identity)
+        target = replace(target, exceptional=target.exceptional | found)
+    assert len(target.exceptional) == 1 and not found

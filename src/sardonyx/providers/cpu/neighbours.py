@@ -17,6 +17,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Storage, View
+from sardonyx.providers.cpu.constants import identity
 
 
 def joined(groups: Sequence[Group]) -> list[Group]:
@@ -75,8 +76,8 @@ def _wider(a: View, b: View, step: Known) -> View:
 
 
 def _constant(parts: Sequence[View]) -> View | None:
-    """Constants one after the other, along the first axis."""
-    found = []
+    """Constants one after the other, along the first axis; equal ones are the same to ``constants.identity``."""
+    found, origin = [], []
     for view in parts:
         tensor, sizes = view.storage.tensor, (*view.shape, view.offset)
         if tensor is None or not views.is_dense(view) or not all(isinstance(d, int) for d in sizes):
@@ -84,6 +85,7 @@ def _constant(parts: Sequence[View]) -> View | None:
         shape = tuple(int(d) for d in view.shape)
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(view.offset) :]
         found.append(content[: int(np.prod(shape))].reshape(shape))
-    made = np.concatenate(found)
-    storage = Storage("constant", parts[0].dtype, made.size, parts[0].storage.value, Tensor.of(made))
-    return views.dense(storage, made.shape)
+        origin.append((identity(tensor), *sizes))
+    made = Tensor.of(np.concatenate(found))
+    made.origin = ("joined", *origin)
+    return views.dense(Storage("constant", parts[0].dtype, made.size, parts[0].storage.value, made), made.shape)
