@@ -36,8 +36,6 @@ def is_for(group: Convolution, target: Target) -> bool | Only:
     most, outputs = max(target.isa.lanes, LEAST), of_known(dims.product((group.box[0], *group.box[2:])))
     if isinstance(outputs, int):
         return outputs <= most
-    if all(d == 1 for d in group.box[2:]):
-        return True  # a row for each image
     known = [d for d in (group.box[0], *group.box[2:]) if isinstance(d, int)]
     least, kernel = dims.product(known), group.window.kernel
     is_sequence = len(kernel) == 1 or (all(n == 1 for n in kernel[:-1]) and len(known) == len(kernel))
