@@ -38,10 +38,15 @@ def _both(a: Convolution, b: Convolution) -> Convolution | None:
     is_alike = (a.x, a.window, a.groups, a.epilogue) == (b.x, b.window, 1, b.epilogue)
     if not is_alike or a.w.shape[1:] != b.w.shape[1:] or not isinstance(a.w.shape[0], int):
         return None
-    filters, w = a.w.shape[0], _constant((a.w, b.w))
+    read = {v.storage for v in (*a.reads, *b.reads)}
+    if any(v.storage in read for v in (*a.writes, *b.writes)):
+        return None
+    filters = a.w.shape[0]
     outputs = [_side_by_side(v, u, filters) for v, u in zip(a.outputs, b.outputs, strict=True)]
-    extra = [_read(v, u, filters) for v, u in zip(a.extra, b.extra, strict=True)]
-    if w is None or None in outputs or None in extra:
+    if None in outputs:
+        return None
+    w, extra = _constant((a.w, b.w)), [_read(v, u, filters) for v, u in zip(a.extra, b.extra, strict=True)]
+    if w is None or None in extra:
         return None
     return replace(
         a, w=w, extra=tuple(v for v in extra if v is not None), outputs=tuple(v for v in outputs if v is not None)
