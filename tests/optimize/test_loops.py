@@ -96,3 +96,45 @@ def test_what_could_fail_or_leaves_the_body_stays_in_it() -> None:
         "ReduceMax",
         "Relu",
     ]
+
+
+def read(product: str, *, row: str = "Gather(x, i)") -> Model:
+    """A Loop of four turns, each adding what a product makes of a row of x (4, 2, 3) and of a weight (3, 5)."""
+    model = from_text(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[4,2,3] x, float[2,5] s0) => (float[2,5] y) '
+        "<float[3,5] w = {" + ",".join(str(n / 7) for n in range(-7, 8)) + "}> "
+        "{ n = Constant<value_int=4>() t = Constant<value_int=1>() on = Cast<to=9>(t) "
+        "y = Loop (n, on, s0) <body = body (int64 i, bool c, float[2,5] s) => (bool co, float[2,5] so) "
+        f"{{ co = Identity(c) r = {row} p = {product} so = Tanh(p) }}> }}"
+    )
+    normalize(model)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("product", "after"),
+    [
+        ("Gemm(r, w, s)", ["Identity", "Gather", "Add", "Tanh"]),
+        ("Gemm(r, w)", ["Identity", "Gather", "Tanh"]),
+        ("MatMul(r, w)", ["Identity", "Gather", "Tanh"]),
+    ],
+)
+def test_rows_of_a_product_are_multiplied_once(product: str, after: list[str]) -> None:
+    model = read(product)
+    report = apply_and_compare(model, "InferShapes", "HoistLoopProducts", "RemoveDeadCode")
+    assert report.count()["HoistLoopProducts"] == 1
+    assert ops(loop_of(model.graph)[1]) == after
+    assert "MatMul" in ops(model.graph)
+
+
+@pytest.mark.parametrize(
+    ("product", "row"),
+    [
+        ("Gemm<alpha = 0.5>(r, w, s)", "Gather(x, i)"),
+        ("Gemm(u, w, s)", "Gather(x, i) u = Relu(r)"),
+    ],
+)
+def test_other_products_stay(product: str, row: str) -> None:
+    model = read(product, row=row)
+    report = apply_and_compare(model, "InferShapes", "HoistLoopProducts")
+    assert "HoistLoopProducts" not in report.count()

@@ -163,7 +163,7 @@ LEARNED = (
 )
 """Models of ai.onnx.ml in the operators of ai.onnx."""
 
-LATE = ("FoldMulConv", "FoldGatheredPointwise", "MultiplyByReciprocal")
+LATE = ("FoldMulConv", "FoldGatheredPointwise", "HoistLoopProducts", "MultiplyByReciprocal")
 """What would hide an expression from the fusions above."""
 
 QUANTIZED = (

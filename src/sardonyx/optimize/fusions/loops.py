@@ -5,7 +5,9 @@ from __future__ import annotations
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.clone import clone_node
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.types import TensorType
 from sardonyx.optimize.manager import Log, optimization
+from sardonyx.optimize.pattern import attribute
 
 CARRIED = 2
 """The first input of a Loop, and of its body, that is carried from one turn to the next."""
@@ -123,3 +125,56 @@ def _hoist(graph: Graph, node: Node, log: Log) -> None:
 def _is_harmless(node: Node) -> bool:
     rest = node.inputs[1:]
     return node.op_type in HARMLESS or (node.op_type in STEERED and all(v is None or v.is_const for v in rest))
+
+
+@optimization("HoistLoopProducts")
+def hoist_products(graph: Graph, log: Log) -> None:
+    """Loop(x[i] @ w)  ->  Loop((x @ w)[i]): weights are read once for all trips."""
+    for node in graph.nodes:
+        for _, sub in node.subgraphs():
+            hoist_products(sub, log)
+        if node.op_type == "Loop" and not node.domain:
+            body: Graph = node.attrs["body"]
+            own = {*body.inputs, *(out for inner in body.nodes for out in inner.outputs)}
+            for inner in body.nodes:
+                row = _row(inner, own)
+                if row is not None:
+                    _hoist_product(graph, node, body, inner, row, log)
+
+
+def _row(node: Node, own: set[Value]) -> Node | None:
+    """The Gather of a row that a node multiplies with a constant, where what it is a row of is not of the body."""
+    is_plain = node.op_type == "MatMul" or (
+        node.op_type == "Gemm"
+        and not any(int(attribute(node, name)) for name in ("transA", "transB"))
+        and all(float(attribute(node, name)) == 1.0 for name in ("alpha", "beta"))
+    )
+    if node.domain or not is_plain:
+        return None
+    row, w = node.inputs[:2]
+    gather = None if row is None else row.producer
+    if gather is None or gather.op_type != "Gather" or gather.domain or int(attribute(gather, "axis")) != 0:
+        return None
+    x, i = gather.inputs
+    if x is None or i is None or w is None or x in own or x.is_const or x.rank != 3 or i.rank != 0:
+        return None
+    return gather if gather.graph is node.graph and w.is_const and w.rank == 2 else None
+
+
+def _hoist_product(graph: Graph, loop: Node, body: Graph, node: Node, gather: Node, log: Log) -> None:
+    (x, i), w = gather.inputs, node.inputs[1]
+    assert x is not None and w is not None and w.const is not None
+    if w in body.initializers.values():
+        w = graph.add_const(w.const, w.name)
+    outside = Builder(graph, loop, prefix=node.name or node.outputs[0].name, origin=node.origin)
+    product = outside.MatMul(x, w)
+    if isinstance(x.type, TensorType) and x.shape is not None and w.shape is not None:
+        product.type = TensorType(x.type.dtype, (*x.shape[:2], w.shape[1]))
+    op = Builder(body, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
+    new = op.Gather(product, i, axis=0)
+    c = node.input(2)
+    if c is not None:
+        new.type = node.output.type
+        new = op.Add(new, c)
+    what = "rows of one product in front of the loop"
+    log.replace(body, [node, gather], node.outputs, [new], op.made, what)

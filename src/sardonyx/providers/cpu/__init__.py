@@ -77,8 +77,8 @@ class CpuProvider:
             mine.update(made)
             return None
 
-        manager.run(graph, passes, judge=judge)
-        self._learned = None
+        if manager.run(graph, passes, judge=judge).rewrites:
+            self._learned = None
 
     def compile(self, part: Part) -> Executable:
         from sardonyx.lower.sizes import Later, Refused

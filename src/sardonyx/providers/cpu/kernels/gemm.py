@@ -41,6 +41,8 @@ from sardonyx.providers.cpu.kernels.matrices import (
 from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
 RUN, BLOCK, GRID = 256, 48, 64
+AHEAD, LINE_NBYTES = 16, 64
+"""Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line."""
 CHAINS = 8
 """Independent sums that keep two multiply-add units of latency 4 busy."""
 
@@ -224,6 +226,9 @@ def _tile(
     with k.loop(whole, length) as p:
         if ahead is not None and pace is not None and not shape.by_lane:
             ahead.prefetch(p * pace, locality=2)
+        if ahead is None:
+            for line in range(0, nr, LINE_NBYTES * 8 // b.dtype.bits):
+                b.prefetch((p + AHEAD) * nr + line, locality=3)
         step(b.at(p * nr), [k.splat(x.load(p), lanes) for x in a])
     return sums
 
