@@ -93,7 +93,7 @@ def parts_for(group: Convolution, target: Target) -> int | None:
         return None
     try:
         found = geometry(group, Frame.of(group, is_joined=False), parts)
-        found.layout.frame_args("y")
+        _ = found.layout.elements
     except NotImplemented:  # sizes that are too long expressions
         return None
     share = products / (found.steps * BLOCK * -(-filters // HALF) * HALF)

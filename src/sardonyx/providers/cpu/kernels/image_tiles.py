@@ -62,7 +62,7 @@ class Padded:
     close: int = 0
     """Numbers from pixel to pixel where they lie close together; 0 for blocks."""
     over: int = HALF
-    """By how much tiles may reach over the end."""
+    """By how much rows of tiles may begin behind the end."""
 
     @property
     def blocks(self) -> int:
@@ -101,7 +101,12 @@ class Padded:
     @property
     def elements(self) -> Known:
         pixels = dims.product((self.batch, self.planes, self.plane))
-        return of_known(dims.add(dims.mul(pixels, self.unit), self.over * self.unit + BLOCK))
+        return of_known(dims.mul(dims.add(pixels, self.beyond), self.unit))
+
+    @property
+    def beyond(self) -> int:
+        """What follows the last plane."""
+        return self.over + -(-BLOCK // self.unit)
 
     @property
     def is_bare(self) -> bool:
@@ -133,7 +138,7 @@ class Padded:
         sizes = dict(zip("zyx", self.size, strict=True))
         fronts = dict(zip("zyx", self.front, strict=True))
         plane = of_known(dims.mul(self.plane, self.unit))
-        numbers = {"plane": plane, "planes": self.planes, "room": self.room, "over": self.over * self.unit + BLOCK}
+        numbers = {"plane": plane, "planes": self.planes, "room": self.room, "over": self.beyond * self.unit}
         return {
             **{f"{name}_{s}": v for s, v in (self.strides() | numbers).items()},
             **{f"{name}_size_{a}": v for a, v in sizes.items()}, **{f"{name}_front_{a}": v for a, v in fronts.items()},
