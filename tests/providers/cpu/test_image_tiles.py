@@ -25,7 +25,7 @@ WINDOWS = {
     "3x3, dilation": (3, 3, "dilations = [2, 2]"),
     "2x9, stride 8": (2, 9, "strides = [1, 8]"),
 }
-CHANNELS = (1, 2, 3, 4, 7, 12, 16, 24, 40, 48, 80)
+CHANNELS = (1, 3, 4, 7, 12, 16, 24, 40, 48, 80)
 PRECISIONS = ("highest", "high", "medium")
 
 
@@ -43,7 +43,7 @@ CASES = [
 
 @pytest.mark.parametrize(("channels", "high", "wide", "attributes", "precision"), CASES)
 def test_channels_and_windows(channels: int, high: int, wide: int, attributes: str, precision: str) -> None:
-    case = Case((1, channels, 7, 19 * wide), (12 + channels % 13, channels, high, wide), attributes)
+    case = Case((1, channels, 7, 10 * wide + 7), (12 + channels % 13, channels, high, wide), attributes)
     feeds = case.feeds()
     got = run(case, feeds, precision, checked=True)
     assert np.max(np.abs(got - expected(case, feeds)) / magnitude(case, feeds)) < BOUNDS[precision]
@@ -83,11 +83,13 @@ def _model(body: str, feeds: dict[str, Array]) -> tuple[str, ReferenceEvaluator]
     return inputs, ReferenceEvaluator(onnx.parser.parse_model(text.replace("float", "double")))
 
 
-@pytest.mark.parametrize("second", SECONDS)
-@pytest.mark.parametrize(
-    ("channels", "precision"),
-    [(3, "high"), (12, "highest"), (16, "medium"), (40, "highest"), (48, "high"), (80, "high")],
-)
+CHAINS = [
+    (3, "high", "3x3"), (12, "highest", "stride 2"), (16, "medium", "3x3"), (16, "highest", "also read by others"),
+    (40, "highest", "3x3"), (48, "high", "stride 2"), (80, "high", "two readers"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("channels", "precision", "second"), CHAINS)
 def test_one_writes_what_the_next_reads(channels: int, precision: str, second: str) -> None:
     rng = np.random.default_rng(0)
     feeds = {
@@ -103,7 +105,7 @@ def test_one_writes_what_the_next_reads(channels: int, precision: str, second: s
     names = [step.spec.name for step in made.steps]
     assert names[:3] == ["spread", "conv_amx", "conv_amx"] or second == "also read by others"
     assert names.count("spread") == 1
-    for odd in (None, np.inf) if precision == "highest" and second != "two readers" else (None,):
+    for odd in (None, np.inf) if precision == "highest" else (None,):
         if odd is not None:
             feeds["x"][1, 3, 4, 5] = odd
         with np.errstate(invalid="ignore"):

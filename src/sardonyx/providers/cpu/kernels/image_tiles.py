@@ -245,7 +245,7 @@ def spread(
     few: int,
     **memory: Any,
 ) -> None:
-    """y = x in parts. ``few`` is the number of channels, where they are woven; else 0."""
+    """y = x in parts. ``few`` is the number of channels, up to 16 that lie close together; else 0."""
     zero_frame(k, y, memory, "y", batch)
     size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
     with k.share(batch * blocks * size_z * size_y) as at:
@@ -258,10 +258,10 @@ def spread(
         to = to.at((line + number(memory, "y_front_y")) * number(memory, "y_y"))
         to = to.at(number(memory, "y_front_x") * number(memory, "y_x"))
         made = _Row(k, memory, row, to, block * BLOCK, parts, order)
-        if few:
+        if order == PIXELS:
+            made.pixels(1 if few else 2)
+        elif 0 < few <= FEW:
             made.woven(few)
-        elif order == PIXELS:
-            made.pixels()
         else:
             made.turned()
 
@@ -276,17 +276,18 @@ class _Row:
         self.pixel, self.part = number(memory, "y_x"), number(memory, "y_part")
         self.room = number(memory, "y_room") - first
 
-    def pixels(self) -> None:
-        """Channels follow each other."""
+    def pixels(self, vectors: int) -> None:
+        """Channels follow each other: one vector of them, or two."""
         k, words = self.k, self.y.as_type(u16)
-        masks = [k.mask(self.channels - self.first - side * HALF, HALF) for side in range(2)]
-        source, there = self.x.at(self.first * self.x_c), k.mask(self.room, BLOCK)
+        masks = [k.mask(self.channels - self.first - i * HALF, HALF) for i in range(vectors)]
+        source, there = self.x.at(self.first * self.x_c), k.mask(self.room, vectors * HALF)
         with k.loop(0, self.width) as i:
             here = source.at(i * self.x_x)
-            sides = [parts_of(k, here.load(j * HALF, HALF, m), self.parts) for j, m in enumerate(masks)]
-            for part, (left, right) in enumerate(zip(*sides, strict=True)):
-                heads = k.bitcast(left, u16).shuffle(range(1, 4 * HALF, 2), k.bitcast(right, u16))
-                words.store(i * self.pixel + self.part * part, heads, there)
+            heads = [parts_of(k, here.load(j * HALF, HALF, mask), self.parts) for j, mask in enumerate(masks)]
+            for part, found in enumerate(zip(*heads, strict=True)):
+                left, right = k.bitcast(found[0], u16), k.bitcast(found[-1], u16)
+                upper = left.shuffle(range(1, vectors * 2 * HALF, 2), right)
+                words.store(i * self.pixel + self.part * part, upper, there)
 
     def turned(self) -> None:
         """Sixteen pixels at a time, from vectors of them for each channel."""
@@ -351,9 +352,10 @@ def _woven(vectors: Sequence[Val]) -> Val:
 
 def spreading(source: View, layout: Padded, nodes: Any) -> tuple[Step, Storage]:
     """The step that splits an image, over (batch, channels, z, y, x), and what it writes."""
-    made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.close <= FEW else 0
+    made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.close <= HALF else 0
     b, c, z, y, x = source.strides
-    order = PIXELS if c == 1 and not few else PLANES if x == 1 or source.shape[4] == 1 else ANY
+    is_woven, is_row = 0 < few <= FEW, x == 1 or source.shape[4] == 1
+    order = PIXELS if c == 1 and not is_woven else PLANES if is_row else ANY
     args: dict[str, Ref | Known | float] = {
         "x": Ref.of(source), "x_b": b, "x_c": c, "x_z": z, "x_y": y, "x_x": x,
         "y": Ref(made), **layout.frame_args("y"),
