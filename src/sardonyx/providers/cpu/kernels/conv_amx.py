@@ -132,7 +132,8 @@ def geometry(group: Convolution, frame: Frame, parts: int) -> Geometry:
         last = dims.add(dims.mul(dims.sub(size[i], 1), window.strides[i]), reach[i] + 1)
         behind.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
     behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
-    channels, image, over = int(group.w.shape[1]), tuple(frame.x.shape[2:]), HALF * window.strides[2]
+    channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
+    over = HALF * max(window.strides[2], 4)  # the same for usual strides, so that they share images
     layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over)
     layout = closest(layout, [(window.kernel, window.dilations)])
     return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
