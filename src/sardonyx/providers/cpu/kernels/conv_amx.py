@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.kernels.conv_tiles import PLANES, SPLIT, conv_amx, s
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN, parts_of
-from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, closest, spreading, tiles_of
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, spreading, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, split, step_elements
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
@@ -187,12 +187,10 @@ def epilogue_of(group: Convolution, frame: Frame, target: Target) -> tuple[Epilo
             accesses.append(_access(outputs[-1], group))
             results.append(result)
         if image is not None:
-            layout, strides = image.layout, image.layout.strides()
-            at, batch = layout.at(0, 0, 0), (strides["b"], strides["z"], strides["y"])
-            outputs.append(Matrix(image.storage, at, batch, layout.unit, strides["block"]))
+            outputs.append(Parts.over(image.storage, image.layout))
             accesses.append(Access(bf16, SPLIT))
             results.append(result)
-            more |= {"image": Ref(image.storage), **layout.frame_args("image")}
+            more |= {"image": Ref(image.storage), **image.layout.frame_args("image")}
     expression = replace(group.epilogue, results=tuple(results))
     made = Epilogue(expression, tuple(_access(m, group) for m in extra), tuple(accesses), 3)
     given = zip(made.names, (*extra, *outputs), strict=True)

@@ -72,7 +72,8 @@ def _params(parts: int, epilogue: Epilogue) -> Params:
 def next_params(epilogue: Epilogue) -> Params:
     """Those of an epilogue, and of the image that it writes for the next convolution."""
     image = {"image": (bf16,), **frame_params("image")} if has_next(epilogue) else {}
-    return {**image, **epilogue.params}
+    parts = {f"{name}_part": i64 for name, x in epilogue.names if x.columns == SPLIT}
+    return {**image, **epilogue.params, **parts}
 
 
 def has_next(epilogue: Epilogue) -> bool:
@@ -363,7 +364,7 @@ class _Finish(Finish):
             if y.columns == SPLIT:
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
                 for part in range(self.parts):
-                    at.prefetch(number(self._memory, "image_part") * part, write=True)
+                    at.prefetch(self._number(name, "part") * part, write=True)
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""
@@ -403,15 +404,16 @@ class _Finish(Finish):
         if y.columns == PLANES:
             self.squares[name].store(self.here, value)
         elif y.columns == SPLIT:
-            store_parts(self._row(name, row), self._memory, t, value, self.parts)
+            store_parts(self._row(name, row), self._memory, name, t, value, self.parts)
         else:
             super()._store(name, y, row, t, value)
 
 
-def store_parts(pixel: Buf, memory: Any, t: Tile, value: Val, parts: int) -> Buf:
-    """Store channels of a pixel of the image that is written for the next convolution. Gives where they lie."""
-    k, (block, part, room) = pixel.k, (number(memory, f"image_{n}") for n in ("block", "part", "room"))
-    at, there = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16), k.mask(room - t.index, HALF)
+def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: int) -> Buf:
+    """Store channels of a pixel for the next convolution. Gives where they lie."""
+    k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
+    at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
+    there = k.mask(number(memory, "image_room") - t.index, HALF)
     for i, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
         at.store(part * i, k.cast(head >> 16, u16), there)
     return at

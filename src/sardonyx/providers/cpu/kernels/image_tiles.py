@@ -32,7 +32,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.matrices import Matrix, number, of_known
 from sardonyx.providers.cpu.kernels.split import HALF, LARGEST, SMALLEST, heads_of
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Ref, Step
@@ -143,6 +143,22 @@ class Padded:
             **{f"{name}_{s}": v for s, v in (self.strides() | numbers).items()},
             **{f"{name}_size_{a}": v for a, v in sizes.items()}, **{f"{name}_front_{a}": v for a, v in fronts.items()},
         }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parts(Matrix):
+    """An image in parts as operand of an epilogue: rows are pixels, and ``column`` is the distance of 32 channels."""
+
+    part: Known
+    """From part to part."""
+
+    @staticmethod
+    def over(storage: Storage, layout: Padded) -> Parts:
+        s = layout.strides()
+        return Parts(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["part"])
+
+    def args(self, name: str) -> dict[str, Ref | Known | float]:
+        return {**super().args(name), f"{name}_part": self.part}
 
 
 def closest(layout: Padded, windows: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Padded:

@@ -326,7 +326,7 @@ class _Ending(Finish):
             super()._store(name, y, row, t, value)
             return
         k, form = self.k, self._form
-        at = store_parts(self._row(name, row), self._memory, t, value, form.parts)
+        at = store_parts(self._row(name, row), self._memory, name, t, value, form.parts)
         if form.has_rest and (form.is_even or t.mask is not None):
             with k.when(t.index + HALF >= self.n):
                 for part in range(form.parts):
