@@ -276,15 +276,14 @@ class _Work:
     def _exact(self, pixel: Buf, column: Val, to: Buf) -> None:
         """The sums of one pixel of the result and 32 filters, in f32."""
         k, size, part = self.k, step_elements(self.parts), number(self.memory, "x_part")
-        totals = [k.var(k.zeros(f32, HALF)) for _ in range(2)]
-        with k.loop(0, self.steps) as s:
-            here, first = pixel.at(self.places.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
-            weights = self.w.at((column * self.steps + s) * size)
-            with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
-                v = k.splat(whole_of(k, here.at(c), part, self.parts, 1), HALF)
-                for half, total in enumerate(totals):
-                    total.set(k.fma(v, whole(k, weights.at(half * TILE), self.parts, c), total))
-        for half, total in enumerate(totals):
+        with k.loop(0, 2) as half:
+            total = k.var(k.zeros(f32, HALF))
+            with k.loop(0, self.steps) as s:
+                here, first = pixel.at(self.places.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
+                weights = self.w.at((column * self.steps + s) * size + half * TILE)
+                with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
+                    v = k.splat(whole_of(k, here.at(c), part, self.parts, 1), HALF)
+                    total.set(k.fma(v, whole(k, weights, self.parts, c), total))
             to.store(half * HALF, total)
 
     # -- what follows
