@@ -18,9 +18,10 @@ from sardonyx.providers.cpu.kernels.conv_tiles import PLANES, SPLIT, conv_amx, s
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN, parts_of
-from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, spreading, tiles_of
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, split, step_elements
+from sardonyx.providers.cpu.kernels.spread import spreading
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
