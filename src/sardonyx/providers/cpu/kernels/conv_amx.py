@@ -67,7 +67,7 @@ class Geometry:
         else:
             length, lines, row, deep = x, of_known(dims.mul(z, y)), x, of_known(dims.mul(y, x))
         found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
-        found |= {f"x_{s}": v for s, v in self.layout.strides().items()}
+        found |= {f"x_{s}": v for s, v in self.layout.strides().items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
         found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
         found |= {"wide": wide, "run": RUN[self.layout.parts]}
@@ -231,13 +231,8 @@ def packed(group: Convolution, found: Geometry, isa: Isa) -> Packed:
             lined = lined.reshape(-1, layout.blocks, BLOCK, filters).transpose(1, 0, 2, 3)
         tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
         spec = split(source=w.dtype, parts=parts, layout=PAIRS, is_direct=True, axes=0)
-        args = {
-            "x": np.ascontiguousarray(lined).reshape(-1),
-            "y": tiles,
-            "flags": flags,
-            "lines": filters,
-            "depth": depth,
-        }
+        source = np.ascontiguousarray(lined).reshape(-1)
+        args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": depth}
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
             raise Exceptional(identity(tensor))

@@ -119,20 +119,17 @@ class Padded:
         return of_known(dims.mul(dims.total((dims.mul(z, self.deep), dims.mul(y, self.row), x)), self.unit))
 
     def strides(self) -> dict[str, Known]:
-        """In elements: of the batch, of 32 channels, along z, y and x, and from part to part."""
-        b, plane, z, y = (
-            of_known(dims.mul(n, self.unit))
-            for n in (dims.mul(self.plane, self.planes), self.plane, self.deep, self.row)
-        )
+        """In elements: of the batch, of 32 channels, along z, y and x, of parts and of planes."""
+        plane, z, y = (of_known(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
         block, part = (BLOCK, plane) if self.close else (plane, BLOCK)
-        return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "part": part}
+        b = of_known(dims.mul(plane, self.planes))
+        return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "part": part, "plane": plane}
 
     def frame_args(self, name: str) -> dict[str, Known]:
         """The arguments of ``frame_params``, but for the memory."""
         sizes = dict(zip("zyx", self.size, strict=True))
         fronts = dict(zip("zyx", self.front, strict=True))
-        plane = of_known(dims.mul(self.plane, self.unit))
-        numbers = {"plane": plane, "planes": self.planes, "room": self.room, "over": self.beyond * self.unit}
+        numbers = {"planes": self.planes, "room": self.room, "over": self.beyond * self.unit}
         return {
             **{f"{name}_{s}": v for s, v in (self.strides() | numbers).items()},
             **{f"{name}_size_{a}": v for a, v in sizes.items()}, **{f"{name}_front_{a}": v for a, v in fronts.items()},

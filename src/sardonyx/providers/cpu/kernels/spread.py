@@ -34,18 +34,9 @@ def _params(source: DType, parts: int, order: str, few: int) -> Params:
 
 @kernel(_params)
 def spread(
-    k: Kernel,
-    x: Buf,
-    y: Buf,
-    batch: Val,
-    blocks: Val,
-    *,
-    source: DType,
-    parts: int,
-    order: str,
-    few: int,
-    **memory: Any,
-) -> None:
+    k: Kernel, x: Buf, y: Buf, batch: Val, blocks: Val,
+    *, source: DType, parts: int, order: str, few: int, **memory: Any,
+) -> None:  # fmt: skip
     """y = x in parts. ``few`` is the number of channels, up to 16 that lie close together; else 0."""
     zero_frame(k, y, memory, "y", batch)
     size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
