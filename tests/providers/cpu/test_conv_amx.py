@@ -59,7 +59,7 @@ ROUNDING = {"float": 0.0, "float16": 1e-3, "bfloat16": 8e-3}
 @pytest.fixture(autouse=True)
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are used whether they pay or not."""
-    for name in ("LEAST_SHARE", "LEAST_GAIN"):
+    for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
         monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
 
 

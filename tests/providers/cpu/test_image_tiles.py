@@ -31,7 +31,7 @@ PRECISIONS = ("highest", "high", "medium")
 
 @pytest.fixture(autouse=True)
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LEAST_SHARE", "LEAST_GAIN"):
+    for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
         monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
 
 
