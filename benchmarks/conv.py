@@ -129,9 +129,8 @@ class Ours:
             images = {y: Image(after, Storage("temporary", bf16, after.elements), False)}
             first = conv_amx.steps(group, parts, Target(chip, precision, images=images))
             self.before = [self._launch(step) for step in first[:-1]]
-            if conv_amx.reads_parts(group):
-                found = conv_amx.geometry(group, Frame.of(group, is_joined=False), parts).layout
-                images[x] = Image(found, Storage("temporary", bf16, found.elements), False)
+            found = conv_amx.geometry(group, Frame.of(group, is_joined=False), parts).layout
+            images[x] = Image(found, Storage("temporary", bf16, found.elements), False)
             self.steps = conv_amx.steps(group, parts, Target(chip, precision, images=images))
         self._launches = [self._launch(step) for step in self.steps]
 

@@ -43,7 +43,7 @@ from sardonyx.providers.cpu.context import Stamp  # noqa: E402
 from sardonyx.providers.cpu.table import Table  # noqa: E402
 from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
 
-SIZES = ("filters", "channels", "groups", "blocks", "out_y", "out_x", "kernel_y", "stride_y")
+SIZES = ("filters", "channels", "groups", "blocks", "wide", "out_y", "out_x", "kernel_y", "stride_y")
 SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
 

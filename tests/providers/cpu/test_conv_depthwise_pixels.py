@@ -254,6 +254,8 @@ ON_TILES = {
     "half a block of channels": ("pads = [1, 1, 1, 1]", "y = Conv(e, w3)", (384, 80, 1, 1)),
     "less than half": ("pads = [1, 1, 1, 1]", "y = Conv(e, w3)", (384, 72, 1, 1)),
     "more than half": ("pads = [1, 1, 1, 1]", "y = Conv(e, w3)", (384, 88, 1, 1)),
+    "pixels close together": ("pads = [1, 1, 1, 1]", "y = Conv<pads = [1, 1, 1, 1]>(e, w3)", (64, 40, 3, 3)),
+    "pixels close together, no whole vectors": ("pads = [1, 1, 1, 1]", "y = Conv(e, w3)", (96, 44, 3, 3)),
     "padded, and read by others": (
         "pads = [1, 1, 1, 1], strides = [2, 2]",
         "c = Conv<pads = [1, 1, 1, 1]>(e, w3) y = Add(c, e)",

@@ -14,18 +14,14 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Storage, View, Window
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.conv_tiles import MOST_STRIDE, PLANES, SPLIT, conv_amx, scratch_nbytes
+from sardonyx.providers.cpu.kernels.conv_tiles import PLANES, SPLIT, conv_amx, scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN, parts_of
-from sardonyx.providers.cpu.kernels.image_tiles import (
-    BLOCK,
-    Fold,
-    Padded,
-    spreading,
-)
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, split, step_elements
+from sardonyx.providers.cpu.kernels.spread import spreading
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
@@ -38,8 +34,6 @@ LEAST_GAIN = {1: 10, 2: 24, 3: 48}
 """By parts: products for each number that is split or finished, from which they outweigh that."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By parts: share of the rows of tiles that must be outputs."""
-FOLDED = 16
-"""Channels up to which the taps of a row take their place."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +50,29 @@ class Geometry:
     """Of the result."""
 
     @property
-    def taps(self) -> int:
-        return self.kernel[0] * self.kernel[1] * self.kernel[2]
+    def steps(self) -> int:
+        return tiles_of(self.layout, self.kernel, self.dilations)
 
     @property
-    def steps(self) -> int:
-        return self.layout.blocks * self.taps
+    def runs(self) -> tuple[int, int]:
+        """Of numbers that the taps of a row see, and how long they are."""
+        return self.layout.runs(self.kernel[2], self.dilations[2])
 
     def args(self, storage: Storage) -> dict[str, Ref | Known | float]:
         z, y, x = self.size
-        deep, row = self.layout.deep, self.layout.row
+        deep, row, (runs, wide) = self.layout.deep, self.layout.row, self.runs
         if self.strides == (1, 1, 1):
             length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
             lines: Known = 1
         else:
             length, lines, row, deep = x, of_known(dims.mul(z, y)), x, of_known(dims.mul(y, x))
         found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
-        found |= {f"x_{s}": v for s, v in self.layout.strides().items()}
+        found |= {f"x_{s}": v for s, v in self.layout.strides().items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
-        found |= {"lines": lines, "length": of_known(dims.maximum(length, 0)), "run": RUN[self.layout.parts]}
-        given = {"kernel": self.kernel, "dilation": self.dilations, "stride": self.strides, "out": self.size}
+        found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
+        found |= {"wide": wide, "run": RUN[self.layout.parts]}
+        kernel = (*self.kernel[:2], runs)
+        given = {"kernel": kernel, "dilation": self.dilations, "stride": self.strides, "out": self.size}
         return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
 
 
@@ -91,18 +88,18 @@ def parts_for(group: Convolution, target: Target) -> int | None:
         return None
     if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[parts]:
         return None
-    filters, channels = int(w.shape[0]), int(w.shape[1])
-    if (
-        channels < 1
-        or filters < 1
-        or (window.strides[-1] > MOST_STRIDE and not _is_folded(channels, window.kernel[-1]))
-    ):
+    filters, channels, *taps = (int(d) for d in w.shape)
+    products = filters * channels * float(np.prod(taps))
+    if not products:
         return None
-    deep = channels * window.kernel[-1] if _is_folded(channels, window.kernel[-1]) else channels
-    share = deep * filters / (-(-deep // BLOCK) * BLOCK * -(-filters // PANEL) * PANEL)
-    seen = channels * float(np.prod(window.strides)) + filters
-    gain = channels * filters * float(np.prod(window.kernel)) / seen
-    return parts if share >= LEAST_SHARE[parts] and gain >= LEAST_GAIN[parts] and _has_layout(group, parts) else None
+    try:
+        found = geometry(group, Frame.of(group, is_joined=False), parts)
+        _ = found.layout.elements
+    except NotImplemented:  # sizes that are too long expressions
+        return None
+    share = products / (found.steps * BLOCK * -(-filters // HALF) * HALF)
+    gain = products / (channels * float(np.prod(window.strides)) + filters)
+    return parts if share >= LEAST_SHARE[parts] and gain >= LEAST_GAIN[parts] else None
 
 
 def _used_rows(group: Convolution, window: Window) -> float:
@@ -113,15 +110,6 @@ def _used_rows(group: Convolution, window: Window) -> float:
     if any(s != 1 for s in window.strides):
         return wide / max(-(-wide // HALF) * HALF, 1)
     return wide / max(wide + (window.kernel[-1] - 1) * window.dilations[-1], 1)
-
-
-def _has_layout(group: Convolution, parts: int) -> bool:
-    """Whether the sizes of the image in parts can be written down."""
-    try:
-        found = geometry(group, Frame.of(group, is_joined=False), parts)
-        return dims.known(found.layout.elements) is not None
-    except NotImplemented:
-        return False
 
 
 def thinned(group: Convolution) -> Convolution:
@@ -135,15 +123,6 @@ def thinned(group: Convolution) -> Convolution:
     return replace(group, x=x, window=replace(window, strides=tuple(strides)))
 
 
-def reads_parts(group: Convolution) -> bool:
-    """Whether the image may be one that another convolution wrote."""
-    return not _is_folded(int(group.w.shape[1]), group.window.kernel[-1])
-
-
-def _is_folded(channels: int, kernel: int) -> bool:
-    return channels <= FOLDED and kernel > 1
-
-
 def geometry(group: Convolution, frame: Frame, parts: int) -> Geometry:
     """With a layout for this convolution alone."""
     window, size = frame.window, frame.size
@@ -154,17 +133,11 @@ def geometry(group: Convolution, frame: Frame, parts: int) -> Geometry:
         last = dims.add(dims.mul(dims.sub(size[i], 1), window.strides[i]), reach[i] + 1)
         behind.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
     behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
-    channels = int(group.w.shape[1])
-    image, kernel, strides = tuple(frame.x.shape[2:]), window.kernel, window.strides
-    dilations, fold = window.dilations, None
-    if _is_folded(channels, kernel[2]):
-        fold = Fold(kernel[2], strides[2], dilations[2], pads[2], channels, image[2])
-        channels *= kernel[2]
-        image, kernel, strides = (*image[:2], size[2]), (*kernel[:2], 1), (*strides[:2], 1)
-        dilations, pads[2], behind[2] = (*dilations[:2], 1), 0, 0
-    layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), fold)
-    start = layout.at(*(-p for p in pads))
-    return Geometry(layout, start, kernel, strides, dilations, size)
+    channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
+    over = HALF * max(window.strides[2], 4)  # the same for usual strides, so that they share images
+    layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over)
+    layout = closest(layout, [(window.kernel, window.dilations)])
+    return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
 
 
 def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
@@ -185,8 +158,8 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     """The image in parts: made by the convolution before, or by a step of its own."""
     given = target.images.get(group.x.storage)
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
-    if given is None or not reads_parts(group):
-        given, group = None, thinned(group)
+    if given is None:
+        group = thinned(group)
     else:
         layouts.append(given.layout)
     frame = Frame.of(group, is_joined=all(one.is_bare for one in layouts))
@@ -198,10 +171,9 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
             return [], found, target.splits[key], frame
         step, target.splits[key] = spreading(x, found.layout, group.nodes)
         return [step], found, target.splits[key], frame
-    if not given.layout.is_bare:
-        start = given.layout.at(*(-int(p) for p in frame.window.pads))
-        found = replace(found, layout=given.layout, start=start)
-    return [], found, given.storage, frame
+    layout = replace(found.layout, close=given.layout.close) if given.layout.is_bare else given.layout
+    start = layout.at(*(-int(p) for p in frame.window.pads))
+    return [], replace(found, layout=layout, start=start), given.storage, frame
 
 
 def epilogue_of(group: Convolution, frame: Frame, target: Target) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
@@ -216,12 +188,10 @@ def epilogue_of(group: Convolution, frame: Frame, target: Target) -> tuple[Epilo
             accesses.append(_access(outputs[-1], group))
             results.append(result)
         if image is not None:
-            layout, strides = image.layout, image.layout.strides()
-            at, batch = layout.at(0, 0, 0), (strides["b"], strides["z"], strides["y"])
-            outputs.append(Matrix(image.storage, at, batch, layout.unit, strides["block"]))
+            outputs.append(Parts.over(image.storage, image.layout))
             accesses.append(Access(bf16, SPLIT))
             results.append(result)
-            more |= {"image": Ref(image.storage), **layout.frame_args("image")}
+            more |= {"image": Ref(image.storage), **image.layout.frame_args("image")}
     expression = replace(group.epilogue, results=tuple(results))
     made = Epilogue(expression, tuple(_access(m, group) for m in extra), tuple(accesses), 3)
     given = zip(made.names, (*extra, *outputs), strict=True)
@@ -241,30 +211,33 @@ def _matrix(view: View) -> Matrix:
 
 def packed(group: Convolution, found: Geometry, isa: Isa) -> Packed:
     """The weights in tiles."""
-    w, parts, blocks, taps = group.w, found.layout.parts, found.layout.blocks, found.taps
+    w, layout, parts, (runs, wide) = group.w, found.layout, found.layout.parts, found.runs
     tensor = w.storage.tensor
     assert tensor is not None
     shape = tuple(int(d) for d in w.shape)
-    filters, is_folded, depth = shape[0], found.layout.fold is not None, found.steps * BLOCK
+    filters, channels, depth = shape[0], shape[1], found.steps * BLOCK
     panels, chunks = -(-filters // PANEL), -(-found.steps // CHUNK)
     elements = panels * found.steps * step_elements(parts)
 
     def make() -> Any:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: int(np.prod(shape))]
-        deep = content.reshape(filters, shape[1], -1)
-        if is_folded:  # (filters, channels, rows of taps, taps of a row) to (filters, (taps of a row, channels), rows)
-            deep = deep.reshape(filters, shape[1], taps, -1).transpose(0, 3, 1, 2).reshape(filters, -1, taps)
-        wide = np.zeros((blocks * BLOCK, taps, filters), content.dtype)
-        wide[: deep.shape[1]] = deep.transpose(1, 2, 0)
-        lined = np.ascontiguousarray(wide.reshape(blocks, BLOCK, taps, filters).transpose(0, 2, 1, 3))
+        seen = content.reshape(filters, channels, -1).transpose(2, 1, 0)  # taps, channels, filters
+        lined = np.zeros((len(seen), layout.room, filters), content.dtype)
+        lined[:, :channels] = seen
+        if layout.close:  # what each run sees, and zeros to the end of its last tile
+            lined = lined.reshape(found.kernel[0] * found.kernel[1] * runs, -1, filters)[:, :wide]
+            lined = np.pad(lined, ((0, 0), (0, -wide % BLOCK), (0, 0)))
+        else:
+            lined = lined.reshape(-1, layout.blocks, BLOCK, filters).transpose(1, 0, 2, 3)
         tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
         spec = split(source=w.dtype, parts=parts, layout=PAIRS, is_direct=True, axes=0)
-        args = {"x": lined.reshape(-1), "y": tiles, "flags": flags, "lines": filters, "depth": depth}
+        source = np.ascontiguousarray(lined).reshape(-1)
+        args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": depth}
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
             raise Exceptional(identity(tensor))
         give_back(content)
         return tiles
 
-    key = ("conv tiles", identity(tensor), w.offset, shape, parts, is_folded)
+    key = ("conv tiles", identity(tensor), w.offset, shape, parts, layout.close, wide)
     return Packed("constant", bf16, elements, w.storage.value, key=key, make=make)

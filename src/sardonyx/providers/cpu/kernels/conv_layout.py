@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Storage, View
 from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise_pixels, conv_few
 from sardonyx.providers.cpu.kernels.frame import Frame
-from sardonyx.providers.cpu.kernels.image_tiles import Padded
+from sardonyx.providers.cpu.kernels.image_tiles import Padded, closest
 from sardonyx.providers.cpu.steps import Target
 from sardonyx.providers.cpu.values import bf16
 
@@ -77,26 +77,25 @@ def _depthwise(
 def _image(out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], parts: int) -> Image | None:
     if not (views.is_whole(out) or views.is_whole(views.permuted(out, (0, *range(2, len(out.shape)), 1)))):
         return None
-    layouts, rest = [], []
+    found, rest = [], []
     for use in uses:
         reader = use.group
         if isinstance(reader, Convolution) and id(reader) in on_tiles and _is_image(reader, use.view, out):
-            layouts.append(conv_amx.geometry(reader, Frame.of(reader, is_joined=False), parts).layout)
+            found.append(conv_amx.geometry(reader, Frame.of(reader, is_joined=False), parts))
         else:
             rest.append(use)
-    if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
+    if not found or not all(isinstance(d, int) for one in found for d in one.layout.behind):
         return None
-    layout = _widest(layouts)
+    layout = closest(_widest([one.layout for one in found]), ((one.kernel, one.dilations) for one in found))
     return Image(layout, Storage("temporary", bf16, layout.elements), bool(rest))
 
 
 def _is_image(reader: Convolution, view: View, out: View) -> bool:
-    return view is reader.x and views.same_elements(view, out) and conv_amx.reads_parts(reader)
+    return view is reader.x and views.same_elements(view, out)
 
 
 def _widest(layouts: Sequence[Padded]) -> Padded:
     """One image with all the padding that several want."""
     front = tuple(max(one.front[i] for one in layouts) for i in range(3))
     behind: list[Known] = [max(int(one.behind[i]) for one in layouts) for i in range(3)]
-    first = layouts[0]
-    return Padded(first.parts, first.batch, first.channels, first.size, front, tuple(behind))
+    return replace(layouts[0], front=front, behind=tuple(behind), over=max(one.over for one in layouts))

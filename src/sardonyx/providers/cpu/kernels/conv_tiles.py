@@ -1,13 +1,14 @@
 """Convolutions on tiles: an implicit matrix product of pixels in bf16 parts (``image_tiles``) and weights.
 
-A tile of A is 16 pixels of one block of 32 channels as one tap sees them, loaded from where they lie: nothing is copied
-for a tap. Weights are packed once, like the right operand of a matrix product, with k in the order (block of channels,
-tap, channel):
+A tile of A is 32 numbers of 16 pixels each, loaded from where they lie: nothing is copied for a tap. In an image of
+blocks these are the channels of one block as one tap sees them; where pixels lie close together, 32 numbers out of the
+run that a row of taps sees. Weights are packed once, like the right operand of a matrix product, with k in that order:
 
-    [filters / 32][block][tap][part][2][16 pairs of channels][16 filters][2]
+    [filters / 32][step][part][2][16 pairs of numbers][16 filters][2]
 
-A *step* is one tap of one block. Its pixels are ``places[step]`` elements from those of the first, a table in scratch
-memory: kernel, stride, dilation and padding are numbers of the run, and one kernel serves every geometry.
+A *step* is one such tile. Its pixels are ``places[step]`` elements from those of the first, a table in scratch memory:
+kernel, stride, dilation, padding and layout are numbers of the run, and one kernel serves every geometry. Of at most 16
+filters in the last panel, only the tile that has them is multiplied.
 
 **Pixels.** Where windows move by one along every axis, the pixels of an image are one line, which runs over the ends of
 rows through the padding between them: what is computed there is dropped, and maps of 7 or 14 pixels a row still fill
@@ -26,7 +27,8 @@ chip does both at once. Results go out pixel by pixel (``direct``) or, where ima
 registers first; and, if the next layer is a convolution on tiles, as that one wants to read them, split and padded.
 
 **Numbers that tiles do not carry** make NaN of the sums that they touch, and so does overflow between parts: a square
-with such a sum is made anew in f32 from the numbers behind the parts.
+with such a sum is made anew in f32 from the numbers behind the parts. One part carries them all; but where the last
+tile of a run reads on into other pixels, their infinities and NaN must not count.
 """
 
 from __future__ import annotations
@@ -38,14 +40,7 @@ from typing import Any
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue, Finish
-from sardonyx.providers.cpu.kernels.image_tiles import (
-    BLOCK,
-    OVER,
-    frame_params,
-    parts_of,
-    whole_of,
-    zero_frame,
-)
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, frame_params, parts_of, whole_of, zero_frame
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, TILES, A, B, Dot, events
@@ -63,25 +58,11 @@ FETCHED = 4
 ENTRY = 8
 """Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
 
-MOST_STRIDE = 4
-"""Along x, of windows that are not folded."""
-
-
 _TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out") for axis in "zyx")
 _NUMBERS = (
-    "x_b",
-    "x_block",
-    "x_z",
-    "x_y",
-    "batch",
-    "blocks",
-    "filters",
-    "lines",
-    "length",
-    "pitch_z",
-    "pitch_y",
-    "run",
-)
+    "x_b", "x_block", "x_z", "x_y", "x_x", "x_part", "batch", "blocks", "filters", "lines", "length", "wide",
+    "pitch_z", "pitch_y", "run",
+)  # fmt: skip
 
 
 def _params(parts: int, epilogue: Epilogue) -> Params:
@@ -91,7 +72,8 @@ def _params(parts: int, epilogue: Epilogue) -> Params:
 def next_params(epilogue: Epilogue) -> Params:
     """Those of an epilogue, and of the image that it writes for the next convolution."""
     image = {"image": (bf16,), **frame_params("image")} if has_next(epilogue) else {}
-    return {**image, **epilogue.params}
+    parts = {f"{name}_part": i64 for name, x in epilogue.names if x.columns == SPLIT}
+    return {**image, **epilogue.params, **parts}
 
 
 def has_next(epilogue: Epilogue) -> bool:
@@ -101,18 +83,18 @@ def has_next(epilogue: Epilogue) -> bool:
 
 @kernel(_params)
 def conv_amx(
-    k: Kernel, x: Buf, w: Buf, batch: Val, blocks: Val, filters: Val, lines: Val, length: Val, run: Val,
+    k: Kernel, x: Buf, w: Buf, batch: Val, blocks: Val, filters: Val, lines: Val, length: Val, wide: Val, run: Val,
     *, parts: int, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
-    steps = k.opaque(blocks * taps)
+    steps = k.opaque(blocks * taps * count_of(wide, BLOCK))
     per_line = k.opaque(count_of(length, HALF))
     high = k.opaque(count_of(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
     count = batch * each
     columns = count_of(filters, PANEL)
     if has_next(epilogue):
-        zero_next(k, memory, batch, columns, parts)
+        zero_frame(k, memory["image"], memory, "image", batch)
     # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread.
     fair = count * columns // (k.threads * 2)
     groups = count_of(count, k.max(k.min(fair, GROUP), 1))
@@ -121,9 +103,9 @@ def conv_amx(
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=TILES)
     places = k.scratch(i64)
-    grid = _Grid(k, memory, places.at(count_of(steps, 8) * 8), parts, lines, length, per_line, high, each)
-    _places(k, memory, places, blocks, parts)
-    work = _Work(k, tiles, memory, x, w, places, grid, steps, filters, parts, epilogue)
+    grid = _Grid(k, memory, places.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
+    _places(k, memory, places, blocks, wide)
+    work = _Work(k, tiles, memory, x, w, places, grid, steps, filters, wide, parts, epilogue)
     known = k.var(-1)
     with k.share(groups * columns) as at:
         column, top = at % columns, at // columns * group
@@ -144,15 +126,7 @@ def conv_amx(
     tiles.release()
 
 
-def zero_next(k: Kernel, memory: Any, batch: Val, blocks: Val, parts: int) -> None:
-    """The padding of the image that is written."""
-    with k.share(batch * blocks) as at:
-        place = at // blocks * number(memory, "image_b") + at % blocks * number(memory, "image_block")
-        is_last = at.eq(batch * blocks - 1)
-        zero_frame(k, memory["image"].at(place), memory, "image", at, is_last, parts * BLOCK, OVER * MOST_STRIDE)
-
-
-def _places(k: Kernel, memory: Any, to: Buf, blocks: Val, parts: int) -> None:
+def _places(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val) -> None:
     """How far the pixels of each step are from those of the first."""
 
     def n(name: str) -> Val:
@@ -161,8 +135,8 @@ def _places(k: Kernel, memory: Any, to: Buf, blocks: Val, parts: int) -> None:
     at = k.var(0)
     with k.loop(0, blocks) as block, k.loop(0, n("kernel_z")) as z, k.loop(0, n("kernel_y")) as y:
         row = block * n("x_block") + z * n("dilation_z") * n("x_z") + y * n("dilation_y") * n("x_y")
-        with k.loop(0, n("kernel_x")) as tap:
-            to.store(at.get(), row + tap * n("dilation_x") * (parts * BLOCK))
+        with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, BLOCK) as first:
+            to.store(at.get(), row + tap * n("dilation_x") * n("x_x") + first)
             at += 1
 
 
@@ -173,7 +147,6 @@ class _Grid:
     k: Kernel
     memory: Any
     table: Buf
-    parts: int
     lines: Val
     length: Val
     per_line: Val
@@ -192,8 +165,8 @@ class _Grid:
             place = rest // self.per_line * self.length + first
             z, rest = place // pitch_z, place % pitch_z
             y, x = rest // pitch_y, rest % pitch_y
-            start = image * number(self.memory, "x_b") + x * number(self.memory, "stride_x") * (self.parts * BLOCK)
-            for axis, index in (("z", z), ("y", y)):
+            start = image * number(self.memory, "x_b")
+            for axis, index in zip("zyx", (z, y, x), strict=True):
                 start = start + index * number(self.memory, f"stride_{axis}") * number(self.memory, f"x_{axis}")
             entry = self.table.at(i * ENTRY)
             for word, value in enumerate((start, image, z, y, x, many)):
@@ -226,6 +199,7 @@ class _Work:
     grid: _Grid
     steps: Val
     filters: Val
+    wide: Val
     parts: int
     epilogue: Epilogue
 
@@ -259,16 +233,22 @@ class _Work:
             tiles.store(t, slot.at(t * HALF), PANEL * 4)
 
     def _multiply(self, r: Val, column: Val, step: Val, many: Val) -> None:
+        with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
+            for branch, halves in ((half, 1), (whole, 2)):
+                with branch:
+                    self._products(r, column, step, many, halves)
+
+    def _products(self, r: Val, column: Val, step: Val, many: Val, halves: int) -> None:
         k, size = self.k, step_elements(self.parts)
-        pixels = self.x.at(self.grid.entry(r)[0])
-        stride = number(self.memory, "stride_x") * (self.parts * BLOCK * 2)
+        pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
+        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
         weights = self.w.at((column * self.steps + step) * size)
         share = FETCHED * self.parts * LINE
         fetched = weights.at(many * size + r * many * share)
         with k.loop(0, many) as s:
             here, ahead = pixels.at(self.places.load(step + s)), fetched.at(s * share)
             lines = list(range(0, share, LINE))
-            for event in events(self.parts, 1):
+            for event in events(self.parts, 1, halves):
                 if isinstance(event, Dot):
                     self.tiles.dot_bf16(event.sums, A, B)
                     for line in lines[:2]:
@@ -277,7 +257,7 @@ class _Work:
                 elif event.tile == B:
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
-                    self.tiles.load(A, here.at(event.offset // (2 * TILE) * BLOCK), stride)
+                    self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride)
 
     # -- numbers that tiles do not carry
 
@@ -290,21 +270,20 @@ class _Work:
         with k.when((odd[0].get() + odd[1].get()).ne(0.0).any(), likely=False):
             start, *_, many = self.grid.entry(r)
             with k.loop(0, many) as i:
-                pixel = self.x.at(start + i * number(self.memory, "stride_x") * (self.parts * BLOCK))
+                pixel = self.x.at(start + i * number(self.memory, "stride_x") * number(self.memory, "x_x"))
                 self._exact(pixel, column, slot.at(i * PANEL))
 
     def _exact(self, pixel: Buf, column: Val, to: Buf) -> None:
         """The sums of one pixel of the result and 32 filters, in f32."""
-        k, size = self.k, step_elements(self.parts)
-        totals = [k.var(k.zeros(f32, HALF)) for _ in range(2)]
-        with k.loop(0, self.steps) as s:
-            here = pixel.at(self.places.load(s))
-            weights = self.w.at((column * self.steps + s) * size)
-            with k.loop(0, BLOCK) as c:
-                v = k.splat(whole_of(k, here.at(c), self.parts, 1), HALF)
-                for half, total in enumerate(totals):
-                    total.set(k.fma(v, whole(k, weights.at(half * TILE), self.parts, c), total))
-        for half, total in enumerate(totals):
+        k, size, part = self.k, step_elements(self.parts), number(self.memory, "x_part")
+        with k.loop(0, 2) as half:
+            total = k.var(k.zeros(f32, HALF))
+            with k.loop(0, self.steps) as s:
+                here, first = pixel.at(self.places.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
+                weights = self.w.at((column * self.steps + s) * size + half * TILE)
+                with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
+                    v = k.splat(whole_of(k, here.at(c), part, self.parts, 1), HALF)
+                    total.set(k.fma(v, whole(k, weights, self.parts, c), total))
             to.store(half * HALF, total)
 
     # -- what follows
@@ -322,6 +301,9 @@ class _Work:
         slot = self.grid.sums.at(r * SQUARE)
         if self.parts > 1:
             self._mend(r, column, slot)
+        else:
+            with k.when((self.wide % BLOCK).ne(0)):
+                self._mend(r, column, slot)
         pitch = number(self.memory, "pitch_y")
         out_y, out_x = number(self.memory, "out_y"), number(self.memory, "out_x")
         high = k.opaque(number(self.memory, "pitch_z") // k.max(pitch, 1))
@@ -341,10 +323,10 @@ class _Work:
     def _finish(self, sums: Buf, place: list[Val], x: Val, many: Val, column: Val) -> None:
         """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
         k, first = self.k, column * PANEL
-        left = k.min(self.filters - first, PANEL)
-        finish = self._finishing(place)
+        left, finish = self.filters - first, self._finishing(place)
+        room = number(self.memory, "image_room") if has_next(self.epilogue) else self.filters
         finish.turn_in(x, many, first)
-        with k.loop(0, PANEL, HALF) as half:
+        with k.loop(0, k.min(room - first, PANEL), HALF) as half:
             mask = k.mask(left - half, HALF)
             with k.loop(0, many) as i:
                 finish.here = i * PANEL + half
@@ -381,7 +363,7 @@ class _Finish(Finish):
             if y.columns == SPLIT:
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
                 for part in range(self.parts):
-                    at.prefetch(part * BLOCK, write=True)
+                    at.prefetch(self._number(name, "part") * part, write=True)
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""
@@ -421,17 +403,16 @@ class _Finish(Finish):
         if y.columns == PLANES:
             self.squares[name].store(self.here, value)
         elif y.columns == SPLIT:
-            store_parts(self._row(name, row), self._number(name, "col"), t, value, self.parts)
+            store_parts(self._row(name, row), self._memory, name, t, value, self.parts)
         else:
             super()._store(name, y, row, t, value)
 
 
-def store_parts(pixel: Buf, block: Val, t: Tile, value: Val, parts: int) -> Buf:
-    """Store channels of a pixel for the next convolution; ``block`` elements lie between blocks of channels.
-
-    Gives where they lie.
-    """
-    k, at = pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
-    for part, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
-        at.store(part * BLOCK, k.cast(head >> 16, u16))
+def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: int) -> Buf:
+    """Store channels of a pixel for the next convolution. Gives where they lie."""
+    k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
+    at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
+    there = k.mask(number(memory, "image_room") - t.index, HALF)
+    for i, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
+        at.store(part * i, k.cast(head >> 16, u16), there)
     return at

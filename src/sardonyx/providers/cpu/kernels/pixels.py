@@ -25,11 +25,11 @@ from sardonyx.lower.groups import Convolution, Pool, View
 from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx
-from sardonyx.providers.cpu.kernels.conv_tiles import SPLIT, next_params, store_parts, zero_next
+from sardonyx.providers.cpu.kernels.conv_tiles import SPLIT, next_params, store_parts
 from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
-from sardonyx.providers.cpu.kernels.image_tiles import BLOCK
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, zero_frame
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.split import HALF
 from sardonyx.providers.cpu.kernels.strip import ceil_div
@@ -104,7 +104,7 @@ class Pixels:
         held = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
         form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held)
         if images:
-            form = replace(form, parts=images[0].layout.parts, has_rest=_has_rest(channels))
+            form = replace(form, parts=images[0].layout.parts, has_rest=_has_rest(images[0].layout))
         room = isa.l1_nbytes // 2 // group.x.dtype.itemsize
         args = {**frame.args(), "channels": channels, "room": room, **more}
         return Pixels(frame, form, epilogue, args)
@@ -116,8 +116,8 @@ def _matrix(view: View) -> Matrix:
     return Matrix(view.storage, view.offset, (b, z, y), x, c)
 
 
-def _has_rest(channels: Known) -> bool:
-    return isinstance(channels, int) and 0 < channels % BLOCK <= HALF
+def _has_rest(layout: Padded) -> bool:
+    return layout.room - layout.channels >= HALF
 
 
 def _width(columns: Known) -> int:
@@ -172,7 +172,7 @@ class Sliding(ABC):
         x, channels, room, batch = memory["x"], *(number(memory, n) for n in ("channels", "room", "batch"))
         planes, out_y, out_x = self.out
         if self.form.parts:
-            zero_next(k, memory, batch, ceil_div(channels, BLOCK), self.form.parts)
+            zero_frame(k, memory["image"], memory, "image", batch)
         high, step = taps.kernel[0] * taps.kernel[1], taps.strides[2]
         reach = (taps.kernel[2] - 1) * taps.dilations[2]
         most = room // ((k.min(out_x * step, RUN) + reach) * high)
@@ -326,7 +326,7 @@ class _Ending(Finish):
             super()._store(name, y, row, t, value)
             return
         k, form = self.k, self._form
-        at = store_parts(self._row(name, row), self._number(name, "col"), t, value, form.parts)
+        at = store_parts(self._row(name, row), self._memory, name, t, value, form.parts)
         if form.has_rest and (form.is_even or t.mask is not None):
             with k.when(t.index + HALF >= self.n):
                 for part in range(form.parts):

@@ -123,20 +123,21 @@ class Dot:
     sums: int
 
 
-def events(parts: int, unroll: int) -> Iterator[Load | Dot]:
+def events(parts: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
     """Loads and products of ``unroll`` steps, in the order in which they are written.
 
-    Each pair of parts begins at the half of the columns where the one before has ended, so that one tile is there.
+    Each pair of parts begins at the half of the columns where the one before has ended, so that one tile is there. With
+    one of the ``halves``, the left is multiplied alone.
     """
     holds: dict[int, int] = {}
     last = 0
     for step in range(unroll):
         for p, q in PRODUCTS[parts]:
-            for half in (last, 1 - last):
+            for half in (last, 1 - last)[:halves]:
                 for tile, at in ((A, p * 2), (B, q * 2 + half)):
                     offset = step * step_elements(parts) + at * TILE
                     if holds.get(tile) != offset:
                         holds[tile] = offset
                         yield Load(tile, offset)
                 yield Dot(SUMS[half])
-            last = 1 - last
+            last = half
