@@ -41,9 +41,9 @@ def spread(
     zero_frame(k, y, memory, "y", batch)
     size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
     with k.share(batch * blocks * size_z * size_y) as at:
-        line, image = at % size_y, at // size_y
+        block, image = at % blocks, at // blocks
+        line, image = image % size_y, image // size_y
         z, image = image % size_z, image // size_z
-        block, image = image % blocks, image // blocks
         row = x.at(image * number(memory, "x_b") + z * number(memory, "x_z") + line * number(memory, "x_y"))
         to = y.at(image * number(memory, "y_b") + block * number(memory, "y_block"))
         to = to.at((z + number(memory, "y_front_z")) * number(memory, "y_z"))
