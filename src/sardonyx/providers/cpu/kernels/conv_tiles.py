@@ -415,6 +415,8 @@ class _Finish(Finish):
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
         if x.columns == PLANES:
             return self.squares[name].load(self.here, HALF)
+        if x.columns == SPLIT:
+            return load_parts(self._row(name, row), self._number(name, "col"), t, self.parts)
         return super()._load(name, x, row, t)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
@@ -424,6 +426,11 @@ class _Finish(Finish):
             store_parts(self._row(name, row), self._number(name, "col"), t, value, self.parts)
         else:
             super()._store(name, y, row, t, value)
+
+
+def load_parts(pixel: Buf, block: Val, t: Tile, parts: int) -> Val:
+    """Channels of a pixel from an image in parts; ``block`` elements lie between blocks of channels."""
+    return whole_of(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), parts, t.lanes)
 
 
 def store_parts(pixel: Buf, block: Val, t: Tile, value: Val, parts: int) -> Buf:

@@ -35,7 +35,7 @@ BLOCK = 32
 """Channels of a block."""
 OVER = HALF
 """Pixels, times the stride, by which tiles may reach over the end."""
-_ABS, _HIGH_HALF, _NAN = 0x7FFF_FFFF, 0xFFFF_0000, 0x7FC0_0000
+_ABS, _SIGN, _HIGH_HALF, _NAN = 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 PIXELS, PLANES, ANY = "pixels", "planes", "any"
 """What follows each other in the source: channels of a pixel, pixels of a row, or neither."""
 
@@ -155,13 +155,14 @@ def parts_of(k: Kernel, v: Val, parts: int) -> list[Val]:
 def whole_of(k: Kernel, pixel: Buf, parts: int, lanes: int) -> Val:
     """The numbers whose parts begin at ``pixel``."""
     heads = [k.cast(pixel.as_type(u16).load(part * BLOCK, lanes), u32) << 16 for part in range(parts)]
-    value = k.zeros(f32, lanes)
-    for bits in reversed(heads):
+    value = k.bitcast(heads[-1], f32)
+    for bits in reversed(heads[:-1]):  # the smallest first: exact
         value = k.bitcast(bits, f32) + value
     if parts == 1:
         return value
+    signed = k.bitcast(k.bitcast(value, u32) | (heads[0] & _SIGN), f32)  # a sum that is zero has the sign of its first
     rest = heads[2] >> 16 if parts == 3 else (heads[0] >> 6) & 0xFC00
-    return k.select((heads[0] & _NAN).eq(_NAN), k.bitcast(heads[1] | rest, f32), value)
+    return k.select(value.ne(value), k.bitcast(heads[1] | rest, f32), signed)
 
 
 def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, image: Val, is_last: Val, unit: int, over: int) -> None:
