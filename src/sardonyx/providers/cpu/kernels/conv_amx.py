@@ -11,7 +11,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Apply, Convolution, Storage, View, Window
+from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.conv_tiles import MOST_STRIDE, PLANES, SPLIT, conv_amx, scratch_nbytes
@@ -205,17 +205,21 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     return [], found, given.storage, frame
 
 
-def epilogue_of(group: Convolution, frame: Frame, target: Target) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+def epilogue_of(
+    group: Convolution | Pool, frame: Frame, target: Target
+) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
     """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
     extra, outputs, results = list[tuple[Matrix, Access]](), list[tuple[Matrix, Access]](), list[int]()
     more: dict[str, Ref | Known | float] = {}
     for v in frame.extra:
         image = target.images.get(v.storage)
-        extra.append(_numbers(v, group) if image is None or image.is_kept else _parts(image.layout, image.storage))
+        extra.append(
+            _numbers(v, group.box[1]) if image is None or image.is_kept else _parts(image.layout, image.storage)
+        )
     for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
         image = target.images.get(v.storage)
         if image is None or image.is_kept:
-            outputs.append(_numbers(v, group))
+            outputs.append(_numbers(v, group.box[1]))
             results.append(result)
         if image is not None:
             outputs.append(_parts(image.layout, image.storage))
@@ -234,9 +238,9 @@ def _parts(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
     return Matrix(storage, layout.at(0, 0, 0), batch, layout.unit, strides["block"]), Access(bf16, SPLIT)
 
 
-def _numbers(view: View, group: Convolution) -> tuple[Matrix, Access]:
+def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
     matrix = _matrix(view)
-    found = Access.of(matrix, group.w.shape[0])
+    found = Access.of(matrix, channels)
     if found.columns == STRIDED and matrix.row == 1 and matrix.dtype in (f32, f16, bf16):
         found = Access(matrix.dtype, PLANES)
     return matrix, found

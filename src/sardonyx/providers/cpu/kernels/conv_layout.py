@@ -1,21 +1,21 @@
 """Which intermediates lie as convolutions on tiles read them, chosen once for all groups.
 
-An image that such a convolution, or a depthwise one, writes and another reads goes from one to the other in parts,
-padded for the widest of its readers (``image_tiles``). Convolutions on tiles take parts for what they add to their sums
-too, so it lies there as numbers only if something else reads it. One part is half as many bytes as numbers are: there,
-what is only added to sums goes in parts as well.
+An image that such a convolution, a depthwise one or a pooling writes and another reads goes from one to the other in
+parts, padded for the widest of its readers (``image_tiles``). Convolutions on tiles take parts for what they add to
+their sums too, so it lies there as numbers only if something else reads it. One part is half as many bytes as numbers:
+what is only added to sums goes like that as well, and so do large images under depthwise convolutions and poolings.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, Group, Storage, View
-from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise_pixels, conv_few
+from sardonyx.lower.groups import Convolution, Group, Pool, Storage, View
+from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise_pixels, conv_few, pixels
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.image_tiles import Padded
 from sardonyx.providers.cpu.steps import Target
@@ -24,6 +24,10 @@ from sardonyx.providers.cpu.values import bf16, f32
 ADDED = (1, 3)
 """Parts in which f32 numbers may lie that are added to sums: three hold them whole, and one is what its precision asks
 for. Two would round what ``high`` sums in f32 to 16 bits: MobileNetV2 errs by 3 % more then, 5.03e-5 for 4.84e-5."""
+
+LARGE = 1 << 18
+"""Elements of an image from which on windows over pixels see it in one part: as f32 it does not stay in L2. Smaller
+ones gain little, and are not rounded once more."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
         return {}
     many = [g for g in groups if isinstance(g, Convolution) and conv_few.is_for(g, target) is False]
     parts = {id(g): p for g in many if (p := conv_amx.parts_for(g, target))}
+    sliding = {id(g) for g in groups if _slides(g, target)}
     reads: dict[Storage, list[_Use]] = defaultdict(list)
     writes: dict[Storage, list[_Use]] = defaultdict(list)
     for group in groups:
@@ -61,32 +66,40 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
     for storage, writers in writes.items():
         group = writers[0].group
         if storage.kind == "temporary" and len(writers) == 1:
-            count = parts.get(id(group)) or _depthwise(group, many, reads[storage], parts, target)
-            made = _image(writers[0].view, reads[storage], parts, count) if count else None
+            count = parts.get(id(group)) or (_wanted(reads[storage], parts) if id(group) in sliding else 0)
+            made = _image(writers[0].view, reads[storage], parts, sliding, count) if count else None
             if made is not None and id(group) not in has_next:
                 found[storage] = made
                 has_next.add(id(group))
     return found
 
 
-def _depthwise(
-    group: Group, many: Sequence[Convolution], uses: Sequence[_Use], on_tiles: Mapping[int, int], target: Target
-) -> int:
-    """The parts that the readers of a depthwise convolution want, if it can write them."""
+def _slides(group: Group, target: Target) -> bool:
+    """Whether a group is a window over pixels that takes images in parts."""
+    if isinstance(group, Convolution):
+        return conv_depthwise_pixels.has_next(group, target)
+    return isinstance(group, Pool) and pixels.slides(group, target)
+
+
+def _wanted(uses: Sequence[_Use], on_tiles: Mapping[int, int]) -> int:
+    """The parts that the readers of an image want, if they agree."""
     wanted = {on_tiles[id(use.group)] for use in uses if id(use.group) in on_tiles}
-    if len(wanted) != 1 or not any(group is one for one in many):
-        return 0
-    assert isinstance(group, Convolution)
-    return wanted.pop() if conv_depthwise_pixels.has_next(group, target) else 0
+    return wanted.pop() if len(wanted) == 1 else 0
 
 
-def _image(out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], parts: int) -> Image | None:
+def _image(
+    out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], sliding: Container[int], parts: int
+) -> Image | None:
     if not (views.is_whole(out) or views.is_whole(views.permuted(out, (0, *range(2, len(out.shape)), 1)))):
         return None
     layouts, added, rest = [], [], []
     for use in uses:
         reader, view = use.group, use.view
-        if not isinstance(reader, Convolution) or on_tiles.get(id(reader)) != parts or not _is_all(view, out):
+        if not isinstance(reader, (Convolution, Pool)) or not _is_all(view, out):
+            rest.append(use)
+        elif id(reader) in sliding and view is reader.x and parts == 1 and _is_large(out):
+            added.append(_bare(out, parts))
+        elif not isinstance(reader, Convolution) or on_tiles.get(id(reader)) != parts:
             rest.append(use)
         elif view is reader.x and conv_amx.reads_parts(reader):
             layouts.append(conv_amx.geometry(reader, Frame.of(reader, is_joined=False), parts).layout)
@@ -100,6 +113,11 @@ def _image(out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], parts: 
         return None
     layout = _widest(layouts)
     return Image(layout, Storage("temporary", bf16, layout.elements), bool(rest))
+
+
+def _is_large(out: View) -> bool:
+    elements = out.storage.elements
+    return not isinstance(elements, int) or elements >= LARGE
 
 
 def _is_all(view: View, out: View) -> bool:
