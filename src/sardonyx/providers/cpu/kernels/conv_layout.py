@@ -2,8 +2,10 @@
 
 An image that such a convolution, a depthwise one or a pooling writes and another reads goes from one to the other in
 parts, padded for the widest of its readers (``image_tiles``). Convolutions on tiles take parts for what they add to
-their sums too, so it lies there as numbers only if something else reads it. One part is half as many bytes as numbers:
-what is only added to sums goes like that as well, and so do large images under depthwise convolutions and poolings.
+their sums too, and windows over pixels take one part, so it lies there as numbers only if something else reads it.
+
+One part is half as many bytes as numbers. So what is only added to sums goes like that as well, and so does what goes
+through a pooling into convolutions on tiles, where the largest of rounded numbers is the largest, rounded.
 """
 
 from __future__ import annotations
@@ -18,16 +20,13 @@ from sardonyx.lower.groups import Convolution, Group, Pool, Storage, View
 from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise_pixels, conv_few, pixels
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.image_tiles import Padded
+from sardonyx.providers.cpu.kernels.pool_pixels import MAX
 from sardonyx.providers.cpu.steps import Target
 from sardonyx.providers.cpu.values import bf16, f32
 
 ADDED = (1, 3)
 """Parts in which f32 numbers may lie that are added to sums: three hold them whole, and one is what its precision asks
 for. Two would round what ``high`` sums in f32 to 16 bits: MobileNetV2 errs by 3 % more then, 5.03e-5 for 4.84e-5."""
-
-LARGE = 1 << 18
-"""Elements of an image from which on windows over pixels see it in one part: as f32 it does not stay in L2. Smaller
-ones gain little, and are not rounded once more."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,6 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
     """The intermediates that convolutions on tiles hand on."""
     if not target.isa.amx:
         return {}
-    many = [g for g in groups if isinstance(g, Convolution) and conv_few.is_for(g, target) is False]
-    parts = {id(g): p for g in many if (p := conv_amx.parts_for(g, target))}
-    sliding = {id(g) for g in groups if _slides(g, target)}
     reads: dict[Storage, list[_Use]] = defaultdict(list)
     writes: dict[Storage, list[_Use]] = defaultdict(list)
     for group in groups:
@@ -61,17 +57,51 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
             reads[view.storage].append(_Use(group, view))
         for view in group.writes:
             writes[view.storage].append(_Use(group, view))
+    kinds = _Kinds.of(groups, reads, target)
     found: dict[Storage, Image] = {}
     has_next: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
         if storage.kind == "temporary" and len(writers) == 1:
-            count = parts.get(id(group)) or (_wanted(reads[storage], parts) if id(group) in sliding else 0)
-            made = _image(writers[0].view, reads[storage], parts, sliding, count) if count else None
+            count = kinds.parts(group, reads[storage])
+            made = _image(writers[0].view, reads[storage], kinds, count) if count else None
             if made is not None and id(group) not in has_next:
                 found[storage] = made
                 has_next.add(id(group))
     return found
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """Groups that have to do with images in parts, by ``id``."""
+
+    on_tiles: Mapping[int, int]
+    """Convolutions, and in how many parts."""
+    sliding: Container[int]
+    """Windows over pixels."""
+    moving: Container[int]
+    """Those that find the largest, for nobody but convolutions on tiles of one part."""
+
+    @staticmethod
+    def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], target: Target) -> _Kinds:
+        many = [g for g in groups if isinstance(g, Convolution) and conv_few.is_for(g, target) is False]
+        on_tiles = {id(g): p for g in many if (p := conv_amx.parts_for(g, target))}
+        sliding = {id(g) for g in groups if _slides(g, target)}
+        pools = [g for g in groups if isinstance(g, Pool) and id(g) in sliding and g.kind == MAX]
+        moving = set()
+        for g in pools:
+            (out,) = g.outputs
+            uses = [on_tiles.get(id(use.group)) == 1 and _is_all(use.view, out) for use in reads.get(out.storage, ())]
+            if out.storage.kind == "temporary" and not g.epilogue.steps and uses and all(uses):
+                moving.add(id(g))
+        return _Kinds(on_tiles, sliding, moving)
+
+    def parts(self, writer: Group, uses: Sequence[_Use]) -> int:
+        """In how many parts a group may write an image: its own number, or the one that readers agree on."""
+        if id(writer) not in self.sliding:
+            return self.on_tiles.get(id(writer), 0)
+        wanted = {self.on_tiles[id(use.group)] for use in uses if id(use.group) in self.on_tiles}
+        return wanted.pop() if len(wanted) == 1 else 0
 
 
 def _slides(group: Group, target: Target) -> bool:
@@ -81,43 +111,28 @@ def _slides(group: Group, target: Target) -> bool:
     return isinstance(group, Pool) and pixels.slides(group, target)
 
 
-def _wanted(uses: Sequence[_Use], on_tiles: Mapping[int, int]) -> int:
-    """The parts that the readers of an image want, if they agree."""
-    wanted = {on_tiles[id(use.group)] for use in uses if id(use.group) in on_tiles}
-    return wanted.pop() if len(wanted) == 1 else 0
-
-
-def _image(
-    out: View, uses: Sequence[_Use], on_tiles: Mapping[int, int], sliding: Container[int], parts: int
-) -> Image | None:
+def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, parts: int) -> Image | None:
     if not (views.is_whole(out) or views.is_whole(views.permuted(out, (0, *range(2, len(out.shape)), 1)))):
         return None
-    layouts, added, rest = [], [], []
+    layouts, rest, is_worth = list[Padded](), list[_Use](), parts == 1
     for use in uses:
         reader, view = use.group, use.view
         if not isinstance(reader, (Convolution, Pool)) or not _is_all(view, out):
             rest.append(use)
-        elif id(reader) in sliding and view is reader.x and parts == 1 and _is_large(out):
-            added.append(_bare(out, parts))
-        elif not isinstance(reader, Convolution) or on_tiles.get(id(reader)) != parts:
+        elif id(reader) in kinds.sliding and view is reader.x and parts == 1:
+            is_worth &= id(reader) in kinds.moving
+        elif not isinstance(reader, Convolution) or kinds.on_tiles.get(id(reader)) != parts:
             rest.append(use)
         elif view is reader.x and conv_amx.reads_parts(reader):
             layouts.append(conv_amx.geometry(reader, Frame.of(reader, is_joined=False), parts).layout)
-        elif any(view is one for one in reader.extra) and (parts in ADDED or out.dtype is not f32):
-            added.append(_bare(out, parts))
-        else:
+        elif not any(view is one for one in reader.extra) or (parts not in ADDED and out.dtype is f32):
             rest.append(use)
-    if not rest and parts == 1:
-        layouts += added
+    if not layouts and is_worth and uses and not rest:
+        layouts.append(_bare(out, parts))
     if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
         return None
     layout = _widest(layouts)
     return Image(layout, Storage("temporary", bf16, layout.elements), bool(rest))
-
-
-def _is_large(out: View) -> bool:
-    elements = out.storage.elements
-    return not isinstance(elements, int) or elements >= LARGE
 
 
 def _is_all(view: View, out: View) -> bool:
