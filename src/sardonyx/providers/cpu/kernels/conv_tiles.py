@@ -381,7 +381,7 @@ class _Finish(Finish):
             if y.columns == SPLIT:
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
                 for part in range(self.parts):
-                    at.prefetch(part * BLOCK, write=True)
+                    at.prefetch(part * BLOCK, write=name.startswith("y"))
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""
