@@ -108,7 +108,7 @@ BLOCKS = {
 @pytest.fixture
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are used whether they pay or not; memory is full of NaN."""
-    for name in ("LEAST_SHARE", "LEAST_GAIN"):
+    for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
         monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
     monkeypatch.setattr(Memory, "garbage", b"\xff")
 
@@ -117,7 +117,7 @@ class Net:
     def __init__(self, body: str, precision: str, channels: int = 50, dtype: str = "float") -> None:
         self.body, self.dtype = body, np.dtype({"float": "f4", "float16": "f2"}[dtype])
         rng = np.random.default_rng(0)
-        n, sizes = channels, {"x": (2, channels, 6, 7), "b": (channels,)}
+        n, sizes = channels, {"x": (2, channels, 7, 8), "b": (channels,)}
         sizes |= {f"w{i}": (n, n, 1, 1) for i in range(5)} | {f"v{i}": (n, n, 3, 3) for i in (1, 3)}
         sizes = {name: shape for name, shape in sizes.items() if name in body}
         self.feeds = {

@@ -37,7 +37,7 @@ NAMES = {"convolve_depthwise_pixels", "slide_pixels"}
 @pytest.fixture(autouse=True)
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are used whether they pay or not; memory is full of NaN."""
-    for name in ("LEAST_SHARE", "LEAST_GAIN"):
+    for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
         monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
     monkeypatch.setattr(Memory, "garbage", b"\xff")
 
@@ -45,7 +45,7 @@ def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
 class Net:
     """A convolution on tiles and what follows it."""
 
-    def __init__(self, rest: str, precision: str, channels: int = 50, size: tuple[int, int] = (9, 10)) -> None:
+    def __init__(self, rest: str, precision: str, channels: int = 50, size: tuple[int, int] = (13, 14)) -> None:
         n = channels
         self.body = "a0 = Conv(x, w0, b) a = Relu(a0) " + rest.replace("N", str(n))
         sizes = {"x": (2, 40, *size), "w0": (n, 40, 1, 1), "b": (n,), "d": (n, 1, 3, 3), "t": (n, 1, 3, 1)}
