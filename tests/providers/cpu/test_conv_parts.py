@@ -156,11 +156,11 @@ class Net:
 
 
 @pytest.mark.usefixtures("_wherever_they_can")
-@pytest.mark.parametrize("name", ["rows as one", "padded"])
-def test_residuals_in_three_parts_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = Net(BLOCKS[name], "highest")
+@pytest.mark.parametrize(("name", "channels"), [("rows as one", 50), ("padded", 50), ("padded", 40)])
+def test_residuals_in_three_parts_change_no_bit(name: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net(BLOCKS[name], "highest", channels)
     monkeypatch.setattr(conv_layout, "ADDED", ())
-    wide = Net(BLOCKS[name], "highest")
+    wide = Net(BLOCKS[name], "highest", channels)
     assert wide.kept and not net.kept
     for odd in (None, 1e-41, 1e38, np.inf, np.nan):
         if odd is not None:
@@ -176,7 +176,8 @@ def test_residuals_in_three_parts_change_no_bit(name: str, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize(
-    ("name", "channels"), [("rows as one", 33), ("padded", 50), ("padded", 32), ("of two branches", 50)]
+    ("name", "channels"),
+    [("rows as one", 33), ("rows as one", 16), ("padded", 50), ("padded", 32), ("padded", 12), ("of two branches", 50)],
 )
 def test_residuals_in_one_part(name: str, channels: int) -> None:
     net = Net(BLOCKS[name], "medium", channels)

@@ -86,7 +86,7 @@ def error(got: Array, want: Array) -> float:
 
 @pytest.mark.parametrize(
     ("name", "channels"),
-    [("3x3", 50), ("3x3", 64), ("stride 2", 40), ("dilation", 33), ("padded", 72)],
+    [("3x3", 50), ("3x3", 64), ("stride 2", 40), ("3x3", 16), ("dilation", 33), ("padded", 72), ("padded", 12)],
 )  # fmt: skip
 def test_depthwise_convolutions_see_one_part(name: str, channels: int) -> None:
     net = Net(BESIDE[name], "medium", channels)
