@@ -12,7 +12,7 @@ from sardonyx.lower.multiples import multiples
 from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
 from sardonyx.partition.provider import Part
-from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu import isa, walk
 from sardonyx.providers.cpu.constants import contents
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.flow import steps_for
@@ -46,7 +46,7 @@ def _compiled(
     target = Target(isa.current(), provider.precision)
     while True:
         steps = steps_for(lowered.groups, target)
-        linker.prepare((step.spec for step in steps), target.isa, provider.threads)
+        linker.prepare((walk.worker(), *(step.spec for step in steps)), target.isa, provider.threads)
         table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
         try:
             constants = contents(table.constants, provider.threads)
