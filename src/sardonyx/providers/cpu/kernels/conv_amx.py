@@ -11,7 +11,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Apply, Convolution, Storage, View, Window
+from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.conv_tiles import PLANES, SPLIT, conv_amx, scratch_nbytes
@@ -158,6 +158,7 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     """The image in parts: made by the convolution before, or by a step of its own."""
     given = target.images.get(group.x.storage)
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
+    layouts += [i.layout for v in group.extra if (i := target.images.get(v.storage)) is not None and not i.is_kept]
     if given is None:
         group = thinned(group)
     else:
@@ -176,32 +177,42 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     return [], replace(found, layout=layout, start=start), given.storage, frame
 
 
-def epilogue_of(group: Convolution, frame: Frame, target: Target) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+def epilogue_of(
+    group: Convolution | Pool, frame: Frame, target: Target
+) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
     """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
-    extra = [_matrix(v) for v in frame.extra]
-    accesses, outputs, results = [], [], []
+    extra, outputs, results = list[tuple[Matrix, Access]](), list[tuple[Matrix, Access]](), list[int]()
     more: dict[str, Ref | Known | float] = {}
+    for v in frame.extra:
+        image = target.images.get(v.storage)
+        extra.append(
+            _numbers(v, group.box[1]) if image is None or image.is_kept else _parts(image.layout, image.storage)
+        )
     for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
         image = target.images.get(v.storage)
         if image is None or image.is_kept:
-            outputs.append(_matrix(v))
-            accesses.append(_access(outputs[-1], group))
+            outputs.append(_numbers(v, group.box[1]))
             results.append(result)
         if image is not None:
-            outputs.append(Parts.over(image.storage, image.layout))
-            accesses.append(Access(bf16, SPLIT))
+            outputs.append(_parts(image.layout, image.storage))
             results.append(result)
             more |= {"image": Ref(image.storage), **image.layout.frame_args("image")}
     expression = replace(group.epilogue, results=tuple(results))
-    made = Epilogue(expression, tuple(_access(m, group) for m in extra), tuple(accesses), 3)
+    made = Epilogue(expression, tuple(access for _, access in extra), tuple(access for _, access in outputs), 3)
     given = zip(made.names, (*extra, *outputs), strict=True)
-    return made, more | {a: v for (name, _), m in given for a, v in m.args(name).items()}
+    return made, more | {a: v for (name, _), (m, _) in given for a, v in m.args(name).items()}
 
 
-def _access(matrix: Matrix, group: Convolution) -> Access:
-    found = Access.of(matrix, group.w.shape[0])
-    is_real = matrix.dtype in (f32, f16, bf16)
-    return Access(matrix.dtype, PLANES) if found.columns == STRIDED and matrix.row == 1 and is_real else found
+def _parts(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
+    return Parts.over(storage, layout), Access(bf16, SPLIT)
+
+
+def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
+    matrix = _matrix(view)
+    found = Access.of(matrix, channels)
+    if found.columns == STRIDED and matrix.row == 1 and matrix.dtype in (f32, f16, bf16):
+        found = Access(matrix.dtype, PLANES)
+    return matrix, found
 
 
 def _matrix(view: View) -> Matrix:

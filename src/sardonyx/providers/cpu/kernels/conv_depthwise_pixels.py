@@ -5,7 +5,6 @@ The weights lie as [channels / lanes][taps][lanes], zero beyond the channels.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -16,11 +15,10 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.pack import packed_b
-from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params
-from sardonyx.providers.cpu.kernels.split import HALF
+from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params, slides
 from sardonyx.providers.cpu.kernels.strip import fma
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, f32
+from sardonyx.providers.cpu.values import Buf, Val
 
 
 def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] | None:
@@ -33,7 +31,7 @@ def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] 
     matrix = Matrix(group.w.storage, group.w.offset, (), 1, count)
     problem = Problem(group.nodes, (), 0, group.w.shape[0], count, matrix, matrix, group.epilogue, (), ())
     before, weights = packed_b(problem, form.dtype, form.lanes(isa), isa)
-    spec = convolve_depthwise_pixels(form=form, x_dtype=group.x.dtype, epilogue=found.epilogue)
+    spec = convolve_depthwise_pixels(form=form, x_dtype=found.x_dtype, epilogue=found.epilogue)
     flops = dims.known(dims.product((2 * count, *group.box))) or 0
     variant = f"{form.pixels} pixels x a vector of channels"
     args = {**found.args, "w": Ref(weights.storage)}
@@ -42,17 +40,13 @@ def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] 
 
 
 def has_next(group: Convolution, target: Target) -> bool:
-    """Whether a convolution is carried out here, and may write its result as those on tiles read it."""
-    out, *others = group.outputs
-    if others or group.groups == 1 or group.w.shape[1] != 1 or group.w.shape[0] != group.groups:
-        return False
-    if group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF:
-        return False
-    return Pixels.of(group, replace(target, images={})) is not None
+    """Whether a convolution is carried out here, and takes and writes images in parts."""
+    is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
+    return is_depthwise and slides(group, target)
 
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**pixels_params(x_dtype, epilogue), "w": (form.dtype,)}
+    return {**pixels_params(form, x_dtype, epilogue), "w": (form.dtype,)}
 
 
 @kernel(_params)

@@ -363,7 +363,7 @@ class _Finish(Finish):
             if y.columns == SPLIT:
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
                 for part in range(self.parts):
-                    at.prefetch(self._number(name, "part") * part, write=True)
+                    at.prefetch(self._number(name, "part") * part, write=name.startswith("y"))
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""
@@ -397,6 +397,8 @@ class _Finish(Finish):
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
         if x.columns == PLANES:
             return self.squares[name].load(self.here, HALF)
+        if x.columns == SPLIT:
+            return load_parts(self._row(name, row), self._memory, name, t, self.parts)
         return super()._load(name, x, row, t)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
@@ -406,6 +408,12 @@ class _Finish(Finish):
             store_parts(self._row(name, row), self._memory, name, t, value, self.parts)
         else:
             super()._store(name, y, row, t, value)
+
+
+def load_parts(pixel: Buf, memory: Any, name: str, t: Tile, parts: int) -> Val:
+    """Channels of a pixel from an image in parts."""
+    block, part = number(memory, f"{name}_col"), number(memory, f"{name}_part")
+    return whole_of(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), part, parts, t.lanes)
 
 
 def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: int) -> Buf:

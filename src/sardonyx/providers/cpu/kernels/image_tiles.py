@@ -38,7 +38,7 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i64, u16, u32
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
-_ABS, HIGH_HALF, _NAN = 0x7FFF_FFFF, 0xFFFF_0000, 0x7FC0_0000
+_ABS, _SIGN, HIGH_HALF, _NAN = 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 
 
 @dataclass(frozen=True)
@@ -199,13 +199,14 @@ def parts_of(k: Kernel, v: Val, parts: int) -> list[Val]:
 def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:
     """The numbers whose parts begin at ``pixel``, with ``part`` elements from one to the next."""
     heads = [k.cast(pixel.as_type(u16).load(part * i, lanes), u32) << 16 for i in range(parts)]
-    value = k.zeros(f32, lanes)
-    for bits in reversed(heads):
+    value = k.bitcast(heads[-1], f32)
+    for bits in reversed(heads[:-1]):  # the smallest first: exact
         value = k.bitcast(bits, f32) + value
     if parts == 1:
         return value
+    signed = k.bitcast(k.bitcast(value, u32) | (heads[0] & _SIGN), f32)  # a sum that is zero has the sign of its first
     rest = heads[2] >> 16 if parts == 3 else (heads[0] >> 6) & 0xFC00
-    return k.select((heads[0] & _NAN).eq(_NAN), k.bitcast(heads[1] | rest, f32), value)
+    return k.select(value.ne(value), k.bitcast(heads[1] | rest, f32), signed)
 
 
 def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:

@@ -34,7 +34,7 @@ from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.split import HALF
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Target
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, register_dtype, u16, u64
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype, u16, u64
 
 WIDTHS = (7, 8, 6, 5)
 """Pixels of a tile, the most liked first: enough sums to hide the latency of an addition."""
@@ -63,6 +63,8 @@ class Form:
     """Of the numbers that are written for a convolution on tiles."""
     has_rest: bool = False
     """The last block of channels that is written for it has a vector less than others."""
+    is_blocked: bool = False
+    """The image is one that a convolution on tiles wrote, in blocks of channels."""
 
     def lanes(self, isa: Isa) -> int:
         return lanes_of(isa.lanes, self.dtype)
@@ -82,6 +84,8 @@ class Pixels:
 
     frame: Frame
     form: Form
+    x_dtype: DType
+    """In memory."""
     epilogue: Epilogue
     args: dict[str, Ref | Known | float]
 
@@ -89,11 +93,13 @@ class Pixels:
     def of(group: Convolution | Pool, target: Target) -> Pixels | None:
         """None where channels are not neighbours in all that is read and written."""
         isa, images = target.isa, [target.images[v.storage] for v in group.outputs if v.storage in target.images]
-        frame = Frame.of(group, is_joined=not images)
+        source = target.images.get(group.x.storage)
+        source = None if source is None or source.is_kept else source
+        frame = Frame.of(group, is_joined=not images and source is None)
         if any(v.strides[1] != 1 for v in (frame.x, *frame.outputs)):
             return None
         extra, outputs = ([_matrix(v) for v in seen] for seen in (frame.extra, frame.outputs))
-        if isinstance(group, Convolution) and images:
+        if images:
             epilogue, more = conv_amx.epilogue_of(group, frame, target)
         else:
             epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
@@ -102,12 +108,25 @@ class Pixels:
         dtype, channels = register_dtype(group.x.dtype), group.box[1]
         is_even = isinstance(channels, int) and channels % lanes_of(isa.lanes, dtype) == 0
         held = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
-        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held)
+        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held, is_blocked=source is not None)
         if images:
             form = replace(form, parts=images[0].layout.parts, has_rest=_has_rest(images[0].layout))
-        room = isa.l1_nbytes // 2 // group.x.dtype.itemsize
-        args = {**frame.args(), "channels": channels, "room": room, **more}
-        return Pixels(frame, form, epilogue, args)
+        x_dtype, seen = group.x.dtype, frame.args()
+        if source is not None:
+            x_dtype, strides = source.storage.dtype, source.layout.strides()
+            seen |= {"x": Ref(source.storage, source.layout.at(0, 0, 0))}
+            seen |= {f"x_{name}": strides[name] for name in ("b", "block", *AXES)}
+        room = isa.l1_nbytes // 2 // x_dtype.itemsize
+        return Pixels(frame, form, x_dtype, epilogue, {**seen, "channels": channels, "room": room, **more})
+
+
+def slides(group: Convolution | Pool, target: Target) -> bool:
+    """Whether a group of one output may read one part of an image, and write its result in parts."""
+    out, *others = group.outputs
+    if others or group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF:
+        return False
+    is_moved = any(size == 1 for size in group.box[2:]) and any(size != 1 for size in group.box[2:])
+    return not is_moved and Pixels.of(group, replace(target, images={})) is not None
 
 
 def _matrix(view: View) -> Matrix:
@@ -132,8 +151,9 @@ def _width(columns: Known) -> int:
 # -- inside kernels
 
 
-def pixels_params(x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**frame_params(x_dtype), "channels": i64, "room": i64, **next_params(epilogue)}
+def pixels_params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    block: Params = {"x_block": i64} if form.is_blocked else {}
+    return {**frame_params(x_dtype), **block, "channels": i64, "room": i64, **next_params(epilogue)}
 
 
 class Sliding(ABC):
@@ -261,26 +281,34 @@ class _Seen:
     def add(self, t: Tile, totals: list[Var]) -> None:
         """All taps, for a vector of channels."""
         k, taps, (planes, rows), stride = self.k, self.taps, self.ranges, self.window.stride
+        there = self._place(t)
         with k.loop(*planes) as tz, k.loop(*rows) as ty:
             z, y = (s + i * d for s, i, d in zip(self.starts, (tz, ty), taps.dilations, strict=False))
             row = self.image.at(z * stride[0] + y * stride[1] + self.starts[2] * stride[2])
             tap = (tz * taps.kernel[1] + ty) * taps.kernel[2]
             if taps.kernel[2] <= WRITTEN:
-                self._written(row, tap, t, totals)
+                self._written(row, tap, t, there, totals)
             else:
                 with k.either(self.is_inside) as (yes, no):
                     with yes:
-                        self._counted(row, tap, t, totals, is_inside=True)
+                        self._counted(row, tap, t, there, totals, is_inside=True)
                     with no:
-                        self._counted(row, tap, t, totals, is_inside=False)
+                        self._counted(row, tap, t, there, totals, is_inside=False)
 
-    def _written(self, row: Buf, tap: Val, t: Tile, totals: list[Var]) -> None:
+    def _place(self, t: Tile) -> Tile:
+        """Where a pixel has the channels of a tile."""
+        if not self.form.is_blocked:
+            return t
+        block = number(self.window.memory, "x_block")
+        return Tile(t.index // BLOCK * block + t.index % BLOCK, t.lanes, t.mask)
+
+    def _written(self, row: Buf, tap: Val, t: Tile, there: Tile, totals: list[Var]) -> None:
         """Column by column: each meets all outputs that see it."""
         window, taps = self.window, self.taps
         weights = [window.weight(t.index, tap + i) for i in range(taps.kernel[2])]
         for column, is_there in self.is_there.items():
             with self.k.when(is_there, likely=True):
-                seen = row.at(window.stride[2] * column).load(t)
+                seen = row.at(window.stride[2] * column).load(there)
                 for i, weight in enumerate(weights):
                     pixel, rest = divmod(column - i * taps.dilations[2], taps.strides[2])
                     if rest == 0 and 0 <= pixel < len(totals):
@@ -293,7 +321,7 @@ class _Seen:
         reach = (self.form.pixels - 1) * taps.strides[2] + (taps.kernel[2] - 1) * taps.dilations[2]
         return (start >= 0) & (start + reach < self.window.size[2])
 
-    def _counted(self, row: Buf, tap: Val, t: Tile, totals: list[Var], *, is_inside: bool) -> None:
+    def _counted(self, row: Buf, tap: Val, t: Tile, there: Tile, totals: list[Var], *, is_inside: bool) -> None:
         """Tap by tap: a loop."""
         k, window, taps = self.k, self.window, self.taps
         with k.loop(0, taps.kernel[2]) as i:
@@ -301,7 +329,7 @@ class _Seen:
             for pixel, total in enumerate(totals):
                 column = i * taps.dilations[2] + pixel * taps.strides[2]
                 with nullcontext() if is_inside else k.when(self._is_there(self.starts[2] + column)):
-                    total.set(window.add(total.get(), row.at(column * window.stride[2]).load(t), weight))
+                    total.set(window.add(total.get(), row.at(column * window.stride[2]).load(there), weight))
 
 
 class _Ending(Finish):

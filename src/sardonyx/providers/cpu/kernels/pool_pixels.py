@@ -38,10 +38,11 @@ def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) 
         return [step for half in halves for step in steps(half, counted, target) or ()]
     form, epilogue = found.form, found.epilogue
     flops = dims.known(dims.product((form.taps.count, *group.box))) or 0
-    spec = slide_pixels(kind=group.kind, form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    spec = slide_pixels(kind=group.kind, form=form, x_dtype=found.x_dtype, epilogue=epilogue)
     variant = f"{form.pixels} pixels x a vector of channels"
     args = {**found.args, **counted}
-    return [Step(spec, args, epilogue.writes, group.nodes, 0, flops, found.frame.nbytes, variant)]
+    writes = epilogue.writes | ({"image"} if form.parts else set())
+    return [Step(spec, args, writes, group.nodes, 0, flops, found.frame.nbytes, variant)]
 
 
 def _halves(group: Pool) -> tuple[Pool, Pool] | None:
@@ -76,7 +77,7 @@ def counted_params(kind: str) -> Params:
 
 
 def _params(kind: str, form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**pixels_params(x_dtype, epilogue), **counted_params(kind)}
+    return {**pixels_params(form, x_dtype, epilogue), **counted_params(kind)}
 
 
 @kernel(_params)

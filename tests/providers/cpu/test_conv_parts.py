@@ -1,0 +1,213 @@
+"""Images in parts as operands of what follows convolutions on tiles: numbers there and back; who still needs f32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.dsl import Kernel, kernel
+from sardonyx.providers.cpu.kernels import conv_amx, conv_layout
+from sardonyx.providers.cpu.kernels.conv_tiles import SPLIT, load_parts, store_parts
+from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f32, i64
+from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.running import Array, Memory
+
+CHIP = "sapphirerapids"
+NAMES = {1: "medium", 2: "high", 3: "highest"}
+
+
+# -- numbers
+
+
+@kernel(x=(f32,), image=(bf16,), y=(f32,), channels=i64, image_col=i64, image_part=i64, image_room=i64)
+def there_and_back(k: Kernel, x: Buf, image: Buf, y: Buf, channels: Val, *, parts: int, **memory: Val) -> None:
+    """The channels of one pixel into parts, and out of them."""
+    with k.loop(0, channels, 16) as c:
+        t = Tile(c, 16, k.mask(channels - c, 16))
+        store_parts(image, memory, "image", t, x.load(t), parts)
+    with k.loop(0, channels, 16) as c:
+        t = Tile(c, 16, k.mask(channels - c, 16))
+        y.store(t, load_parts(image, memory, "image", t, parts))
+
+
+def back(x: Array, parts: int, cpu: str | None = None) -> Array:
+    block, room = parts * 32 * 3, -(-x.size // 32) * 32
+    image, y = np.zeros(room // 32 * block, bf16.numpy), np.full(x.size, 7, np.float32)
+    given = {"x": x, "image": image, "y": y, "channels": x.size}
+    given |= {"image_col": block, "image_part": 32, "image_room": room}
+    Launch(there_and_back(parts=parts), given, isa=isa.named(cpu), checked=True)()
+    return y
+
+
+def plain(count: int) -> Array:
+    """Numbers of all magnitudes that parts carry as sums."""
+    rng = np.random.default_rng(count)
+    return (rng.standard_normal(count) * 2.0 ** rng.integers(-95, 60, count)).astype(np.float32)
+
+
+ODD = np.array(
+    [
+        0x00000001, 0x80000001, 0x007FFFFF, 0x00800000, 0x0D7FFFFF, 0x5F000000, 0x7F7FFFFF, 0xFF7FFFFF,
+        0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC01234, 0x7F800001,
+    ],
+    np.uint32,
+).view(np.float32)  # fmt: skip
+"""Denormals, numbers below and above those that are carried, infinities, NaN with signs and bits of their own."""
+
+
+@pytest.mark.parametrize("cpu", [None, "haswell", "skylake-avx512", CHIP])
+@pytest.mark.parametrize("count", [0, 1, 15, 17, 47, 64])
+def test_three_parts_are_the_number(count: int, cpu: str | None) -> None:
+    x = plain(count)
+    x[3:8] = (0.0, -0.0, 1.0, -1.0, 1.0 + 2.0**-23)[: max(0, min(5, count - 3))]
+    np.testing.assert_array_equal(back(x, 3, cpu).view(np.uint32), x.view(np.uint32))
+
+
+def test_three_parts_keep_every_bit_of_what_they_do_not_carry() -> None:
+    np.testing.assert_array_equal(back(ODD, 3).view(np.uint32), ODD.view(np.uint32))
+
+
+@pytest.mark.parametrize(("parts", "bound"), [(1, 2.0**-8), (2, 2.0**-16)])
+def test_fewer_parts_round(parts: int, bound: float) -> None:
+    x = plain(300)
+    got = back(x, parts)
+    assert bound / 8 < np.max(np.abs(got - x) / np.abs(x)) <= bound
+    signs = np.array([0.0, -0.0, np.inf, -np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(back(signs, parts)[:4].view(np.uint32), signs[:4].view(np.uint32))
+    assert np.isnan(back(signs, parts)[4])
+
+
+def test_two_parts_keep_22_bits_of_what_they_do_not_carry() -> None:
+    x = ODD[:8]
+    np.testing.assert_array_equal(back(x, 2).view(np.uint32), x.view(np.uint32) & 0xFFFF_FC00)
+
+
+# -- residuals
+
+BLOCKS = {
+    "rows as one": """
+        a0 = Conv(x, w0, b) a = Relu(a0)
+        c0 = Conv(a, w1, b) c = Relu(c0) d = Conv(c, w2, b) e = Add(d, a) f = Relu(e)
+        g0 = Conv(f, w3, b) g = Relu(g0) h = Conv(g, w4, b) i = Add(f, h) y = Relu(i)""",
+    "padded": """
+        a0 = Conv(x, w0, b) a = Relu(a0)
+        c0 = Conv<pads = [1, 1, 1, 1]>(a, v1, b) c = Relu(c0) d = Conv(c, w2, b) e = Add(d, a) f = Sigmoid(e)
+        g0 = Conv<pads = [2, 2, 2, 2], dilations = [2, 2]>(f, v3, b) g = Relu(g0) h = Conv(g, w4, b)
+        i = Mul(f, h) y = Add(i, f)""",
+    "of two branches": """
+        a0 = Conv(x, w0, b) a = Relu(a0)
+        c0 = Conv(a, w1, b) c = Relu(c0) d = Conv(c, w2, b) e = Conv(a, w3, b) f = Add(d, e) y = Conv(f, w4, b)""",
+}
+
+
+@pytest.fixture
+def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles are used whether they pay or not; memory is full of NaN."""
+    for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
+        monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
+    monkeypatch.setattr(Memory, "garbage", b"\xff")
+
+
+class Net:
+    def __init__(self, body: str, precision: str, channels: int = 50, dtype: str = "float") -> None:
+        self.body, self.dtype = body, np.dtype({"float": "f4", "float16": "f2"}[dtype])
+        rng = np.random.default_rng(0)
+        n, sizes = channels, {"x": (2, channels, 7, 8), "b": (channels,)}
+        sizes |= {f"w{i}": (n, n, 1, 1) for i in range(5)} | {f"v{i}": (n, n, 3, 3) for i in (1, 3)}
+        sizes = {name: shape for name, shape in sizes.items() if name in body}
+        self.feeds = {
+            k: (rng.standard_normal(s) / (1 if k == "x" else np.prod(s[1:]) ** 0.5)).astype(self.dtype)
+            for k, s in sizes.items()
+        }
+        self.inputs = ", ".join(f"{dtype}[{','.join(map(str, s))}] {k}" for k, s in sizes.items())
+        weights = {k: v for k, v in self.feeds.items() if k != "x"}
+        made = Compiled(body, self.inputs, f"{dtype}[A,B,C,D] y", CHIP, precision=precision, constants=weights)
+        self.compiled, self.name = made, dtype
+
+    @property
+    def kept(self) -> list[Any]:
+        """Results that are written as numbers, though others read them."""
+        shown = [step for step in self.compiled.steps if step.spec.name == "conv_amx"]
+        found = [(dict(step.spec.statics)["epilogue"], step) for step in shown]
+        assert len(found) >= 5
+        return [
+            step
+            for epilogue, step in found
+            for name, access in epilogue.names
+            if name.startswith("y") and access.columns != SPLIT and step.args[name].storage.kind == "temporary"
+        ]
+
+    def run(self, **options: Any) -> Array:
+        return self.compiled.run([self.feeds["x"]], **options)[0]
+
+    def expected(self) -> Array:
+        text = (
+            f'<ir_version: 10, opset_import: ["" : 21]> g ({self.inputs}) => ({self.name}[A,B,C,D] y) {{ {self.body} }}'
+        )
+        model = ReferenceEvaluator(onnx.parser.parse_model(text.replace(self.name, "double")))
+        with np.errstate(invalid="ignore", over="ignore"):
+            return np.asarray(model.run(None, {k: v.astype(np.float64) for k, v in self.feeds.items()})[0])
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize(("name", "channels"), [("rows as one", 50), ("padded", 50), ("padded", 40)])
+def test_residuals_in_three_parts_change_no_bit(name: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net(BLOCKS[name], "highest", channels)
+    monkeypatch.setattr(conv_layout, "ADDED", ())
+    wide = Net(BLOCKS[name], "highest", channels)
+    assert wide.kept and not net.kept
+    for odd in (None, 1e-41, 1e38, np.inf, np.nan):
+        if odd is not None:
+            net.feeds["x"][1, 5, 3, 4] = wide.feeds["x"][1, 5, 3, 4] = odd
+        got = net.run(checked=odd is None)
+        np.testing.assert_array_equal(wide.run().view(np.uint32), got.view(np.uint32))
+        np.testing.assert_array_equal(net.run(threads=3), got)
+        want = net.expected()
+        near = np.isfinite(got) & (np.abs(want) < 1e30)
+        assert near[0].all() and (near.all() or odd not in (None, 1e-41))
+        np.testing.assert_allclose(got[near], want[near], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize(
+    ("name", "channels"),
+    [("rows as one", 33), ("rows as one", 16), ("padded", 50), ("padded", 32), ("padded", 12), ("of two branches", 50)],
+)
+def test_residuals_in_one_part(name: str, channels: int) -> None:
+    net = Net(BLOCKS[name], "medium", channels)
+    got, want = net.run(checked=True), net.expected()
+    assert not net.kept
+    assert np.linalg.norm(got - want) < 0.012 * np.linalg.norm(want)
+    np.testing.assert_array_equal(net.run(threads=3), got)
+    net.feeds["x"][0, 2, 1, 1] = np.inf
+    got, want = net.run(), net.expected()
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+def test_residuals_in_two_parts_stay_numbers_unless_they_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Net(BLOCKS["padded"], "high").kept
+    half = Net(BLOCKS["padded"], "highest", dtype="float16")
+    assert not half.kept
+    np.testing.assert_allclose(half.run().astype("f"), half.expected(), rtol=4e-3, atol=4e-3)
+    monkeypatch.setattr(conv_layout, "ADDED", (1, 2, 3))
+    net = Net(BLOCKS["padded"], "high")
+    assert not net.kept
+    np.testing.assert_allclose(net.run(checked=True), net.expected(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize("precision", ["medium", "highest"])
+def test_what_others_read_stays_numbers(precision: str) -> None:
+    body = BLOCKS["rows as one"].replace("y = Relu(i)", "j = Relu(i) s = ReduceMean<keepdims = 1>(f) y = Mul(j, s)")
+    net = Net(body, precision)
+    assert len(net.kept) >= 1
+    bound = 1e-5 if precision == "highest" else 0.02
+    want = net.expected()
+    assert np.linalg.norm(net.run() - want) < bound * np.linalg.norm(want)
