@@ -32,6 +32,8 @@ LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 48}
 """By parts: products for each number that is split or finished, from which they outweigh that."""
+NARROW = 0.25
+"""Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By parts: share of the rows of tiles that must be outputs."""
 
@@ -99,7 +101,8 @@ def parts_for(group: Convolution, target: Target) -> int | None:
         return None
     share = products / (found.steps * BLOCK * -(-filters // HALF) * HALF)
     gain = products / (channels * float(np.prod(window.strides)) + filters)
-    return parts if share >= LEAST_SHARE[parts] and gain >= LEAST_GAIN[parts] else None
+    ease = 1 if group.x.dtype is f32 else NARROW
+    return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * LEAST_GAIN[parts] else None
 
 
 def _used_rows(group: Convolution, window: Window) -> float:
