@@ -25,6 +25,10 @@ CASES: dict[str, tuple[str, tuple[int, ...], dict[str, tuple[int, ...]]]] = {
         "a = Conv<pads = [1,1,1,1], strides = [2,2]>(x, u) c = Relu(a) d = Conv<pads = [1,1,1,1]>(c, v) y = Add(a, d)",
         (7, 32, 6, 5), {"u": (32, 32, 3, 3), "v": (32, 32, 3, 3)},
     ),
+    "every other pixel": (
+        "a = Conv<pads = [1,1,1,1]>(x, u) c = Conv<strides = [2,2]>(a, w) d = Relu(c) y = Conv<pads = [1,1,1,1]>(d, v)",
+        (5, 32, 8, 8), {"u": (64, 32, 3, 3), "v": (40, 256, 3, 3), "w": (256, 64, 1, 1)},
+    ),
     "few rows": ("y = Conv(x, u)", (3, 40, 2), {"u": (34, 40, 1)}),
     "few channels": (f"y = Conv<{PADS}>(x, u)", (9, 2, 6), {"u": (20, 2, 3)}),
     "no image": (f"y = Conv<{PADS}>(x, u)", (0, 40, 4), {"u": (34, 40, 3)}),

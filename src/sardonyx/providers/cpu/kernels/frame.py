@@ -85,7 +85,8 @@ class Frame:
             for axis in reversed(range(2, len(group.x.shape) - 1)):
                 if all(views.joins(v, axis) for v in seen):
                     seen = [views.joined(v, axis) for v in seen]
-                    window = Window((1,) * (axis - 1), (1,) * (axis - 1), (1,) * (axis - 1), (0,) * (axis - 1))
+                    ones = (1,) * (len(seen[0].shape) - 2)
+                    window = Window(ones, ones, ones, (0,) * len(ones))
         lead = 3 - len(window.kernel)
         seen = [_lifted(v, lead) for v in seen]
         ones, zeros = (1,) * lead, (0,) * lead
