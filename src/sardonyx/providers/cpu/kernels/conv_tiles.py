@@ -95,9 +95,14 @@ def conv_amx(
     columns = count_of(filters, PANEL)
     if has_next(epilogue):
         zero_frame(k, memory["image"], memory, "image", batch)
-    # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread.
+    # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread. Pixels
+    # are shared out, as they are in the layers before and after, unless to read all weights costs more.
     fair = count * columns // (k.threads * 2)
     groups = count_of(count, k.max(k.min(fair, GROUP), 1))
+    channels = blocks * count_of(wide, BLOCK) * BLOCK
+    pixels_nbytes = batch * lines * length * (channels * (parts * 2) + filters * 4)
+    is_split = (count >= k.threads * 2) & (columns * steps * (step_elements(parts) * 2) <= pixels_nbytes)
+    groups = k.max(groups, k.select(is_split, k.threads, 1))
     groups = k.opaque(k.select(groups < k.threads, groups, count_of(groups, k.threads) * k.threads))
     group = k.opaque(count_of(count, k.max(groups, 1)))
     tiles = Tiles(k)
