@@ -53,8 +53,11 @@ SQUARE = HALF * PANEL
 """Sums of 16 pixels and 32 filters."""
 GROUP = 16
 """Squares of a group, at most."""
+LINES = 2 * HALF
+"""Of the weights of a step, for each part."""
 FETCHED = 4
-"""Lines of the next run of weights, for each part, that a step fetches into L2."""
+"""Lines of the next run of weights, for each part, that a step of one square fetches into L2, at least: the squares of
+a group fetch all of them."""
 ENTRY = 8
 """Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
 
@@ -118,6 +121,7 @@ def conv_amx(
         with k.when(known.ne(top)):
             grid.locate(top, rows)
             known.set(top)
+        fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
         with k.loop(0, steps, run) as step:
             many = k.min(run, steps - step)
             is_last = step + run >= steps
@@ -125,7 +129,7 @@ def conv_amx(
                 with k.when(is_last & (r + 1 < rows)):
                     work.fetch(r + 1, column)
                 with k.when(r < rows):
-                    work.square(r, column, step, many)
+                    work.square(r, column, step, many, fetched)
                 with k.when(is_last & (r > 0)):
                     work.end(r - 1, column)
     tiles.release()
@@ -210,15 +214,15 @@ class _Work:
 
     # -- sums
 
-    def square(self, r: Val, column: Val, step: Val, many: Val) -> None:
-        """Add a run of ``many`` steps to the sums of square ``r`` of the group."""
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
         k, tiles, sums = self.k, self.tiles, self.grid.sums
         slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
         is_first = step.eq(0)
         if self.parts == 3:
             for t in SUMS:
                 tiles.zero(t)
-            self._multiply(r, column, step, many)
+            self._multiply(r, column, step, many, fetched)
             to = k.choose(is_first, slot, spare)
             for t in SUMS:
                 tiles.store(t, to.at(t * HALF), PANEL * 4)
@@ -233,26 +237,28 @@ class _Work:
             with later:
                 for t in SUMS:
                     tiles.load(t, slot.at(t * HALF), PANEL * 4)
-        self._multiply(r, column, step, many)
+        self._multiply(r, column, step, many, fetched)
         for t in SUMS:
             tiles.store(t, slot.at(t * HALF), PANEL * 4)
 
-    def _multiply(self, r: Val, column: Val, step: Val, many: Val) -> None:
+    def _multiply(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
             for branch, halves in ((half, 1), (whole, 2)):
                 with branch:
-                    self._products(r, column, step, many, halves)
+                    self._products(r, column, step, many, fetched, halves)
 
-    def _products(self, r: Val, column: Val, step: Val, many: Val, halves: int) -> None:
+    def _products(self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int) -> None:
         k, size = self.k, step_elements(self.parts)
         pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
         weights = self.w.at((column * self.steps + step) * size)
-        share = FETCHED * self.parts * LINE
-        fetched = weights.at(many * size + r * many * share)
+        share = fetched * (self.parts * LINE)
+        following = weights.at(many * size + r * many * share)
         with k.loop(0, many) as s:
-            here, ahead = pixels.at(self.places.load(step + s)), fetched.at(s * share)
-            lines = list(range(0, share, LINE))
+            here, ahead = pixels.at(self.places.load(step + s)), following.at(s * share)
+            with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
+                ahead.prefetch(i * LINE, locality=2)
+            lines = list(range(0, FETCHED * self.parts * LINE, LINE))
             for event in events(self.parts, 1, halves):
                 if isinstance(event, Dot):
                     self.tiles.dot_bf16(event.sums, A, B)
