@@ -170,6 +170,7 @@ def gemm_amx(
         batch = batch_indices(k, memory, rest // groups, axes)
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, parts=parts, schedule=schedule)
         product.stride = k.select(group_columns > 1, steps, run)
+        product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
         done.finish = Finish(k, epilogue, memory, n, batch)
         product.between = done.some if is_woven else None
         with k.loop(0, k.max(steps, 1), run) as step:
@@ -251,6 +252,8 @@ class _Product:
     between: Callable[[Val], None] | None
     stride: Val
     """Steps from one run of B to the next that is read."""
+    lines: Val
+    """Of that, for each part and step: the halves of a group's squares fetch all of them."""
 
     def __init__(
         self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
@@ -277,8 +280,8 @@ class _Product:
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((top + r) * self.steps + step) * size + half * TILE)
         b = self.at["b"].at((column * self.steps + step) * size)
-        share = self.schedule.fetched * self.parts * LINE
-        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if share else None
+        share = self.lines * (self.parts * LINE)
+        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if self.schedule.fetched else None
         is_first = step.eq(0)
         if self.parts == 3:
             for t in SUMS:
@@ -333,7 +336,18 @@ class _Product:
         between = self.between
         assert self.tiles is not None
         weave = None if between is None else lambda unroll: between(self.pace * unroll)
-        multiply(self.tiles, a, b, steps, self.parts, self.schedule, weave, is_short=is_short, fetched=fetched)
+        multiply(
+            self.tiles,
+            a,
+            b,
+            steps,
+            self.parts,
+            self.schedule,
+            weave,
+            is_short=is_short,
+            fetched=fetched,
+            lines=self.lines,
+        )
 
     def mend(self, row: Val, column: Val, slot: Val) -> None:
         """Make the sums of a square anew if tiles do not carry its numbers."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.kernels.split import TILE, step_elements
-from sardonyx.providers.cpu.values import Buf, Val
+from sardonyx.providers.cpu.values import Buf, Operand, Val, i64
 
 PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     1: ((0, 0),),
@@ -52,7 +52,7 @@ class Schedule:
     is_woven: bool = True
     """What follows the sums of a group is done between the products of the next; else at once."""
     fetched: int = 4
-    """Lines of the next run of B, for each part and step, that are fetched into L2 meanwhile: an eighth of it."""
+    """Lines of the next run of B, for each part and step, that are fetched into L2 meanwhile, at least."""
     short_ahead: int = 8
     """KiB by which B is fetched ahead of at most 16 rows, which wait for memory."""
     short_level: int = 2
@@ -66,11 +66,12 @@ SCHEDULES = {1: Schedule(is_woven=False), 2: Schedule(), 3: Schedule()}
 def multiply(
     tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule,
     weave: Callable[[int], None] | None = None, *, is_short: bool = False, fetched: Buf | None = None,
+    lines: Operand = 0,
 ) -> None:  # fmt: skip
     """Add the products of ``steps`` steps to the two tiles of sums.
 
-    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later. ``is_short``: these are
-    all the rows there are.
+    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later, ``lines`` for each step
+    and part. ``is_short``: these are all the rows there are.
     """
     k, size = tiles.k, step_elements(parts)
     start = k.const(0)
@@ -78,7 +79,11 @@ def multiply(
         stop = steps & -unroll
         with k.loop(start, stop, unroll) as s:
             operands = {A: a.at(s * size), B: b.at(s * size)}
-            lines = _fetches(operands, s, unroll, parts, schedule, is_short, fetched)
+            ahead = None if fetched is None else fetched.at(s * lines * (parts * LINE))
+            wanted = _fetches(operands, unroll, parts, schedule, is_short, ahead)
+            if ahead is not None and not is_short:
+                with k.loop(schedule.fetched * parts * unroll, k.value(lines, i64) * (parts * unroll)) as i:
+                    ahead.prefetch(i * LINE, locality=2)
             written = list(events(parts, unroll))
             dots = sum(isinstance(event, Dot) for event in written)
             for event in written:
@@ -86,7 +91,7 @@ def multiply(
                     tiles.load(event.tile, operands[event.tile].at(event.offset))
                     continue
                 tiles.dot_bf16(event.sums, A, B)
-                share, lines = lines[: -(-len(lines) // dots)], lines[-(-len(lines) // dots) :]
+                share, wanted = wanted[: -(-len(wanted) // dots)], wanted[-(-len(wanted) // dots) :]
                 dots -= 1
                 for line, level in share:
                     line.prefetch(locality=4 - level)
@@ -96,19 +101,17 @@ def multiply(
 
 
 def _fetches(
-    operands: dict[int, Buf], s: Val, unroll: int, parts: int, schedule: Schedule, is_short: bool, fetched: Buf | None
+    operands: dict[int, Buf], unroll: int, parts: int, schedule: Schedule, is_short: bool, ahead: Buf | None
 ) -> list[tuple[Buf, int]]:
-    """The lines that ``unroll`` steps fetch, each with the cache it goes to."""
+    """The lines that ``unroll`` steps always fetch, each with the cache it goes to."""
     size, found = step_elements(parts), []
     if is_short:
         ahead, stop = operands[B].at(schedule.short_ahead * 1024 // 2), unroll * size if schedule.short_ahead else 0
         return [(ahead.at(at), schedule.short_level) for at in range(0, stop, LINE)]
     for x, steps in ((A, schedule.ahead_a), (B, schedule.ahead_b)):
         found += [(operands[x].at(steps * size + at), 1) for at in range(0, unroll * size if steps else 0, LINE)]
-    if fetched is not None:
-        share = schedule.fetched * parts * LINE
-        here = fetched.at(s * share)
-        found += [(here.at(at), 2) for at in range(0, unroll * share, LINE)]
+    if ahead is not None:
+        found += [(ahead.at(i * LINE), 2) for i in range(unroll * schedule.fetched * parts)]
     return found
 
 
