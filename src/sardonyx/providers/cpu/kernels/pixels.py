@@ -44,6 +44,8 @@ GRID, BAND, DEPTH = 32, 4, 64
 """Parts of work that are wanted; rows of outputs and channels that a part has at least."""
 RUN = 14
 """Columns of the image that are worth more than deep chunks."""
+SMALL = 64
+"""Pixels of results up to which threads share channels, as convolutions with more weights than pixels do."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +206,10 @@ class Sliding(ABC):
         chunks, runs = ceil_div(channels, depth), ceil_div(out_x, wide)
         count = batch * planes * runs * chunks
         bands = k.max(k.min(ceil_div(k.const(GRID), k.max(count, 1)), ceil_div(out_y, BAND)), 1)
-        with k.share(count * bands) as at:
-            chunk, rest = at % chunks, at // chunks
+        each, is_small = batch * planes * runs * bands, out_y * out_x <= SMALL
+        with k.share(chunks * each) as at:
+            chunk = k.select(is_small, at // each, at % chunks)
+            rest = k.select(is_small, at % each, at // chunks)
             run, rest = rest % runs, rest // runs
             band, rest = rest % bands, rest // bands
             plane, image = rest % planes, rest // planes
