@@ -13,6 +13,7 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.providers.cpu import CpuProvider, plans, sharing
 from sardonyx.providers.cpu.context import ALL, CONTROL, MEET, NONE, ONE, Code, Context, Row
 from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.memory import address
 from tests.lower.agree import assert_close, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
 from tests.providers.cpu.test_threads import Table as Ring
@@ -117,9 +118,8 @@ def test_the_quicker_way_stays(
     ends = []
     for way_s in ways:
         for noise in range(sharing.TRIALS):
-            threads, _ = trial.choice
-            assert threads == (1 if way_s is ways[0] else 2)
-            trial.take(threads, way_s + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3))
+            assert trial.choice[0] == (1 if way_s is ways[0] else 2)
+            trial.take(trial.choice, way_s + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3))
             ends.append(trial.is_over)
     assert ends == [False] * (len(ends) - 1) + [True]
     assert trial.choice[0] == choice
@@ -130,7 +130,7 @@ def test_long_runs_are_tried_by_the_team() -> None:
     trial = trial_of([0, 1, 2], 4, 1.0)
     for i in range(sharing.TRIALS):
         assert trial.choice[0] == 4
-        trial.take(4, 0.3, np.array([1.0, QUICK, 0.1]))
+        trial.take(trial.choice, 0.3, np.array([1.0, QUICK, 0.1]))
         assert trial.is_over == (i == sharing.TRIALS - 1)
     assert trial.choice[1][:, Row.WHO].tolist() == [ALL, ONE, ALL]
 
@@ -167,11 +167,39 @@ def test_a_trial_is_made_again() -> None:
             threads, _ = trial.choice
             assert threads == (1 if i < sharing.TRIALS else 2)
             busy_s = 1e-3 if threads == 2 and not begun else 0
-            trial.take(threads, 5e-5 / threads + busy_s, np.array([SLOW, SLOW]))
+            trial.take(trial.choice, 5e-5 / threads + busy_s, np.array([SLOW, SLOW]))
         assert trial.is_over and trial.choice[0] == 1 + begun
         trial.begin()
         assert not trial.is_over and trial.choice[0] == 1
         trial.begin()
+
+
+def test_runs_in_a_way_that_is_over_count_nothing() -> None:
+    trial, seconds = trial_of([0, 1], 2, 1e-4), np.array([SLOW, SLOW])
+    first = trial.choice
+    for _ in range(sharing.TRIALS):
+        trial.take(first, 5e-5, seconds)
+    for _ in range(sharing.TRIALS):
+        trial.take(first, 1e-9, seconds / 1e3)
+    assert not trial.is_over and trial.choice[0] == 2
+    for _ in range(sharing.TRIALS):
+        trial.take(trial.choice, 3e-5, seconds)
+    assert trial.is_over and trial.choice[0] == 2
+
+
+def test_frames_walk_the_rows_that_were_chosen_last() -> None:
+    part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
+    executable = CpuProvider().compile(part)
+    assert isinstance(executable, CpuExecutable)
+    x = np.arange(5, dtype=np.float32)
+    executable.run([x], RunContext())
+    (shape,) = executable._shapes.values()
+    (frame,) = shape.plan.frames
+    for _ in range(2):
+        shape.trial, shape.rows = None, shape.rows.copy()  # as a trial does while other frames are idle
+        assert executable.run_again([x]) is not None
+        assert frame.slots[Context.STEPS] == address(shape.rows)
+        assert frame.rows is shape.rows
 
 
 def test_choices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:

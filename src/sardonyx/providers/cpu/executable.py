@@ -183,7 +183,7 @@ class CpuExecutable:
         except IndexError:
             frame = Frame(shape.plan, team, self._threads, self._constants)
         try:
-            if frame.shape is not shape or frame.team is not team:
+            if frame.shape is not shape or frame.rows is not shape.rows or frame.team is not team:
                 frame.take(shape, team)
             objects, at = frame.objects, 0
             held: list[Array] = []
@@ -202,7 +202,7 @@ class CpuExecutable:
                 self._execute_watched(frame, shape, context)
             else:
                 team.walk(frame.at)
-            return frame.error.value == 0 or self._goes_on(frame, context)
+            return frame.error.value == 0 or self._goes_on(frame, shape, context)
         finally:
             frames.append(frame)
 
@@ -214,24 +214,27 @@ class CpuExecutable:
 
     def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial) -> None:
         """As the trial wants it, with the time of each step."""
-        count, rows = trial.choice
+        count, rows = way = trial.choice
         recorder = self._recorder(count, frame.slots)
+        frame.shape = None
         frame.slots[Context.STEPS], frame.slots[Context.LEFT] = address(rows), 0
         self._team.serve(frame.slots, count)
-        start = time.perf_counter()
-        self._team.walk(frame.at)
-        took = time.perf_counter() - start
-        frame.slots[Context.PROFILE], frame.shape = 0, None
-        shape.learn(trial, count, took, recorder.seconds())
+        try:
+            start = time.perf_counter()
+            self._team.walk(frame.at)
+            took = time.perf_counter() - start
+        finally:
+            frame.slots[Context.PROFILE] = 0
+        shape.learn(trial, way, took, recorder.seconds())
 
     def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
         """With a cancel flag; in slices, so that signals are seen; perhaps with a deadline or a profile."""
         slots, team = frame.slots, self._team
         if context.deadline is not None:
-            left = context.deadline - time.monotonic()
-            slots[Context.DEADLINE] = max(1, ticks_now() + int(left * ticks_per_second()))
+            left_s = context.deadline - time.monotonic()
+            slots[Context.DEADLINE] = max(1, ticks_now() + int(left_s * ticks_per_second()))
         recorder = None if context.record is None else self._recorder(shape.threads, slots)
-        left, slots[Context.LEFT] = slots[Context.LEFT], 0
+        runs_left, slots[Context.LEFT] = slots[Context.LEFT], 0
         context.watch(slots, Context.CANCEL)
         try:
             for end in shape.ends:
@@ -245,7 +248,7 @@ class CpuExecutable:
             context.unwatch()
             slots[Context.CANCEL] = slots[Context.DEADLINE] = slots[Context.FIRST] = slots[Context.PROFILE] = 0
             slots[Context.PAUSE_AT] = 0
-            slots[Context.LAST], slots[Context.LEFT] = len(self.table.steps), left
+            slots[Context.LAST], slots[Context.LEFT] = len(self.table.steps), runs_left
         if recorder is not None:
             recorder.report(context, self._views, shape.sizes)
 
@@ -254,7 +257,7 @@ class CpuExecutable:
 
         return Recorder(self.table, count, slots)
 
-    def _goes_on(self, frame: Frame, context: RunContext | None) -> bool:
+    def _goes_on(self, frame: Frame, shape: Shape, context: RunContext | None) -> bool:
         """Raise the error that stopped the walk; False if it was a stop meant for an earlier run.
 
         After some runs it was no error, and nothing was stopped.
@@ -263,8 +266,7 @@ class CpuExecutable:
         code, step, value = (int(slots[i]) for i in (Context.ERROR, Context.ERROR_STEP, Context.ERROR_VALUE))
         slots[Context.ERROR] = slots[Context.STOP] = slots[Context.CANCEL] = 0
         if code == Code.LOOK:
-            if frame.shape is not None:
-                frame.shape.look_again()
+            shape.look_again()
             return True
         if code == Code.CANCELLED:
             if context is None or not context.stop:

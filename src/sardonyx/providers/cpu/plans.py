@@ -19,7 +19,7 @@ from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.providers.cpu import memory
 from sardonyx.providers.cpu.context import ARENA, COUNTERS, NOBODY, Context, Row
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
-from sardonyx.providers.cpu.sharing import Trial
+from sardonyx.providers.cpu.sharing import Trial, Way
 from sardonyx.providers.cpu.threads import Team, new_context
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class Shape:
         """Steps up to which it runs without Python looking for signals."""
         self.is_quick = len(self.ends) == 1 and table.is_bounded
 
-    def learn(self, trial: Trial, threads: int, took: float, steps: Array) -> None:
+    def learn(self, trial: Trial, way: Way, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""
-        trial.take(threads, took, steps)
+        trial.take(way, took, steps)
         self._follow(trial)
 
     def look_again(self) -> None:
@@ -169,6 +169,8 @@ class Frame:
         check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
         self.plan, self.team = plan, team
         self.shape: Shape | None = None
+        self.rows: Array | None = None
+        """Those of the shape when it was taken, which ``slots`` has the address of."""
         self.slots = new_context(team)
         self.error = ctypes.c_int64.from_address(address(self.slots) + 8 * Context.ERROR)
         self.words = plan.words.copy()
@@ -199,6 +201,6 @@ class Frame:
         self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
         for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
             self.words[at] = holds
-        self.slots[Context.STEPS], self.slots[Context.LEFT] = address(shape.rows), shape.runs_left
+        self.shape, self.rows, self.team = shape, shape.rows, team
+        self.slots[Context.STEPS], self.slots[Context.LEFT] = address(self.rows), shape.runs_left
         team.serve(self.slots, shape.threads)
-        self.shape, self.team = shape, team

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.table import Table
 
 Array = np.ndarray[Any, Any]
+Way = tuple[int, Array]
+"""How many threads a run takes, and the rows of its table."""
 
 MEETING_S = 1.5e-6
 """What it takes a team whose threads are awake to meet."""
 WORTH_S = 8e-6
 """What a team must save in a run to be woken for it."""
 CLEAR_S, CLEAR_SHARE = 2e-4, 0.2
-"""Savings, and their share of a run by one thread, from which on a team is taken untried."""
+"""Savings, and their share of a run by one thread, from which on that is out of the race."""
 MEETINGS = (2, 0.5)
 """Meetings that a step must save to be shared. By the clock of one thread two, but a step that is not shared fetches
 from other threads' caches what they wrote: both are tried."""
@@ -51,8 +53,8 @@ class Trial:
         self._is_long = expected_s > TRIED_S
         self._steps = np.full(len(table.steps), np.inf)
         self._lock, self.is_over = threading.Lock(), True
-        self.choice = threads, rows
-        """How many threads the next run takes, and the rows of its table."""
+        self.choice: Way = threads, rows
+        """That of the next run."""
         self.begin()
 
     def begin(self) -> None:
@@ -63,14 +65,16 @@ class Trial:
                 self._ways, self._best = [self.choice], [np.inf]
                 self._runs, self.is_over = 0, False
 
-    def take(self, threads: int, took: float, steps: Array) -> None:
-        """How long a run took, and each of its steps, of all threads."""
+    def take(self, way: Way, took: float, steps: Array) -> None:
+        """How long a run took, and each of its steps, of all threads. Runs in a way that is no longer asked for, as
+        others in other threads may be, count nothing.
+        """
         with self._lock:
-            if self.is_over or threads != self.choice[0]:
+            if self.is_over or way is not self.choice:
                 return
-            way, self._runs = self._runs // TRIALS, self._runs + 1
-            self._best[way] = min(self._best[way], took)
-            if way == 0:
+            number, self._runs = self._runs // TRIALS, self._runs + 1
+            self._best[number] = min(self._best[number], took)
+            if number == 0:
                 self._steps = np.minimum(self._steps, steps)
             if self._runs == TRIALS:
                 self._find_ways()
