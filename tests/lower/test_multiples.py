@@ -79,5 +79,6 @@ def test_other_sizes_run_too(is_kept: bool, tmp_path: Path, monkeypatch: pytest.
         x = rng.standard_normal((1, 2, h, w)).astype("f")
         (got,) = session.run(None, {"x": x})
         np.testing.assert_array_equal(got, reference.run(None, {"x": x})[0])
+        assert session.plan({"x": x.shape}).outputs_nbytes == got.nbytes
     with pytest.raises(InvalidArgument):
         session.run(None, {"x": np.zeros((1, 2, 6, 8), "f")})

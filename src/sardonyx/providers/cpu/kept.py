@@ -86,17 +86,15 @@ class KeptExecutable(CpuExecutable):
     ) -> None:
         """``compiled`` gives the executable of the part itself."""
         super().__init__(
-            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory
-        )
+            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory,
+            otherwise=lambda: cast(CpuExecutable, compiled()),
+        )  # fmt: skip
         self._compiled = compiled
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         if context.held or context.record is not None:
             return self._compiled().run(args, context)
         return super().run(args, context)
-
-    def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        return self._compiled().run(args, context)
 
     def _error(self, code: int, step: int, value: int) -> Exception:
         """The compiled part runs once more, and says it in words."""
