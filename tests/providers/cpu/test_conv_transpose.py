@@ -77,6 +77,23 @@ def test_phases_of_a_row_are_one_convolution(name: str) -> None:
     assert sum(step.nodes[0].op_type == "ConvTranspose" for step in made.steps) == model.convolutions
 
 
+def test_convolutions_of_one_image_that_are_put_together() -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"x": (1, 8, 6, 7), "k": (24, 8, 3, 3), "u": (16, 24, 1, 1), "v": (32, 24, 1, 1), "m": (9, 48, 1, 1)}
+    feeds = {n: rng.standard_normal(s).astype("f") for n, s in sizes.items()}
+    body = "i = Conv(x, k) a = Conv(i, u) b = Conv(i, v) d = Concat<axis = 1>(a, b) y = Conv(d, m)"
+    inputs = ", ".join(f"float[{','.join(map(str, s))}] {n}" for n, s in sizes.items())
+    constants = {n: v for n, v in feeds.items() if n != "x"}
+    made = Compiled(body, inputs, "float[A,B,C,D] y", "skylake-avx512", constants=constants)
+    names = [[v.name for node in step.nodes for v in node.outputs] for step in made.steps]
+    assert ["a", "d", "b"] in names, "all of what a step carries out is named"
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (float[A,B,C,D] y) {{ {body} }}'
+    (want,) = ReferenceEvaluator(onnx.parser.parse_model(text.replace("float", "double"))).run(
+        None, {n: v.astype("d") for n, v in feeds.items()}
+    )
+    assert_close(made.run([feeds["x"]], threads=2)[0], want, 1e-5)
+
+
 @pytest.mark.parametrize("cpu", [None, "haswell"])
 @pytest.mark.parametrize("name", ["2x2", "2x2, one filter", "one axis", "longer than the kernel"])
 def test_other_chips(name: str, cpu: str | None) -> None:

@@ -49,8 +49,9 @@ def _both(a: Convolution, b: Convolution) -> Convolution | None:
     if w is None or None in extra:
         return None
     return replace(
-        a, w=w, extra=tuple(v for v in extra if v is not None), outputs=tuple(v for v in outputs if v is not None)
-    )
+        a, nodes=tuple(dict.fromkeys(a.nodes + b.nodes)), w=w, extra=tuple(v for v in extra if v is not None),
+        outputs=tuple(v for v in outputs if v is not None),
+    )  # fmt: skip
 
 
 def _read(a: View, b: View, filters: int) -> View | None:
@@ -68,11 +69,10 @@ def _read(a: View, b: View, filters: int) -> View | None:
 def _side_by_side(a: View, b: View, filters: int) -> View | None:
     """Both views as one, where the filters of the second follow those of the first in memory."""
     is_beside = a.storage is b.storage and (a.shape[0], a.shape[2:]) == (b.shape[0], b.shape[2:])
-    gap = dims.sub(b.offset, a.offset)
-    step = dims.exact_div(gap, filters) if gap is not None else None
-    if not is_beside or (a.strides[0], a.strides[2:]) != (b.strides[0], b.strides[2:]) or step != 1:
+    is_alike = (a.strides[0], a.strides[2:]) == (b.strides[0], b.strides[2:])
+    if not is_beside or not is_alike or dims.sub(b.offset, a.offset) != filters:
         return None
-    return _wider(a, b, step) if all(v.shape[1] == 1 or v.strides[1] == step for v in (a, b)) else None
+    return _wider(a, b, 1) if all(v.shape[1] == 1 or v.strides[1] == 1 for v in (a, b)) else None
 
 
 def _wider(a: View, b: View, step: Known) -> View:
