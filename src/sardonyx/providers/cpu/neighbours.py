@@ -7,8 +7,10 @@ filters fill lanes and tiles that would stay empty.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,9 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Storage, View
-from sardonyx.providers.cpu.constants import identity
+from sardonyx.providers.cpu.constants import give_back, identity
+
+Array = np.ndarray[Any, Any]
 
 
 def joined(groups: Sequence[Group]) -> list[Group]:
@@ -82,15 +86,28 @@ def _wider(a: View, b: View, step: Known) -> View:
 
 def _constant(parts: Sequence[View]) -> View | None:
     """Constants one after the other, along the first axis; equal ones are the same to ``constants.identity``."""
-    found, origin = [], []
-    for view in parts:
-        tensor, sizes = view.storage.tensor, (*view.shape, view.offset)
-        if tensor is None or not views.is_dense(view) or not all(isinstance(d, int) for d in sizes):
-            return None
-        shape = tuple(int(d) for d in view.shape)
-        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(view.offset) :]
-        found.append(content[: int(np.prod(shape))].reshape(shape))
-        origin.append((identity(tensor), *sizes))
-    made = Tensor.of(np.concatenate(found))
-    made.origin = ("joined", *origin)
-    return views.dense(Storage("constant", parts[0].dtype, made.size, parts[0].storage.value, made), made.shape)
+    sizes = [(*view.shape, view.offset) for view in parts]
+    if not all(views.is_dense(v) and v.storage.tensor is not None for v in parts):
+        return None
+    if not all(isinstance(d, int) for known in sizes for d in known):
+        return None
+
+    def joined() -> Array:
+        found = [_elements(view) for view in parts]
+        made = np.concatenate(found)
+        for array in found:
+            give_back(array)
+        return made
+
+    tensors = [v.storage.tensor for v in parts if v.storage.tensor is not None]
+    origin = ("joined", *((identity(t), *known) for t, known in zip(tensors, sizes, strict=True)))
+    shape = (sum(int(v.shape[0]) for v in parts), *(int(d) for d in parts[0].shape[1:]))
+    made = Tensor(parts[0].dtype, shape, joined, lies=joined, origin=origin)
+    return views.dense(Storage("constant", made.dtype, made.size, parts[0].storage.value, made), shape)
+
+
+def _elements(view: View) -> Array:
+    assert view.storage.tensor is not None
+    shape, first = tuple(int(d) for d in view.shape), int(view.offset)
+    flat = np.ascontiguousarray(view.storage.tensor.peek()).reshape(-1)
+    return flat[first : first + math.prod(shape)].reshape(shape)
