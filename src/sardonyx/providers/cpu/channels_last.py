@@ -42,8 +42,7 @@ def turned(groups: Sequence[Group], target: Target) -> list[Group]:
     images = _chosen(groups, wanted, images)
     made: list[Group] = []
     for group in neighbours.joined([_placed(g, images) for g in groups]):
-        is_ours = isinstance(group, Convolution) and _is_wanted(group, target)
-        if isinstance(group, Convolution) and is_ours and conv_amx.parts_for(group, target) is None:
+        if isinstance(group, Convolution) and _is_wanted(group, target) and conv_amx.parts_for(group, target) is None:
             made += image_edges.with_copies(group)
         else:
             made.append(group)

@@ -16,6 +16,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Storage, View, Window
+from sardonyx.providers.cpu.kernels.frame import is_by_pixel
 
 FEW = 12
 """Channels that are joined with the taps of a row."""
@@ -26,12 +27,12 @@ def with_copies(group: Convolution) -> list[Group]:
     before, after = list[Group](), list[Group]()
     if has_few_channels(group):
         before, group = _joined(group)
-    elif group.x.shape[1] != 1 and group.x.strides[1] != 1:
+    elif not is_by_pixel(group.x):
         copy = _fresh(group.x)
         before, group = [_copied(group, group.x, copy)], replace(group, x=copy)
     outputs = []
     for view in group.outputs:
-        if view.strides[1] == 1 or view.shape[1] == 1:
+        if is_by_pixel(view):
             outputs.append(view)
         else:
             outputs.append(_fresh(view))

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, View, Window
+from sardonyx.providers.cpu.kernels.frame import is_by_pixel
 
 FEW = 48
 """Pixels of a result below which a batch of them is taken together."""
@@ -44,7 +45,7 @@ def _is_small(group: Convolution) -> bool:
     batch, _, *sizes = group.box
     known = [d for d in sizes if isinstance(d, int)]
     is_room = len(sizes) < 3 and group.groups == 1 and batch != 1
-    lies_so = all(v.strides[1] == 1 or v.shape[1] == 1 for v in (group.x, *group.outputs))
+    lies_so = all(map(is_by_pixel, (group.x, *group.outputs)))
     return is_room and lies_so and len(known) == len(sizes) and math.prod(known) < FEW
 
 

@@ -34,7 +34,7 @@ from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
-from sardonyx.providers.cpu.kernels.frame import Frame, frame_params
+from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, is_by_pixel
 from sardonyx.providers.cpu.kernels.gemm import RUN, Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, of_known
 from sardonyx.providers.cpu.kernels.pack import aligned, pack_panels, unit_axis
@@ -65,10 +65,7 @@ def fits(group: Convolution) -> bool:
 
 def lies_so(group: Convolution) -> bool:
     """Whether image and results lie pixel by pixel, and what is read beside them can be read so."""
-    x = group.x
-    if x.strides[1] != 1 and x.shape[1] != 1:
-        return False
-    return all(v.strides[1] == 1 or v.shape[1] == 1 for v in group.outputs) and Lines.of(group) is not None
+    return all(map(is_by_pixel, (group.x, *group.outputs))) and Lines.of(group) is not None
 
 
 @dataclass(frozen=True)

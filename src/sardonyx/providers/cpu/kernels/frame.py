@@ -68,6 +68,11 @@ class Taps:
         return self.kernel[0] * len(self.phases(1)) * len(self.phases(2))
 
 
+def is_by_pixel(view: View) -> bool:
+    """Whether the channels of a pixel are neighbours."""
+    return view.strides[1] == 1 or view.shape[1] == 1
+
+
 @dataclass(frozen=True)
 class Frame:
     """A group's views over (batch, channels, z, y, x), and its window over three axes."""
