@@ -124,11 +124,16 @@ def test_pooling_writes_what_convolutions_read(name: str, precision: str, monkey
 
 
 def test_columns_of_single_pixels() -> None:
-    """A kernel takes the axes of such an image in another order."""
+    """Some of those that touch such an image have its axes in another order."""
     rest = "c = Conv<group = N, pads = [1, 0, 1, 0]>(a, t, b) e = Relu(c) y = Conv<pads = [1, 1, 1, 1]>(e, v)"
     for more in ("", " h = Conv<pads = [1, 1, 1, 1]>(a, v)"):
         net = Net(rest + more, "medium", size=(9, 1))
         assert error(net.run(checked=True), net.expected()) < BOUNDS["medium"]
+
+
+def test_single_rows() -> None:
+    net = Net(BESIDE["padded"], "medium", size=(1, 40))
+    assert net.seen == [bf16] and error(net.run(checked=True), net.expected()) < BOUNDS["medium"]
 
 
 def test_what_others_read_too_stays_numbers() -> None:

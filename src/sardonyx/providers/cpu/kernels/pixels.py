@@ -127,8 +127,7 @@ def slides(group: Convolution | Pool, target: Target) -> bool:
     out, *others = group.outputs
     if others or group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF:
         return False
-    is_moved = any(size == 1 for size in group.box[2:]) and any(size != 1 for size in group.box[2:])
-    return not is_moved and Pixels.of(group, replace(target, images={})) is not None
+    return Pixels.of(group, replace(target, images={})) is not None
 
 
 def _matrix(view: View) -> Matrix:
