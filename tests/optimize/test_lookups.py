@@ -38,7 +38,11 @@ KEPT = {
     ),
     "no sign": Case(
         HOT, ["Equal", "Cast", "MatMul"], {"x": np.abs(ROWS).astype(np.uint8)},
-        {"order": ORDER.astype(np.uint8), "w": TABLE}, reason="with a sign",
+        {"order": ORDER.astype(np.uint8), "w": TABLE}, reason="that indices have",
+    ),
+    "as many as bytes can count": Case(
+        HOT, ["Equal", "Cast", "MatMul"], {"x": ROWS.astype(np.int8)},
+        {"order": np.arange(128, dtype=np.int8), "w": (128, 5)}, reason="that indices have",
     ),
     "one for each lookup": Case(
         "g = Gather(w, x) y = Add(g, b)", ["Gather", "Add"], {"x": np.array([3, 0])}, {"w": TABLE, "b": (2, 1)}

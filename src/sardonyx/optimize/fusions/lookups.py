@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ops import registry
@@ -14,7 +15,7 @@ from sardonyx.ops.pointwise import PROGRAMS
 from sardonyx.optimize.fusion import Fusion, fusion, require
 from sardonyx.optimize.fusions.affine import Constant
 from sardonyx.optimize.manager import Log, optimization
-from sardonyx.optimize.pattern import Match
+from sardonyx.optimize.pattern import Match, attribute
 
 LARGEST = 1 << 17
 """Elements of a table that is written anew."""
@@ -30,7 +31,7 @@ class FoldOneHotMatMul(Fusion):
     def rewrite(self, op: Builder, m: Match) -> Any:
         require(_is_table(m.w), "the table is large, or none", m.w)
         x, order, table = m.x, m.order.numpy(), m.w.numpy()
-        require(x.dtype is not None and x.dtype.numpy.kind == "i", "numbers are not integers with a sign", x)
+        require(x.dtype in (dtypes.i32, dtypes.i64), "numbers are not of a type that indices have", x)
         is_single = x.shape is not None and len(x.shape) >= order.ndim and x.shape[-1] == 1
         require(is_single and np.array_equal(order.reshape(-1), np.arange(len(table))), "they are not counted off", x)
         require(np.isfinite(table).all(), "the table has numbers that are not finite", m.w)
@@ -57,7 +58,7 @@ def _gathered(node: Node) -> Value | None:
     given = dict.fromkeys(v for v in node.inputs if v is not None)
     varying = [v for v in given if not v.is_const]
     gather = varying[0].producer if len(varying) == 1 else None
-    if gather is None or gather.op_type != "Gather" or gather.domain or gather.attrs.get("axis", 0) != 0:
+    if gather is None or gather.op_type != "Gather" or gather.domain or int(attribute(gather, "axis")) != 0:
         return None
     table, out = gather.inputs[0], gather.output
     if table is None or not _is_table(table) or out.is_output or out.consumers != [node]:

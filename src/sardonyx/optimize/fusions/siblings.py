@@ -39,7 +39,7 @@ def join_depthwise_convs(graph: Graph, log: Log) -> None:
     for node in graph.nodes:
         for _, sub in node.subgraphs():
             join_depthwise_convs(sub, log)
-        if node.op_type != "Split" or node.domain or node.attrs.get("axis", 0) != 1:
+        if node.op_type != "Split" or node.domain or int(attribute(node, "axis")) != 1:
             continue
         readers = [out.consumers for out in node.outputs]
         if not all(len(found) == 1 and not out.is_output for found, out in zip(readers, node.outputs, strict=True)):

@@ -65,10 +65,10 @@ class CpuProvider:
         from sardonyx.optimize import manager, pipelines
 
         kinds = {node.op_type for node in owned}
-        passes = (*pipelines.INTEGERS * ("DequantizeLinear" in kinds), *pipelines.JOINED * ("Conv" in kinds))
+        passes: tuple[str, ...] = pipelines.INTEGERS if "DequantizeLinear" in kinds else ()
+        passes += pipelines.JOINED if "Conv" in kinds else ()
         if not passes:
             return
-
         mine = set(owned)
 
         def judge(old: Sequence[Value], new: Sequence[Value], made: Sequence[Node]) -> str | None:
