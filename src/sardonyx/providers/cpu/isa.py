@@ -19,7 +19,8 @@ from sardonyx import knobs
 from sardonyx.errors import InvalidArgument
 from sardonyx.providers.cpu import cache as objects
 
-KIB = 1 << 10
+KIB, LINE_NBYTES = 1 << 10, 64
+"""Units of caches, and the bytes of a line of theirs."""
 
 
 @dataclass(frozen=True)

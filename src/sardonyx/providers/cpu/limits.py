@@ -17,11 +17,10 @@ import numpy as np
 from sardonyx.dtypes import DType, f32
 from sardonyx.providers.cpu.amx import LANES, PAIRS, ROWS, Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Spec, function
-from sardonyx.providers.cpu.isa import Isa, current
+from sardonyx.providers.cpu.isa import LINE_NBYTES, Isa, current
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
-LINE_NBYTES = 64
 CHAINS = 12
 """Independent sums: more than latency times units of any chip this runs on, and fewer than its registers."""
 BURSTS = 15

@@ -19,12 +19,12 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression
 from sardonyx.providers.cpu.dsl import Kernel, Params
+from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels import scalar
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, matrix_at, matrix_params, number
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, register_dtype
 
-LINE_NBYTES = 64
 UNIT, SAME, STRIDED = "unit", "same", "strided"
 SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
 """Operations that may be done in registers: how many at most, and which."""

@@ -13,9 +13,9 @@ fused multiply-adds rounds products as well); runs keep the error of long sums n
 with AVX2 and NEON) and is read from L1 by all row tiles of a block before the next one is touched, while the rows of
 A come from L2: per k, MR * s bytes for MR * NV multiply-adds. So that they do, blocks are ordered in bands of rows,
 whose part of A, rows * k * s bytes, fills half of L2; within a band, panel by panel, so that B is read once for each
-band. The grid of work is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for
-each row where k is long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid
-would have less than ``GRID`` parts. It follows from the sizes alone.
+band. Where B itself fits there, a band is one block. The grid of work is (batch, band, panel, block), a block being up
+to ``BLOCK`` rows, so that pages of A, one for each row where k is long, and those of B and the sums fit the 48 to 96
+entries of an L1 TLB; fewer rows when the grid would have less than ``GRID`` parts. It follows from the sizes alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import (
     batch_count,
@@ -41,7 +41,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
 RUN, BLOCK, GRID = 256, 48, 64
-AHEAD, LINE_NBYTES = 16, 64
+AHEAD = 16
 """Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line."""
 CHAINS = 8
 """Independent sums that keep two multiply-add units of latency 4 busy."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from sardonyx.ir.scalar import trace
 from sardonyx.lower.groups import Apply, Count, Reduce
 from sardonyx.providers.cpu.dsl import Kernel
+from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels import functions
 from sardonyx.providers.cpu.kernels.form import Form
 from sardonyx.providers.cpu.kernels.nest import apply, load, store
@@ -18,8 +19,8 @@ from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, reg
 CHAIN = 256
 """Additions after which a lane's sum goes to a total of its own: what bounds the error of long sums."""
 
-LINE_NBYTES, AHEAD = 64, 512
-"""Of a cache line; elements at least between what is computed and what is asked for."""
+AHEAD = 512
+"""Elements at least between what is computed and what is asked for."""
 
 KEPT_GAP = 64
 """Bytes from the end of one kept value to the next."""
