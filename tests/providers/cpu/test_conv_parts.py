@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels import conv_amx, conv_layout
-from sardonyx.providers.cpu.kernels.conv_tiles import SPLIT, load_parts, store_parts
+from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, load_parts, store_parts
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f32, i64
 from tests.providers.cpu.compiled import Compiled

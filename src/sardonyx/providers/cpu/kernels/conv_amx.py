@@ -14,10 +14,11 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.conv_tiles import PLANES, SPLIT, conv_amx, scratch_nbytes
+from sardonyx.providers.cpu.kernels.conv_tiles import conv_amx, scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN, parts_of
+from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, split, step_elements

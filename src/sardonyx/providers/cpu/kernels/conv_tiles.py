@@ -23,8 +23,8 @@ each other, so its pixels come from L2 once for those of a run: with one part an
 next run of weights is fetched into L2 meanwhile.
 
 **What follows** a square is written behind the products of the next, which are few instructions and many cycles: the
-chip does both at once. Results go out pixel by pixel (``direct``) or, where images lie plane by plane, turned in
-registers first; and, if the next layer is a convolution on tiles, as that one wants to read them, split and padded.
+chip does both at once. Results go out pixel by pixel or, where images lie plane by plane, turned in registers first;
+and, if the next layer is a convolution on tiles, as that one wants to read them, split and padded (``image_epilogue``).
 
 **Numbers that tiles do not carry** make NaN of the sums that they touch, and so does overflow between parts: a square
 with such a sum is made anew in f32 from the numbers behind the parts. One part carries them all; but where the last
@@ -33,24 +33,19 @@ tile of a run reads on into other pixels, their infinities and NaN must not coun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue, Finish
-from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, frame_params, parts_of, whole_of, zero_frame
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SQUARE, ImageFinish, has_next, next_params
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, whole_of, zero_frame
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, TILES, A, B, Dot, events
-from sardonyx.providers.cpu.kernels.transpose import transposed
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
+from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f32, i64
 
-PLANES, SPLIT = "planes", "split"
-"""Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in parts."""
-SQUARE = HALF * PANEL
-"""Sums of 16 pixels and 32 filters."""
 GROUP = 16
 """Squares of a group, at most."""
 LINES = 2 * HALF
@@ -70,18 +65,6 @@ _NUMBERS = (
 
 def _params(parts: int, epilogue: Epilogue) -> Params:
     return {"x": (bf16,), "w": (bf16,), **dict.fromkeys((*_NUMBERS, *_TAPS), i64), **next_params(epilogue)}
-
-
-def next_params(epilogue: Epilogue) -> Params:
-    """Those of an epilogue, and of the image that it writes for the next convolution."""
-    image = {"image": (bf16,), **frame_params("image")} if has_next(epilogue) else {}
-    parts = {f"{name}_part": i64 for name, x in epilogue.names if x.columns == SPLIT}
-    return {**image, **epilogue.params, **parts}
-
-
-def has_next(epilogue: Epilogue) -> bool:
-    """Whether results are written for the next convolution."""
-    return any(y.columns == SPLIT for y in epilogue.outputs)
 
 
 @kernel(_params)
@@ -344,94 +327,7 @@ class _Work:
                 finish.put(x + i, Tile(first + half, HALF, mask), sums.load(finish.here, HALF))
         finish.turn_out(x, many, first)
 
-    def _finishing(self, place: list[Val]) -> _Finish:
+    def _finishing(self, place: list[Val]) -> ImageFinish:
         """What follows the sums of pixels of one row."""
         spare = self.grid.sums.at((GROUP + 1) * SQUARE)
-        return _Finish(self.k, self.epilogue, self.memory, self.filters, place, spare, self.parts)
-
-
-class _Finish(Finish):
-    """What follows the sums of pixels of one row, for operands of which one row is a pixel.
-
-    Those that lie plane by plane go through a square of scratch memory, turned in registers.
-    """
-
-    here: Val
-    """Where in such a square the numbers at hand are."""
-
-    def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, parts: int
-    ) -> None:
-        super().__init__(k, epilogue, memory, n, place)
-        self.parts = parts
-        names = [name for name, x in epilogue.names if x.columns == PLANES]
-        self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
-        self.turned = k.local(f32, HALF * HALF)
-
-    def fetch(self, row: Operand, column: Operand, width: int) -> None:
-        super().fetch(row, column, width)
-        for name, y in self.epilogue.names:
-            if y.columns == SPLIT:
-                at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
-                for part in range(self.parts):
-                    at.prefetch(self._number(name, "part") * part, write=name.startswith("y"))
-
-    def turn_in(self, x: Val, many: Val, first: Val) -> None:
-        """Bring operands that lie plane by plane into order."""
-        k, mask = self.k, self.k.mask(many, HALF)
-        for name in (name for name in self.squares if name.startswith("x")):
-            for at, sixteen, filters in self._sixteen(name, x, first):
-                with k.loop(0, sixteen) as i:
-                    self.turned.store(i * HALF, filters(i).load(0, HALF, mask))
-                rows = transposed([self.turned.load(n * HALF, HALF) for n in range(HALF)])
-                for n, row in enumerate(rows):
-                    self.squares[name].store(at + n * PANEL, row)
-
-    def turn_out(self, x: Val, many: Val, first: Val) -> None:
-        """Store results that shall lie plane by plane."""
-        k, mask = self.k, self.k.mask(many, HALF)
-        for name in (name for name in self.squares if name.startswith("y")):
-            for at, sixteen, filters in self._sixteen(name, x, first):
-                rows = [self.squares[name].load(at + n * PANEL, HALF) for n in range(HALF)]
-                for n, row in enumerate(transposed(rows)):
-                    self.turned.store(n * HALF, row)
-                with k.loop(0, sixteen) as i:
-                    filters(i).store(0, self.turned.load(i * HALF, HALF), mask=mask)
-
-    def _sixteen(self, name: str, x: Val, first: Val) -> Iterator[tuple[Val, Val, Callable[[Val], Buf]]]:
-        """For 16 filters at a time: where they are in the square, how many there are, and where each begins."""
-        k, pixel = self.k, self._at[name].at(x * self._number(name, "row"))
-        with k.loop(0, PANEL, HALF) as at:
-            start = pixel.at((first + at) * self._number(name, "col"))
-            yield at, k.min(self.n - (first + at), HALF), lambda i: start.at(i * self._number(name, "col"))
-
-    def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
-        if x.columns == PLANES:
-            return self.squares[name].load(self.here, HALF)
-        if x.columns == SPLIT:
-            return load_parts(self._row(name, row), self._memory, name, t, self.parts)
-        return super()._load(name, x, row, t)
-
-    def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
-        if y.columns == PLANES:
-            self.squares[name].store(self.here, value)
-        elif y.columns == SPLIT:
-            store_parts(self._row(name, row), self._memory, name, t, value, self.parts)
-        else:
-            super()._store(name, y, row, t, value)
-
-
-def load_parts(pixel: Buf, memory: Any, name: str, t: Tile, parts: int) -> Val:
-    """Channels of a pixel from an image in parts."""
-    block, part = number(memory, f"{name}_col"), number(memory, f"{name}_part")
-    return whole_of(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), part, parts, t.lanes)
-
-
-def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: int) -> Buf:
-    """Store channels of a pixel for the next convolution. Gives where they lie."""
-    k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
-    at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
-    there = k.mask(number(memory, "image_room") - t.index, HALF)
-    for i, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
-        at.store(part * i, k.cast(head >> 16, u16), there)
-    return at
+        return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, spare, self.parts)

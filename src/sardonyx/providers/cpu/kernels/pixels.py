@@ -25,10 +25,10 @@ from sardonyx.lower.groups import Convolution, Pool, View
 from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx
-from sardonyx.providers.cpu.kernels.conv_tiles import SPLIT, next_params, store_parts
 from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
+from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, next_params, store_parts
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, zero_frame
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.split import HALF
