@@ -258,9 +258,8 @@ class CpuExecutable:
         return Recorder(self.table, count, slots)
 
     def _goes_on(self, frame: Frame, shape: Shape, context: RunContext | None) -> bool:
-        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run.
-
-        After some runs it was no error, and nothing was stopped.
+        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run. ``Code.LOOK`` has
+        stopped nothing.
         """
         slots = frame.slots
         code, step, value = (int(slots[i]) for i in (Context.ERROR, Context.ERROR_STEP, Context.ERROR_VALUE))

@@ -6,9 +6,9 @@ run that a row of taps sees. Weights are packed once, like the right operand of 
 
     [filters / 32][step][part][2][16 pairs of numbers][16 filters][2]
 
-A *step* is one such tile. Its pixels are ``places[step]`` elements from those of the first, a table in scratch memory:
-kernel, stride, dilation, padding and layout are numbers of the run, and one kernel serves every geometry. Of at most 16
-filters in the last panel, only the tile that has them is multiplied.
+A *step* is one such tile. Its pixels are ``distances[step]`` elements from those of the first, a table in scratch
+memory: kernel, stride, dilation, padding and layout are numbers of the run, and one kernel serves every geometry. Of at
+most 16 filters in the last panel, only the tile that has them is multiplied.
 
 **Pixels.** Where windows move by one along every axis, the pixels of an image are one line, which runs over the ends of
 rows through the padding between them: what is computed there is dropped, and maps of 7 or 14 pixels a row still fill
@@ -93,10 +93,10 @@ def conv_amx(
     group = k.opaque(count_of(count, k.max(groups, 1)))
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=TILES)
-    places = k.scratch(i64)
-    grid = _Grid(k, memory, places.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
-    _places(k, memory, places, blocks, wide)
-    work = _Work(k, tiles, memory, x, w, places, grid, steps, filters, wide, parts, epilogue)
+    distances = k.scratch(i64)
+    grid = _Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
+    _measure(k, memory, distances, blocks, wide)
+    work = _Work(k, tiles, memory, x, w, distances, grid, steps, filters, wide, parts, epilogue)
     known = k.var(-1)
     with k.share(groups * columns) as at:
         column, top = at % columns, at // columns * group
@@ -118,7 +118,7 @@ def conv_amx(
     tiles.release()
 
 
-def _places(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val) -> None:
+def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val) -> None:
     """How far the pixels of each step are from those of the first."""
 
     def n(name: str) -> Val:
@@ -187,7 +187,7 @@ class _Work:
     memory: Any
     x: Buf
     w: Buf
-    places: Buf
+    distances: Buf
     grid: _Grid
     steps: Val
     filters: Val
@@ -238,7 +238,7 @@ class _Work:
         share = fetched * (self.parts * LINE)
         following = weights.at(many * size + r * many * share)
         with k.loop(0, many) as s:
-            here, ahead = pixels.at(self.places.load(step + s)), following.at(s * share)
+            here, ahead = pixels.at(self.distances.load(step + s)), following.at(s * share)
             with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
                 ahead.prefetch(i * LINE, locality=2)
             lines = list(range(0, FETCHED * self.parts * LINE, LINE))
@@ -273,7 +273,7 @@ class _Work:
         with k.loop(0, 2) as half:
             total = k.var(k.zeros(f32, HALF))
             with k.loop(0, self.steps) as s:
-                here, first = pixel.at(self.places.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
+                here, first = pixel.at(self.distances.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
                 weights = self.w.at((column * self.steps + s) * size + half * TILE)
                 with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
                     v = k.splat(whole_of(k, here.at(c), part, self.parts, 1), HALF)

@@ -337,17 +337,9 @@ class _Product:
         assert self.tiles is not None
         weave = None if between is None else lambda unroll: between(self.pace * unroll)
         multiply(
-            self.tiles,
-            a,
-            b,
-            steps,
-            self.parts,
-            self.schedule,
-            weave,
-            is_short=is_short,
-            fetched=fetched,
-            lines=self.lines,
-        )
+            self.tiles, a, b, steps, self.parts, self.schedule, weave,
+            is_short=is_short, fetched=fetched, lines=self.lines,
+        )  # fmt: skip
 
     def mend(self, row: Val, column: Val, slot: Val) -> None:
         """Make the sums of a square anew if tiles do not carry its numbers."""
