@@ -28,7 +28,7 @@ MEETING_S = 1.5e-6
 """What it takes a team whose threads are awake to meet."""
 WORTH_S = 8e-6
 """What a team must save in a run to be woken for it."""
-CLEAR_S, CLEAR_SHARE = 2e-4, 0.2
+CLEAR_S, CLEAR_SHARE = 4e-5, 0.2
 """Savings, and their share of a run by one thread, from which on that is out of the race."""
 MEETINGS = (2, 0.5)
 """Meetings that a step must save to be shared. By the clock of one thread two, but a step that is not shared fetches
