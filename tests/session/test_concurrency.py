@@ -16,6 +16,8 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.providers.cpu import executable
+from sardonyx.session import starts
 from tests.session.models import LOOP, MUL, X, model, serialized
 
 
@@ -157,3 +159,25 @@ def test_sessions_work_in_a_forked_child(mul: ort.InferenceSession) -> None:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("module, name", [(executable, "_compiling"), (starts, "_building")])
+def test_a_child_forked_while_another_thread_compiles_compiles_too(module: Any, name: str) -> None:
+    held, done = threading.Event(), threading.Event()
+
+    def compile_for_long() -> None:
+        with getattr(module, name):
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=compile_for_long)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if getattr(module, name).acquire(timeout=10) else 1)
+    done.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

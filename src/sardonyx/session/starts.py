@@ -201,6 +201,20 @@ def engine_of(source: Any, options: BuildOptions) -> Engine:
     return made
 
 
+_building = threading.RLock()
+"""Held for seconds, while an engine is built that was kept and does not do."""
+
+
+def _forget() -> None:
+    """A forked child begins with a lock that nobody holds."""
+    global _building
+    _building = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 class _Model:
     """A model whose engine is built when it is first asked for; its file is held open, so that it may go meanwhile."""
 
@@ -208,11 +222,10 @@ class _Model:
         self._source, self._options = source, options
         self._file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
-        self._lock = threading.Lock()
         self._engine: Engine | None = None
 
     def __call__(self) -> Engine:
-        with self._lock:
+        with _building:
             if self._engine is None:
                 self._engine = _built(self._where(), self._options)
             return self._engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -42,6 +43,9 @@ MAX_APPENDING = 8
 KEPT_PLANS = 3
 """Plans whose memory is kept for their next run; the others keep what they know."""
 
+_compiling = threading.RLock()
+"""Held for seconds, while a part is compiled for sizes that nobody expected."""
+
 
 class CpuExecutable:
     """Runs a part by its step table."""
@@ -75,7 +79,6 @@ class CpuExecutable:
         self._lock = threading.Lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: CpuExecutable | None = None
-        self._compiling = threading.Lock()
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
@@ -108,7 +111,7 @@ class CpuExecutable:
         from sardonyx.lower.sizes import Refused
         from sardonyx.providers.cpu.table import Unplannable
 
-        with self._compiling:
+        with _compiling:
             if self._otherwise is not None:
                 try:
                     self._other = self._otherwise()
@@ -392,3 +395,13 @@ def _may_be_written(place: Array, result: Array, args: Sequence[Array]) -> bool:
     fits = place.shape == result.shape and place.dtype == result.dtype
     usable = place.flags.c_contiguous and place.flags.writeable and place.flags.aligned
     return fits and usable and not any(np.may_share_memory(place, a) for a in args)
+
+
+def _forget() -> None:
+    """A forked child begins with a lock that nobody holds."""
+    global _compiling
+    _compiling = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
