@@ -155,7 +155,7 @@ def gemm_amx(
     runs, at, last, more = Runs(k, total), k.var(0), k.var(0), k.var(k.cast(total > 0, i64))
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     scratch = k.scratch(f32)
-    done = _Done(k, scratch, m, n)
+    done = _Done(k, scratch, m, n, is_woven)
     base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
     with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
         with k.when((at.get() >= last.get()) & more.get().ne(0)):
@@ -173,6 +173,8 @@ def gemm_amx(
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
         done.finish = Finish(k, epilogue, memory, n, batch)
         product.between = done.some if is_woven else None
+        if not is_woven:
+            done.fetch(row, column, k.const(0), k.const(PANEL))
         with k.loop(0, k.max(steps, 1), run) as step:
             outer, inner = (columns, rows) if schedule.outer == "columns" else (rows, columns)
             with k.loop(0, outer) as o, k.loop(0, inner) as i:
@@ -208,8 +210,8 @@ class _Done:
 
     finish: Finish
 
-    def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val) -> None:
-        self.k, self.scratch, self.m, self.n = k, scratch, m, n
+    def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val, is_woven: bool) -> None:
+        self.k, self.scratch, self.m, self.n, self.is_woven = k, scratch, m, n, is_woven
         self.left, self.sums, self.i, self.top, self.column, self.first, self.last = (k.var(0) for _ in range(7))
 
     def take(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
@@ -238,12 +240,23 @@ class _Done:
         row, left = top * PANEL + i, column * PANEL
         existing, columns = k.min(rows, self.m - row), k.min(self.n - left, PANEL)
         self.finish.tile(self.scratch.at(self.sums.get()), PANEL, row, existing, left, columns, width=PANEL)
+        is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
+        next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
+        if not self.is_woven:
+            self.fetch(next_top, next_column, i, rows)
         self.left += -rows
         self.sums += rows * PANEL
-        is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         self.i.set(k.select(is_square, 0, i + rows))
-        self.top.set(k.select(is_square, k.select(is_column, self.first.get(), top + 1), top))
-        self.column.set(k.select(is_square & is_column, column + 1, column))
+        self.top.set(k.select(is_square, next_top, top))
+        self.column.set(k.select(is_square, next_column, column))
+
+    def fetch(self, top: Val, column: Val, i: Val, rows: Val) -> None:
+        """Bring near what finishing rows of a square reads and writes: those of a group's first square before its
+        products, then those of each square while the one before it is finished. (Between products that would cost more
+        than waiting does.)
+        """
+        with self.k.loop(0, rows) as r:
+            self.finish.fetch(top * PANEL + i + r, column * PANEL, PANEL)
 
 
 class _Product:
