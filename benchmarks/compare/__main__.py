@@ -7,10 +7,11 @@
     python -m benchmarks.compare --everything --budget 240         build, time, start, load the cores, scale: in 240 s
     python -m benchmarks.compare --compare OLD.json                and this run beside an earlier one
 
-Each contestant runs in a process of its own; all of them run in every round, in an order that rotates. A time is the
-median over rounds; a ratio is the median over rounds of their time / our time, with a bootstrap interval. Errors are
-relative L2 distances from the model run in float64. The limit is what this machine reached, in the same rounds, in
-arithmetic and in reading a buffer of the weights' size. All engines are given the same file, sizes left free.
+Each contestant runs in a process of its own; all of them run in every round, in an order that rotates, on the same
+cores, which rotate too where there are more of them than threads. A time is the median over rounds; a ratio is the
+median over rounds of their time / our time, with a bootstrap interval. Errors are relative L2 distances from the model
+run in float64. The limit is what this machine reached, in the same rounds, in arithmetic and in reading a buffer of the
+weights' size. All engines are given the same file, sizes left free.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.compare.cases import Case, stored
 from benchmarks.compare.engines import Contestant, Unavailable
 from benchmarks.compare.limits import limit_seconds
-from benchmarks.compare.process import Failed, Process
+from benchmarks.compare.process import Failed, Process, cores
 from benchmarks.compare.stats import paired_ratio, spread
 
 LEAST_ROUNDS, LATE_ROUNDS = 5, 3
@@ -110,9 +110,10 @@ def _rounds(
             limits.append(gauge())
         order = list(processes)
         shift = number % len(order)
+        place = cores_of_round(cores(), settings.threads, number)
         for contestant in order[shift:] + order[:shift]:
             try:
-                seconds = processes[contestant].ask("turn", runs=runs[contestant])["seconds"]
+                seconds = processes[contestant].ask("turn", runs=runs[contestant], cores=place)["seconds"]
                 entries[contestant.name]["rounds"].append(_seconds(case, seconds))
             except Failed as why:
                 del processes[contestant]
@@ -122,6 +123,14 @@ def _rounds(
     numbers = [key for key, value in limits[0].items() if isinstance(value, float)]
     result["limits"] = {key: statistics.median(figures[key] for figures in limits) for key in numbers}
     result["limits"]["source"] = limits[0]["source"]
+
+
+def cores_of_round(cores: Sequence[int], threads: int, number: int) -> list[int]:
+    """As many as there are threads, the same for all contestants, and others in the next round: on a shared machine
+    cores differ in what their neighbours leave of them.
+    """
+    first = number * threads
+    return sorted({cores[(first + i) % len(cores)] for i in range(threads)})
 
 
 def _derived(case: Case, contestants: Sequence[Contestant], result: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from benchmarks.compare import cases, reference, report, rounds
 from benchmarks.compare.cases import Case
 from benchmarks.compare.engines import Contestant
 from benchmarks.compare.limits import limit_seconds
-from benchmarks.compare.rounds import Settings
+from benchmarks.compare.rounds import Settings, cores_of_round
 from benchmarks.compare.stats import geometric_mean, paired_ratio, ratio_of_medians, relative_error, spread
 from onnx import TensorProto, helper, numpy_helper, save
 
@@ -124,3 +124,8 @@ def test_a_case_is_measured_in_processes_and_reported(folder: Path) -> None:
     assert len(entry["rounds"]) == 5 and min(entry["rounds"]) > 0 and entry["error"] < 1e-6
     assert list(result["absent"]) == ["no_such_engine"] and not result["failed"]
     assert "| sardonyx |" in report.case_text(TOY.name, result)
+
+
+def test_contestants_of_a_round_share_cores_that_rotate() -> None:
+    assert [cores_of_round([4, 5, 6, 9, 11], 2, i) for i in range(4)] == [[4, 5], [6, 9], [4, 11], [5, 6]]
+    assert cores_of_round([0, 1], 2, 7) == [0, 1] and cores_of_round([3], 2, 5) == [3]
