@@ -14,11 +14,11 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Contraction
-from sardonyx.providers.cpu.kernels import gemm, gemm_amx, gemm_bytes, gemm_bytes_amx
+from sardonyx.providers.cpu.kernels import gemm, gemm_amx, gemm_bytes, gemm_bytes_amx, split_ahead
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.matrices import Problem, batch_args, problem
+from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, batch_args, problem
 from sardonyx.providers.cpu.kernels.pack import packed_a, packed_b
-from sardonyx.providers.cpu.kernels.split import weight_is_plain
+from sardonyx.providers.cpu.kernels.split import PANEL, weight_is_plain
 from sardonyx.providers.cpu.steps import DOUBLED, Only, Step, Target, either
 from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 
@@ -52,7 +52,15 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     few = _few_rows(p, parts, target)
     if few is None:
         return gemm_amx.steps(p, parts, target)
-    return either(few, target, partial(multiply_adds, p), partial(gemm_amx.steps, p, parts))
+    panels = split_ahead.panels(p, target.isa) if _is_shared(p, parts, target) else None
+    quick, other = partial(multiply_adds, p, panels=panels), partial(gemm_amx.steps, p, parts, panels=panels)
+    return either(few, target, quick, other)
+
+
+def _is_shared(p: Problem, parts: int, target: Target) -> bool:
+    """Whether tiles and multiply-adds read B in the same layout."""
+    columns = gemm.Shape.of(target.isa, register_dtype(p.a.dtype), p.n).columns(target.isa, register_dtype(p.a.dtype))
+    return gemm_amx.is_in_panels(p, parts) and columns == PANEL
 
 
 def _few_rows(p: Problem, parts: int, target: Target) -> Only | None:
@@ -60,22 +68,24 @@ def _few_rows(p: Problem, parts: int, target: Target) -> Only | None:
     least, is_recurrent = gemm_amx.LEAST_ROWS[parts], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
+    if _is_shared(p, parts, target):
+        return Only(p.m, most=least - 1)
     is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or target.is_repeated else SMALL)
     return Only(p.m, most=least - 1) if is_small else None
 
 
-def multiply_adds(p: Problem, target: Target) -> list[Step]:
-    """The contraction on vectors."""
+def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None) -> list[Step]:
+    """The contraction on vectors; ``panels`` is B, if others have it there."""
     isa, epilogue = target.isa, Epilogue.of(p)
     dtype = register_dtype(p.a.dtype)
     shape = gemm.Shape.of(isa, dtype, p.n)
     stored, why = storage_dtype(p, target)
     before_a, a = packed_a(p, dtype)
-    before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa)
+    before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa) if panels is None else ([], panels)
     spec = gemm.gemm(dtype=dtype, b_dtype=stored, epilogue=epilogue, shape=shape)
-    panels = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
+    right = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
     args = {
-        **a.args("a"), **panels, **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
+        **a.args("a"), **right, **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
         "band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p),
     }  # fmt: skip
     scratch = gemm.scratch_nbytes(shape, isa, dtype, stored)

@@ -40,8 +40,10 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels import split_ahead
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import (
+    Matrix,
     Problem,
     batch_args,
     batch_count,
@@ -58,6 +60,7 @@ from sardonyx.providers.cpu.kernels.split import (
     PANEL,
     STEP,
     TILE,
+    Tiled,
     count_of,
     split_a,
     split_b,
@@ -65,6 +68,7 @@ from sardonyx.providers.cpu.kernels.split import (
     tiled_params,
     whole,
 )
+from sardonyx.providers.cpu.kernels.split_ahead import Ahead
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.runs import Runs
@@ -122,12 +126,14 @@ class Blocking:
 # -- the kernel
 
 
-def _params(parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule) -> Params:
+def _params(
+    parts: int, a_dtype: DType, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue, schedule: Schedule
+) -> Params:
     axes = epilogue.batch_axes
     numbers = ("m", "n", "depth", "group_rows", "group_columns", "run")
     return {
         **tiled_params("a", True, axes), **matrix_params("a_source", a_dtype, axes),
-        **tiled_params("b", b_dtype is not None, axes),
+        **tiled_params("b", b_dtype is not None, axes), **({} if panels is None else {"b": (panels,)}),
         **(matrix_params("b_source", b_dtype, axes) if b_dtype is not None else {}),
         **batch_params(axes), **dict.fromkeys(numbers, i64), **epilogue.params,
     }  # fmt: skip
@@ -136,9 +142,10 @@ def _params(parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogu
 @kernel(_params)
 def gemm_amx(
     k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
-    *, parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule, **memory: Any,
+    *, parts: int, a_dtype: DType, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue, schedule: Schedule,
+    **memory: Any,
 ) -> None:  # fmt: skip
-    """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles alone."""
+    """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles, or in panels alone."""
     tiles = Tiles(k) if k.isa.amx else None
     is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
@@ -154,43 +161,62 @@ def gemm_amx(
     total = count * groups * column_panels
     runs, at, last, more = Runs(k, total), k.var(0), k.var(0), k.var(k.cast(total > 0, i64))
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
-    scratch = k.scratch(f32)
+    ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
+    scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = _Done(k, scratch, m, n, is_woven)
+
+    def panel_of(group: Val) -> Val:
+        """The element of B in panels that a group begins with."""
+        batch = batch_indices(k, memory, group // column_panels // groups, axes)
+        places = (index * number(memory, f"b_batch{i}") for i, index in enumerate(batch))
+        return sum(places, group % column_panels * depth * PANEL)
+
     base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
     with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
         with k.when((at.get() >= last.get()) & more.get().ne(0)):
             for var, value in zip((at, last), runs.take(), strict=True):
                 var.set(value)
             more.set(last.get())
+            if ahead is not None:
+                ahead.begin(panel_of(at.get()))
         here = at.get()
         column, rest = here % column_panels, here // column_panels
         row = rest % groups * group_rows
         rows = k.min(group_rows, row_panels - row)
         columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
         batch = batch_indices(k, memory, rest // groups, axes)
-        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, parts=parts, schedule=schedule)
+        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, parts=parts, schedule=schedule)
         product.stride = k.select(group_columns > 1, steps, run)
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
         done.finish = Finish(k, epilogue, memory, n, batch)
         product.between = done.some if is_woven else None
         if not is_woven:
             done.fetch(row, column, k.const(0), k.const(PANEL))
+        if ahead is not None:
+            halves, following = count_of(k.min(m - row * PANEL, rows * PANEL), HALF), here + columns
+            ahead.enter(panel_of(here), columns, panel_of(following), following < last.get(), halves)
         with k.loop(0, k.max(steps, 1), run) as step:
-            outer, inner = (columns, rows) if schedule.outer == "columns" else (rows, columns)
-            with k.loop(0, outer) as o, k.loop(0, inner) as i:
-                r, c = (i, o) if schedule.outer == "columns" else (o, i)
-                slot = base.get() + (c * rows + r) * SQUARE
-                many = k.min(run, steps - step)
-                if tiles is None:
-                    product.add_pairs(row + r, column + c, step, many, slot)
-                else:
-                    with k.either(is_short) as (short, tall):
-                        with short:
-                            product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
-                        with tall, k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
-                            product.add(row, r, column + c, step, many, slot, half)
-                with k.when(step + run >= steps):
-                    product.mend(row + r, column + c, slot)
+            by_columns = schedule.outer == "columns" or ahead is not None
+            outer, inner = (columns, rows) if by_columns else (rows, columns)
+            with k.loop(0, outer) as o:
+                split = None if ahead is None else ahead.turn(step, o)
+                with k.loop(0, inner) as i:
+                    r, c = (i, o) if by_columns else (o, i)
+                    slot = base.get() + (c * rows + r) * SQUARE
+                    many = k.min(run, steps - step)
+                    if tiles is None:
+                        product.add_pairs(row + r, column + c, step, many, slot)
+                    elif ahead is not None:
+                        with k.loop(0, product.halves(row + r)) as half:
+                            product.add(row, r, column + c, step, many, slot, half, split=split)
+                    else:
+                        with k.either(is_short) as (short, tall):
+                            with short:
+                                product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
+                            with tall, k.loop(0, product.halves(row + r)) as half:
+                                product.add(row, r, column + c, step, many, slot, half)
+                    with k.when(step + run >= steps):
+                        product.mend(row + r, column + c, slot)
         if is_woven:
             done.rest()
         done.take(row, column, rows, columns, base.get())
@@ -270,9 +296,9 @@ class _Product:
 
     def __init__(
         self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
-        steps: Val, *, parts: int, schedule: Schedule,
+        steps: Val, ahead: Ahead | None, *, parts: int, schedule: Schedule,
     ) -> None:  # fmt: skip
-        self.k, self.tiles, self.scratch, self.memory = k, tiles, scratch, memory
+        self.k, self.tiles, self.scratch, self.memory, self.ahead = k, tiles, scratch, memory, ahead
         self.parts, self.schedule = parts, schedule
         self.m, self.n, self.depth, self.steps = m, n, depth, steps
         self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
@@ -280,21 +306,26 @@ class _Product:
         for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
+    def halves(self, row: Val) -> Val:
+        """How many halves of a square have rows."""
+        return self.k.min(count_of(self.m - row * PANEL, HALF), 2)
+
     def add(
-        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val, *, is_short: bool = False
-    ) -> None:
+        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val, *, is_short: bool = False,
+        split: Buf | None = None,
+    ) -> None:  # fmt: skip
         """Add a run of ``many`` steps to the sums of half a square: the upper 16 rows, or the lower.
 
-        The square is number ``r`` of a group whose first row panel is ``top``.
+        The square is number ``r`` of a group whose first row panel is ``top``; ``split`` is B's run where it is there.
         """
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
         assert tiles is not None
         at = slot + half * (SQUARE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((top + r) * self.steps + step) * size + half * TILE)
-        b = self.at["b"].at((column * self.steps + step) * size)
-        share = self.lines * (self.parts * LINE)
-        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if self.schedule.fetched else None
+        b = self.at["b"].at((column * self.steps + step) * size) if split is None else split
+        share, is_fetched = self.lines * (self.parts * LINE), self.schedule.fetched and split is None
+        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if is_fetched else None
         is_first = step.eq(0)
         if self.parts == 3:
             for t in SUMS:
@@ -346,9 +377,15 @@ class _Product:
                 scratch.store(at, total)
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, is_short: bool, fetched: Buf | None) -> None:
-        between = self.between
+        between, ahead = self.between, self.ahead
         assert self.tiles is not None
-        weave = None if between is None else lambda unroll: between(self.pace * unroll)
+
+        def weave(unroll: int) -> None:
+            if ahead is not None:
+                ahead.some(unroll)
+            if between is not None:
+                between(self.pace * unroll)
+
         multiply(
             self.tiles, a, b, steps, self.parts, self.schedule, weave,
             is_short=is_short, fetched=fetched, lines=self.lines,
@@ -389,6 +426,8 @@ class _Product:
     def _column(self, left: Val, half: int, j: Val) -> Val:
         """Number ``j`` along k of the columns of half a panel."""
         k = self.k
+        if self.ahead is not None:
+            return self.at["b"].load(left * self.depth + j * PANEL + half * HALF, HALF)
         if "b_source" not in self.at:
             step = left // PANEL * self.steps + j // STEP
             return whole(k, self.at["b"].at(step * step_elements(self.parts) + half * TILE), self.parts, j % STEP)
@@ -421,13 +460,25 @@ def parts_for(p: Problem, target: Target) -> int | None:
     return None if tensor is not None and identity(tensor) in target.exceptional else parts
 
 
-def steps(p: Problem, parts: int, target: Target) -> list[Step]:
-    """The contraction on tiles."""
+def is_in_panels(p: Problem, parts: int) -> bool:
+    """Whether B is a constant in panels, as multiply-adds have it, and not in tiles."""
+    return parts == split_ahead.PARTS and p.weight is not None
+
+
+def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:
+    """The contraction on tiles; ``panels`` is B, if others have it there."""
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
-    before_b, b = split_b(p, parts, target)
+    if is_in_panels(p, parts):
+        panels = panels or split_ahead.panels(p, target.isa)
+        b, before_b = Tiled(panels.storage, panels.batch, None, ()), list[Step]()
+    else:
+        before_b, b = split_b(p, parts, target)
     b_dtype = None if b.flags is None else p.b.dtype
-    spec = gemm_amx(parts=parts, a_dtype=p.a.dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
+    spec = gemm_amx(
+        parts=parts, a_dtype=p.a.dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
+        epilogue=epilogue, schedule=SCHEDULES[parts],
+    )  # fmt: skip
     args = {
         **a.args("a"), **p.a.args("a_source"), **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
@@ -435,6 +486,7 @@ def steps(p: Problem, parts: int, target: Target) -> list[Step]:
     }  # fmt: skip
     unit = "tiles" if target.isa.amx else "vectors of pairs"
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
-    nbytes = of_known(dims.mul(b.tiles.elements, bf16.bits // 8))
-    step = Step(spec, args, epilogue.writes, p.nodes, blocking.scratch_nbytes, p.flops, nbytes, why)
+    nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
+    scratch = blocking.scratch_nbytes + (0 if panels is None else split_ahead.scratch_nbytes(RUN[parts]))
+    step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

@@ -138,7 +138,7 @@ class _Tile:
                 there = k.mask(k.select(i < self.deep, self.lines, 0), HALF)
                 sides.append(heads_of(k, self.x.at(i * self.x_k).load(0, HALF, there), parts, self.worst))
             for part, (even, odd) in enumerate(zip(*sides, strict=True)):
-                words.store(pair * HALF + part * TILE, (even >> 16) | (odd & _HIGH_HALF))
+                words.store(pair * HALF + part * TILE, paired(even, odd))
 
     def _stage(self, line_stride: int, k_stride: int) -> None:
         """Bring the tile into order first, number by number."""
@@ -164,6 +164,11 @@ def heads_of(k: Kernel, v: Val, parts: int, worst: Var | None = None) -> list[Va
             v = v - k.bitcast(bits, f32)
         found.append(bits)
     return found
+
+
+def paired(even: Val, odd: Val) -> Val:
+    """What ``heads_of`` gives for two rows of B, as a line of a tile: beside a part there are zeros."""
+    return (even >> 16) | odd
 
 
 def is_plain(worst: Val) -> Val:
