@@ -159,7 +159,7 @@ def gemm_amx(
     groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
     group_rows = count_of(row_panels, k.max(groups, 1))
     total = count * groups * column_panels
-    runs, at, last, more = Runs(k, total), k.var(0), k.var(0), k.var(k.cast(total > 0, i64))
+    runs, at, last, more = Runs(k, total), k.var(-1), k.var(-1), k.var(k.cast(total > 0, i64))
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
@@ -174,11 +174,13 @@ def gemm_amx(
     base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
     with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
         with k.when((at.get() >= last.get()) & more.get().ne(0)):
+            expected = at.get()
             for var, value in zip((at, last), runs.take(), strict=True):
                 var.set(value)
             more.set(last.get())
             if ahead is not None:
-                ahead.begin(panel_of(at.get()))
+                with k.when(at.get().ne(expected)):
+                    ahead.begin(panel_of(at.get()))
         here = at.get()
         column, rest = here % column_panels, here // column_panels
         row = rest % groups * group_rows
@@ -194,7 +196,7 @@ def gemm_amx(
             done.fetch(row, column, k.const(0), k.const(PANEL))
         if ahead is not None:
             halves, following = count_of(k.min(m - row * PANEL, rows * PANEL), HALF), here + columns
-            ahead.enter(panel_of(here), columns, panel_of(following), following < last.get(), halves)
+            ahead.enter(panel_of(here), columns, panel_of(following), following < total, halves)
         with k.loop(0, k.max(steps, 1), run) as step:
             by_columns = schedule.outer == "columns" or ahead is not None
             outer, inner = (columns, rows) if by_columns else (rows, columns)

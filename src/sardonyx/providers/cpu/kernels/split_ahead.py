@@ -65,12 +65,12 @@ class Ahead:
         """Nothing is split yet; the next run is the first of the panel at this element of B."""
         self._aim(panel, self.k.const(0), self.steps)
 
-    def enter(self, panel: Val, columns: Val, following: Val, is_known: Val, halves: Val) -> None:
+    def enter(self, panel: Val, columns: Val, following: Val, is_followed: Val, halves: Val) -> None:
         """A group of ``columns`` panels comes, of whose rows ``halves`` halves meet each run.
 
-        It begins at element ``panel`` of B, and the one behind it, if that is known, at ``following``.
+        It begins at element ``panel`` of B, and the one behind it, if there is one, at ``following``.
         """
-        self.panel, self.columns, self.following, self.is_known = panel, columns, following, is_known
+        self.panel, self.columns, self.following, self.is_followed = panel, columns, following, is_followed
         self.pace = count_of(self.k.const(PAIRS), self.k.max(halves, 1))
 
     def turn(self, step: Val, column: Val) -> Buf:
@@ -84,7 +84,7 @@ class Ahead:
         beside = self.panel + (column + 1) * self.depth * PANEL
         panel = k.select(is_beside, beside, k.select(is_later, self.panel, self.following))
         first = k.select(is_beside, step, k.select(is_later, later, 0))
-        self._aim(panel, first, k.select(is_beside | is_later | self.is_known, self.steps - first, 0))
+        self._aim(panel, first, k.select(is_beside | is_later | self.is_followed, self.steps - first, 0))
         return self._memory.at(other)
 
     def _aim(self, panel: Val, step: Val, many: Val) -> None:
