@@ -4,6 +4,9 @@ tiles          bf16 parts on AMX (``gemm_amx``), where they pay at the precision
 multiply-adds  vectors (``gemm``), for every type, from B in panels of the sums' type, or of a narrower one if B is
                stored so or the precision allows bf16
 bytes          8-bit integers, summed in i32, on tiles (``gemm_bytes_amx``) or vectors (``gemm_bytes``)
+
+Where only the run tells how many rows there are, few of them may go to multiply-adds and more to tiles. A row's results
+may then differ in the last bits with the number of rows; with the number of threads they never do.
 """
 
 from __future__ import annotations
@@ -49,36 +52,37 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     parts = gemm_amx.parts_for(p, target)
     if parts is None:
         return multiply_adds(p, target)
-    few = _few_rows(p, parts, target)
+    panels = _shared(p, parts, target)
+    few = _few_rows(p, parts, target, panels is not None)
     if few is None:
-        return gemm_amx.steps(p, parts, target)
-    panels = split_ahead.panels(p, target.isa) if _is_shared(p, parts, target) else None
-    quick, other = partial(multiply_adds, p, panels=panels), partial(gemm_amx.steps, p, parts, panels=panels)
-    return either(few, target, quick, other)
+        return gemm_amx.steps(p, parts, target, panels)
+    quick = partial(multiply_adds, p, panels=panels, is_few=True)
+    return either(few, target, quick, partial(gemm_amx.steps, p, parts, panels=panels))
 
 
-def _is_shared(p: Problem, parts: int, target: Target) -> bool:
-    """Whether tiles and multiply-adds read B in the same layout."""
-    columns = gemm.Shape.of(target.isa, register_dtype(p.a.dtype), p.n).columns(target.isa, register_dtype(p.a.dtype))
-    return gemm_amx.is_in_panels(p, parts) and columns == PANEL
+def _shared(p: Problem, parts: int, target: Target) -> Matrix | None:
+    """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
+    isa, dtype = target.isa, register_dtype(p.a.dtype)
+    if not gemm_amx.is_in_panels(p, parts) or gemm.Shape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
+        return None
+    return split_ahead.panels(p, isa)
 
 
-def _few_rows(p: Problem, parts: int, target: Target) -> Only | None:
+def _few_rows(p: Problem, parts: int, target: Target, is_shared: bool) -> Only | None:
     """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
     least, is_recurrent = gemm_amx.LEAST_ROWS[parts], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
-    if _is_shared(p, parts, target):
-        return Only(p.m, most=least - 1)
     is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or target.is_repeated else SMALL)
-    return Only(p.m, most=least - 1) if is_small else None
+    return Only(p.m, most=least - 1) if is_shared or is_small else None
 
 
-def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None) -> list[Step]:
+def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, is_few: bool = False) -> list[Step]:
     """The contraction on vectors; ``panels`` is B, if others have it there."""
     isa, epilogue = target.isa, Epilogue.of(p)
     dtype = register_dtype(p.a.dtype)
     shape = gemm.Shape.of(isa, dtype, p.n)
+    shape = shape.low if is_few else shape
     stored, why = storage_dtype(p, target)
     before_a, a = packed_a(p, dtype)
     before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa) if panels is None else ([], panels)

@@ -15,7 +15,9 @@ more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip wit
 panels of a group pass by, and only A comes from L2. A group has 4 to 8 row panels; if its A, over all of k, fits into
 half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that it comes from L3 once
 for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. Weights come from memory at every run of a
-model: while one run of B is multiplied, the next is fetched into L2.
+model: while one run of B is multiplied, the next is fetched into L2. With three parts, where parts would be more to
+read than the numbers, a constant B is not there in tiles: it is split while the run before is multiplied
+(``split_ahead``).
 
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: with two or three parts, a
 group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
@@ -95,7 +97,7 @@ EXACT_ROWS = 4
 LEAST_ROWS = {1: 1, 2: 8, 3: 16}
 """Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
 multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one part has half the bytes of
-f32 to read, and three have 1.5 times as many."""
+f32 to read, and three as many, from which they are made in 288 cycles a step."""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
