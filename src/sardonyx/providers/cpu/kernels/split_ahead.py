@@ -59,7 +59,7 @@ class Ahead:
         self.k, self.b, self.depth, self.steps, self.run = k, b, depth, steps, run
         self._memory = k.scratch(bf16)
         self._now, self._other = k.var(0), k.var(run * step_elements(PARTS))
-        self._panel, self._row, self._pair, self._stop = (k.var(0) for _ in range(4))
+        self._panel, self._row, self._pair, self._stop, self._pace = (k.var(0) for _ in range(5))
 
     def begin(self, panel: Val) -> None:
         """Nothing is split yet; the next run is the first of the panel at this element of B."""
@@ -71,7 +71,7 @@ class Ahead:
         It begins at element ``panel`` of B, and the one behind it, if there is one, at ``following``.
         """
         self.panel, self.columns, self.following, self.is_followed = panel, columns, following, is_followed
-        self.pace = count_of(self.k.const(PAIRS), self.k.max(halves, 1))
+        self.halves = halves
 
     def turn(self, step: Val, column: Val) -> Buf:
         """The run from ``step`` on of a column of the group, in tiles; the one behind it is split from here on."""
@@ -85,6 +85,7 @@ class Ahead:
         panel = k.select(is_beside, beside, k.select(is_later, self.panel, self.following))
         first = k.select(is_beside, step, k.select(is_later, later, 0))
         self._aim(panel, first, k.select(is_beside | is_later | self.is_followed, self.steps - first, 0))
+        self._pace.set(count_of(self._stop.get(), k.max(k.min(self.run, self.steps - step) * self.halves, 1)))
         return self._memory.at(other)
 
     def _aim(self, panel: Val, step: Val, many: Val) -> None:
@@ -94,7 +95,7 @@ class Ahead:
 
     def some(self, steps: int) -> None:
         """Split what is the share of ``steps`` steps of products."""
-        self._some(self.k.min(self._pair.get() + self.pace * steps, self._stop.get()))
+        self._some(self.k.min(self._pair.get() + self._pace.get() * steps, self._stop.get()))
 
     def _some(self, stop: Val) -> None:
         k, first = self.k, self._pair.get()
