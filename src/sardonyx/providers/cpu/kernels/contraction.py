@@ -8,6 +8,7 @@ bytes          8-bit integers, summed in i32, on tiles (``gemm_bytes_amx``) or v
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from sardonyx.dtypes import DType
@@ -38,21 +39,47 @@ def supports(a: DType, b: DType) -> str | None:
 
 
 def steps(group: Contraction, target: Target) -> list[Step]:
-    reason = supports(group.a.dtype, group.b.dtype)
-    if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        reason = "a reduction follows the sums"
+    reason = _refusal(group)
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     p = problem(group)
     if p.b.dtype is i8:
         return gemm_bytes_amx.steps(p, target) if target.isa.amx else gemm_bytes.steps(p, target)
-    parts = gemm_amx.parts_for(p, target)
-    if parts is None:
+    found = _on_tiles(p, target)
+    if found is None:
         return multiply_adds(p, target)
-    few = _few_rows(p, parts, target)
-    if few is None:
-        return gemm_amx.steps(p, parts, target)
-    return either(few, target, partial(multiply_adds, p), partial(gemm_amx.steps, p, parts))
+    if found.few is None:
+        return gemm_amx.steps(p, found.parts, target)
+    return either(found.few, target, partial(multiply_adds, p), partial(gemm_amx.steps, p, found.parts))
+
+
+def _refusal(group: Contraction) -> str | None:
+    if not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        return "a reduction follows the sums"
+    return supports(group.a.dtype, group.b.dtype)
+
+
+@dataclass(frozen=True)
+class OnTiles:
+    """A contraction on tiles."""
+
+    problem: Problem
+    parts: int
+    few: Only | None
+    """The rows for which it is not."""
+
+
+def on_tiles(group: Contraction, target: Target) -> OnTiles | None:
+    """How a contraction is carried out on tiles; None where it is not."""
+    try:
+        return None if _refusal(group) is not None else _on_tiles(problem(group), target)
+    except NotImplemented:  # sizes that are too long expressions
+        return None
+
+
+def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
+    parts = None if p.b.dtype is i8 else gemm_amx.parts_for(p, target)
+    return None if parts is None else OnTiles(p, parts, _few_rows(p, parts, target))
 
 
 def _few_rows(p: Problem, parts: int, target: Target) -> Only | None:

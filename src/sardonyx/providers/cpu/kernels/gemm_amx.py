@@ -24,13 +24,13 @@ vector units.
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
 **Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
-made anew from the numbers themselves, by f32 multiply-adds along k.
+made anew from the numbers themselves, by f32 multiply-adds along k. Whether any flag is up at all is found once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -40,7 +40,7 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import (
     Problem,
     batch_args,
@@ -53,7 +53,6 @@ from sardonyx.providers.cpu.kernels.matrices import (
     of_known,
 )
 from sardonyx.providers.cpu.kernels.split import (
-    CHUNK,
     HALF,
     PANEL,
     STEP,
@@ -65,6 +64,7 @@ from sardonyx.providers.cpu.kernels.split import (
     tiled_params,
     whole,
 )
+from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish, load_one
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.runs import Runs
@@ -122,12 +122,14 @@ class Blocking:
 # -- the kernel
 
 
-def _params(parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule) -> Params:
+def _params(
+    parts: int, a_dtype: DType | None, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule
+) -> Params:  # fmt: skip
     axes = epilogue.batch_axes
     numbers = ("m", "n", "depth", "group_rows", "group_columns", "run")
     return {
-        **tiled_params("a", True, axes), **matrix_params("a_source", a_dtype, axes),
-        **tiled_params("b", b_dtype is not None, axes),
+        **tiled_params("a", True, axes), **tiled_params("b", b_dtype is not None, axes),
+        **(matrix_params("a_source", a_dtype, axes) if a_dtype is not None else {}),
         **(matrix_params("b_source", b_dtype, axes) if b_dtype is not None else {}),
         **batch_params(axes), **dict.fromkeys(numbers, i64), **epilogue.params,
     }  # fmt: skip
@@ -136,9 +138,11 @@ def _params(parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogu
 @kernel(_params)
 def gemm_amx(
     k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
-    *, parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule, **memory: Any,
+    *, parts: int, a_dtype: DType | None, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule, **memory: Any,
 ) -> None:  # fmt: skip
-    """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles alone."""
+    """The products of a batch. ``a_dtype`` is None where A is there in tiles alone, as it was handed on; ``b_dtype``
+    for a constant, which is plain besides.
+    """
     tiles = Tiles(k) if k.isa.amx else None
     is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
@@ -153,6 +157,7 @@ def gemm_amx(
     group_rows = count_of(row_panels, k.max(groups, 1))
     total = count * groups * column_panels
     runs, at, last, more = Runs(k, total), k.var(0), k.var(0), k.var(k.cast(total > 0, i64))
+    is_odd = _is_any_up(k, memory)
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     scratch = k.scratch(f32)
     done = _Done(k, scratch, m, n)
@@ -171,7 +176,7 @@ def gemm_amx(
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, parts=parts, schedule=schedule)
         product.stride = k.select(group_columns > 1, steps, run)
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
-        done.finish = Finish(k, epilogue, memory, n, batch)
+        done.finish = TileFinish(k, epilogue, memory, n, batch, parts)
         product.between = done.some if is_woven else None
         with k.loop(0, k.max(steps, 1), run) as step:
             outer, inner = (columns, rows) if schedule.outer == "columns" else (rows, columns)
@@ -188,7 +193,9 @@ def gemm_amx(
                         with tall, k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
                             product.add(row, r, column + c, step, many, slot, half)
                 with k.when(step + run >= steps):
-                    product.mend(row + r, column + c, slot)
+                    done.finish.begin(row + r, column + c)
+                    with k.when(is_odd, likely=False):
+                        product.mend(row + r, column + c, slot)
         if is_woven:
             done.rest()
         done.take(row, column, rows, columns, base.get())
@@ -200,13 +207,22 @@ def gemm_amx(
         tiles.release()
 
 
+def _is_any_up(k: Kernel, memory: Any) -> Val:
+    """Whether any number of either operand is not plain."""
+    found = k.var(k.zeros(i32, HALF))
+    for flags in (name for name in ("a_flags", "b_flags") if name in memory):
+        for t in k.tiles(number(memory, f"{flags}_count"), HALF):
+            found.set(found.get() | memory[flags].load(t))
+    return found.get().ne(0).any()
+
+
 class _Done:
     """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
 
     It is looked at once a step, between products: what comes next is kept, not computed.
     """
 
-    finish: Finish
+    finish: TileFinish
 
     def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val) -> None:
         self.k, self.scratch, self.m, self.n = k, scratch, m, n
@@ -236,8 +252,7 @@ class _Done:
         k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
         rows = k.min(rows, PANEL - i)
         row, left = top * PANEL + i, column * PANEL
-        existing, columns = k.min(rows, self.m - row), k.min(self.n - left, PANEL)
-        self.finish.tile(self.scratch.at(self.sums.get()), PANEL, row, existing, left, columns, width=PANEL)
+        self.finish.square(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
         self.left += -rows
         self.sums += rows * PANEL
         is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
@@ -348,30 +363,37 @@ class _Product:
             self._exact(self.scratch.at(slot), top, k.min(self.m - top, PANEL), column * PANEL)
 
     def _is_flagged(self, row: Val, column: Val) -> Val:
-        k, chunks = self.k, count_of(self.steps, CHUNK)
+        k = self.k
         found = k.var(k.zeros(i32))
         for name, panel in (("a_flags", row), ("b_flags", column)):
             if name in self.at:
-                with k.loop(panel * chunks, (panel + 1) * chunks) as i:
+                many = number(self.memory, f"{name}_panel")
+                with k.loop(panel * many, (panel + 1) * many) as i:
                     found.set(found.get() | self.at[name].load(i))
         return found.get().ne(0)
 
     def _exact(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
         """The sums of a square from the numbers themselves."""
-        k, a = self.k, self.at["a_source"]
-        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        k = self.k
         with k.loop(0, high, EXACT_ROWS) as i:
             existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]
             totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
             with k.loop(0, self.depth) as j:
                 columns = [self._column(left, half, j) for half in range(2)]
                 for r, pair in zip(existing, totals, strict=True):
-                    x = k.splat(a.load((top + r) * a_row + j * a_col), HALF)
+                    x = k.splat(self._left(top + r, j), HALF)
                     for total, y in zip(pair, columns, strict=True):
                         total.set(k.fma(x, y, total))
             for r, pair in zip(existing, totals, strict=True):
                 for half, total in enumerate(pair):
                     sums.store(r * PANEL + half * HALF, total)
+
+    def _left(self, row: Val, j: Val) -> Val:
+        """Number ``j`` along k of a row of A."""
+        if "a_source" not in self.at:
+            return load_one(self.at["a"], self.steps, self.parts, row, j)
+        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        return self.at["a_source"].load(row * a_row + j * a_col)
 
     def _column(self, left: Val, half: int, j: Val) -> Val:
         """Number ``j`` along k of the columns of half a panel."""
@@ -410,13 +432,17 @@ def parts_for(p: Problem, target: Target) -> int | None:
 
 def steps(p: Problem, parts: int, target: Target) -> list[Step]:
     """The contraction on tiles."""
+    given = target.handed
+    outputs = tuple(Panels.over(given[y.storage], parts) if y.storage in given else y for y in p.outputs)
+    p = replace(p, outputs=outputs)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
     before_b, b = split_b(p, parts, target)
-    b_dtype = None if b.flags is None else p.b.dtype
-    spec = gemm_amx(parts=parts, a_dtype=p.a.dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
+    a_dtype, b_dtype = None if p.a.storage in given else p.a.dtype, None if b.flags is None else p.b.dtype
+    spec = gemm_amx(parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
     args = {
-        **a.args("a"), **p.a.args("a_source"), **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
+        **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
+        **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
         "group_rows": blocking.rows, "group_columns": blocking.columns, "run": RUN[parts], **epilogue.args(p),
     }  # fmt: skip
