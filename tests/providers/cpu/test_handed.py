@@ -101,6 +101,14 @@ LOST = {"highest": 0.0, "high": 2.0**-139, "medium": 2.0**-134}
 """What denormals lose."""
 
 
+def agree(got: Array, exact: Array, size: Array, precision: str) -> None:
+    """``size`` is what each sum adds up in absolute values."""
+    is_finite = np.isfinite(exact)
+    np.testing.assert_array_equal(got[~is_finite], exact[~is_finite])
+    error = abs(got[is_finite].astype(np.float64) - exact[is_finite])
+    assert (error <= ELEMENT[precision] * size[is_finite] + LOST[precision]).all()
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("column", [0, 33, 69])
 def test_special_numbers_in_the_middle(precision: str, column: int) -> None:
@@ -117,10 +125,7 @@ def test_special_numbers_in_the_middle(precision: str, column: int) -> None:
     size = (abs(x) @ ones["w0"] + abs(c)) @ ones["w1"]
     for threads in (1, 3):
         (got,) = found.run([x, c], threads=threads, checked=threads == 3)
-        is_finite = np.isfinite(exact)
-        np.testing.assert_array_equal(got[~is_finite], exact[~is_finite])
-        error = abs(got[is_finite].astype(np.float64) - exact[is_finite])
-        assert (error <= ELEMENT[precision] * size[is_finite] + LOST[precision]).all()
+        agree(got, exact, size, precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -144,6 +149,67 @@ def test_a_flag_does_not_outlive_its_run() -> None:
     np.testing.assert_array_equal(found.run([x, c])[0], expected)
 
 
+# -- attention
+
+ATTENTION = "a = Attention<q_num_heads = {0}, kv_num_heads = {0}>(q, k, v) y = MatMul(a, w1)"
+
+
+def attending(heads: int, width: int, precision: str, body: str = ATTENTION) -> Compiled:
+    inputs = ", ".join(f"float[N,S,{heads * width}] {name}" for name in "qkv") + f", float[{heads * width},64] w1"
+    weights = {"w1": random(heads * width, 64)}
+    return Compiled(body.format(heads), inputs, "float[A,B,C] y", CHIP, precision=precision, constants=weights)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_heads_hand_on_what_they_see(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of rows begin anywhere in panels."""
+    monkeypatch.setattr(contraction, "SMALL", 0)
+    handed = attending(2, 64, precision)
+    with monkeypatch.context() as m:
+        m.setattr(flow.contraction_layout, "handed", lambda *_: {})
+        plain = attending(2, 64, precision)
+    assert kinds(handed) == {"attention_amx": 1, "gemm_amx": 1} and kinds(plain)["split"] == 1
+    for batch, rows in ((1, 32), (3, 40), (2, 1), (0, 4), (2, 70)):
+        q, k, v = (random(batch, rows, 128) + np.float32(i) for i in range(3))
+        (expected,) = plain.run([q, k, v])
+        for threads in (1, 2, 3):
+            (got,) = handed.run([q, k, v], threads=threads, checked=threads == 2)
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_few_rows_have_what_heads_see_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed = attending(2, 32, "highest")
+    assert kinds(handed) == {"attention_amx": 1, "gemm_amx": 1, "gemm": 1}
+    assert {"out", "tiles", "flags"} == handed.steps[0].writes
+    with monkeypatch.context() as m:
+        m.setattr(flow.contraction_layout, "handed", lambda *_: {})
+        plain = attending(2, 32, "highest")
+    for rows in (3, 40):
+        given = [random(1, rows, 64) + np.float32(i) for i in range(3)]
+        np.testing.assert_array_equal(handed.run(given)[0], plain.run(given)[0])
+
+
+@pytest.mark.parametrize(("heads", "width"), [(2, 48), (4, 16)])
+def test_heads_that_do_not_fill_steps_do_not(heads: int, width: int) -> None:
+    assert kinds(attending(heads, width, "medium"))["split"] == 1
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_special_numbers_that_heads_see(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one key, results are the values."""
+    monkeypatch.setattr(contraction, "SMALL", 0)
+    found = attending(2, 32, precision)
+    v = np.tile(random(64), (40, 1, 1))
+    v[: len(SPECIALS), 0, 5] = SPECIALS
+    v[20 : 20 + len(SPECIALS), 0, 60] = SPECIALS
+    (got,) = found.run([np.ones_like(v), np.ones_like(v), v], threads=2)
+    w = random(64, 64).astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = (v[:, 0].astype(np.float64) @ w).astype(np.float32)
+        size = abs(v[:, 0].astype(np.float64)) @ abs(w)
+    agree(got[:, 0], exact, size, precision)
+
+
 # -- who hands on what
 
 MEANING = {
@@ -159,12 +225,13 @@ MEANING = {
     [
         ("h = MatMul(x, w0) y = MatMul(h, w1)", "float[A,B] y", True),
         ("h = MatMul(x, w0) y = MatMul(h, w1) z = MatMul(h, w2)", "float[A,B] y, float[A,B] z", True),
-        ("h = MatMul(x, w0) y = MatMul(h, w1)", "float[A,B] y, float[A,B] h", False),
-        ("h = MatMul(x, w0) a = MatMul(h, w1) y = Add(a, h)", "float[A,B] y", False),
+        ("h = MatMul(x, w0) y = MatMul(h, w1)", "float[A,B] y, float[A,B] h", True),
+        ("h = MatMul(x, w0) a = MatMul(h, w1) y = Add(a, h)", "float[A,B] y", True),
         ("h = MatMul(x, w0) t = Transpose(h) y = MatMul(t, w1)", "float[A,B] y", False),
-        ("h = MatMul(x, w0) y = MatMul(h, h)", "float[A,B] y", False),
+        ("h = MatMul(x, w0) y = MatMul(h, h)", "float[A,B] y", True),
         ("h = MatMul(x, w0) y = MatMul(w1, h)", "float[A,B] y", False),
         ("h = MatMul(x, w0) s = Softmax(h) y = MatMul(s, w1)", "float[A,B] y", False),
+        ("h = MatMul(x, w0) s = Softmax(h) a = MatMul(h, w1) y = Add(a, s)", "float[A,B] y", True),
     ],
 )  # fmt: skip
 def test_who_hands_on_what(body: str, outputs: str, is_handed: bool) -> None:

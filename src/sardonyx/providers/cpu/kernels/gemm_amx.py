@@ -42,6 +42,7 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import (
+    Matrix,
     Problem,
     batch_args,
     batch_count,
@@ -367,8 +368,8 @@ class _Product:
         found = k.var(k.zeros(i32))
         for name, panel in (("a_flags", row), ("b_flags", column)):
             if name in self.at:
-                many = number(self.memory, f"{name}_panel")
-                with k.loop(panel * many, (panel + 1) * many) as i:
+                many, count = (number(self.memory, f"{name}_{what}") for what in ("panel", "count"))
+                with k.loop(panel * many, k.min((panel + 1) * many, count)) as i:
                     found.set(found.get() | self.at[name].load(i))
         return found.get().ne(0)
 
@@ -430,15 +431,23 @@ def parts_for(p: Problem, target: Target) -> int | None:
     return None if tensor is not None and identity(tensor) in target.exceptional else parts
 
 
+def _handing(p: Problem, target: Target) -> Problem:
+    """With what is handed on among the outputs, in tiles."""
+    outputs, results = list[Matrix](), list[int]()
+    for y, result in zip(p.outputs, p.expression.results, strict=True):
+        found = target.handed.get(y.storage)
+        written = [y] if found is None else [*([y] if found.is_kept else []), Panels.over(found)]
+        outputs, results = [*outputs, *written], [*results, *(result for _ in written)]
+    return replace(p, outputs=tuple(outputs), expression=replace(p.expression, results=tuple(results)))
+
+
 def steps(p: Problem, parts: int, target: Target) -> list[Step]:
     """The contraction on tiles."""
-    given = target.handed
-    outputs = tuple(Panels.over(given[y.storage], parts) if y.storage in given else y for y in p.outputs)
-    p = replace(p, outputs=outputs)
+    p = _handing(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
     before_b, b = split_b(p, parts, target)
-    a_dtype, b_dtype = None if p.a.storage in given else p.a.dtype, None if b.flags is None else p.b.dtype
+    a_dtype, b_dtype = None if p.a.storage in target.handed else p.a.dtype, None if b.flags is None else p.b.dtype
     spec = gemm_amx(parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
     args = {
         **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),

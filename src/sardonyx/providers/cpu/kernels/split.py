@@ -211,6 +211,16 @@ class Tiled:
         return found
 
 
+@dataclass(frozen=True)
+class Handed:
+    """A left operand that whoever makes it writes in tiles."""
+
+    tiled: Tiled
+    parts: int
+    is_kept: bool
+    """It is there as numbers too."""
+
+
 def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
     """Declares an operand in tiles."""
     flags = f"{name}_flags"
@@ -222,7 +232,7 @@ def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
 def split_a(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
     """A in tiles and the step that writes them, unless whoever makes A does or another product has asked before."""
     if p.a.storage in target.handed:
-        return [], target.handed[p.a.storage]
+        return [], target.handed[p.a.storage].tiled
     source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, parts)
     return source.at_each_run(p, target)
 

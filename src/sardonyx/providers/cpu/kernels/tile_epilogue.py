@@ -22,10 +22,11 @@ from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import PANELS, Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.image_tiles import HIGH_HALF, NAN, parts_of, whole_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
-from sardonyx.providers.cpu.kernels.split import PANEL, STEP, TILE, Tiled, heads_of, is_odd, step_elements
+from sardonyx.providers.cpu.kernels.split import PANEL, STEP, TILE, Handed, heads_of, is_odd, step_elements
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i64, u16, u32
 
+_SHIFT = PANEL.bit_length() - 1
 PART = 2 * TILE
 """Elements from part to part."""
 _ABS, _INFINITY = 0x7FFF_FFFF, 0x7F80_0000
@@ -41,9 +42,10 @@ class Panels(Matrix):
     lies: ClassVar[str] = PANELS
 
     @staticmethod
-    def over(tiled: Tiled, parts: int) -> Panels:
+    def over(handed: Handed) -> Panels:
+        tiled = handed.tiled
         assert tiled.flags is not None
-        size, steps = step_elements(parts), tiled.flags_panel
+        size, steps = step_elements(handed.parts), tiled.flags_panel
         return Panels(tiled.tiles, 0, (), of_known(dims.mul(steps, size)), size, tiled.flags, steps)
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
@@ -86,9 +88,13 @@ class TileFinish(Finish):
             super()._store(name, y, row, t, value)
             return
         line, step = self.k.value(row, i64), t.index // STEP
-        panel = line // PANEL
-        at = panel * self._number(name, "row") + step * self._number(name, "col") + line % PANEL * STEP
-        store_step(self._at[name].at(at), t.keep(value, 0.0), self.parts, self._flag(name, panel, step))
+        at = place_of(line, self._number(name, "row")) + step * self._number(name, "col")
+        store_step(self._at[name].at(at), t.keep(value, 0.0), self.parts, self._flag(name, line >> _SHIFT, step))
+
+
+def place_of(row: Val, panel: Val) -> Val:
+    """Where the numbers of a row begin, panels being ``panel`` elements apart."""
+    return (row >> _SHIFT) * panel + (row & (PANEL - 1)) * STEP
 
 
 def store_step(to: Buf, v: Val, parts: int, flag: Buf) -> None:
@@ -114,5 +120,5 @@ def _rounded(k: Kernel, v: Val) -> Val:
 
 def load_one(tiles: Buf, steps: Val, parts: int, row: Val, j: Val) -> Val:
     """Number ``j`` along k of a row."""
-    step = (row // PANEL * steps + j // STEP) * parts
-    return whole_of(tiles.k, tiles.at(step * PART + row % PANEL * STEP + j % STEP), tiles.k.const(PART), parts, 1)
+    at = place_of(row, steps * (parts * PART)) + j // STEP * (parts * PART) + j % STEP
+    return whole_of(tiles.k, tiles.at(at), tiles.k.const(PART), parts, 1)
