@@ -10,7 +10,6 @@ import pytest
 
 from sardonyx.providers.cpu import flow
 from sardonyx.providers.cpu.kernels import contraction, split
-from sardonyx.providers.cpu.steps import Ref
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -210,6 +209,56 @@ def test_special_numbers_that_heads_see(precision: str, monkeypatch: pytest.Monk
     agree(got[:, 0], exact, size, precision)
 
 
+# -- loops over rows
+
+NORMALIZED = "h = LayerNormalization(x, s, t) y = MatMul(h, w1)"
+
+
+def normalized(rows: Any, width: int, precision: str, body: str = NORMALIZED) -> Compiled:
+    vectors = f"float[{width}] s, float[{width}] t"
+    inputs = f"float[{rows},{width}] x, {vectors}, float[{width},{width}] w1"
+    weights = {"w1": random(width, width, scale=width**-0.5)}
+    return Compiled(body, inputs, "float[A,B] y", CHIP, precision=precision, constants=weights)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "body", [NORMALIZED, f"{NORMALIZED[:-1]}) z = MatMul(h, w1)", NORMALIZED.replace("y =", "a =") + " y = Add(a, h)"]
+)
+def test_rows_are_handed_on(precision: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contraction, "SMALL", 0)
+    for rows, width in ((16, 64), (70, 96), ("M", 352)):
+        handed = normalized(rows, width, precision, body)
+        with monkeypatch.context() as m:
+            m.setattr(flow.contraction_layout, "handed", lambda *_: {})
+            plain = normalized(rows, width, precision, body)
+        assert kinds(handed) + Counter(("split",)) == kinds(plain)
+        for count in (0, 1, 33, 100) if rows == "M" else (rows,):
+            given = [random(count, width), random(width), random(width + 1)[1:]]
+            (expected,) = plain.run(given)
+            for threads in (1, 2, 3):
+                np.testing.assert_array_equal(handed.run(given, threads=threads, checked=threads == 2)[0], expected)
+
+
+def test_rows_that_do_not_fill_steps_are_split() -> None:
+    assert kinds(normalized(64, 80, "medium")) == {"sweep": 1, "split": 1, "gemm_amx": 1}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("column", [0, 40, 95])
+def test_special_numbers_in_rows(precision: str, column: int) -> None:
+    found = normalized(33, 96, precision)
+    x, s, w = random(33, 96), np.zeros(96, np.float32), random(96, 96, scale=96**-0.5).astype(np.float64)
+    for special in SPECIALS:
+        t = random(96)
+        t[column] = special
+        with np.errstate(all="ignore"):
+            exact = np.tile((t.astype(np.float64) @ w).astype(np.float32), (33, 1))
+        agree(
+            found.run([x, s, t], threads=2)[0], exact, np.tile(abs(t.astype(np.float64)) @ abs(w), (33, 1)), precision
+        )
+
+
 # -- who hands on what
 
 MEANING = {
@@ -230,7 +279,7 @@ MEANING = {
         ("h = MatMul(x, w0) t = Transpose(h) y = MatMul(t, w1)", "float[A,B] y", False),
         ("h = MatMul(x, w0) y = MatMul(h, h)", "float[A,B] y", True),
         ("h = MatMul(x, w0) y = MatMul(w1, h)", "float[A,B] y", False),
-        ("h = MatMul(x, w0) s = Softmax(h) y = MatMul(s, w1)", "float[A,B] y", False),
+        ("h = MatMul(x, w0) s = Softmax(h) y = MatMul(s, w1)", "float[A,B] y", True),
         ("h = MatMul(x, w0) s = Softmax(h) a = MatMul(h, w1) y = Add(a, s)", "float[A,B] y", True),
     ],
 )  # fmt: skip
@@ -238,11 +287,10 @@ def test_who_hands_on_what(body: str, outputs: str, is_handed: bool) -> None:
     weights = {f"w{i}": random(64, 64) / 8 + np.float32(i) / 64 for i in range(3) if f"w{i}" in body}
     inputs = ", ".join(f"float[64,64] {name}" for name in ("x", *weights))
     found = Compiled(body, inputs, outputs, CHIP, constants=weights)
-    products = [step for step in found.steps if step.spec.name == "gemm_amx"]
-    read = {step.args["a"].storage for step in products}  # type: ignore[union-attr]
-    written = {arg.storage for step in products for arg in step.args.values() if isinstance(arg, Ref)}
-    made = {step.args[name].storage for step in products for name in step.writes}  # type: ignore[union-attr]
-    assert bool(read & made) == is_handed and read <= written
+    read = {step.args["a"].storage for step in found.steps if step.spec.name == "gemm_amx"}  # type: ignore[union-attr]
+    makers = [step for step in found.steps if step.spec.name != "split"]
+    made = {step.args[name].storage for step in makers for name in step.writes}  # type: ignore[union-attr]
+    assert bool(read & made) == is_handed
     x, w = random(64, 64).astype(np.float64), {name: v.astype(np.float64) for name, v in weights.items()}
     names = dict(step.split(" = ") for step in body.replace(") ", ")\n").splitlines())
     values: dict[str, Array] = {"x": x, **w}

@@ -1,9 +1,9 @@
 """Which intermediates lie as matrix products on tiles read them, chosen once for all groups.
 
-What a product or an attention on tiles makes, and products read as rows along k, goes from one to the other in tiles
-(``tile_epilogue``): no step splits it. It is there as numbers only if somebody else reads it, too. With three parts,
-6 bytes are then written and read where it would be 4 written, 4 read, 6 written and 6 read; and if it is kept, 4 less
-are read.
+What a product or an attention on tiles makes, or a loop row by row, and products read as rows along k, goes from one
+to the other in tiles (``tile_epilogue``): no step splits it. It is there as numbers only if somebody else reads it,
+too. With three parts, 6 bytes are then written and read where it would be 4 written, 4 read, 6 written and 6 read; and
+if it is kept, 4 less are read.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Attention, Contraction, Group, Storage, View
-from sardonyx.providers.cpu.kernels import attention_amx, contraction
+from sardonyx.lower.groups import Attention, Contraction, Group, Loop, Storage, View
+from sardonyx.providers.cpu.kernels import attention_amx, contraction, loop
 from sardonyx.providers.cpu.kernels.contraction import OnTiles
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.split import PANEL, STEP, Handed, Tiled, step_elements
@@ -99,6 +99,8 @@ def _is_all(x: Matrix, rows: Known, columns: Known) -> bool:
 def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: Target) -> _Made | None:
     if isinstance(group, Attention):
         return _context(group, target)
+    if isinstance(group, Loop):
+        return _rows(group, storage)
     maker = on_tiles.get(id(group))
     if maker is None:
         return None
@@ -107,6 +109,17 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: 
     steps = of_known(dims.ceildiv(p.n, STEP))
     squares = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
     return _Made(p.m, p.n, maker.parts, maker.few, squares, steps) if _is_all(out, p.m, p.n) else None
+
+
+def _rows(group: Loop, storage: Storage) -> _Made | None:
+    """Rows of whole steps."""
+    (out,) = (view for view in group.outputs if view.storage is storage)
+    columns = group.extents[-1]
+    is_even = isinstance(columns, int) and columns % STEP == 0
+    if not is_even or len(out.shape) != len(group.extents) or not views.is_whole(out) or not loop.is_by_row(group):
+        return None
+    rows = of_known(dims.product(group.extents[:-1]))
+    return _Made(rows, columns, None, None, rows, PANEL)
 
 
 def _context(group: Attention, target: Target) -> _Made | None:

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Storage
+from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import PANELS, Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.image_tiles import HIGH_HALF, NAN, parts_of, whole_of
@@ -50,6 +50,14 @@ class Panels(Matrix):
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
         return {**super().args(name), f"{name}_flags": Ref(self.flags), f"{name}_flags_panel": self.flags_panel}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(View):
+    """An output of a loop over rows, in tiles: strides count rows, and there is none along a row."""
+
+    flags: Storage
+    parts: int
 
 
 class TileFinish(Finish):
@@ -97,18 +105,18 @@ def place_of(row: Val, panel: Val) -> Val:
     return (row >> _SHIFT) * panel + (row & (PANEL - 1)) * STEP
 
 
-def store_step(to: Buf, v: Val, parts: int, flag: Buf) -> None:
-    """Store 32 numbers along k of a row as parts; the flag goes up if tiles do not carry one of them."""
+def store_step(to: Buf, v: Val, parts: int, flag: Buf, mask: Val | None = None) -> None:
+    """Store up to 32 numbers along k of a row as parts; the flag goes up if tiles do not carry one of them."""
     k = to.k
-    _put(to, heads_of(k, v, parts))
+    _put(to, heads_of(k, v, parts), mask)
     with k.when(is_odd(k, v).any(), likely=False):
-        _put(to, parts_of(k, v, parts) if parts > 1 else [_rounded(k, v)])
+        _put(to, parts_of(k, v, parts) if parts > 1 else [_rounded(k, v)], mask)
         flag.store(0, 1)
 
 
-def _put(to: Buf, heads: Sequence[Val]) -> None:
+def _put(to: Buf, heads: Sequence[Val], mask: Val | None) -> None:
     for part, bits in enumerate(heads):
-        to.as_type(u16).store(part * PART, to.k.bitcast(bits, u16).shuffle(range(1, 2 * STEP, 2)))
+        to.as_type(u16).store(part * PART, to.k.bitcast(bits, u16).shuffle(range(1, 2 * bits.lanes, 2)), mask)
 
 
 def _rounded(k: Kernel, v: Val) -> Val:
