@@ -11,6 +11,7 @@ may then differ in the last bits with the number of rows; with the number of thr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from sardonyx.dtypes import DType
@@ -41,23 +42,53 @@ def supports(a: DType, b: DType) -> str | None:
 
 
 def steps(group: Contraction, target: Target) -> list[Step]:
-    reason = supports(group.a.dtype, group.b.dtype)
-    if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        reason = "a reduction follows the sums"
+    reason = _refusal(group)
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     p = problem(group)
     if p.b.dtype is i8:
         return gemm_bytes_amx.steps(p, target) if target.isa.amx else gemm_bytes.steps(p, target)
-    parts = gemm_amx.parts_for(p, target)
-    if parts is None:
+    found = _on_tiles(p, target)
+    if found is None:
         return multiply_adds(p, target)
+    if found.few is None:
+        return gemm_amx.steps(p, found.parts, target, found.panels)
+    quick = partial(multiply_adds, p, panels=found.panels, is_few=True)
+    return either(found.few, target, quick, partial(gemm_amx.steps, p, found.parts, panels=found.panels))
+
+
+def _refusal(group: Contraction) -> str | None:
+    if not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        return "a reduction follows the sums"
+    return supports(group.a.dtype, group.b.dtype)
+
+
+@dataclass(frozen=True)
+class OnTiles:
+    """A contraction on tiles."""
+
+    problem: Problem
+    parts: int
+    few: Only | None
+    """The rows for which it is not."""
+    panels: Matrix | None
+    """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
+
+
+def on_tiles(group: Contraction, target: Target) -> OnTiles | None:
+    """How a contraction is carried out on tiles; None where it is not."""
+    try:
+        return None if _refusal(group) is not None else _on_tiles(problem(group), target)
+    except NotImplemented:  # sizes that are too long expressions
+        return None
+
+
+def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
+    parts = None if p.b.dtype is i8 else gemm_amx.parts_for(p, target)
+    if parts is None:
+        return None
     panels = _shared(p, parts, target)
-    few = _few_rows(p, parts, target, panels is not None)
-    if few is None:
-        return gemm_amx.steps(p, parts, target, panels)
-    quick = partial(multiply_adds, p, panels=panels, is_few=True)
-    return either(few, target, quick, partial(gemm_amx.steps, p, parts, panels=panels))
+    return OnTiles(p, parts, _few_rows(p, parts, target, panels is not None), panels)
 
 
 def _shared(p: Problem, parts: int, target: Target) -> Matrix | None:

@@ -26,13 +26,13 @@ vector units.
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
 **Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
-made anew from the numbers themselves, by f32 multiply-adds along k.
+made anew from the numbers themselves, by f32 multiply-adds along k. Whether any flag is up at all is found once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -43,7 +43,7 @@ from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import split_ahead
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import (
     Matrix,
     Problem,
@@ -57,7 +57,6 @@ from sardonyx.providers.cpu.kernels.matrices import (
     of_known,
 )
 from sardonyx.providers.cpu.kernels.split import (
-    CHUNK,
     HALF,
     PANEL,
     STEP,
@@ -71,6 +70,7 @@ from sardonyx.providers.cpu.kernels.split import (
     whole,
 )
 from sardonyx.providers.cpu.kernels.split_ahead import Ahead
+from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish, load_one
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.runs import Runs
@@ -129,13 +129,15 @@ class Blocking:
 
 
 def _params(
-    parts: int, a_dtype: DType, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue, schedule: Schedule
-) -> Params:
+    parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    schedule: Schedule,
+) -> Params:  # fmt: skip
     axes = epilogue.batch_axes
     numbers = ("m", "n", "depth", "group_rows", "group_columns", "run")
     return {
-        **tiled_params("a", True, axes), **matrix_params("a_source", a_dtype, axes),
-        **tiled_params("b", b_dtype is not None, axes), **({} if panels is None else {"b": (panels,)}),
+        **tiled_params("a", True, axes), **tiled_params("b", b_dtype is not None, axes),
+        **({} if panels is None else {"b": (panels,)}),
+        **(matrix_params("a_source", a_dtype, axes) if a_dtype is not None else {}),
         **(matrix_params("b_source", b_dtype, axes) if b_dtype is not None else {}),
         **batch_params(axes), **dict.fromkeys(numbers, i64), **epilogue.params,
     }  # fmt: skip
@@ -144,10 +146,12 @@ def _params(
 @kernel(_params)
 def gemm_amx(
     k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
-    *, parts: int, a_dtype: DType, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue, schedule: Schedule,
-    **memory: Any,
+    *, parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    schedule: Schedule, **memory: Any,
 ) -> None:  # fmt: skip
-    """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles, or in panels alone."""
+    """The products of a batch. ``a_dtype`` is None where A is there in tiles alone, as it was handed on; ``b_dtype``
+    for a constant, which is plain besides, and there in tiles or, of type ``panels``, in panels.
+    """
     tiles = Tiles(k) if k.isa.amx else None
     is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
@@ -162,6 +166,7 @@ def gemm_amx(
     group_rows = count_of(row_panels, k.max(groups, 1))
     total = count * groups * column_panels
     runs, at, last, more = Runs(k, total), k.var(-1), k.var(-1), k.var(k.cast(total > 0, i64))
+    is_odd = _is_any_up(k, memory)
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
@@ -192,7 +197,7 @@ def gemm_amx(
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, parts=parts, schedule=schedule)
         product.stride = k.select(group_columns > 1, steps, run)
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
-        done.finish = Finish(k, epilogue, memory, n, batch)
+        done.finish = TileFinish(k, epilogue, memory, n, batch, parts)
         product.between = done.some if is_woven else None
         if not is_woven:
             done.fetch(row, column, k.const(0), k.const(PANEL))
@@ -220,7 +225,9 @@ def gemm_amx(
                             with tall, k.loop(0, product.halves(row + r)) as half:
                                 product.add(row, r, column + c, step, many, slot, half)
                     with k.when(step + run >= steps):
-                        product.mend(row + r, column + c, slot)
+                        done.finish.begin(row + r, column + c)
+                        with k.when(is_odd, likely=False):
+                            product.mend(row + r, column + c, slot)
         if is_woven:
             done.rest()
         done.take(row, column, rows, columns, base.get())
@@ -232,13 +239,22 @@ def gemm_amx(
         tiles.release()
 
 
+def _is_any_up(k: Kernel, memory: Any) -> Val:
+    """Whether any number of either operand is not plain."""
+    found = k.var(k.zeros(i32, HALF))
+    for flags in (name for name in ("a_flags", "b_flags") if name in memory):
+        for t in k.tiles(number(memory, f"{flags}_count"), HALF):
+            found.set(found.get() | memory[flags].load(t))
+    return found.get().ne(0).any()
+
+
 class _Done:
     """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
 
     It is looked at once a step, between products: what comes next is kept, not computed.
     """
 
-    finish: Finish
+    finish: TileFinish
 
     def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val, is_woven: bool) -> None:
         self.k, self.scratch, self.m, self.n, self.is_woven = k, scratch, m, n, is_woven
@@ -268,8 +284,7 @@ class _Done:
         k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
         rows = k.min(rows, PANEL - i)
         row, left = top * PANEL + i, column * PANEL
-        existing, columns = k.min(rows, self.m - row), k.min(self.n - left, PANEL)
-        self.finish.tile(self.scratch.at(self.sums.get()), PANEL, row, existing, left, columns, width=PANEL)
+        self.finish.square(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
         is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
         if not self.is_woven:
@@ -402,30 +417,37 @@ class _Product:
             self._exact(self.scratch.at(slot), top, k.min(self.m - top, PANEL), column * PANEL)
 
     def _is_flagged(self, row: Val, column: Val) -> Val:
-        k, chunks = self.k, count_of(self.steps, CHUNK)
+        k = self.k
         found = k.var(k.zeros(i32))
         for name, panel in (("a_flags", row), ("b_flags", column)):
             if name in self.at:
-                with k.loop(panel * chunks, (panel + 1) * chunks) as i:
+                many, count = (number(self.memory, f"{name}_{what}") for what in ("panel", "count"))
+                with k.loop(panel * many, k.min((panel + 1) * many, count)) as i:
                     found.set(found.get() | self.at[name].load(i))
         return found.get().ne(0)
 
     def _exact(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
         """The sums of a square from the numbers themselves."""
-        k, a = self.k, self.at["a_source"]
-        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        k = self.k
         with k.loop(0, high, EXACT_ROWS) as i:
             existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]
             totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
             with k.loop(0, self.depth) as j:
                 columns = [self._column(left, half, j) for half in range(2)]
                 for r, pair in zip(existing, totals, strict=True):
-                    x = k.splat(a.load((top + r) * a_row + j * a_col), HALF)
+                    x = k.splat(self._left(top + r, j), HALF)
                     for total, y in zip(pair, columns, strict=True):
                         total.set(k.fma(x, y, total))
             for r, pair in zip(existing, totals, strict=True):
                 for half, total in enumerate(pair):
                     sums.store(r * PANEL + half * HALF, total)
+
+    def _left(self, row: Val, j: Val) -> Val:
+        """Number ``j`` along k of a row of A."""
+        if "a_source" not in self.at:
+            return load_one(self.at["a"], self.steps, self.parts, row, j)
+        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        return self.at["a_source"].load(row * a_row + j * a_col)
 
     def _column(self, left: Val, half: int, j: Val) -> Val:
         """Number ``j`` along k of the columns of half a panel."""
@@ -469,8 +491,19 @@ def is_in_panels(p: Problem, parts: int) -> bool:
     return parts == split_ahead.PARTS and p.weight is not None
 
 
+def _handing(p: Problem, target: Target) -> Problem:
+    """With what is handed on among the outputs, in tiles."""
+    outputs, results = list[Matrix](), list[int]()
+    for y, result in zip(p.outputs, p.expression.results, strict=True):
+        found = target.handed.get(y.storage)
+        written = [y] if found is None else [*([y] if found.is_kept else []), Panels.over(found)]
+        outputs, results = [*outputs, *written], [*results, *(result for _ in written)]
+    return replace(p, outputs=tuple(outputs), expression=replace(p.expression, results=tuple(results)))
+
+
 def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:
     """The contraction on tiles; ``panels`` is B, if others have it there."""
+    p = _handing(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
     if is_in_panels(p, parts):
@@ -478,13 +511,14 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
         b, before_b = Tiled(panels.storage, panels.batch, None, ()), list[Step]()
     else:
         before_b, b = split_b(p, parts, target)
-    b_dtype = None if b.flags is None else p.b.dtype
+    a_dtype, b_dtype = None if p.a.storage in target.handed else p.a.dtype, None if b.flags is None else p.b.dtype
     spec = gemm_amx(
-        parts=parts, a_dtype=p.a.dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
+        parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
         epilogue=epilogue, schedule=SCHEDULES[parts],
     )  # fmt: skip
     args = {
-        **a.args("a"), **p.a.args("a_source"), **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
+        **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
+        **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
         "group_rows": blocking.rows, "group_columns": blocking.columns, "run": RUN[parts], **epilogue.args(p),
     }  # fmt: skip
