@@ -34,7 +34,7 @@ from sardonyx.providers.cpu import isa as isas
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import gemm_amx
+from sardonyx.providers.cpu.kernels import gemm_amx, split_ahead
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN, Blocking
 from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, Schedule
@@ -165,7 +165,8 @@ class Case:
         step, blocking = self.steps[-1], choice.blocking
         spec = gemm_amx.gemm_amx(**{**dict(step.spec.statics), "schedule": choice.schedule})
         args = {**step.args, "group_rows": blocking.rows, "group_columns": blocking.columns, "run": choice.run}
-        return replace(step, spec=spec, args=args, scratch_nbytes=blocking.scratch_nbytes)
+        split = split_ahead.scratch_nbytes(choice.run) if self.parts == split_ahead.PARTS else 0
+        return replace(step, spec=spec, args=args, scratch_nbytes=blocking.scratch_nbytes + split)
 
     @property
     def flops(self) -> int:
@@ -186,7 +187,7 @@ def measure(case: Case, peak: float, read_rate: float, budget_s: float) -> dict[
     split_s = fastest(splitting, budget_s / 4)
     step = case.steps[-1]
     launches = [case.launch(step)]
-    weights = int(step.args["b"].storage.elements) * 2  # type: ignore[union-attr]
+    weights = int(step.nbytes)
     is_cold = case.shape[0] == 1
     if is_cold:
         copies = min(COLD_NBYTES // weights, 64) if budget_s > 0.05 else 2

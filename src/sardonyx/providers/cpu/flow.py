@@ -19,7 +19,7 @@ from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes
 from sardonyx.providers.cpu.families import steps_of
-from sardonyx.providers.cpu.kernels import control, conv_layout, pack, split
+from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, pack, split
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
 
 USUAL_TRIPS = 16
@@ -35,7 +35,8 @@ PACKING = (pack.pack_panels, pack.pack_rows, split.split)
 
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
-    return _steps(image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target)), target)
+    groups = image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target))
+    return _steps(groups, replace(target, handed=contraction_layout.handed(groups, target)))
 
 
 def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:

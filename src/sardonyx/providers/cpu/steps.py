@@ -99,6 +99,8 @@ class Target:
     """What one group of a compilation has split into parts and others read too (``kernels.split``, ``image_tiles``)."""
     images: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What convolutions write for each other, split and padded (``kernels.conv_layout``)."""
+    handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What matrix products write for each other, in tiles (``kernels.contraction_layout``)."""
 
 
 def either(

@@ -321,7 +321,7 @@ def steps(group: Attention, target: Target) -> list[Step]:
         mask_dtype=f32 if group.mask is None else group.mask.dtype,
     )  # fmt: skip
     args: dict[str, Ref | Known | float] = dict(
-        q=Ref.of(q), k_=Ref.of(keys), v=Ref.of(values), out=Ref.of(group.out), batch=batch, heads=heads,
+        q=Ref.of(q), k_=Ref.of(keys), v=Ref.of(values), batch=batch, heads=heads,
         shared=known(dims.floordiv(heads, keys.shape[1])), rows=rows, keys=count, width=width,
         value_width=value_width, past=group.past, scale=group.scale,
     )  # fmt: skip
@@ -329,7 +329,11 @@ def steps(group: Attention, target: Target) -> list[Step]:
         args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
     if group.mask is not None:
         args |= {"mask_": Ref.of(group.mask), **dict(zip(MASK_STRIDES, group.mask.strides, strict=True))}
-    parts = attention_amx.parts_for(views, target)
+    parts, handed = attention_amx.parts_for(views, target), target.handed.get(group.out.storage)
+    is_kept = handed is None or handed.is_kept
+    written: dict[str, Ref | Known | float] = {"out": Ref.of(group.out)} if is_kept else {}
+    if handed is not None:
+        written |= {"tiles": Ref(handed.tiled.tiles), "flags": Ref(handed.tiled.flags)}
     if parts is None:
         shape, lanes = blocking(target.isa), target.isa.lanes
         block = shape.vectors * lanes
@@ -338,14 +342,15 @@ def steps(group: Attention, target: Target) -> list[Step]:
         scratch_nbytes = known(dims.mul(dims.add(widths, KEYS), 4 * block))
         variant = f"{block} rows by {KEYS} keys"
     else:
+        statics |= dict(handed=0 if handed is None else handed.parts, is_kept=is_kept)
         spec = attention_amx.attention_amx(**statics, mask=attention_amx.mask_class(group.mask), parts=parts)
         scratch_nbytes = attention_amx.scratch_nbytes(parts, count, width, value_width)
         variant = attention_amx.variant(parts, target)
     pairs = dims.product((batch, heads, rows, count))
     step = Step(
         spec,
-        args,
-        frozenset(("out",)),
+        args | written,
+        frozenset(written),
         group.nodes,
         scratch_nbytes=scratch_nbytes,
         flops=known(dims.mul(pairs, dims.mul(2, dims.add(width, value_width)))),

@@ -15,6 +15,9 @@ pairs of (i, i + 16), so two vectors make a row of a tile without any shuffle. O
 each block of rows 8, 24 or 48 of tile products and 20, 22 or 26 of softmax. Multiply-adds over lanes of rows take 128
 for each block, however few its rows, and as long for the softmax: tiles win with three parts and one row, too.
 
+Results that are left operands of the next matrix product go out in tiles (``tile_epilogue``), with a flag for each row
+and head.
+
 **Numbers that tiles do not carry.** Masks are added to f32 scores and never become bf16. Where q, k or v holds what is
 not *plain* (``split``), the squares of that block of rows are made from the numbers themselves.
 """
@@ -35,6 +38,7 @@ from sardonyx.providers.cpu.kernels.attention_form import params
 from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, SQUARE, SQUARE_NBYTES
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, STEP, TILE, count_of, heads_of, is_plain, step_elements
+from sardonyx.providers.cpu.kernels.tile_epilogue import place_of, store_step
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, SUMS, TILES, multiply
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Target
@@ -80,9 +84,13 @@ def scratch_nbytes(parts: int, keys: Known, width: Known, value_width: Known) ->
 @kernel(params)
 def attention_amx(
     k: Kernel, batch: Val, heads: Val, shared: Val, rows: Val, keys: Val, past: Val, mask_: Buf | None = None,
-    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, parts: int, **given: Any,
+    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, parts: int, handed: int,
+    is_kept: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """``mask`` is how it lies: ``none``, ``rows`` (keys are neighbours) or ``any``."""
+    """``mask`` is how it lies: ``none``, ``rows`` (keys are neighbours) or ``any``.
+
+    Results are written in tiles of ``handed`` parts, if there are any, and as numbers where they are kept.
+    """
     tiles = Tiles(k)
     tiles.configure(count=TILES)
     blocks = count_of(rows, PANEL)
@@ -105,7 +113,10 @@ def attention_amx(
             adjust.emit(start, count, past)
             block.weigh(count)
             block.accumulate(start, count)
-        block.finish()
+        if is_kept:
+            block.finish()
+        if handed:
+            block.hand_on(heads, rows, handed)
     tiles.release()
 
 
@@ -195,7 +206,7 @@ class _Block:
         self.head, k, n = head, head.k, head.given
         self.k, self.first, self.high = k, first, k.min(rows - first, PANEL)
         self.rows_at = n["q"].at(b * n["q_b"] + h * n["q_h"] + first * n["q_s"])
-        self.out_at = n["out"].at(b * n["o_b"] + h * n["o_h"] + first * n["o_s"])
+        self.b, self.h = b, h
         worst = k.var(head.worst.get())
         words_at = head.q.as_type(u32)
         with k.loop(0, self.high) as r, k.loop(0, head.steps) as step:
@@ -277,14 +288,29 @@ class _Block:
                 head.square.store(r * PANEL + i * HALF, total)
 
     def finish(self) -> None:
-        k, head = self.k, self.head
+        k, head, n = self.k, self.head, self.head.given
+        out_at = n["out"].at(self.b * n["o_b"] + self.h * n["o_h"] + self.first * n["o_s"])
         with k.loop(0, self.high) as r:
-            total = head.total.load(r * HALF, HALF).sum()
-            inverse = 1.0 / k.select(total.eq(0.0), 1.0, total)
-            out = self.out_at.at(r * head.given["o_s"])
+            out, inverse = out_at.at(r * n["o_s"]), self._inverse(r)
             for t in k.tiles(head.value_width, HALF):
                 sums = head.sums.at(t.index // PANEL * SQUARE + r * PANEL + t.index % PANEL)
                 out.store(t, sums.load(0, HALF) * inverse)
+
+    def _inverse(self, r: Val) -> Val:
+        total = self.head.total.load(r * HALF, HALF).sum()
+        return 1.0 / self.k.select(total.eq(0.0), 1.0, total)
+
+    def hand_on(self, heads: Val, rows: Val, parts: int) -> None:
+        """The results of a head are ``panels`` steps of the product that reads them."""
+        k, head, size = self.k, self.head, step_elements(parts)
+        with k.loop(0, self.high) as r:
+            row, inverse = self.b * rows + self.first + r, self._inverse(r)
+            flag = head.given["flags"].at(row * heads + self.h)
+            flag.store(0, 0)
+            to = head.given["tiles"].at(place_of(row, heads * head.panels * size) + self.h * head.panels * size)
+            with k.loop(0, head.panels) as panel:
+                sums = head.sums.load(panel * SQUARE + r * PANEL, PANEL)
+                store_step(to.at(panel * size), sums * inverse, parts, flag)
 
 
 class _Adjust:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.dtypes import DType
-from sardonyx.providers.cpu.values import f32, i64
+from sardonyx.providers.cpu.values import bf16, f32, i32, i64
 
 AXES = "bhs"
 """The axes of q, k, v and out that have a stride; the last has neighbours."""
@@ -11,10 +11,16 @@ STRIDES = tuple(f"{name}_{axis}" for name in "qkvo" for axis in AXES)
 MASK_STRIDES = ("mask_b", "mask_h", "mask_q", "mask_k")
 
 
-def params(*, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, **_: object) -> dict[str, object]:
+def params(
+    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, handed: int = 0, is_kept: bool = True, **_: object
+) -> dict[str, object]:  # fmt: skip
     q, k, v, o = dtypes
     numbers = ("batch", "heads", "shared", "rows", "keys", "width", "value_width", "past", *STRIDES)
-    found: dict[str, object] = {"q": (q,), "k_": (k,), "v": (v,), "out": (o,), **dict.fromkeys(numbers, i64)}
+    found: dict[str, object] = {"q": (q,), "k_": (k,), "v": (v,), **dict.fromkeys(numbers, i64)}
+    if is_kept:
+        found |= {"out": (o,)}
+    if handed:
+        found |= {"tiles": (bf16,), "flags": (i32,)}
     if mask != "none":
         found |= {"mask_": (mask_dtype,), **dict.fromkeys(MASK_STRIDES, i64)}
     return found | {"scale": f32}

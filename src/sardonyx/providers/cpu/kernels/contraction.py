@@ -4,21 +4,25 @@ tiles          bf16 parts on AMX (``gemm_amx``), where they pay at the precision
 multiply-adds  vectors (``gemm``), for every type, from B in panels of the sums' type, or of a narrower one if B is
                stored so or the precision allows bf16
 bytes          8-bit integers, summed in i32, on tiles (``gemm_bytes_amx``) or vectors (``gemm_bytes``)
+
+Where only the run tells how many rows there are, few of them may go to multiply-adds and more to tiles. A row's results
+may then differ in the last bits with the number of rows; with the number of threads they never do.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Contraction
-from sardonyx.providers.cpu.kernels import gemm, gemm_amx, gemm_bytes, gemm_bytes_amx
+from sardonyx.providers.cpu.kernels import gemm, gemm_amx, gemm_bytes, gemm_bytes_amx, split_ahead
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.matrices import Problem, batch_args, problem
+from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, batch_args, problem
 from sardonyx.providers.cpu.kernels.pack import packed_a, packed_b
-from sardonyx.providers.cpu.kernels.split import weight_is_plain
+from sardonyx.providers.cpu.kernels.split import PANEL, weight_is_plain
 from sardonyx.providers.cpu.steps import DOUBLED, Only, Step, Target, either
 from sardonyx.providers.cpu.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 
@@ -38,44 +42,85 @@ def supports(a: DType, b: DType) -> str | None:
 
 
 def steps(group: Contraction, target: Target) -> list[Step]:
-    reason = supports(group.a.dtype, group.b.dtype)
-    if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        reason = "a reduction follows the sums"
+    reason = _refusal(group)
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     p = problem(group)
     if p.b.dtype is i8:
         return gemm_bytes_amx.steps(p, target) if target.isa.amx else gemm_bytes.steps(p, target)
-    parts = gemm_amx.parts_for(p, target)
-    if parts is None:
+    found = _on_tiles(p, target)
+    if found is None:
         return multiply_adds(p, target)
-    few = _few_rows(p, parts, target)
-    if few is None:
-        return gemm_amx.steps(p, parts, target)
-    return either(few, target, partial(multiply_adds, p), partial(gemm_amx.steps, p, parts))
+    if found.few is None:
+        return gemm_amx.steps(p, found.parts, target, found.panels)
+    quick = partial(multiply_adds, p, panels=found.panels, is_few=True)
+    return either(found.few, target, quick, partial(gemm_amx.steps, p, found.parts, panels=found.panels))
 
 
-def _few_rows(p: Problem, parts: int, target: Target) -> Only | None:
+def _refusal(group: Contraction) -> str | None:
+    if not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        return "a reduction follows the sums"
+    return supports(group.a.dtype, group.b.dtype)
+
+
+@dataclass(frozen=True)
+class OnTiles:
+    """A contraction on tiles."""
+
+    problem: Problem
+    parts: int
+    few: Only | None
+    """The rows for which it is not."""
+    panels: Matrix | None
+    """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
+
+
+def on_tiles(group: Contraction, target: Target) -> OnTiles | None:
+    """How a contraction is carried out on tiles; None where it is not."""
+    try:
+        return None if _refusal(group) is not None else _on_tiles(problem(group), target)
+    except NotImplemented:  # sizes that are too long expressions
+        return None
+
+
+def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
+    parts = None if p.b.dtype is i8 else gemm_amx.parts_for(p, target)
+    if parts is None:
+        return None
+    panels = _shared(p, parts, target)
+    return OnTiles(p, parts, _few_rows(p, parts, target, panels is not None), panels)
+
+
+def _shared(p: Problem, parts: int, target: Target) -> Matrix | None:
+    """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
+    isa, dtype = target.isa, register_dtype(p.a.dtype)
+    if not gemm_amx.is_in_panels(p, parts) or gemm.Shape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
+        return None
+    return split_ahead.panels(p, isa)
+
+
+def _few_rows(p: Problem, parts: int, target: Target, is_shared: bool) -> Only | None:
     """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
     least, is_recurrent = gemm_amx.LEAST_ROWS[parts], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
     is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or target.is_repeated else SMALL)
-    return Only(p.m, most=least - 1) if is_small else None
+    return Only(p.m, most=least - 1) if is_shared or is_small else None
 
 
-def multiply_adds(p: Problem, target: Target) -> list[Step]:
-    """The contraction on vectors."""
+def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, is_few: bool = False) -> list[Step]:
+    """The contraction on vectors; ``panels`` is B, if others have it there."""
     isa, epilogue = target.isa, Epilogue.of(p)
     dtype = register_dtype(p.a.dtype)
     shape = gemm.Shape.of(isa, dtype, p.n)
+    shape = shape.low if is_few else shape
     stored, why = storage_dtype(p, target)
     before_a, a = packed_a(p, dtype)
-    before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa)
+    before_b, b = packed_b(p, stored, shape.columns(isa, dtype), isa) if panels is None else ([], panels)
     spec = gemm.gemm(dtype=dtype, b_dtype=stored, epilogue=epilogue, shape=shape)
-    panels = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
+    right = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
     args = {
-        **a.args("a"), **panels, **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
+        **a.args("a"), **right, **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
         "band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p),
     }  # fmt: skip
     scratch = gemm.scratch_nbytes(shape, isa, dtype, stored)

@@ -23,9 +23,11 @@ from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels import scalar
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, matrix_at, matrix_params, number
 from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, register_dtype
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i32, i64, register_dtype
 
 UNIT, SAME, STRIDED = "unit", "same", "strided"
+PANELS = "panels"
+"""Beside these: an output in tiles, for the product that reads it (``tile_epilogue``)."""
 SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
 """Operations that may be done in registers: how many at most, and which."""
 
@@ -49,6 +51,8 @@ class Access:
     @staticmethod
     def of(matrix: Matrix, n: Known) -> Access:
         is_flat = matrix.row == 0
+        if matrix.lies:
+            return Access(matrix.dtype, matrix.lies)
         if matrix.column == 1 or n == 1:
             return Access(matrix.dtype, UNIT, is_flat)
         return Access(matrix.dtype, SAME if matrix.column == 0 else STRIDED, is_flat)
@@ -84,7 +88,9 @@ class Epilogue:
 
     @property
     def params(self) -> Params:
-        return {p: t for name, x in self.names for p, t in matrix_params(name, x.dtype, self.batch_axes).items()}
+        found = {p: t for name, x in self.names for p, t in matrix_params(name, x.dtype, self.batch_axes).items()}
+        flags = {f"{name}_flags": (i32,) for name in self.in_tiles}
+        return {**found, **flags, **{f"{name}_flags_panel": i64 for name in self.in_tiles}}
 
     def args(self, p: Problem) -> dict[str, Ref | Known | float]:
         given = (*p.extra, *p.outputs)
@@ -92,7 +98,12 @@ class Epilogue:
 
     @property
     def writes(self) -> frozenset[str]:
-        return frozenset(f"y{i}" for i in range(len(self.outputs)))
+        return frozenset((*(f"y{i}" for i in range(len(self.outputs))), *(f"{name}_flags" for name in self.in_tiles)))
+
+    @property
+    def in_tiles(self) -> list[str]:
+        """The outputs that the next product reads."""
+        return [name for name, y in self.names if y.columns == PANELS]
 
 
 class Finish:

@@ -9,7 +9,7 @@ from sardonyx.dtypes import DType
 from sardonyx.lower.groups import Expression
 from sardonyx.providers.cpu.dsl import Params
 from sardonyx.providers.cpu.kernels.passes import Schedule
-from sardonyx.providers.cpu.values import i64, register_dtype
+from sardonyx.providers.cpu.values import i32, i64, register_dtype
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Access:
     """The class of its stride along the vector axis."""
     is_of_row: bool
     """It has one element for each row."""
+    parts: int = 0
+    """Of an output in tiles (``tile_epilogue``): how many each number has."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,16 @@ class Form:
 
 
 def params(form: Form) -> Params:
-    """Memory ``m``, extents ``n``, strides ``s``, steps from piece to piece ``p``; how many elements are reduced."""
+    """Memory ``m``, extents ``n``, strides ``s``, steps from piece to piece ``p``; how many elements are reduced.
+
+    Strides of an output in tiles count rows; it has a flag ``f`` for each.
+    """
     views = (*form.inputs, *form.outputs)
     return {
         **{f"m{v}": (access.dtype,) for v, access in enumerate(views)},
         **{f"n{i}": i64 for i in range(form.axes)},
         **{f"s{v}_{i}": i64 for v in range(len(views)) for i in range(form.axes)},
         **({f"p{v}": i64 for v in range(len(views))} if form.piece else {}),
+        **{f"f{v}": (i32,) for v, access in enumerate(views) if access.parts},
         "count": i64,
     }

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -77,6 +77,11 @@ class Shape:
         """
         filled = -(-CHAINS // self.vectors)
         return (1, *(h for h in (filled, 2 * filled) if 1 < h < self.rows - 1), self.rows)
+
+    @property
+    def low(self) -> Shape:
+        """For few rows: less code."""
+        return replace(self, rows=self.heights[-2])
 
     @property
     def block(self) -> int:

@@ -15,7 +15,9 @@ more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip wit
 panels of a group pass by, and only A comes from L2. A group has 4 to 8 row panels; if its A, over all of k, fits into
 half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that it comes from L3 once
 for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. Weights come from memory at every run of a
-model: while one run of B is multiplied, the next is fetched into L2.
+model: while one run of B is multiplied, the next is fetched into L2. With three parts, where parts would be more to
+read than the numbers, a constant B is not there in tiles: it is split while the run before is multiplied
+(``split_ahead``).
 
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: with two or three parts, a
 group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
@@ -24,13 +26,13 @@ vector units.
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
 **Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
-made anew from the numbers themselves, by f32 multiply-adds along k.
+made anew from the numbers themselves, by f32 multiply-adds along k. Whether any flag is up at all is found once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -40,8 +42,10 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels import split_ahead
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import (
+    Matrix,
     Problem,
     batch_args,
     batch_count,
@@ -53,11 +57,11 @@ from sardonyx.providers.cpu.kernels.matrices import (
     of_known,
 )
 from sardonyx.providers.cpu.kernels.split import (
-    CHUNK,
     HALF,
     PANEL,
     STEP,
     TILE,
+    Tiled,
     count_of,
     split_a,
     split_b,
@@ -65,6 +69,8 @@ from sardonyx.providers.cpu.kernels.split import (
     tiled_params,
     whole,
 )
+from sardonyx.providers.cpu.kernels.split_ahead import Ahead
+from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish, load_one
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.runs import Runs
@@ -91,7 +97,7 @@ EXACT_ROWS = 4
 LEAST_ROWS = {1: 1, 2: 8, 3: 16}
 """Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
 multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one part has half the bytes of
-f32 to read, and three have 1.5 times as many."""
+f32 to read, and three as many, from which they are made in 288 cycles a step."""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
@@ -122,12 +128,16 @@ class Blocking:
 # -- the kernel
 
 
-def _params(parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule) -> Params:
+def _params(
+    parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    schedule: Schedule,
+) -> Params:  # fmt: skip
     axes = epilogue.batch_axes
     numbers = ("m", "n", "depth", "group_rows", "group_columns", "run")
     return {
-        **tiled_params("a", True, axes), **matrix_params("a_source", a_dtype, axes),
-        **tiled_params("b", b_dtype is not None, axes),
+        **tiled_params("a", True, axes), **tiled_params("b", b_dtype is not None, axes),
+        **({} if panels is None else {"b": (panels,)}),
+        **(matrix_params("a_source", a_dtype, axes) if a_dtype is not None else {}),
         **(matrix_params("b_source", b_dtype, axes) if b_dtype is not None else {}),
         **batch_params(axes), **dict.fromkeys(numbers, i64), **epilogue.params,
     }  # fmt: skip
@@ -136,9 +146,12 @@ def _params(parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogu
 @kernel(_params)
 def gemm_amx(
     k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
-    *, parts: int, a_dtype: DType, b_dtype: DType | None, epilogue: Epilogue, schedule: Schedule, **memory: Any,
+    *, parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    schedule: Schedule, **memory: Any,
 ) -> None:  # fmt: skip
-    """The products of a batch. ``b_dtype`` is None for a constant: plain, and there in tiles alone."""
+    """The products of a batch. ``a_dtype`` is None where A is there in tiles alone, as it was handed on; ``b_dtype``
+    for a constant, which is plain besides, and there in tiles or, of type ``panels``, in panels.
+    """
     tiles = Tiles(k) if k.isa.amx else None
     is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
@@ -152,45 +165,69 @@ def gemm_amx(
     groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
     group_rows = count_of(row_panels, k.max(groups, 1))
     total = count * groups * column_panels
-    runs, at, last, more = Runs(k, total), k.var(0), k.var(0), k.var(k.cast(total > 0, i64))
+    runs, at, last, more = Runs(k, total), k.var(-1), k.var(-1), k.var(k.cast(total > 0, i64))
+    is_odd = _is_any_up(k, memory)
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
-    scratch = k.scratch(f32)
+    ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
+    scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = _Done(k, scratch, m, n, is_woven)
+
+    def panel_of(group: Val) -> Val:
+        """The element of B in panels that a group begins with."""
+        batch = batch_indices(k, memory, group // column_panels // groups, axes)
+        places = (index * number(memory, f"b_batch{i}") for i, index in enumerate(batch))
+        return sum(places, group % column_panels * depth * PANEL)
+
     base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
     with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
         with k.when((at.get() >= last.get()) & more.get().ne(0)):
+            expected = at.get()
             for var, value in zip((at, last), runs.take(), strict=True):
                 var.set(value)
             more.set(last.get())
+            if ahead is not None:
+                with k.when(at.get().ne(expected)):
+                    ahead.begin(panel_of(at.get()))
         here = at.get()
         column, rest = here % column_panels, here // column_panels
         row = rest % groups * group_rows
         rows = k.min(group_rows, row_panels - row)
         columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
         batch = batch_indices(k, memory, rest // groups, axes)
-        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, parts=parts, schedule=schedule)
+        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, parts=parts, schedule=schedule)
         product.stride = k.select(group_columns > 1, steps, run)
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
-        done.finish = Finish(k, epilogue, memory, n, batch)
+        done.finish = TileFinish(k, epilogue, memory, n, batch, parts)
         product.between = done.some if is_woven else None
         if not is_woven:
             done.fetch(row, column, k.const(0), k.const(PANEL))
+        if ahead is not None:
+            halves, following = count_of(k.min(m - row * PANEL, rows * PANEL), HALF), here + columns
+            ahead.enter(panel_of(here), columns, panel_of(following), following < total, halves)
         with k.loop(0, k.max(steps, 1), run) as step:
-            outer, inner = (columns, rows) if schedule.outer == "columns" else (rows, columns)
-            with k.loop(0, outer) as o, k.loop(0, inner) as i:
-                r, c = (i, o) if schedule.outer == "columns" else (o, i)
-                slot = base.get() + (c * rows + r) * SQUARE
-                many = k.min(run, steps - step)
-                if tiles is None:
-                    product.add_pairs(row + r, column + c, step, many, slot)
-                else:
-                    with k.either(is_short) as (short, tall):
-                        with short:
-                            product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
-                        with tall, k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
-                            product.add(row, r, column + c, step, many, slot, half)
-                with k.when(step + run >= steps):
-                    product.mend(row + r, column + c, slot)
+            by_columns = schedule.outer == "columns" or ahead is not None
+            outer, inner = (columns, rows) if by_columns else (rows, columns)
+            with k.loop(0, outer) as o:
+                split = None if ahead is None else ahead.turn(step, o)
+                with k.loop(0, inner) as i:
+                    r, c = (i, o) if by_columns else (o, i)
+                    slot = base.get() + (c * rows + r) * SQUARE
+                    many = k.min(run, steps - step)
+                    if tiles is None:
+                        product.add_pairs(row + r, column + c, step, many, slot)
+                    elif ahead is not None:
+                        with k.loop(0, product.halves(row + r)) as half:
+                            product.add(row, r, column + c, step, many, slot, half, split=split)
+                    else:
+                        with k.either(is_short) as (short, tall):
+                            with short:
+                                product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
+                            with tall, k.loop(0, product.halves(row + r)) as half:
+                                product.add(row, r, column + c, step, many, slot, half)
+                    with k.when(step + run >= steps):
+                        done.finish.begin(row + r, column + c)
+                        with k.when(is_odd, likely=False):
+                            product.mend(row + r, column + c, slot)
         if is_woven:
             done.rest()
         done.take(row, column, rows, columns, base.get())
@@ -202,13 +239,22 @@ def gemm_amx(
         tiles.release()
 
 
+def _is_any_up(k: Kernel, memory: Any) -> Val:
+    """Whether any number of either operand is not plain."""
+    found = k.var(k.zeros(i32, HALF))
+    for flags in (name for name in ("a_flags", "b_flags") if name in memory):
+        for t in k.tiles(number(memory, f"{flags}_count"), HALF):
+            found.set(found.get() | memory[flags].load(t))
+    return found.get().ne(0).any()
+
+
 class _Done:
     """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
 
     It is looked at once a step, between products: what comes next is kept, not computed.
     """
 
-    finish: Finish
+    finish: TileFinish
 
     def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val, is_woven: bool) -> None:
         self.k, self.scratch, self.m, self.n, self.is_woven = k, scratch, m, n, is_woven
@@ -238,8 +284,7 @@ class _Done:
         k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
         rows = k.min(rows, PANEL - i)
         row, left = top * PANEL + i, column * PANEL
-        existing, columns = k.min(rows, self.m - row), k.min(self.n - left, PANEL)
-        self.finish.tile(self.scratch.at(self.sums.get()), PANEL, row, existing, left, columns, width=PANEL)
+        self.finish.square(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
         is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
         if not self.is_woven:
@@ -270,9 +315,9 @@ class _Product:
 
     def __init__(
         self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
-        steps: Val, *, parts: int, schedule: Schedule,
+        steps: Val, ahead: Ahead | None, *, parts: int, schedule: Schedule,
     ) -> None:  # fmt: skip
-        self.k, self.tiles, self.scratch, self.memory = k, tiles, scratch, memory
+        self.k, self.tiles, self.scratch, self.memory, self.ahead = k, tiles, scratch, memory, ahead
         self.parts, self.schedule = parts, schedule
         self.m, self.n, self.depth, self.steps = m, n, depth, steps
         self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
@@ -280,21 +325,26 @@ class _Product:
         for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
+    def halves(self, row: Val) -> Val:
+        """How many halves of a square have rows."""
+        return self.k.min(count_of(self.m - row * PANEL, HALF), 2)
+
     def add(
-        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val, *, is_short: bool = False
-    ) -> None:
+        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val, *, is_short: bool = False,
+        split: Buf | None = None,
+    ) -> None:  # fmt: skip
         """Add a run of ``many`` steps to the sums of half a square: the upper 16 rows, or the lower.
 
-        The square is number ``r`` of a group whose first row panel is ``top``.
+        The square is number ``r`` of a group whose first row panel is ``top``; ``split`` is B's run where it is there.
         """
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
         assert tiles is not None
         at = slot + half * (SQUARE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((top + r) * self.steps + step) * size + half * TILE)
-        b = self.at["b"].at((column * self.steps + step) * size)
-        share = self.lines * (self.parts * LINE)
-        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if self.schedule.fetched else None
+        b = self.at["b"].at((column * self.steps + step) * size) if split is None else split
+        share, is_fetched = self.lines * (self.parts * LINE), self.schedule.fetched and split is None
+        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if is_fetched else None
         is_first = step.eq(0)
         if self.parts == 3:
             for t in SUMS:
@@ -346,9 +396,15 @@ class _Product:
                 scratch.store(at, total)
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, is_short: bool, fetched: Buf | None) -> None:
-        between = self.between
+        between, ahead = self.between, self.ahead
         assert self.tiles is not None
-        weave = None if between is None else lambda unroll: between(self.pace * unroll)
+
+        def weave(unroll: int) -> None:
+            if ahead is not None:
+                ahead.some(unroll)
+            if between is not None:
+                between(self.pace * unroll)
+
         multiply(
             self.tiles, a, b, steps, self.parts, self.schedule, weave,
             is_short=is_short, fetched=fetched, lines=self.lines,
@@ -361,34 +417,43 @@ class _Product:
             self._exact(self.scratch.at(slot), top, k.min(self.m - top, PANEL), column * PANEL)
 
     def _is_flagged(self, row: Val, column: Val) -> Val:
-        k, chunks = self.k, count_of(self.steps, CHUNK)
+        k = self.k
         found = k.var(k.zeros(i32))
         for name, panel in (("a_flags", row), ("b_flags", column)):
             if name in self.at:
-                with k.loop(panel * chunks, (panel + 1) * chunks) as i:
+                many, count = (number(self.memory, f"{name}_{what}") for what in ("panel", "count"))
+                with k.loop(panel * many, k.min((panel + 1) * many, count)) as i:
                     found.set(found.get() | self.at[name].load(i))
         return found.get().ne(0)
 
     def _exact(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
         """The sums of a square from the numbers themselves."""
-        k, a = self.k, self.at["a_source"]
-        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        k = self.k
         with k.loop(0, high, EXACT_ROWS) as i:
             existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]
             totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
             with k.loop(0, self.depth) as j:
                 columns = [self._column(left, half, j) for half in range(2)]
                 for r, pair in zip(existing, totals, strict=True):
-                    x = k.splat(a.load((top + r) * a_row + j * a_col), HALF)
+                    x = k.splat(self._left(top + r, j), HALF)
                     for total, y in zip(pair, columns, strict=True):
                         total.set(k.fma(x, y, total))
             for r, pair in zip(existing, totals, strict=True):
                 for half, total in enumerate(pair):
                     sums.store(r * PANEL + half * HALF, total)
 
+    def _left(self, row: Val, j: Val) -> Val:
+        """Number ``j`` along k of a row of A."""
+        if "a_source" not in self.at:
+            return load_one(self.at["a"], self.steps, self.parts, row, j)
+        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        return self.at["a_source"].load(row * a_row + j * a_col)
+
     def _column(self, left: Val, half: int, j: Val) -> Val:
         """Number ``j`` along k of the columns of half a panel."""
         k = self.k
+        if self.ahead is not None:
+            return self.at["b"].load(left * self.depth + j * PANEL + half * HALF, HALF)
         if "b_source" not in self.at:
             step = left // PANEL * self.steps + j // STEP
             return whole(k, self.at["b"].at(step * step_elements(self.parts) + half * TILE), self.parts, j % STEP)
@@ -421,20 +486,45 @@ def parts_for(p: Problem, target: Target) -> int | None:
     return None if tensor is not None and identity(tensor) in target.exceptional else parts
 
 
-def steps(p: Problem, parts: int, target: Target) -> list[Step]:
-    """The contraction on tiles."""
+def is_in_panels(p: Problem, parts: int) -> bool:
+    """Whether B is a constant in panels, as multiply-adds have it, and not in tiles."""
+    return parts == split_ahead.PARTS and p.weight is not None
+
+
+def _handing(p: Problem, target: Target) -> Problem:
+    """With what is handed on among the outputs, in tiles."""
+    outputs, results = list[Matrix](), list[int]()
+    for y, result in zip(p.outputs, p.expression.results, strict=True):
+        found = target.handed.get(y.storage)
+        written = [y] if found is None else [*([y] if found.is_kept else []), Panels.over(found)]
+        outputs, results = [*outputs, *written], [*results, *(result for _ in written)]
+    return replace(p, outputs=tuple(outputs), expression=replace(p.expression, results=tuple(results)))
+
+
+def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:
+    """The contraction on tiles; ``panels`` is B, if others have it there."""
+    p = _handing(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
-    before_b, b = split_b(p, parts, target)
-    b_dtype = None if b.flags is None else p.b.dtype
-    spec = gemm_amx(parts=parts, a_dtype=p.a.dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
+    if is_in_panels(p, parts):
+        panels = panels or split_ahead.panels(p, target.isa)
+        b, before_b = Tiled(panels.storage, panels.batch, None, ()), list[Step]()
+    else:
+        before_b, b = split_b(p, parts, target)
+    a_dtype, b_dtype = None if p.a.storage in target.handed else p.a.dtype, None if b.flags is None else p.b.dtype
+    spec = gemm_amx(
+        parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
+        epilogue=epilogue, schedule=SCHEDULES[parts],
+    )  # fmt: skip
     args = {
-        **a.args("a"), **p.a.args("a_source"), **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
+        **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
+        **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
         "group_rows": blocking.rows, "group_columns": blocking.columns, "run": RUN[parts], **epilogue.args(p),
     }  # fmt: skip
     unit = "tiles" if target.isa.amx else "vectors of pairs"
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
-    nbytes = of_known(dims.mul(b.tiles.elements, bf16.bits // 8))
-    step = Step(spec, args, epilogue.writes, p.nodes, blocking.scratch_nbytes, p.flops, nbytes, why)
+    nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
+    scratch = blocking.scratch_nbytes + (0 if panels is None else split_ahead.scratch_nbytes(RUN[parts]))
+    step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

@@ -32,13 +32,13 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number, of_known
-from sardonyx.providers.cpu.kernels.split import HALF, LARGEST, SMALLEST, heads_of
+from sardonyx.providers.cpu.kernels.split import HALF, heads_of, is_odd
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Val, f32, i64, u16, u32
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
-_ABS, _SIGN, HIGH_HALF, _NAN = 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
+_SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 
 
 @dataclass(frozen=True)
@@ -186,14 +186,11 @@ def parts_of(k: Kernel, v: Val, parts: int) -> list[Val]:
     bits = k.bitcast(v, u32)
     if parts == 1:
         (head,) = heads_of(k, v, 1)
-        return [k.select(v.ne(v), _NAN, head)]
-    low, high = (k.bitcast(k.const(x, f32), u32) for x in (SMALLEST, LARGEST))
-    size = bits & _ABS
-    is_odd = (size - low >= high - low) & size.ne(0)
-    heads = heads_of(k, v, parts)
+        return [k.select(v.ne(v), NAN, head)]
+    heads, odd = heads_of(k, v, parts), is_odd(k, v)
     kept = [bits & HIGH_HALF, bits << 16]
-    first = _NAN if parts == 3 else ((bits << 6) & 0x3F_0000) | _NAN
-    return [k.select(is_odd, odd, head) for odd, head in zip((first, *kept), heads, strict=False)]
+    first = NAN if parts == 3 else ((bits << 6) & 0x3F_0000) | NAN
+    return [k.select(odd, held, head) for held, head in zip((first, *kept), heads, strict=False)]
 
 
 def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Bits, Expression, Loop, Reduce
+from sardonyx.lower.groups import Apply, Bits, Expression, Loop, Reduce, View
 from sardonyx.providers.cpu.kernels import long_rows, movement
 from sardonyx.providers.cpu.kernels.form import Access, Form
 from sardonyx.providers.cpu.kernels.nest import TYPICAL_SIZE, Axis, Nest, known, product, stride_class, traffic, typical
 from sardonyx.providers.cpu.kernels.passes import is_expensive, operations
 from sardonyx.providers.cpu.kernels.row import KEPT_GAP
 from sardonyx.providers.cpu.kernels.sweep import sweep
+from sardonyx.providers.cpu.kernels.tile_epilogue import Rows
 from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.values import bf16
 
 PIECE = 4096
 """Elements of a row of a pointwise loop: the grain in which threads share it."""
@@ -41,17 +43,44 @@ def steps(group: Loop, target: Target) -> list[Step]:
     count = product(loop.extents[len(loop.extents) - loop.reduced :])
     if _is_pointwise(loop):
         return [_pointwise(loop, target, count)]
-    column = _column(loop)
-    bands = None if column is None else long_rows.bands(loop, column)
+    bands = _bands(loop)
     halves = bands or long_rows.halves(loop)
     if halves is None:
-        return [_reduction(loop, target, count)]
+        return [_reduction(_handing(loop, target), target, count)]
     piece = 0 if bands else long_rows.PIECE
     return [_reduction(halves[0], target, count, piece), _reduction(halves[1], target, count)]
 
 
 def bits_steps(group: Bits, target: Target) -> list[Step]:
     return steps(movement.bits_loop(group), target)
+
+
+def _bands(loop: Loop) -> tuple[Loop, Loop] | None:
+    column = _column(loop)
+    return None if column is None else long_rows.bands(loop, column)
+
+
+def is_by_row(loop: Loop) -> bool:
+    """Whether rows, along the last axis, are worked on one after the other."""
+    is_reduced = any(isinstance(s, Reduce) for s in loop.expression.steps) and loop.reduced == 1
+    if not is_reduced or _bands(loop) is not None or long_rows.halves(loop) is not None:
+        return False
+    outer, swept = _rows(loop)
+    return len(swept) == 1 and swept[0].extent == loop.extents[-1] and not _is_across(loop, outer, swept)
+
+
+def _handing(loop: Loop, target: Target) -> Loop:
+    """With what is handed on among the outputs, in tiles."""
+    outputs, results = list[View](), list[int]()
+    for view, result in zip(loop.outputs, loop.expression.results, strict=True):
+        found = target.handed.get(view.storage)
+        written = [view] if found is None or found.is_kept else []
+        if found is not None:
+            rows = tuple(known(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
+            tiled = found.tiled
+            written.append(Rows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, parts=found.parts))
+        outputs, results = [*outputs, *written], [*results, *(result for _ in written)]
+    return replace(loop, outputs=tuple(outputs), expression=replace(loop.expression, results=tuple(results)))
 
 
 def _is_pointwise(loop: Loop) -> bool:
@@ -163,8 +192,10 @@ class Layout:
             for v, dtype in enumerate(e.operands)
         )
         outputs = tuple(
-            Access(e.dtype_of(number), "1" if along.strides[n + v] == 1 else "s", is_row)
-            for v, (number, is_row) in enumerate(zip(e.results, rows, strict=True))
+            Access(bf16, "1", False, view.parts)
+            if isinstance(view, Rows)
+            else Access(e.dtype_of(number), "1" if along.strides[n + v] == 1 else "s", is_row)
+            for v, (view, number, is_row) in enumerate(zip(loop.outputs, e.results, rows, strict=True))
         )
         may_keep = not isinstance(self.elements, int) or self.elements < MANY_KEPT
         if self.is_columnar:
@@ -185,13 +216,14 @@ class Layout:
             for i, access in enumerate(form.outputs):
                 if access.is_of_row and not self.is_columnar:
                     args[f"p{len(loop.inputs) + i}"] = 1
+        flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, Rows)}
         width = self.piece if self.is_columnar else 1
         size = known(dims.add(dims.mul(self.elements, width * form.kept_itemsize), KEPT_GAP))
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
             sweep(form=form),
-            {**args, "count": count},
-            frozenset(f"m{v}" for v in range(len(loop.inputs), len(views))),
+            {**args, **flags, "count": count},
+            frozenset((*(f"m{v}" for v in range(len(loop.inputs), len(views))), *flags)),
             loop.nodes,
             scratch_nbytes=form.strip_nbytes or known(dims.mul(len(form.schedule.kept), size)),
             flops=dims.known(dims.mul(work, dims.product(a.extent for a in axes))) or 0,

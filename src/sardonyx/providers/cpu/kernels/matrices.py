@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
@@ -30,6 +31,9 @@ class Matrix:
     batch: tuple[Known, ...]
     row: Known
     column: Known
+
+    lies: ClassVar[str] = ""
+    """The class of its strides, where those alone do not tell (``epilogue``)."""
 
     @property
     def dtype(self) -> DType:

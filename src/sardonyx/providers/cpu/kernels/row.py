@@ -14,7 +14,9 @@ from sardonyx.providers.cpu.kernels.form import Form
 from sardonyx.providers.cpu.kernels.nest import apply, load, store
 from sardonyx.providers.cpu.kernels.passes import Pass
 from sardonyx.providers.cpu.kernels.reducers import Reducer, State
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64, register_dtype
+from sardonyx.providers.cpu.kernels.split import STEP, step_elements
+from sardonyx.providers.cpu.kernels.tile_epilogue import store_step
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype
 
 CHAIN = 256
 """Additions after which a lane's sum goes to a total of its own: what bounds the error of long sums."""
@@ -45,6 +47,12 @@ class Row:
         self.block: list[Tile] = []
         self.values: dict[int, list[Val]] = {}
         self.factors: dict[int, list[tuple[Val, Val]]] = {}
+        self.flags: dict[int, Buf] = {}
+
+    def hands_on(self, position: int, to: Buf, flag: Buf) -> None:
+        """An output goes out in tiles; nothing odd is known of the row."""
+        self.outputs[position], self.flags[position] = to, flag
+        flag.store(0, 0)
 
     def run(self, block: list[Tile]) -> None:
         """Every pass, one after the other, over the row, or over the rows of a block of vectors."""
@@ -223,6 +231,9 @@ class Elements:
         for position in self.p.stores:
             access, buf = row.form.outputs[position], row.outputs[position]
             view = len(row.inputs) + position
+            if access.parts:
+                self._hand_on(position, access.parts)
+                continue
             for u, tile in enumerate(self.tiles):
                 v = self._of(schedule.expression.results[position], u)
                 store(buf.at(self.at[view]), tile, access.kind, row.along[view], v)
@@ -232,6 +243,18 @@ class Elements:
                 index = row.k.iota(i64, row.lanes) + tile.index if self.index is None else self.index
                 mask = tile.mask if self.index is None else None
                 put(states[u], reducer.add(get(states[u]), self._of(arg, u), index, mask))
+
+    def _hand_on(self, position: int, parts: int) -> None:
+        """Vectors in tiles, those of whole steps together."""
+        row, number = self.row, self.row.schedule.expression.results[position]
+        buf, flag, many = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
+        found = [row.k.value(self._of(number, u), f32, row.lanes) for u in range(len(self.tiles))]
+        if len(found) % many or self.tiles[0].mask is not None:
+            many = 1
+        for u in range(0, len(found), many):
+            v, t = _on_end(found[u : u + many]), self.tiles[u]
+            at = t.index // STEP * step_elements(parts) + t.index % STEP
+            store_step(buf.at(at), t.keep(v, 0.0), parts, flag, t.mask)
 
     def _of(self, number: int, u: int) -> Val:
         of_row = self.row.values.get(number)
@@ -269,6 +292,14 @@ class Elements:
         if row.block:
             return memory, self.position * width + u * row.lanes
         return memory, Tile(self.position + tile.index, tile.lanes, tile.mask)
+
+
+def _on_end(vectors: Sequence[Val]) -> Val:
+    """One vector of several: a power of two of them."""
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [left.shuffle(range(2 * left.lanes), right) for left, right in pairs]
+    return vectors[0]
 
 
 def get(variables: Sequence[Var]) -> State:

@@ -138,7 +138,7 @@ class _Tile:
                 there = k.mask(k.select(i < self.deep, self.lines, 0), HALF)
                 sides.append(heads_of(k, self.x.at(i * self.x_k).load(0, HALF, there), parts, self.worst))
             for part, (even, odd) in enumerate(zip(*sides, strict=True)):
-                words.store(pair * HALF + part * TILE, (even >> 16) | (odd & _HIGH_HALF))
+                words.store(pair * HALF + part * TILE, paired(even, odd))
 
     def _stage(self, line_stride: int, k_stride: int) -> None:
         """Bring the tile into order first, number by number."""
@@ -164,6 +164,17 @@ def heads_of(k: Kernel, v: Val, parts: int, worst: Var | None = None) -> list[Va
             v = v - k.bitcast(bits, f32)
         found.append(bits)
     return found
+
+
+def paired(even: Val, odd: Val) -> Val:
+    """What ``heads_of`` gives for two rows of B, as a line of a tile: beside a part there are zeros."""
+    return (even >> 16) | odd
+
+
+def is_odd(k: Kernel, v: Val) -> Val:
+    """Which of some f32 numbers are not plain."""
+    size = k.bitcast(v, u32) & _ABS
+    return (size - _LOW >= _RANGE) & size.ne(0)
 
 
 def is_plain(worst: Val) -> Val:
@@ -192,6 +203,8 @@ class Tiled:
     batch: tuple[Known, ...]
     flags: Storage | None
     flags_batch: tuple[Known, ...]
+    flags_panel: Known = 0
+    """Flags of a panel."""
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
         found: dict[str, Ref | Known | float] = {name: Ref(self.tiles)}
@@ -199,18 +212,32 @@ class Tiled:
         if self.flags is not None:
             found[f"{name}_flags"] = Ref(self.flags)
             found.update((f"{name}_flags_batch{i}", s) for i, s in enumerate(self.flags_batch))
+            found.update({f"{name}_flags_panel": self.flags_panel, f"{name}_flags_count": self.flags.elements})
         return found
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A left operand that whoever makes it writes in tiles."""
+
+    tiled: Tiled
+    parts: int
+    is_kept: bool
+    """It is there as numbers too."""
 
 
 def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
     """Declares an operand in tiles."""
     flags = f"{name}_flags"
     found: dict[str, Any] = {name: (bf16,), **{f"{name}_batch{i}": i64 for i in range(axes)}}
-    return {**found, flags: (i32,), **{f"{flags}_batch{i}": i64 for i in range(axes)}} if has_flags else found
+    numbers = (f"{flags}_panel", f"{flags}_count", *(f"{flags}_batch{i}" for i in range(axes)))
+    return {**found, flags: (i32,), **dict.fromkeys(numbers, i64)} if has_flags else found
 
 
 def split_a(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
-    """A in tiles and the step that writes them, unless another contraction has asked for the same before."""
+    """A in tiles and the step that writes them, unless whoever makes A does or another product has asked before."""
+    if p.a.storage in target.handed:
+        return [], target.handed[p.a.storage].tiled
     source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, parts)
     return source.at_each_run(p, target)
 
@@ -273,7 +300,8 @@ class _Source:
         if key in target.splits:
             return [], target.splits[key]
         (elements, batch), (flags, flags_batch) = (self._batched(each) for each in self._matrix)
-        made = Tiled(Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch)
+        each = of_known(dims.ceildiv(dims.ceildiv(self.depth, STEP), CHUNK))
+        made = Tiled(Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch, each)
         target.splits[key] = made
         assert made.flags is not None
         args: dict[str, Ref | Known | float] = {"x": Ref(self.storage, self.offset), **self._numbers()}

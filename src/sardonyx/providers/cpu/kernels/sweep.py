@@ -14,6 +14,8 @@ from sardonyx.providers.cpu.kernels.form import Form, params
 from sardonyx.providers.cpu.kernels.nest import walk
 from sardonyx.providers.cpu.kernels.row import Row
 from sardonyx.providers.cpu.kernels.row_strip import RowStrip
+from sardonyx.providers.cpu.kernels.split import STEP, step_elements
+from sardonyx.providers.cpu.kernels.tile_epilogue import place_of
 
 BAND = 16
 """Rows that are copied together where the output's next row is not the input's."""
@@ -43,6 +45,10 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
                 Row(k, form, there, strides, size, given["count"]).run([])
             return
         row = Row(k, form, here, strides, size, given["count"])
+        for v, access in enumerate((*form.inputs, *form.outputs)):
+            if access.parts:
+                place = place_of(moved[v], size[-1] // STEP * step_elements(access.parts))
+                row.hands_on(v - len(form.inputs), given[f"m{v}"].at(place), given[f"f{v}"].at(moved[v]))
         if form.is_strip:
             RowStrip(row).run(size[form.vector_axis])
         elif form.is_columnar:
