@@ -443,11 +443,13 @@ def _handing(p: Problem, target: Target) -> Problem:
 
 def steps(p: Problem, parts: int, target: Target) -> list[Step]:
     """The contraction on tiles."""
-    p = _handing(p, target)
+    made, p = [y.storage for y in p.outputs], _handing(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
     before_b, b = split_b(p, parts, target)
-    a_dtype, b_dtype = None if p.a.storage in target.handed else p.a.dtype, None if b.flags is None else p.b.dtype
+    handed = target.handed.get(p.a.storage)
+    a_dtype = p.a.dtype if handed is None or a is not handed.tiled else None
+    b_dtype = None if b.flags is None else p.b.dtype
     spec = gemm_amx(parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, epilogue=epilogue, schedule=SCHEDULES[parts])
     args = {
         **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
@@ -457,6 +459,9 @@ def steps(p: Problem, parts: int, target: Target) -> list[Step]:
     }  # fmt: skip
     unit = "tiles" if target.isa.amx else "vectors of pairs"
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
+    if a_dtype is None:
+        why += "; A as it was handed on"
+    why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
     nbytes = of_known(dims.mul(b.tiles.elements, bf16.bits // 8))
     step = Step(spec, args, epilogue.writes, p.nodes, blocking.scratch_nbytes, p.flops, nbytes, why)
     return [*before_a, *before_b, step]
