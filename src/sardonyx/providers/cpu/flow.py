@@ -76,7 +76,7 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
 
 def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
     """Steps that perhaps do not run: what they have split into parts is not there for others."""
-    return _steps(groups, replace(target, splits=dict(target.splits)), hoisted)
+    return _steps(groups, replace(target, splits=dict(target.splits), handed={}), hoisted)
 
 
 def _branch(group: Branch, target: Target) -> list[Step]:

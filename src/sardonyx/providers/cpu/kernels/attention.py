@@ -345,7 +345,7 @@ def steps(group: Attention, target: Target) -> list[Step]:
         statics |= dict(handed=0 if handed is None else handed.parts, is_kept=is_kept)
         spec = attention_amx.attention_amx(**statics, mask=attention_amx.mask_class(group.mask), parts=parts)
         scratch_nbytes = attention_amx.scratch_nbytes(parts, count, width, value_width)
-        variant = attention_amx.variant(parts, target)
+        variant = attention_amx.variant(parts, target) + ("" if handed is None else f"; {handed.words}")
     pairs = dims.product((batch, heads, rows, count))
     step = Step(
         spec,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
@@ -19,7 +19,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Attention, Contraction, Group, Loop, Storage, View
 from sardonyx.providers.cpu.kernels import attention_amx, contraction, loop
 from sardonyx.providers.cpu.kernels.contraction import OnTiles
-from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
+from sardonyx.providers.cpu.kernels.matrices import of_known
 from sardonyx.providers.cpu.kernels.split import PANEL, STEP, Handed, Tiled, step_elements
 from sardonyx.providers.cpu.steps import Only, Target
 from sardonyx.providers.cpu.values import bf16, i32
@@ -72,28 +72,16 @@ def _left(group: Group) -> View | None:
 
 def _handed(made: _Made, storage: Storage, lefts: Sequence[OnTiles], reads: int) -> Handed | None:
     """``lefts`` are the products that read it as their left operand, out of all that read it."""
-    takers = [reader for reader in lefts if _takes(reader, made)]
-    parts = takers[0].parts if takers else 0
-    if any(reader.parts != parts for reader in takers) or not takers:
-        return None
+    parts = made.parts or lefts[0].parts
     panels, steps = (of_known(dims.ceildiv(n, unit)) for n, unit in ((made.rows, PANEL), (made.columns, STEP)))
     tiles = Storage("temporary", bf16, of_known(dims.product((panels, steps, step_elements(parts)))))
-    flags = Storage("temporary", i32, made.flags)
+    tiled = Tiled(tiles, (), Storage("temporary", i32, made.flags), (), made.flags_panel)
+    found = Handed(tiled, made.rows, made.columns, parts, is_kept=False)
+    takers = [reader for reader in lefts if found.serves(reader.problem, reader.parts)]
+    if not takers or any(made.few not in (None, reader.few) for reader in takers):
+        return None
     is_kept = len(takers) < reads or storage.kind == "output" or any(one.few != made.few for one in takers)
-    return Handed(Tiled(tiles, (), flags, (), made.flags_panel), parts, is_kept)
-
-
-def _takes(reader: OnTiles, made: _Made) -> bool:
-    """Whether a product reads all of a matrix as rows along k, whenever it is there in tiles."""
-    p = reader.problem
-    is_same = (p.m, p.k) == (made.rows, made.columns) and made.parts in (None, reader.parts)
-    return is_same and made.few in (None, reader.few) and _is_all(p.a, p.m, p.k)
-
-
-def _is_all(x: Matrix, rows: Known, columns: Known) -> bool:
-    """Whether a matrix is all of its storage, row by row."""
-    is_whole = dims.mul(rows, columns) == x.storage.elements
-    return is_whole and (x.offset, x.batch, x.column) == (0, (), 1) and (x.row == columns or rows == 1)
+    return replace(found, is_kept=is_kept)
 
 
 def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: Target) -> _Made | None:
@@ -108,7 +96,7 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: 
     (out,) = (y for y in p.outputs if y.storage is storage)
     steps = of_known(dims.ceildiv(p.n, STEP))
     squares = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
-    return _Made(p.m, p.n, maker.parts, maker.few, squares, steps) if _is_all(out, p.m, p.n) else None
+    return _Made(p.m, p.n, maker.parts, maker.few, squares, steps) if out.is_all(p.m, p.n) else None
 
 
 def _rows(group: Loop, storage: Storage) -> _Made | None:

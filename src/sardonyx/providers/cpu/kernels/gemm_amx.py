@@ -503,7 +503,7 @@ def _handing(p: Problem, target: Target) -> Problem:
 
 def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:
     """The contraction on tiles; ``panels`` is B, if others have it there."""
-    p = _handing(p, target)
+    made, p = [y.storage for y in p.outputs], _handing(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
     if is_in_panels(p, parts):
@@ -511,7 +511,9 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
         b, before_b = Tiled(panels.storage, panels.batch, None, ()), list[Step]()
     else:
         before_b, b = split_b(p, parts, target)
-    a_dtype, b_dtype = None if p.a.storage in target.handed else p.a.dtype, None if b.flags is None else p.b.dtype
+    handed = target.handed.get(p.a.storage)
+    a_dtype = p.a.dtype if handed is None or a is not handed.tiled else None
+    b_dtype = None if b.flags is None else p.b.dtype
     spec = gemm_amx(
         parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
         epilogue=epilogue, schedule=SCHEDULES[parts],
@@ -524,6 +526,9 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
     }  # fmt: skip
     unit = "tiles" if target.isa.amx else "vectors of pairs"
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
+    if a_dtype is None:
+        why += "; A as it was handed on"
+    why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
     nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
     scratch = blocking.scratch_nbytes + (0 if panels is None else split_ahead.scratch_nbytes(RUN[parts]))
     step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)

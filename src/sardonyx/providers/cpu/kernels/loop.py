@@ -46,7 +46,9 @@ def steps(group: Loop, target: Target) -> list[Step]:
     bands = _bands(loop)
     halves = bands or long_rows.halves(loop)
     if halves is None:
-        return [_reduction(_handing(loop, target), target, count)]
+        words = "; ".join(target.handed[v.storage].words for v in loop.outputs if v.storage in target.handed)
+        made = _reduction(_handing(loop, target), target, count)
+        return [replace(made, variant=words) if words else made]
     piece = 0 if bands else long_rows.PIECE
     return [_reduction(halves[0], target, count, piece), _reduction(halves[1], target, count)]
 

@@ -43,6 +43,11 @@ class Matrix:
     def of(view: View) -> Matrix:
         return Matrix(view.storage, view.offset, view.strides[:-2], view.strides[-2], view.strides[-1])
 
+    def is_all(self, rows: Known, columns: Known) -> bool:
+        """Whether it is all of its storage, row by row."""
+        is_plain = (self.offset, self.batch, self.column) == (0, (), 1) and (self.row == columns or rows == 1)
+        return is_plain and dims.mul(rows, columns) == self.storage.elements
+
     def args(self, name: str) -> dict[str, Ref | Known | float]:
         """The arguments of a parameter that ``matrix_params`` declared."""
         strides = {f"{name}_row": self.row, f"{name}_col": self.column}

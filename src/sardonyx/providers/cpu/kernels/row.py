@@ -245,16 +245,18 @@ class Elements:
                 put(states[u], reducer.add(get(states[u]), self._of(arg, u), index, mask))
 
     def _hand_on(self, position: int, parts: int) -> None:
-        """Vectors in tiles, those of whole steps together."""
+        """Vectors in tiles, those of whole steps together. A row has whole steps, and so no rest."""
         row, number = self.row, self.row.schedule.expression.results[position]
         buf, flag, many = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
         found = [row.k.value(self._of(number, u), f32, row.lanes) for u in range(len(self.tiles))]
-        if len(found) % many or self.tiles[0].mask is not None:
+        if self.tiles[0].mask is not None:
+            return
+        if len(found) % many:
             many = 1
         for u in range(0, len(found), many):
             v, t = _on_end(found[u : u + many]), self.tiles[u]
             at = t.index // STEP * step_elements(parts) + t.index % STEP
-            store_step(buf.at(at), t.keep(v, 0.0), parts, flag, t.mask)
+            store_step(buf.at(at), v, parts, flag)
 
     def _of(self, number: int, u: int) -> Val:
         of_row = self.row.values.get(number)

@@ -218,12 +218,23 @@ class Tiled:
 
 @dataclass(frozen=True)
 class Handed:
-    """A left operand that whoever makes it writes in tiles."""
+    """A matrix that whoever makes it writes in tiles."""
 
     tiled: Tiled
+    rows: Known
+    columns: Known
     parts: int
     is_kept: bool
     """It is there as numbers too."""
+
+    def serves(self, p: Problem, parts: int) -> bool:
+        """Whether it is the left operand of a product."""
+        return (p.m, p.k, parts) == (self.rows, self.columns, self.parts) and p.a.is_all(p.m, p.k)
+
+    @property
+    def words(self) -> str:
+        """What its maker says of it."""
+        return f"handed on in {self.parts} bf16 part{'s'[: self.parts - 1]}{' and as numbers' if self.is_kept else ''}"
 
 
 def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
@@ -236,8 +247,9 @@ def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
 
 def split_a(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
     """A in tiles and the step that writes them, unless whoever makes A does or another product has asked before."""
-    if p.a.storage in target.handed:
-        return [], target.handed[p.a.storage].tiled
+    handed = target.handed.get(p.a.storage)
+    if handed is not None and handed.serves(p, parts):
+        return [], handed.tiled
     source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, parts)
     return source.at_each_run(p, target)
 

@@ -80,11 +80,12 @@ class TileFinish(Finish):
         if not self.epilogue.in_tiles:
             self.tile(sums, PANEL, row, rows, column, k.min(columns, PANEL), width=PANEL)
             return
-        mask = k.mask(columns, PANEL)
         with k.either(columns >= PANEL) as (whole, part):
-            for branch, t in ((whole, Tile(column, PANEL, None)), (part, Tile(column, PANEL, mask))):
-                with branch, k.loop(0, rows) as i:
-                    self.put(row + i, t, sums.load(i * PANEL, PANEL))
+            with whole, k.loop(0, rows) as i:
+                self.put(row + i, Tile(column, PANEL, None), sums.load(i * PANEL, PANEL))
+            with part, k.loop(0, rows) as i, k.loop(0, PANEL, k.lanes) as j:
+                t = Tile(column + j, k.lanes, k.mask(columns - j))
+                self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
 
     def _flag(self, name: str, panel: Val, step: Val) -> Buf:
         flags = self._memory[f"{name}_flags"]
@@ -96,7 +97,7 @@ class TileFinish(Finish):
             super()._store(name, y, row, t, value)
             return
         line, step = self.k.value(row, i64), t.index // STEP
-        at = place_of(line, self._number(name, "row")) + step * self._number(name, "col")
+        at = place_of(line, self._number(name, "row")) + step * self._number(name, "col") + t.index % STEP
         store_step(self._at[name].at(at), t.keep(value, 0.0), self.parts, self._flag(name, line >> _SHIFT, step))
 
 
@@ -105,18 +106,18 @@ def place_of(row: Val, panel: Val) -> Val:
     return (row >> _SHIFT) * panel + (row & (PANEL - 1)) * STEP
 
 
-def store_step(to: Buf, v: Val, parts: int, flag: Buf, mask: Val | None = None) -> None:
+def store_step(to: Buf, v: Val, parts: int, flag: Buf) -> None:
     """Store up to 32 numbers along k of a row as parts; the flag goes up if tiles do not carry one of them."""
     k = to.k
-    _put(to, heads_of(k, v, parts), mask)
+    _put(to, heads_of(k, v, parts))
     with k.when(is_odd(k, v).any(), likely=False):
-        _put(to, parts_of(k, v, parts) if parts > 1 else [_rounded(k, v)], mask)
+        _put(to, parts_of(k, v, parts) if parts > 1 else [_rounded(k, v)])
         flag.store(0, 1)
 
 
-def _put(to: Buf, heads: Sequence[Val], mask: Val | None) -> None:
+def _put(to: Buf, heads: Sequence[Val]) -> None:
     for part, bits in enumerate(heads):
-        to.as_type(u16).store(part * PART, to.k.bitcast(bits, u16).shuffle(range(1, 2 * bits.lanes, 2)), mask)
+        to.as_type(u16).store(part * PART, to.k.bitcast(bits, u16).shuffle(range(1, 2 * bits.lanes, 2)))
 
 
 def _rounded(k: Kernel, v: Val) -> Val:
