@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu import flow
-from sardonyx.providers.cpu.kernels import contraction, split
+from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -39,6 +39,11 @@ def compiled(body: str, rows: Any, sizes: tuple[int, int, int], precision: str, 
     }
     inputs = ", ".join(f"float[{shape}] {name}" for name, shape in shapes.items() if name in body)
     return Compiled(body, inputs, "float[A,B] y", CHIP, precision=precision, constants=weights, **more)
+
+
+@pytest.fixture(autouse=True)
+def _few_rows_fill_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gemm_amx.LEAST_ROWS, 3, 16)
 
 
 def kinds(found: Compiled) -> Counter[str]:
@@ -167,8 +172,7 @@ def test_heads_hand_on_what_they_see(precision: str, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as m:
         m.setattr(flow.contraction_layout, "handed", lambda *_: {})
         plain = attending(2, 64, precision)
-    few = {"gemm": 1} if precision == "highest" else {}
-    assert kinds(handed) == {"attention_amx": 1, "gemm_amx": 1, **few} and kinds(plain)["split"] == 1
+    assert kinds(handed) == {"attention_amx": 1, "gemm_amx": 1} and kinds(plain)["split"] == 1
     for batch, rows in ((1, 32), (3, 40), (2, 1), (0, 4), (2, 70)):
         q, k, v = (random(batch, rows, 128) + np.float32(i) for i in range(3))
         (expected,) = plain.run([q, k, v])

@@ -11,11 +11,19 @@ import pytest
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Contraction
 from sardonyx.providers.cpu.kernels import contraction, gemm_amx
+from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from tests.providers.cpu.test_amx import CHIP, LEAST, MOST, check, group_of, product, steps_of
 from tests.providers.cpu.test_gemm import Arrays, identity, random
 
 Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture
+def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants lie in panels and meet tiles, however many rows there are."""
+    monkeypatch.setattr(gemm_amx, "is_in_panels", lambda p, parts, _: parts == 3 and p.weight is not None)
+    monkeypatch.setitem(gemm_amx.LEAST_ROWS, 3, 16)
 
 
 def ties(shape: tuple[int, ...]) -> Array:
@@ -25,6 +33,7 @@ def ties(shape: tuple[int, ...]) -> Array:
     return rng.choice(kinds, shape) * np.exp2(rng.integers(-3, 3, shape), dtype=np.float32)
 
 
+@pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize(
     ("m", "n", "k"),
     [(1, 70, 33), (16, 64, 31), (17, 97, 128), (40, 33, 129), (130, 65, 290), (300, 100, 64), (33, 260, 415)],
@@ -38,6 +47,7 @@ def test_the_same_bits_as_weights_that_are_split_by_a_step(m: int, n: int, k: in
     np.testing.assert_array_equal(product(a, np.ascontiguousarray(b.T).T, "highest"), want)
 
 
+@pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize(("left", "right"), [((3, 40, 70), (3, 70, 35)), ((2, 1, 40, 70), (3, 70, 70))])
 def test_batches(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     a, b = random(left, np.float32), random(right, np.float32, 1)
@@ -46,6 +56,7 @@ def test_batches(left: tuple[int, ...], right: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(got, product(a, b, "highest", is_constant=False))
 
 
+@pytest.mark.usefixtures("_wherever_they_can")
 def test_memory_that_holds_anything_is_not_read() -> None:
     """k ends inside a step: what a thread's memory held before must not meet the zeros of A."""
     a, b = random((40, 45), np.float32), random((45, 70), np.float32, 1)
@@ -57,6 +68,7 @@ def test_memory_that_holds_anything_is_not_read() -> None:
     np.testing.assert_array_equal(memory.array(out), product(a, b, "highest"))
 
 
+@pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_weights_take_no_more_bytes_than_in_the_model(dtype: Any) -> None:
     a, b = random((64, 96), np.float32), random((96, 70), dtype, 1)
@@ -82,7 +94,7 @@ def symbolic(memory: Arrays, a: Array, b: Array) -> tuple[Contraction, Any]:
     return Contraction((), identity(np.float32), (), (out,), (), rows, n, k, x, memory.constant(b)), out
 
 
-@pytest.mark.parametrize("rows", [0, 1, 5, 15, 16, 33])
+@pytest.mark.parametrize("rows", [0, 1, 5, 16, 39, 40, 70])
 def test_few_rows_read_the_same_weights(rows: int) -> None:
     a, b = random((rows, 100), np.float32), random((100, 1400), np.float32, 1)
     assert b.size > contraction.SMALL
@@ -111,3 +123,24 @@ def test_weights_that_parts_do_not_carry(number: float, place: tuple[int, int]) 
     with np.errstate(all="ignore"):
         want = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float32)
     np.testing.assert_allclose(memory.array(out), want, rtol=1e-5, atol=1e-5)
+
+
+BATCH, TOKENS = dims.symbol("batch"), dims.symbol("tokens")
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_stepwise", "expected"),
+    [
+        (BATCH, False, True),
+        (dims.mul(BATCH, TOKENS), False, False),
+        (dims.mul(BATCH, TOKENS), True, True),
+        (dims.mul(BATCH, 197), False, False),
+        (dims.mul(dims.mul(BATCH, TOKENS), 64), True, False),
+        (128, True, False),
+    ],
+)
+def test_panels_are_for_rows_that_may_be_few(rows: dims.Known, is_stepwise: bool, expected: bool) -> None:
+    group, _ = symbolic(Arrays({"rows": 1}), random((1, 100), np.float32), random((100, 70), np.float32))
+    p = problem(replace(group, m=rows))
+    assert gemm_amx.is_in_panels(p, 3, Target(CHIP, is_stepwise=is_stepwise)) is expected
+    assert not gemm_amx.is_in_panels(p, 2, Target(CHIP, "high"))

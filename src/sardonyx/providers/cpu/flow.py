@@ -14,7 +14,7 @@ from dataclasses import replace
 from sardonyx.interpret.control import ENDLESS
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Branch, Group, Moving, Repeat, Storage
+from sardonyx.lower.groups import Attention, Branch, Group, Moving, Repeat, Storage
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes
@@ -36,7 +36,13 @@ PACKING = (pack.pack_panels, pack.pack_rows, split.split)
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
     groups = image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target))
+    target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
     return _steps(groups, replace(target, handed=contraction_layout.handed(groups, target)))
+
+
+def _sees_more(group: Group) -> bool:
+    """Whether this is attention to more keys than the rows at hand, of which only the run tells how many."""
+    return isinstance(group, Attention) and isinstance(group.q.shape[2], str) and group.k.shape[2] != group.q.shape[2]
 
 
 def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:

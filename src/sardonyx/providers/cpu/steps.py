@@ -93,6 +93,8 @@ class Target:
     """``highest``, ``high`` or ``medium``."""
     is_repeated: bool = False
     """Whether this is for the body of a loop."""
+    is_stepwise: bool = False
+    """Whether rows come a few at a time, as far as groups tell: attention sees keys from before."""
     exceptional: frozenset[object] = frozenset()
     """Constants, by ``constants.identity``, with numbers that parts of bf16 do not carry."""
     splits: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)

@@ -94,7 +94,7 @@ def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
 def _shared(p: Problem, parts: int, target: Target) -> Matrix | None:
     """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
     isa, dtype = target.isa, register_dtype(p.a.dtype)
-    if not gemm_amx.is_in_panels(p, parts) or gemm.Shape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
+    if not gemm_amx.is_in_panels(p, parts, target) or gemm.Shape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
         return None
     return split_ahead.panels(p, isa)
 

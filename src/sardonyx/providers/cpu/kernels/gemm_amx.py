@@ -15,9 +15,9 @@ more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip wit
 panels of a group pass by, and only A comes from L2. A group has 4 to 8 row panels; if its A, over all of k, fits into
 half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that it comes from L3 once
 for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. Weights come from memory at every run of a
-model: while one run of B is multiplied, the next is fetched into L2. With three parts, where parts would be more to
-read than the numbers, a constant B is not there in tiles: it is split while the run before is multiplied
-(``split_ahead``).
+model: while one run of B is multiplied, the next is fetched into L2. With three parts, which are more to read
+than the numbers, a constant B whose rows may be few is not there in tiles: it is split while the run before is
+multiplied (``split_ahead``).
 
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: with two or three parts, a
 group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
@@ -94,10 +94,11 @@ PAIR_ROWS = 8
 EXACT_ROWS = 4
 """Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
 
-LEAST_ROWS = {1: 1, 2: 8, 3: 16}
+LEAST_ROWS = {1: 1, 2: 8, 3: 40}
 """Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
 multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one part has half the bytes of
-f32 to read, and three as many, from which they are made in 288 cycles a step."""
+f32 to read, and three have 1.5 times as many or are made from as many, in 288 cycles a step. (Three parts, measured:
+16 and 32 rows take 0.75 and 0.87 of the time without tiles, 48 rows 1.4 times as long.)"""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
@@ -486,9 +487,18 @@ def parts_for(p: Problem, target: Target) -> int | None:
     return None if tensor is not None and identity(tensor) in target.exceptional else parts
 
 
-def is_in_panels(p: Problem, parts: int) -> bool:
-    """Whether B is a constant in panels, as multiply-adds have it, and not in tiles."""
-    return parts == split_ahead.PARTS and p.weight is not None
+def is_in_panels(p: Problem, parts: int, target: Target) -> bool:
+    """Whether B is a constant in panels, as multiply-adds have it, and not in tiles: where rows may well be few.
+
+    One row is twice as fast from panels, and 128 rows a tenth slower. Rows that are one free size, a batch, are taken
+    to be few at times; rows that are more, tokens of a batch, to be many, unless they come step by step.
+    """
+    rows = p.m
+    if parts != split_ahead.PARTS or p.weight is None or isinstance(rows, int):
+        return False
+    is_single = len(rows.terms) == 1 and all(len(names) == 1 for names in rows.terms)
+    is_long = any(times >= LEAST_ROWS[parts] for times in rows.terms.values())
+    return (is_single or target.is_stepwise) and not is_long
 
 
 def _handing(p: Problem, target: Target) -> Problem:
@@ -506,7 +516,7 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
     made, p = [y.storage for y in p.outputs], _handing(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
-    if is_in_panels(p, parts):
+    if is_in_panels(p, parts, target):
         panels = panels or split_ahead.panels(p, target.isa)
         b, before_b = Tiled(panels.storage, panels.batch, None, ()), list[Step]()
     else:

@@ -42,13 +42,18 @@ Array = np.ndarray[Any, Any]
 _Number = TypeVar("_Number", int, Val)
 
 PARTS = 3
+PAGE_NBYTES = 4096
 PAIRS = STEP // 2
 """Pairs of rows of B in a step: each becomes a line of two tiles, for every part."""
 
 
+APART = 33 * LINE_NBYTES // bf16.itemsize
+"""Elements between the two runs: at a multiple of 4 KiB, stores of one would hold up loads of the other."""
+
+
 def scratch_nbytes(run: _Number) -> _Number:
     """Of two runs of so many steps."""
-    return run * (2 * step_elements(PARTS) * bf16.itemsize)
+    return run * (2 * step_elements(PARTS) * bf16.itemsize) + PAGE_NBYTES
 
 
 class Ahead:
@@ -58,7 +63,7 @@ class Ahead:
         """``run`` is the most steps that a run has."""
         self.k, self.b, self.depth, self.steps, self.run = k, b, depth, steps, run
         self._memory = k.scratch(bf16)
-        self._now, self._other = k.var(0), k.var(run * step_elements(PARTS))
+        self._now, self._other = k.var(0), k.var(run * step_elements(PARTS) + APART)
         self._panel, self._row, self._pair, self._stop, self._pace = (k.var(0) for _ in range(5))
 
     def begin(self, panel: Val) -> None:
