@@ -87,6 +87,17 @@ class TileFinish(Finish):
                 t = Tile(column + j, k.lanes, k.mask(columns - j))
                 self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
 
+    def fetch(self, row: Operand, column: Operand, width: int) -> None:
+        super().fetch(row, column, width)
+        for name in self.epilogue.in_tiles:
+            at = self._place(name, self.k.value(row, i64), self.k.value(column, i64))
+            for part in range(self.parts):
+                at.prefetch(part * PART, write=True)
+
+    def _place(self, name: str, row: Val, column: Val) -> Buf:
+        at = place_of(row, self._number(name, "row")) + column // STEP * self._number(name, "col") + column % STEP
+        return self._at[name].at(at)
+
     def _flag(self, name: str, panel: Val, step: Val) -> Buf:
         flags = self._memory[f"{name}_flags"]
         assert isinstance(flags, Buf)
@@ -96,9 +107,9 @@ class TileFinish(Finish):
         if y.columns != PANELS:
             super()._store(name, y, row, t, value)
             return
-        line, step = self.k.value(row, i64), t.index // STEP
-        at = place_of(line, self._number(name, "row")) + step * self._number(name, "col") + t.index % STEP
-        store_step(self._at[name].at(at), t.keep(value, 0.0), self.parts, self._flag(name, line >> _SHIFT, step))
+        line = self.k.value(row, i64)
+        flag = self._flag(name, line >> _SHIFT, t.index // STEP)
+        store_step(self._place(name, line, t.index), t.keep(value, 0.0), self.parts, flag)
 
 
 def place_of(row: Val, panel: Val) -> Val:
