@@ -327,3 +327,19 @@ def test_products_that_differ_in_where_they_run_do_not(monkeypatch: pytest.Monke
     for rows in (3, 40):
         x, w0, w1 = random(rows, 64), random(64, 64, scale=0.125), random(64, 4096, scale=0.125)
         np.testing.assert_allclose(found.run([x])[0], x @ w0 @ w1, rtol=1e-3, atol=1e-3)
+
+
+def test_branches_read_numbers() -> None:
+    """What is handed on lies in tiles for products beside its maker; those in branches split the numbers."""
+    body = """
+        h = MatMul(x, w0) a = MatMul(h, w1)
+        b = If (c) <then_branch = t () => (float[64,64] p) { p = MatMul(h, w1) },
+                    else_branch = e () => (float[64,64] q) { q = MatMul(h, w0) }>
+        y = Add(a, b)"""
+    weights = {"w0": random(64, 64), "w1": random(64, 64) + np.float32(1)}
+    inputs = "float[64,64] x, bool c, float[64,64] w0, float[64,64] w1"
+    found = Compiled(body, inputs, "float[A,B] y", CHIP, constants=weights)
+    assert kinds(found)["split"] == 3
+    assert [step.variant.partition("; ")[2] for step in found.steps if step.spec.name == "gemm_amx"] == [
+        "handed on in 3 bf16 parts and as numbers", "", "", "A as it was handed on",
+    ]  # fmt: skip

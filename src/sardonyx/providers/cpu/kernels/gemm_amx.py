@@ -26,7 +26,7 @@ vector units.
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
 **Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
-made anew from the numbers themselves, by f32 multiply-adds along k. Whether any flag is up at all is found once.
+made anew from the numbers themselves (``tile_mend``).
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ from sardonyx.providers.cpu.kernels.split import (
     split_b,
     step_elements,
     tiled_params,
-    whole,
 )
 from sardonyx.providers.cpu.kernels.split_ahead import Ahead
-from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish, load_one
+from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
+from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
 from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.runs import Runs
 from sardonyx.providers.cpu.steps import Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, bf16, f16, f32, i32, i64, u32
+from sardonyx.providers.cpu.values import Buf, Val, bf16, f16, f32, i64, u32
 
 PARTS = {"medium": 1, "high": 2, "highest": 3}
 """How many parts a precision takes."""
@@ -91,8 +91,6 @@ SQUARE_NBYTES = SQUARE * 4
 COLUMNS = 8
 PAIR_ROWS = 8
 """Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
-EXACT_ROWS = 4
-"""Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
 
 LEAST_ROWS = {1: 1, 2: 8, 3: 40}
 """Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
@@ -167,7 +165,7 @@ def gemm_amx(
     group_rows = count_of(row_panels, k.max(groups, 1))
     total = count * groups * column_panels
     runs, at, last, more = Runs(k, total), k.var(-1), k.var(-1), k.var(k.cast(total > 0, i64))
-    is_odd = _is_any_up(k, memory)
+    is_odd = is_any_up(k, memory)
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
@@ -196,6 +194,7 @@ def gemm_amx(
         columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
         batch = batch_indices(k, memory, rest // groups, axes)
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, parts=parts, schedule=schedule)
+        mend = Mend(k, memory, product.at, m, n, depth, steps, parts, is_in_panels=ahead is not None)
         product.stride = k.select(group_columns > 1, steps, run)
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
         done.finish = TileFinish(k, epilogue, memory, n, batch, parts)
@@ -228,7 +227,7 @@ def gemm_amx(
                     with k.when(step + run >= steps):
                         done.finish.begin(row + r, column + c)
                         with k.when(is_odd, likely=False):
-                            product.mend(row + r, column + c, slot)
+                            mend.square(scratch.at(slot), row + r, column + c)
         if is_woven:
             done.rest()
         done.take(row, column, rows, columns, base.get())
@@ -238,15 +237,6 @@ def gemm_amx(
         at.set(here + columns)
     if tiles is not None:
         tiles.release()
-
-
-def _is_any_up(k: Kernel, memory: Any) -> Val:
-    """Whether any number of either operand is not plain."""
-    found = k.var(k.zeros(i32, HALF))
-    for flags in (name for name in ("a_flags", "b_flags") if name in memory):
-        for t in k.tiles(number(memory, f"{flags}_count"), HALF):
-            found.set(found.get() | memory[flags].load(t))
-    return found.get().ne(0).any()
 
 
 class _Done:
@@ -410,57 +400,6 @@ class _Product:
             self.tiles, a, b, steps, self.parts, self.schedule, weave,
             is_short=is_short, fetched=fetched, lines=self.lines,
         )  # fmt: skip
-
-    def mend(self, row: Val, column: Val, slot: Val) -> None:
-        """Make the sums of a square anew if tiles do not carry its numbers."""
-        k, top = self.k, row * PANEL
-        with k.when(self._is_flagged(row, column), likely=False):
-            self._exact(self.scratch.at(slot), top, k.min(self.m - top, PANEL), column * PANEL)
-
-    def _is_flagged(self, row: Val, column: Val) -> Val:
-        k = self.k
-        found = k.var(k.zeros(i32))
-        for name, panel in (("a_flags", row), ("b_flags", column)):
-            if name in self.at:
-                many, count = (number(self.memory, f"{name}_{what}") for what in ("panel", "count"))
-                with k.loop(panel * many, k.min((panel + 1) * many, count)) as i:
-                    found.set(found.get() | self.at[name].load(i))
-        return found.get().ne(0)
-
-    def _exact(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
-        """The sums of a square from the numbers themselves."""
-        k = self.k
-        with k.loop(0, high, EXACT_ROWS) as i:
-            existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]
-            totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
-            with k.loop(0, self.depth) as j:
-                columns = [self._column(left, half, j) for half in range(2)]
-                for r, pair in zip(existing, totals, strict=True):
-                    x = k.splat(self._left(top + r, j), HALF)
-                    for total, y in zip(pair, columns, strict=True):
-                        total.set(k.fma(x, y, total))
-            for r, pair in zip(existing, totals, strict=True):
-                for half, total in enumerate(pair):
-                    sums.store(r * PANEL + half * HALF, total)
-
-    def _left(self, row: Val, j: Val) -> Val:
-        """Number ``j`` along k of a row of A."""
-        if "a_source" not in self.at:
-            return load_one(self.at["a"], self.steps, self.parts, row, j)
-        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
-        return self.at["a_source"].load(row * a_row + j * a_col)
-
-    def _column(self, left: Val, half: int, j: Val) -> Val:
-        """Number ``j`` along k of the columns of half a panel."""
-        k = self.k
-        if self.ahead is not None:
-            return self.at["b"].load(left * self.depth + j * PANEL + half * HALF, HALF)
-        if "b_source" not in self.at:
-            step = left // PANEL * self.steps + j // STEP
-            return whole(k, self.at["b"].at(step * step_elements(self.parts) + half * TILE), self.parts, j % STEP)
-        b_row, b_col = number(self.memory, "b_source_row"), number(self.memory, "b_source_col")
-        lane = k.iota(i64, HALF) + (left + half * HALF)
-        return self.at["b_source"].at(j * b_row).gather(k.min(lane, self.n - 1) * b_col)
 
 
 # -- what contractions ask for
