@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sardonyx.lower.build import Lowered, lower
 from sardonyx.lower.multiples import multiples
 from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
 from sardonyx.partition.provider import Part
-from sardonyx.providers.cpu import isa, walk
-from sardonyx.providers.cpu.constants import contents
+from sardonyx.providers.cpu import isa, threads
+from sardonyx.providers.cpu.constants import content, contents
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.flow import steps_for
 from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.steps import Exceptional, Target
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.table import Table
 
 if TYPE_CHECKING:
@@ -46,16 +46,24 @@ def _compiled(
     target = Target(isa.current(), provider.precision)
     while True:
         steps = steps_for(lowered.groups, target)
-        linker.prepare((walk.worker(), *(step.spec for step in steps)), target.isa, provider.threads)
-        table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
+        others: list[Callable[[], Any]] = [*threads.natives(), *(partial(content, s) for s in _packed(steps))]
         try:
+            made = linker.prepare((step.spec for step in steps), target.isa, provider.threads, others)
+            table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
             constants = contents(table.constants, provider.threads)
+            del made  # until here it keeps what was packed
             return CpuExecutable(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider), otherwise,
             )  # fmt: skip
         except Exceptional as found:
             target = replace(target, exceptional=target.exceptional | {found.identity}, splits={})
+
+
+def _packed(steps: Sequence[Step]) -> list[Packed]:
+    """The constants that are packed for these steps."""
+    found = (arg.storage for step in steps for arg in step.args.values() if isinstance(arg, Ref))
+    return list(dict.fromkeys(storage for storage in found if isinstance(storage, Packed)))
 
 
 def _for_multiples(part: Part, provider: CpuProvider) -> Lowered | None:

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -88,16 +89,20 @@ class Linker:
             self._makers.pop(name, None)
         return found
 
-    def prepare(self, specs: Iterable[Spec], isa: Isa, threads: int) -> None:
-        """Make kernels ready, by so many threads: nearly all of the time is spent outside of Python."""
-        wanted = list({spec.digest: spec for spec in specs}.values())
-        if threads == 1 or len(wanted) < 2:
-            return
+    def prepare(
+        self, specs: Iterable[Spec], isa: Isa, threads: int, others: Iterable[Callable[[], Any]] = ()
+    ) -> list[Any]:
+        """Make kernels ready, and then what others make, by so many threads: most of the time is spent outside of
+        Python. Gives what they made; one thread alone leaves everything to whoever needs it.
+        """
+        kernels = {spec.digest: partial(self.address, spec, isa) for spec in specs}
+        tasks: list[Callable[[], Any]] = [*kernels.values(), *others]
+        if threads == 1 or len(tasks) < 2:
+            return []
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(lambda spec: self.address(spec, isa), wanted):
-                pass
+            return list(pool.map(lambda task: task(), tasks))
 
     def forget_locks(self) -> None:
         """A forked child begins with locks that nobody holds."""

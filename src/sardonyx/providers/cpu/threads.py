@@ -11,8 +11,9 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ def now() -> int:
     out = ctypes.c_int64()
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("system", "read_ticks"))(ctypes.addressof(out))
     return out.value
+
+
+def natives() -> list[Callable[[], int]]:
+    """What makes the functions ready that a team is made of."""
+    run = partial(linker.native, "walk", "run", data_offset=DATA_OFFSET)
+    return [run, partial(linker.native, "walk", "worker"), partial(linker.native, "system", "read_ticks")]
 
 
 @dataclass(frozen=True)
