@@ -20,7 +20,8 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.dsl import Kernel
-from sardonyx.providers.cpu.values import I8, POINTER, Buf, Operand, Val, f32, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.text import I8
+from sardonyx.providers.cpu.values import Buf, Operand, Val, f32, i8, i32, i64, u8, u32
 
 COUNT, ROWS, ROW_NBYTES = 8, 16, 64
 NBYTES = ROWS * ROW_NBYTES
@@ -124,17 +125,18 @@ class Tiles:
         return self._rows.get(t, self.k.const(ROWS))
 
     def _as_pointer(self, number: Val) -> Any:
-        return self.k.b.inttoptr(number.ir, POINTER)
+        return number.pointer()
 
     def _carry_out(self, name: str, body: Any, *args: Any) -> None:
-        self.k.b.call(self.k.subroutine(name, len(args), body), list(args))
+        self.k.b.call(self.k.subroutine(name, len(args), body), args)
 
     def _check(self, t: int, memory: Buf, stride_nbytes: Operand) -> None:
-        if not self.k.checked or memory.start is None:
+        start, end = memory.start, memory.end
+        if not self.k.checked or start is None or end is None:
             return
         rows = memory.as_type(i8)
         for row in (rows, rows.at(self.k.value(stride_nbytes, i64) * (self._high(t) - 1))):
-            self.k.check_address(row.ptr, row.start, row.end, ROW_NBYTES, 1, None)
+            self.k.check_address(row.ptr, start, end, ROW_NBYTES, 1, None)
 
 
 def _zero(t: Buf) -> None:

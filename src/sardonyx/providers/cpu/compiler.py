@@ -20,8 +20,7 @@ from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.elf import undefined_symbols
 from sardonyx.providers.cpu.isa import Isa, current
 
-SPEED_LEVEL, CODEGEN_LEVEL = 1, 2
-"""The kernel language vectorizes; LLVM at these levels is as fast as at its highest, and a third cheaper."""
+CODEGEN_LEVEL = 2
 
 ALLOWED_SYMBOLS = frozenset(("memcpy", "memmove", "memset"))
 """What an object may refer to."""
@@ -56,7 +55,11 @@ def _machine(isa: Isa) -> Any:
 
 
 def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> Any:
-    """The module of a kernel, in a context of its own, after LLVM's passes."""
+    """The module of a kernel, in a context of its own, after those of LLVM's passes that still find something to do.
+
+    The kernel language vectorizes, and ``text`` repeats nothing and keeps loops free of what does not change in them:
+    variables become registers, and blocks are joined.
+    """
     with _writing:
         written = spec.emit(isa, checked=checked)
         written.module.triple = llvm.get_default_triple()
@@ -67,10 +70,10 @@ def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> A
     except RuntimeError as error:
         raise AssertionError(f"kernel {spec.name} is not valid IR: {error}") from error
     module.data_layout = str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
-    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    passes, run = builder.getFunctionPassManager(), _unlocked("LLVMPY_RunNewFunctionPassManager")
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+    passes, run = llvm.create_new_function_pass_manager(), _unlocked("LLVMPY_RunNewFunctionPassManager")
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
     for function in module.functions:
         if not function.is_declaration:
             run(passes, function, builder)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.dsl import Kernel, function
-from sardonyx.providers.cpu.values import I32, I64, Buf, Operand, Val, i64
+from sardonyx.providers.cpu.text import I32, I64, Value
+from sardonyx.providers.cpu.values import Buf, Operand, Val, i64
 
 WAIT, WAKE = 128, 129
 """futex operations, private to the process."""
@@ -39,7 +38,7 @@ def wake(k: Kernel, at: Buf, count: Operand) -> None:
 
 def _futex(k: Kernel, at: Buf, operation: int, value: Val) -> None:
     zero = I64(0)
-    args: list[Any] = [at.address().ir, I64(operation), value.ir, zero, zero, zero]
+    args: list[Value] = [at.address().ir, I64(operation), value.ir, zero, zero, zero]
     if isa.is_arm():
         k.asm("svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}", I64, I64(98), *args)
     else:

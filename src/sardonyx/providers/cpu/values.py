@@ -8,13 +8,13 @@ whole. A bool is a byte in memory and a bit in a register.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from llvmlite import ir
-from llvmlite.ir import instructions
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
+from sardonyx.providers.cpu import text
+from sardonyx.providers.cpu.text import I1, I8, I16, I32, I64, POINTER, Type, Value
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.dsl import Kernel
@@ -28,30 +28,29 @@ MINIFLOATS = frozenset(t for t in dtypes.every() if t.is_float and t.bits <= 8 a
 NARROW = MINIFLOATS | {f16, bf16}
 """Floats that registers hold as f32."""
 
-I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-POINTER = ir.PointerType()
-
 Operand: TypeAlias = "Val | Var | int | float | bool"
 
 
-def scalar_type(dtype: DType) -> Any:
+@cache
+def scalar_type(dtype: DType) -> Type:
     """The LLVM type of one element in a register."""
     if dtype is bool_:
         return I1
     if dtype is f32 or dtype in NARROW:
-        return ir.FloatType()
+        return text.FLOAT
     if dtype is f64:
-        return ir.DoubleType()
+        return text.DOUBLE
     assert dtype.is_integer, dtype
-    return ir.IntType(max(dtype.bits, 8))
+    return text.integer(max(dtype.bits, 8))
 
 
-def memory_type(dtype: DType) -> Any:
+@cache
+def memory_type(dtype: DType) -> Type:
     """The LLVM type of one element in memory."""
     if dtype is bool_ or dtype in MINIFLOATS:
         return I8
     if dtype is f16:
-        return ir.HalfType()
+        return text.HALF
     return I16 if dtype is bf16 else scalar_type(dtype)
 
 
@@ -60,8 +59,8 @@ def register_dtype(dtype: DType) -> DType:
     return f32 if dtype in NARROW else SMALL.get(dtype, dtype)
 
 
-def vector(element: Any, lanes: int) -> Any:
-    return element if lanes == 1 else ir.VectorType(element, lanes)
+def vector(element: Type, lanes: int) -> Type:
+    return element if lanes == 1 else text.vector_of(element, lanes)
 
 
 class Val:
@@ -69,14 +68,14 @@ class Val:
 
     __slots__ = ("dtype", "ir", "k", "lanes")
 
-    def __init__(self, k: Kernel, value: Any, dtype: DType, lanes: int = 1) -> None:
+    def __init__(self, k: Kernel, value: Value, dtype: DType, lanes: int = 1) -> None:
         self.k, self.ir, self.dtype, self.lanes = k, value, dtype, lanes
 
     @property
-    def type(self) -> Any:
+    def type(self) -> Type:
         return self.ir.type
 
-    def _like(self, value: Any) -> Val:
+    def _like(self, value: Value) -> Val:
         return Val(self.k, value, self.dtype, self.lanes)
 
     def _arith(self, other: Operand, name: str, *, swapped: bool = False) -> Val:
@@ -121,8 +120,9 @@ class Val:
         return self._arith(other, "rem")
 
     def __neg__(self) -> Val:
-        b = self.k.b
-        return self._like(b.fneg(self.ir) if self.dtype.is_float else b.neg(self.ir))
+        if self.dtype.is_float:
+            return self._like(self.k.b.unary("fneg", self.ir))
+        return self._like(self.k.b.binary("sub", text.zero(self.type), self.ir))
 
     def __and__(self, other: Operand) -> Val:
         return self._arith(other, "and")
@@ -134,7 +134,7 @@ class Val:
         return self._arith(other, "xor")
 
     def __invert__(self) -> Val:
-        return self._like(self.k.b.not_(self.ir))
+        return self ^ (1 if self.dtype is bool_ else -1)
 
     def __lshift__(self, other: Operand) -> Val:
         return self._arith(other, "shl")
@@ -144,45 +144,43 @@ class Val:
 
     def _compare(self, other: Operand, op: str) -> Val:
         a, b = self.k.unify(self, other)
-        build = self.k.b
         if a.dtype.is_float:
-            bit = build.fcmp_unordered("!=", a.ir, b.ir) if op == "!=" else build.fcmp_ordered(op, a.ir, b.ir)
-        elif a.dtype.kind == "int":
-            bit = build.icmp_signed(op, a.ir, b.ir)
+            kind, order = "fcmp", "u" if op == "ne" else "o"
         else:
-            bit = build.icmp_unsigned(op, a.ir, b.ir)
-        return Val(self.k, bit, bool_, a.lanes)
+            kind, order = "icmp", "" if op in ("eq", "ne") else "s" if a.dtype.kind == "int" else "u"
+        return Val(self.k, self.k.b.compare(kind, order + op, a.ir, b.ir), bool_, a.lanes)
 
     def __lt__(self, other: Operand) -> Val:
-        return self._compare(other, "<")
+        return self._compare(other, "lt")
 
     def __le__(self, other: Operand) -> Val:
-        return self._compare(other, "<=")
+        return self._compare(other, "le")
 
     def __gt__(self, other: Operand) -> Val:
-        return self._compare(other, ">")
+        return self._compare(other, "gt")
 
     def __ge__(self, other: Operand) -> Val:
-        return self._compare(other, ">=")
+        return self._compare(other, "ge")
 
     def eq(self, other: Operand) -> Val:
-        return self._compare(other, "==")
+        return self._compare(other, "eq")
 
     def ne(self, other: Operand) -> Val:
         """True for NaN."""
-        return self._compare(other, "!=")
+        return self._compare(other, "ne")
 
     def __bool__(self) -> bool:
         raise TypeError("a kernel's value is not known while the kernel is written: use k.select or k.when")
 
-    def pointer(self) -> Any:
+    def pointer(self) -> Value:
         """A number as an address, for a call."""
-        return self.k.b.inttoptr(self.ir, POINTER)
+        return self.k.b.convert("inttoptr", self.ir, POINTER)
 
     @property
     def is_number(self) -> bool:
         """Whether it is one known number, and not NaN."""
-        return self.lanes == 1 and isinstance(self.ir, ir.Constant) and bool(self.ir.constant == self.ir.constant)
+        number = self.ir.constant
+        return number is not None and bool(number == number)
 
     def through(self, dtype: DType) -> Val:
         """A number rounded to a narrower float, or cut to a narrower integer, and widened again."""
@@ -193,14 +191,12 @@ class Val:
     def __getitem__(self, lane: int | Val) -> Val:
         """One element of a vector."""
         at = I32(lane) if isinstance(lane, int) else self.k.cast(lane, i32).ir
-        return Val(self.k, self.k.b.extract_element(self.ir, at), self.dtype)
+        return Val(self.k, self.k.b.extract(self.ir, at), self.dtype)
 
     def shuffle(self, indices: Sequence[int], other: Val | None = None) -> Val:
         """The elements at ``indices``; those from ``lanes`` on are the other vector's."""
         second = self.ir if other is None else other.ir
-        mask = ir.Constant(ir.VectorType(I32, len(indices)), list(indices))
-        picked = self.k.b.shuffle_vector(self.ir, second, mask)
-        return Val(self.k, picked, self.dtype, len(indices))
+        return Val(self.k, self.k.b.shuffle(self.ir, second, indices), self.dtype, len(indices))
 
     def fold(self, combine: Callable[[Val, Val], Val]) -> Val:
         """All elements combined, halves with halves: the same order on every machine with as many lanes."""
@@ -209,7 +205,7 @@ class Val:
             half = v.lanes // 2
             v = combine(v.shuffle(range(half)), v.shuffle(range(half, v.lanes)))
             if half == 1:
-                return v[0] if isinstance(v.ir.type, ir.VectorType) else v
+                return v[0] if v.ir.type.element else v
         return v
 
     def sum(self) -> Val:
@@ -226,34 +222,32 @@ class Val:
         return self if self.lanes == 1 else self.k.intrinsic("llvm.vector.reduce.or", [self], bool_, 1, over=[self])
 
 
-def _emit(a: Val, b: Val, name: str) -> Any:
-    build, dtype = a.k.b, a.dtype
-    if dtype.is_float:
-        return getattr(build, f"f{name}")(a.ir, b.ir)
-    signed = dtype.kind == "int"
-    if name in ("div", "rem"):
-        return getattr(build, f"{'s' if signed else 'u'}{name}")(a.ir, b.ir)
-    if name == "shr":
-        return build.ashr(a.ir, b.ir) if signed else build.lshr(a.ir, b.ir)
-    return getattr(build, {"and": "and_", "or": "or_"}.get(name, name))(a.ir, b.ir)
+def _emit(a: Val, b: Val, name: str) -> Value:
+    signed = a.dtype.kind == "int"
+    if a.dtype.is_float:
+        name = f"f{name}"
+    elif name in ("div", "rem"):
+        name = f"{'s' if signed else 'u'}{name}"
+    elif name == "shr":
+        name = "ashr" if signed else "lshr"
+    return a.k.b.binary(name, a.ir, b.ir)
 
 
 class Var:
     """A local variable; LLVM turns it back into registers."""
 
-    __slots__ = ("dtype", "k", "lanes", "slot")
+    __slots__ = ("dtype", "k", "lanes", "slot", "type")
 
     def __init__(self, k: Kernel, init: Val) -> None:
-        self.k, self.dtype, self.lanes = k, init.dtype, init.lanes
-        with k.at_entry():
-            self.slot = k.b.alloca(init.type)
+        self.k, self.dtype, self.lanes, self.type = k, init.dtype, init.lanes, init.type
+        self.slot = k.b.alloca(init.type)
         self.set(init)
 
     def get(self) -> Val:
-        return Val(self.k, self.k.b.load(self.slot, typ=self.slot.allocated_type), self.dtype, self.lanes)
+        return Val(self.k, self.k.b.get(self.slot, self.type), self.dtype, self.lanes)
 
     def set(self, value: Operand) -> None:
-        self.k.b.store(self.k.value(value, self.dtype, self.lanes).ir, self.slot)
+        self.k.b.set(self.slot, self.k.value(value, self.dtype, self.lanes).ir)
 
     def __iadd__(self, value: Operand) -> Var:
         self.set(self.get() + value)
@@ -292,7 +286,9 @@ class Buf:
 
     __slots__ = ("dtype", "end", "k", "ptr", "start")
 
-    def __init__(self, k: Kernel, ptr: Any, dtype: DType, start: Any = None, end: Any = None) -> None:
+    def __init__(
+        self, k: Kernel, ptr: Value, dtype: DType, start: Value | None = None, end: Value | None = None
+    ) -> None:
         """``start`` and ``end`` bound the memory that may be touched; they are looked at only in checked kernels."""
         self.k, self.ptr, self.dtype, self.start, self.end = k, ptr, dtype, start, end
 
@@ -303,11 +299,11 @@ class Buf:
         """The same memory, read as another type."""
         return Buf(self.k, self.ptr, dtype, self.start, self.end)
 
-    def _address(self, index: Operand) -> Any:
+    def _address(self, index: Operand) -> Value:
         if isinstance(index, int) and index == 0:
             return self.ptr
         offset = self.k.value(index, i64).ir
-        return self.k.b.gep(self.ptr, [offset], inbounds=True, source_etype=memory_type(self.dtype))
+        return self.k.b.gep(self.ptr, offset, memory_type(self.dtype), inbounds=True)
 
     def load(self, at: Operand | Tile = 0, lanes: int = 1, mask: Val | None = None) -> Val:
         """``lanes`` neighbouring elements, or those of a tile; lanes that the mask leaves out are zero."""
@@ -317,14 +313,13 @@ class Buf:
         p = self._address(at)
         self._check(p, lanes, mask)
         if mask is None:
-            raw = k.b.load(p, typ=vector(element, lanes), align=_align(self.dtype))
+            raw = k.b.load(p, vector(element, lanes), _align(self.dtype))
         elif lanes == 1:
             raw = k.guarded_load(p, element, mask)
         else:
-            t = ir.VectorType(element, lanes)
-            fn = k.declare(f"llvm.masked.load.{mangled(t)}.p0", t, [POINTER, I32, mask.type, t])
-            zero = ir.Constant(t, None)
-            raw = k.b.call(fn, [p, I32(_align(self.dtype)), mask.ir, zero])
+            t = text.vector_of(element, lanes)
+            fn = k.declare(f"llvm.masked.load.{t.mangled}.p0", t, [POINTER, I32, mask.type, t])
+            raw = k.b.call(fn, [p, I32(_align(self.dtype)), mask.ir, text.zero(t)])
         return _widened(k, raw, self.dtype, lanes)
 
     def store(self, at: Operand | Tile, value: Operand, mask: Val | None = None, *, is_past: bool = False) -> None:
@@ -344,16 +339,13 @@ class Buf:
         self._check(p, lanes, mask)
         if mask is None:
             nbytes = lanes * self.dtype.itemsize
-            stored = k.b.store(raw, p, align=nbytes if is_past else _align(self.dtype))
-            if is_past:
-                stored.set_metadata("nontemporal", k.module.add_metadata([I32(1)]))
+            k.b.store(raw, p, nbytes if is_past else _align(self.dtype), is_past=is_past)
         elif lanes == 1:
             with k.when(mask):
-                k.b.store(raw, p, align=_align(self.dtype))
+                k.b.store(raw, p, _align(self.dtype))
         else:
-            fn = k.declare(
-                f"llvm.masked.store.{mangled(raw.type)}.p0", ir.VoidType(), [raw.type, POINTER, I32, mask.type]
-            )
+            types = [raw.type, POINTER, I32, mask.type]
+            fn = k.declare(f"llvm.masked.store.{raw.type.mangled}.p0", text.VOID, types)
             k.b.call(fn, [raw, p, I32(_align(self.dtype)), mask.ir])
 
     def gather(self, indices: Val, mask: Val | None = None) -> Val:
@@ -372,38 +364,40 @@ class Buf:
             )
 
     def prefetch(self, at: Operand = 0, *, write: bool = False, locality: int = 3) -> None:
-        fn = self.k.declare("llvm.prefetch.p0", ir.VoidType(), [POINTER, I32, I32, I32])
+        fn = self.k.declare("llvm.prefetch.p0", text.VOID, [POINTER, I32, I32, I32])
         self.k.b.call(fn, [self._address(at), I32(int(write)), I32(locality), I32(1)])
 
     def address(self) -> Val:
         """The pointer as a number."""
-        return Val(self.k, self.k.b.ptrtoint(self.ptr, I64), i64)
+        return Val(self.k, self.k.b.convert("ptrtoint", self.ptr, I64), i64)
 
     # -- atomics
 
     def load_atomic(self, at: Operand = 0, ordering: str = "acquire") -> Val:
-        raw = self.k.b.load_atomic(self._address(at), ordering, self.dtype.bits // 8, typ=memory_type(self.dtype))
+        t, p = memory_type(self.dtype), self._address(at)
+        raw = self.k.b.fresh(t, f"load atomic {t.text}, {p.typed} {ordering}, align {self.dtype.bits // 8}")
         return Val(self.k, raw, self.dtype)
 
     def store_atomic(self, at: Operand, value: Operand, ordering: str = "release") -> None:
         v = self.k.value(value, self.dtype)
         p = self._address(at)
-        # llvmlite's own store_atomic wants typed pointers, which are gone from LLVM.
-        self.k.b._insert(instructions.StoreAtomicInstr(self.k.b.block, v.ir, p, ordering, self.dtype.bits // 8))
+        self.k.b.effect(f"store atomic {v.ir.typed}, {p.typed} {ordering}, align {self.dtype.bits // 8}")
 
     def add_atomic(self, at: Operand, value: Operand, ordering: str = "acq_rel") -> Val:
         """Add; gives the value before."""
         v = self.k.value(value, self.dtype)
-        return Val(self.k, self.k.b.atomic_rmw("add", self._address(at), v.ir, ordering), self.dtype)
+        before = self.k.b.fresh(v.type, f"atomicrmw add {self._address(at).typed}, {v.ir.typed} {ordering}")
+        return Val(self.k, before, self.dtype)
 
     def swap_atomic(self, at: Operand, expected: Operand, value: Operand) -> Val:
         """Write ``value`` where ``expected`` is; gives whether it was there."""
         old, new = self.k.value(expected, self.dtype), self.k.value(value, self.dtype)
-        pair = self.k.b.cmpxchg(self._address(at), old.ir, new.ir, "acq_rel", "acquire")
-        return Val(self.k, self.k.b.extract_value(pair, 1), bool_)
+        p, t = self._address(at), text.pair_of(old.type, I1)
+        pair = self.k.b.fresh(t, f"cmpxchg {p.typed}, {old.ir.typed}, {new.ir.typed} acq_rel acquire")
+        return Val(self.k, self.k.b.fresh(I1, f"extractvalue {pair.typed}, 1"), bool_)
 
-    def _check(self, p: Any, lanes: int, mask: Val | None) -> None:
-        if self.k.checked and self.start is not None:
+    def _check(self, p: Value, lanes: int, mask: Val | None) -> None:
+        if self.k.checked and self.start is not None and self.end is not None:
             self.k.check_address(p, self.start, self.end, self.dtype.itemsize, lanes, mask)
 
 
@@ -411,13 +405,13 @@ def _align(dtype: DType) -> int:
     return dtype.itemsize
 
 
-def _widened(k: Kernel, raw: Any, dtype: DType, lanes: int) -> Val:
+def _widened(k: Kernel, raw: Value, dtype: DType, lanes: int) -> Val:
     if dtype is bool_:
-        return Val(k, k.b.icmp_unsigned("!=", raw, ir.Constant(raw.type, None if lanes > 1 else 0)), bool_, lanes)
+        return Val(k, k.b.compare("icmp", "ne", raw, text.zero(raw.type)), bool_, lanes)
     if dtype is f16:
-        return Val(k, k.b.fpext(raw, vector(ir.FloatType(), lanes)), f32, lanes)
+        return Val(k, k.b.convert("fpext", raw, vector(text.FLOAT, lanes)), f32, lanes)
     if dtype is bf16:
-        wide = Val(k, k.b.zext(raw, vector(I32, lanes)), u32, lanes)
+        wide = Val(k, k.b.convert("zext", raw, vector(I32, lanes)), u32, lanes)
         return k.bitcast(wide << 16, f32)
     if dtype in MINIFLOATS:
         number: Val = _minifloats().widened(k, Val(k, raw, u8, lanes), dtype)
@@ -425,13 +419,14 @@ def _widened(k: Kernel, raw: Any, dtype: DType, lanes: int) -> Val:
     return _in_range(Val(k, raw, register_dtype(dtype), lanes), dtype)
 
 
-def _narrowed(k: Kernel, v: Val, dtype: DType) -> Any:
+def _narrowed(k: Kernel, v: Val, dtype: DType) -> Value:
     if dtype is bool_:
-        return k.b.zext(v.ir, vector(I8, v.lanes))
+        return k.b.convert("zext", v.ir, vector(I8, v.lanes))
     if dtype is f16:
-        return k.b.fptrunc(v.ir, vector(ir.HalfType(), v.lanes))
+        return k.b.convert("fptrunc", v.ir, vector(text.HALF, v.lanes))
     if dtype in MINIFLOATS:
-        return _minifloats().narrowed(k, v, dtype).ir
+        narrow: Val = _minifloats().narrowed(k, v, dtype)
+        return narrow.ir
     if dtype in SMALL:
         return (v & ((1 << dtype.bits) - 1)).ir
     return k.to_bf16(v).ir if dtype is bf16 else v.ir
@@ -449,12 +444,3 @@ def _minifloats() -> Any:
     from sardonyx.providers.cpu import minifloats
 
     return minifloats
-
-
-def mangled(t: Any) -> str:
-    """How LLVM's intrinsics spell a type."""
-    if isinstance(t, ir.VectorType):
-        return f"v{t.count}{mangled(t.element)}"
-    if isinstance(t, ir.HalfType):
-        return "f16"
-    return "p0" if isinstance(t, ir.PointerType) else str(t.intrinsic_name)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
-
-from llvmlite import ir
+from contextlib import AbstractContextManager, contextmanager
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
+from sardonyx.providers.cpu import text
+from sardonyx.providers.cpu.builder import Builder
 from sardonyx.providers.cpu.context import COUNTERS, STEP_SLOT, WORDS_PER_BUFFER, Code, Context
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.runs import Runs
+from sardonyx.providers.cpu.text import I8, I32, I64, POINTER, Function, Type, Value
 from sardonyx.providers.cpu.values import (
-    I32,
-    I64,
-    POINTER,
     Buf,
     Operand,
     Tile,
@@ -27,7 +24,6 @@ from sardonyx.providers.cpu.values import (
     f64,
     i8,
     i64,
-    mangled,
     scalar_type,
     u16,
     u32,
@@ -41,12 +37,11 @@ class Kernel:
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
         self._counters = self._depth = 0
-        self.module = ir.Module(name)
+        self.module = text.Module()
         self.lanes = isa.lanes
-        self.b: Any = None
-        self.fn: Any = None
-        self._args: Any = None
-        self._context: Any = None
+        self.b: Builder
+        self._args: Value
+        self._context: Value | None = None
         self.thread: Val
         self.threads: Val
 
@@ -54,12 +49,12 @@ class Kernel:
 
     def open(self, params: Mapping[str, tuple[str, DType]]) -> dict[str, Buf | Val]:
         """A kernel of the step table."""
-        self._begin([POINTER, POINTER, I64, I64], ("args", "context", "thread", "threads"))
-        self._args, self._context, thread, threads = self.fn.args
-        for a in (self._args, self._context):
-            a.add_attribute("noalias")
+        names = ("args", "context", "thread", "threads")
+        given = self._begin([POINTER, POINTER, I64, I64], names, " noalias")
+        self._args, self._context, thread, threads = given
+        thread.is_natural = threads.is_natural = True
         self.thread, self.threads = Val(self, thread, i64), Val(self, threads, i64)
-        bases = self.b.inttoptr(self._word(self._context, Context.BASES), POINTER)
+        bases = self.b.convert("inttoptr", self._word(self._context, Context.BASES), POINTER)
         values: dict[str, Buf | Val] = {}
         word = STEP_SLOT + 1
         for name, (kind, dtype) in params.items():
@@ -68,63 +63,50 @@ class Kernel:
                 values[name] = self._number(first, dtype)
                 word += 1
                 continue
-            base = self.b.load(self.b.gep(bases, [first], source_etype=POINTER), typ=POINTER)
-            start = self.b.gep(base, [self._word(self._args, word + 1)], source_etype=ir.IntType(8))
-            end = self.b.gep(start, [self._word(self._args, word + 2)], source_etype=ir.IntType(8))
-            front = self.b.neg(self._word(self._args, word + 3))
-            values[name] = Buf(self, start, dtype, self.b.gep(start, [front], source_etype=ir.IntType(8)), end)
+            base = self.b.load_fixed(self.b.gep(bases, first, POINTER), POINTER, 8)
+            start = self.b.gep(base, self._word(self._args, word + 1), I8)
+            values[name] = Buf(self, start, dtype)
+            if self.checked:
+                front = -Val(self, self._word(self._args, word + 3), i64)
+                end = self.b.gep(start, self._word(self._args, word + 2), I8)
+                values[name] = Buf(self, start, dtype, self.b.gep(start, front.ir, I8), end)
             word += WORDS_PER_BUFFER
         return values
 
     def open_plain(self, params: Mapping[str, tuple[str, DType]]) -> dict[str, Buf | Val]:
         """A function that is called with its parameters."""
         types = [POINTER if kind == "memory" else scalar_type(dtype) for kind, dtype in params.values()]
-        self._begin(types, tuple(params))
+        args = self._begin(types, tuple(params))
         return {
             name: Buf(self, a, dtype) if kind == "memory" else Val(self, a, dtype)
-            for (name, (kind, dtype)), a in zip(params.items(), self.fn.args, strict=True)
+            for (name, (kind, dtype)), a in zip(params.items(), args, strict=True)
         }
 
-    def _begin(self, types: list[Any], names: Sequence[str]) -> None:
-        self.fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), types), self.name)
-        self.fn.attributes.add("nounwind")
-        for a, name in zip(self.fn.args, names, strict=True):
-            a.name = name
-        self._entry = self.fn.append_basic_block("entry")
-        body = self.fn.append_basic_block("body")
-        ir.IRBuilder(self._entry).branch(body)
-        self.b = ir.IRBuilder(body)
+    def _begin(self, types: Sequence[Type], names: Sequence[str], traits: str = "") -> list[Value]:
+        function = Function(self.name, types, names, traits)
+        self.module.define(function)
+        self.b = Builder(function)
+        return function.args
 
     def close(self) -> None:
-        self.b.ret_void()
+        self.b.leave()
 
-    def _word(self, block: Any, i: int) -> Any:
-        p = self.b.gep(block, [I64(i)], inbounds=True, source_etype=I64)
-        return self.b.load(p, typ=I64, align=8)
+    def _word(self, block: Value | None, i: int) -> Value:
+        """A word of the step or of the run that stays what it is."""
+        assert block is not None
+        return self.b.load_fixed(self.b.gep(block, I64(i), I64, inbounds=True), I64, 8)
 
-    def _number(self, word: Any, dtype: DType) -> Val:
+    def _number(self, word: Value, dtype: DType) -> Val:
         if dtype.is_float:
-            bits = word if dtype is f64 else self.b.trunc(word, I32)
-            return Val(self, self.b.bitcast(bits, scalar_type(dtype)), dtype)
-        return Val(self, word if dtype.bits == 64 else self.b.trunc(word, scalar_type(dtype)), dtype)
-
-    @contextmanager
-    def at_entry(self) -> Iterator[None]:
-        """Write into the function's first block, for memory that is taken once."""
-        here = self.b
-        self.b = ir.IRBuilder(self._entry)
-        self.b.position_before(self._entry.terminator)
-        yield
-        self.b = here
+            bits = word if dtype is f64 else self.b.convert("trunc", word, I32)
+            return Val(self, self.b.convert("bitcast", bits, scalar_type(dtype)), dtype)
+        return Val(self, self.b.convert("trunc", word, scalar_type(dtype)), dtype)
 
     # -- numbers
 
     def const(self, value: float, dtype: DType = i64, lanes: int = 1) -> Val:
-        t = scalar_type(dtype)
-        one = ir.Constant(t, float(value) if dtype.is_float else int(value))
-        if lanes == 1:
-            return Val(self, one, dtype)
-        return Val(self, ir.Constant(ir.VectorType(t, lanes), [one] * lanes), dtype, lanes)
+        one = text.constant(scalar_type(dtype), value)
+        return Val(self, one if lanes == 1 else text.repeated(one, lanes), dtype, lanes)
 
     def zeros(self, dtype: DType, lanes: int = 1) -> Val:
         return self.const(0, dtype, lanes)
@@ -132,10 +114,9 @@ class Kernel:
     def iota(self, dtype: DType = i64, lanes: int | None = None) -> Val:
         """0, 1, 2 ..."""
         n = lanes or self.lanes
-        t = scalar_type(dtype)
         if n == 1:
             return self.const(0, dtype)
-        return Val(self, ir.Constant(ir.VectorType(t, n), [ir.Constant(t, i) for i in range(n)]), dtype, n)
+        return Val(self, text.constants(text.vector_of(scalar_type(dtype), n), range(n)), dtype, n)
 
     def value(self, x: Operand, dtype: DType, lanes: int = 1) -> Val:
         """``x`` as a value of this type and width; numbers become constants, single values are repeated."""
@@ -162,19 +143,19 @@ class Kernel:
         assert v.lanes == 1, f"a vector of {v.lanes} lanes is not widened to {lanes}"
         if lanes == 1:
             return v
-        t = ir.VectorType(v.type, lanes)
-        undefined = ir.Constant(t, ir.Undefined)
-        one = self.b.insert_element(undefined, v.ir, I32(0))
-        zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
-        return Val(self, self.b.shuffle_vector(one, undefined, zeros), v.dtype, lanes)
+        if v.ir.constant is not None:
+            return Val(self, text.repeated(v.ir, lanes), v.dtype, lanes)
+        undefined = text.undefined(text.vector_of(v.type, lanes))
+        one = self.b.insert(undefined, v.ir, I32(0))
+        return Val(self, self.b.shuffle(one, undefined, [0] * lanes), v.dtype, lanes)
 
     def pack(self, parts: Sequence[Val]) -> Val:
         """A vector of single numbers."""
         if len(parts) == 1:
             return parts[0]
-        out: Any = ir.Constant(ir.VectorType(parts[0].type, len(parts)), ir.Undefined)
+        out = text.undefined(text.vector_of(parts[0].type, len(parts)))
         for i, part in enumerate(parts):
-            out = self.b.insert_element(out, part.ir, I32(i))
+            out = self.b.insert(out, part.ir, I32(i))
         return Val(self, out, parts[0].dtype, len(parts))
 
     def cast(self, v: Operand, dtype: DType) -> Val:
@@ -185,32 +166,29 @@ class Kernel:
         if v.dtype is dtype:
             return v
         to = vector(scalar_type(dtype), v.lanes)
-        b, source = self.b, v.dtype
+        source = v.dtype
         if dtype is bool_:
             return v.ne(0)
-        if source is bool_:
-            return Val(self, b.uitofp(v.ir, to) if dtype.is_float else b.zext(v.ir, to), dtype, v.lanes)
-        if source.is_float and dtype.is_float:
-            return Val(self, b.fpext(v.ir, to) if dtype is f64 else b.fptrunc(v.ir, to), dtype, v.lanes)
-        if source.is_float:
+        if source.is_float and not dtype.is_float:
             sat = f"llvm.fpto{'s' if dtype.kind == 'int' else 'u'}i.sat"
-            fn = self.declare(f"{sat}.{mangled(to)}.{mangled(v.type)}", to, [v.type])
-            return Val(self, b.call(fn, [v.ir]), dtype, v.lanes)
-        signed = source.kind == "int"
-        if dtype.is_float:
-            return Val(self, b.sitofp(v.ir, to) if signed else b.uitofp(v.ir, to), dtype, v.lanes)
-        if dtype.bits == source.bits:
-            return Val(self, v.ir, dtype, v.lanes)
-        if dtype.bits < source.bits:
-            return Val(self, b.trunc(v.ir, to), dtype, v.lanes)
-        return Val(self, b.sext(v.ir, to) if signed else b.zext(v.ir, to), dtype, v.lanes)
+            fn = self.declare(f"{sat}.{to.mangled}.{v.type.mangled}", to, [v.type])
+            return Val(self, self.b.call(fn, [v.ir], is_pure=True), dtype, v.lanes)
+        if source.is_float:
+            op = "fpext" if dtype is f64 else "fptrunc"
+        elif dtype.is_float:
+            op = "sitofp" if source.kind == "int" else "uitofp"
+        elif dtype.bits < source.bits and source is not bool_:
+            op = "trunc"
+        else:
+            op = "sext" if source.kind == "int" else "zext"
+        return Val(self, self.b.convert(op, v.ir, to), dtype, v.lanes)
 
     def bitcast(self, v: Val, dtype: DType) -> Val:
         """The same bits; the width of a vector follows the width of its elements."""
         if v.dtype.bits == dtype.bits and v.dtype.is_float == dtype.is_float:
             return Val(self, v.ir, dtype, v.lanes)
         lanes = v.lanes * v.dtype.bits // dtype.bits
-        return Val(self, self.b.bitcast(v.ir, vector(scalar_type(dtype), lanes)), dtype, lanes)
+        return Val(self, self.b.convert("bitcast", v.ir, vector(scalar_type(dtype), lanes)), dtype, lanes)
 
     def to_bf16(self, v: Val) -> Val:
         """The bits of f32 rounded to bf16, halves to even; NaN stays NaN."""
@@ -232,9 +210,12 @@ class Kernel:
     def choose(self, condition: Val, a: Buf, b: Buf) -> Buf:
         """One of two memories of a type."""
         assert a.dtype is b.dtype
-        ends = (self.b.select(condition.ir, x, y) for x, y in ((a.ptr, b.ptr), (a.start, b.start), (a.end, b.end)))
-        ptr, start, end = ends
-        return Buf(self, ptr, a.dtype, start, end)
+
+        def chosen(x: Value | None, y: Value | None) -> Value | None:
+            return None if x is None or y is None else self.b.select(condition.ir, x, y)
+
+        ptr = self.b.select(condition.ir, a.ptr, b.ptr)
+        return Buf(self, ptr, a.dtype, chosen(a.start, b.start), chosen(a.end, b.end))
 
     def max(self, a: Operand, b: Operand) -> Val:
         """The larger; b if either is NaN, so put what may be NaN second."""
@@ -282,22 +263,20 @@ class Kernel:
 
     def intrinsic(self, name: str, args: Sequence[Val], dtype: DType, lanes: int, *, over: Sequence[Val] = ()) -> Val:
         """A call of an LLVM intrinsic, overloaded on the types of ``over``."""
-        full = ".".join([name, *(mangled(v.type) for v in over)])
+        full = ".".join([name, *(v.type.mangled for v in over)])
         fn = self.declare(full, vector(scalar_type(dtype), lanes), [v.type for v in args])
-        return Val(self, self.b.call(fn, [v.ir for v in args]), dtype, lanes)
+        return Val(self, self.b.call(fn, [v.ir for v in args], is_pure=True), dtype, lanes)
 
-    def declare(self, name: str, result: Any, types: list[Any]) -> Any:
-        found = self.module.globals.get(name)
-        return found or ir.Function(self.module, ir.FunctionType(result, types), name)
+    def declare(self, name: str, result: Type, types: Sequence[Type]) -> Value:
+        return self.module.declare(name, result, types)
 
-    def call_address(self, address: Val, *args: Any) -> None:
+    def call_address(self, address: Val, *args: Value) -> None:
         """A call of a native function without result, by its address."""
-        t = ir.FunctionType(ir.VoidType(), [a.type for a in args])
-        self.b.call(self.b.inttoptr(address.ir, t.as_pointer()), list(args))
+        self.b.call(Value(text.VOID, address.pointer().text), args)
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: Value) -> None:
         """A call of an intrinsic without result, by its full name."""
-        self.b.call(self.declare(name, ir.VoidType(), [a.type for a in args]), list(args))
+        self.b.call(self.declare(name, text.VOID, [a.type for a in args]), args)
 
     # -- variables and control
 
@@ -307,62 +286,59 @@ class Kernel:
     @contextmanager
     def loop(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Val]:
         """Counts from ``start`` below ``stop``."""
-        first, last, by = (self.value(x, i64).ir for x in (start, stop, step))
-        b, before = self.b, self.b.block
-        head, body, done = (b.append_basic_block(n) for n in ("loop", "loop.body", "loop.done"))
-        b.branch(head)
-        b.position_at_end(head)
-        i = b.phi(I64)
-        i.add_incoming(first, before)
-        b.cbranch(b.icmp_signed("<", i, last), body, done)
-        b.position_at_end(body)
-        self._depth += 1
-        yield Val(self, i, i64)
-        self._depth -= 1
-        i.add_incoming(b.add(i, by, flags=("nsw",)), b.block)
-        b.branch(head)
-        b.position_at_end(done)
+        b = self.b
+        first, last, by = (Val(self, b.opaque(self.value(x, i64).ir), i64) for x in (start, stop, step))
+        front, body, done = b.new_block(), b.new_block(), b.new_block()
+        b.branch_if((first < last).ir, front, done)
+        b.start(front)
+        with b.looping(body):
+            number = b.phi(first.ir)
+            self._depth += 1
+            yield Val(self, number, i64)
+            self._depth -= 1
+            following = Val(self, b.binary("add", number, by.ir, "nsw "), i64)
+            is_single = by.is_number and by.ir.constant == 1
+            b.close_phi(number, following.ir)
+            b.branch_if((following.ne(last) if is_single else following < last).ir, body, done)
+        b.start(done)
 
     @contextmanager
     def loop_while(self, condition: Callable[[], Val]) -> Iterator[None]:
         b = self.b
-        head, body, done = (b.append_basic_block(n) for n in ("while", "while.body", "while.done"))
-        b.branch(head)
-        b.position_at_end(head)
-        b.cbranch(condition().ir, body, done)
-        b.position_at_end(body)
-        yield
-        b.branch(head)
-        b.position_at_end(done)
+        head, body, done = b.new_block(), b.new_block(), b.new_block()
+        with b.looping(head):
+            b.branch_if(condition().ir, body, done)
+            b.start(body)
+            yield
+            b.branch(head)
+        b.start(done)
 
     @contextmanager
     def when(self, condition: Val, *, likely: bool | None = None) -> Iterator[None]:
         """What follows runs only if the condition holds."""
         b = self.b
-        body, done = b.append_basic_block("then"), b.append_basic_block("done")
-        branch = b.cbranch(condition.ir, body, done)
-        if likely is not None:
-            branch.set_weights([99, 1] if likely else [1, 99])
-        b.position_at_end(body)
-        yield
-        if not b.block.is_terminated:
-            b.branch(done)
-        b.position_at_end(done)
+        body, done = b.new_block(), b.new_block()
+        b.branch_if(condition.ir, body, done, likely)
+        with b.inside(body, done):
+            yield
+        b.start(done)
 
     @contextmanager
-    def either(self, condition: Val) -> Iterator[tuple[Any, Any]]:
+    def either(self, condition: Val) -> Iterator[tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
         """``with k.either(c) as (yes, no): with yes: ...; with no: ...``"""
-        with self.b.if_else(condition.ir) as branches:
-            yield branches
+        b = self.b
+        yes, no, done = b.new_block(), b.new_block(), b.new_block()
+        b.branch_if(condition.ir, yes, no)
+        yield b.inside(yes, done), b.inside(no, done)
+        b.start(done)
 
-    def guarded_load(self, p: Any, element: Any, condition: Val) -> Any:
+    def guarded_load(self, p: Value, element: Type, condition: Val) -> Value:
         """Memory that is read only if the condition holds; zero otherwise."""
-        with self.at_entry():
-            slot = self.b.alloca(element)
-        self.b.store(ir.Constant(element, None if isinstance(element, ir.VectorType) else 0), slot)
+        slot = self.b.alloca(element)
+        self.b.store(text.zero(element), slot)
         with self.when(condition):
-            self.b.store(self.b.load(p, typ=element), slot)
-        return self.b.load(slot, typ=element)
+            self.b.store(self.b.load(p, element), slot)
+        return self.b.load(slot, element)
 
     def tiles(self, count: Operand, lanes: int | None = None, *, unroll: int = 1) -> Iterator[Tile]:
         """The vectors of a row: a loop over ``unroll`` whole ones at a time, one over single ones, a masked rest."""
@@ -381,11 +357,11 @@ class Kernel:
         n = stop if isinstance(start, int) and start == 0 else stop - first
         done: Operand = 0
         for width in sorted({wide * unroll, wide}, reverse=True):
-            whole = n - (n % width) if isinstance(n.ir, ir.Constant) else n & -width
+            whole = n - (n % width) if n.is_number else n & -width
             with self.loop(done, whole, width) as i:
                 yield [Tile(first + i + u * wide, wide, None) for u in range(width // wide)]
             done = whole
-        if isinstance(n.ir, ir.Constant) and n.ir.constant % wide == 0:
+        if n.is_number and n.ir.constant % wide == 0:
             return
         rest = n - done
         with self.when(rest > 0):
@@ -432,34 +408,26 @@ class Kernel:
         base = Val(self, self._word(self._context, Context.SCRATCH), i64)
         stride = Val(self, self._word(self._context, Context.SCRATCH_STRIDE), i64)
         start = base + stride * self.thread
-        at = self.b.inttoptr((start + offset_nbytes).ir, POINTER)
-        end = self.b.inttoptr((start + stride).ir, POINTER)
+        at, end = (start + offset_nbytes).pointer(), (start + stride).pointer()
         return Buf(self, at, dtype, at, end)
 
     def memory(self, address: Val, dtype: DType) -> Buf:
         """Memory at an address that is a number; nothing bounds it."""
-        return Buf(self, self.b.inttoptr(address.ir, POINTER), dtype)
+        return Buf(self, address.pointer(), dtype)
 
     def local(self, dtype: DType, elements: int) -> Buf:
         """Memory of this call, on the stack: for a few cache lines."""
-        with self.at_entry():
-            slot = self.b.alloca(ir.ArrayType(ir.IntType(8), elements * max(dtype.bits // 8, 1)))
-            slot.align = 64
-            slot.type = POINTER
-        return Buf(self, slot, dtype)
+        return Buf(self, self.b.alloca(text.array_of(I8, elements * max(dtype.bits // 8, 1)), 64), dtype)
 
     def table(self, values: Sequence[int], dtype: DType) -> Buf:
         """Constant memory that holds integers; the same ones are held once."""
         name = f"table.{dtype}.{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
-        found = self.module.globals.get(name)
-        if found is None:
-            t = ir.ArrayType(scalar_type(dtype), len(values))
-            found = ir.GlobalVariable(self.module, t, name)
-            found.linkage, found.global_constant, found.initializer = "internal", True, ir.Constant(t, list(values))
-        return Buf(self, found, dtype)
+        content = text.constants(text.array_of(scalar_type(dtype), len(values)), values)
+        return Buf(self, self.module.table(name, content), dtype)
 
     def context(self) -> Buf:
         """The slots of ``Context``."""
+        assert self._context is not None
         return Buf(self, self._context, i64)
 
     def fail(self, code: int, value: Val) -> None:
@@ -477,9 +445,9 @@ class Kernel:
             self.fail(Code.INDEX, index)
         return self.select(bad, 0, wrapped)
 
-    def check_address(self, p: Any, start: Any, end: Any, nbytes: int, lanes: int, mask: Val | None) -> None:
+    def check_address(self, p: Value, start: Value, end: Value, nbytes: int, lanes: int, mask: Val | None) -> None:
         """Leave the kernel with an error unless ``lanes`` elements at ``p``, where the mask allows them, are inside."""
-        address, low, high = (Val(self, self.b.ptrtoint(x, I64), i64) for x in (p, start, end))
+        address, low, high = (Val(self, self.b.convert("ptrtoint", x, I64), i64) for x in (p, start, end))
         if mask is None:
             bad = (address < low) | (address + lanes * nbytes > high)
         elif lanes == 1:
@@ -490,31 +458,26 @@ class Kernel:
         with self.when(bad, likely=False):
             if self._context is not None:
                 self.fail(Code.ADDRESS, address - low)
-            self.b.ret_void()
+            self.b.leave()
 
-    def subroutine(self, name: str, count: int, body: Callable[..., None]) -> Any:
+    def subroutine(self, name: str, count: int, body: Callable[..., None]) -> Value:
         """An internal function of ``count`` addresses, written once in a module; called with ``k.b.call``."""
         found = self.module.globals.get(name)
         if found is not None:
             return found
-        fn = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [POINTER] * count), name)
-        fn.linkage = "internal"
-        fn.attributes.add("noinline")
-        outer = self.b, self.fn, self._entry
-        self.fn, self._entry = fn, fn.append_basic_block("entry")
-        start = fn.append_basic_block("body")
-        ir.IRBuilder(self._entry).branch(start)
-        self.b = ir.IRBuilder(start)
-        body(*(Buf(self, a, i8) for a in fn.args))
-        self.b.ret_void()
-        self.b, self.fn, self._entry = outer
-        return fn
+        function = Function(name, [POINTER] * count, [f"a{i}" for i in range(count)])
+        function.kind, function.traits = "internal ", "noinline"
+        made = self.module.define(function)
+        outer, self.b = self.b, Builder(function)
+        body(*(Buf(self, a, i8) for a in function.args))
+        self.b.leave()
+        self.b = outer
+        return made
 
     def opaque(self, v: Val) -> Val:
         """The same number, of which LLVM knows nothing: it spends long on what it could conclude from sizes."""
-        return Val(self, self.asm("", "=r,0", v.type, v.ir), v.dtype)
+        return Val(self, self.b.opaque(v.ir), v.dtype)
 
-    def asm(self, text: str, constraints: str, result: Any, *args: Any) -> Any:
+    def asm(self, code: str, constraints: str, result: Type, *args: Value) -> Value:
         """Inline assembly, for what LLVM has no intrinsic."""
-        fn = ir.FunctionType(result, [a.type for a in args])
-        return self.b.asm(fn, text, constraints, list(args), side_effect=True)
+        return self.b.asm(code, constraints, result, args)
