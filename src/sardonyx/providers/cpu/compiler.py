@@ -26,7 +26,7 @@ ALLOWED_SYMBOLS = frozenset(("memcpy", "memmove", "memset"))
 """What an object may refer to."""
 
 _writing = threading.Lock()
-"""IR is written by one thread at a time: Python's lock allows no more, and llvmlite's types are shared."""
+"""IR is written by one thread at a time: Python's lock allows no more."""
 
 
 @cache
