@@ -31,7 +31,7 @@ from sardonyx.providers.cpu.values import bf16, f16, f32
 
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
-LEAST_GAIN = {1: 10, 2: 24, 3: 150}
+LEAST_GAIN = {1: 10, 2: 24, 3: 110}
 """By parts: products for each number that is split or finished, from which they outweigh that."""
 NARROW = 0.25
 """Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
