@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.conv_tiles import conv_amx, scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
-from sardonyx.providers.cpu.kernels.gemm_amx import RUN, parts_of
+from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
@@ -29,6 +29,8 @@ from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import bf16, f16, f32
 
+RUN = {1: 12, 2: 6, 3: 4}
+"""Steps of a run, by parts: 24 KiB of weights."""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}

@@ -7,17 +7,17 @@ rows by 32 columns of sums and walks along k by steps of 32.
 **Order of sums.** Every element adds the products of step 0, then of step 1, and so on, in the order of ``PRODUCTS``,
 in runs of ``RUN`` steps. With one or two parts a run goes on from the sums of the one before. With three it begins at
 zero and is added to them: six additions a step would otherwise round at the size of the whole sum. (Error against exact
-at k = 768 and 3072: 1.0e-7 and 1.3e-7, where one run for all has 2.1e-7 and 4.2e-7.) Rows, threads and blocking change
+at k = 768 and 3072: 1.3e-7 and 1.4e-7, where one run for all has 2.1e-7 and 4.3e-7.) Rows, threads and blocking change
 nothing.
 
 **Cache blocking.** A step of one part reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
 more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip with tiles, and stays there while the row
-panels of a group pass by, and only A comes from L2. A group has 4 to 8 row panels; if its A, over all of k, fits into
-half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that it comes from L3 once
-for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. Weights come from memory at every run of a
-model: while one run of B is multiplied, the next is fetched into L2. With three parts, which are more to read
-than the numbers, a constant B whose rows may be few is not there in tiles: it is split while the run before is
-multiplied (``split_ahead``).
+panels of a group pass by, and only A comes from L2. (Three parts have six products for what they read, and take twice
+as much.) A group has 4 to 8 row panels; if its A, over all of k, fits into half of L2, column panels follow each other;
+else ``COLUMNS`` of them share each run of A, so that it comes from L3 once for all of them. Sums wait in scratch
+memory, 4 KiB for each pair of panels. Weights come from memory at every run of a model: while one run of B is
+multiplied, the next is fetched into L2. With three parts, which are more to read than the numbers, a constant B whose
+rows may be few is not there in tiles: it is split while the run before is multiplied (``split_ahead``).
 
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: with two or three parts, a
 group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
@@ -83,8 +83,9 @@ PARTS = {"medium": 1, "high": 2, "highest": 3}
 WHOLE = {bf16: 1, f16: 2}
 """How many hold every number of a narrow type."""
 
-RUN = {1: 12, 2: 6, 3: 4}
-"""Steps of a run, by parts."""
+RUN = {1: 12, 2: 6, 3: 8}
+"""Steps of a run, by parts. Three parts store and add sums at each. (Cycles of a product on a quiet and a shared core,
+by runs of 4 and of 8: 29 and 51, 31 and 48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
 
 SQUARE = PANEL * PANEL
 SQUARE_NBYTES = SQUARE * 4

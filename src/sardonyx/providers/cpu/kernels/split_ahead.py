@@ -4,7 +4,7 @@ Three bf16 parts take 6 bytes of a number's 4, and whoever has few rows waits fo
 panels of 32 columns that multiply-adds read too (``gemm``): [batch][n / 32][k][32]. Each thread has memory for two
 runs in tiles: while one is multiplied with the row panels of a group, the next is split into the other, a few lines
 between the products of each step, by arithmetic on vectors in cycles that the tile unit leaves. A line of a tile, 32
-numbers, takes 18 instructions on vectors; a step of products with 16 rows, 192 cycles, has 2 to 16 of the run's 128.
+numbers, takes 18 instructions on vectors; a step of products with 16 rows, 192 cycles, has 2 to 16 of them.
 
 The parts are those that ``split`` makes, bit for bit. Where k ends inside a step, its last row stands for the rows that
 are missing: whatever is there meets zeros of A. Numbers that parts do not carry are looked for when B is packed.
