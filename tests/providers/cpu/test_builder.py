@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -103,6 +104,39 @@ def test_divisors_of_zero_are_not_met_in_front_of_loops() -> None:
     y = np.full(3, 5)
     Launch(guarded(), {"y": y, "n": 3, "m": 0})()
     assert y.tolist() == [5, 5, 5]
+
+
+_terms = st.lists(st.tuples(st.sampled_from("ijn1"), st.integers(-3, 3)), max_size=4).map(tuple)
+
+
+def _sum_of(terms: tuple[tuple[str, int], ...], values: dict[str, Any], zero: Any) -> Any:
+    return sum((values[name] * times for name, times in terms), zero)
+
+
+@kernel(y=(i64,), n=i64)
+def mark(k: Kernel, y: Buf, n: Val, *, first: int, step: int, places: tuple[Any, ...]) -> None:
+    with k.loop(first, n, step) as i, k.loop(i, 4) as j:
+        values = {"i": i, "j": j, "n": n, "1": k.const(1)}
+        base, at, offset = (_sum_of(terms, values, k.const(0)) for terms in places)
+        to = y.at(base + MIDDLE).at(at)
+        to.store(offset, to.load(offset) * 3 + (i + 5) / 2 + j % 3)
+
+
+MIDDLE = 200
+"""Farther from either end than three places of four terms lead."""
+
+
+@settings(max_examples=25, deadline=None)
+@given(first=st.integers(-2, 2), step=st.integers(1, 2), n=st.integers(-2, 4), places=st.tuples(_terms, _terms, _terms))
+def test_addresses_lead_where_they_say(first: int, step: int, n: int, places: tuple[Any, ...]) -> None:
+    y, expected = np.zeros(2 * MIDDLE, np.int64), np.zeros(2 * MIDDLE, np.int64)
+    Launch(mark(first=first, step=step, places=places), {"y": y, "n": n}, checked=True)()
+    for i in range(first, n, step):
+        for j in range(i, 4):
+            values = {"i": i, "j": j, "n": n, "1": 1}
+            at = MIDDLE + sum(_sum_of(terms, values, 0) for terms in places)
+            expected[at] = expected[at] * 3 + (i + 5) // 2 + math.fmod(j, 3)
+    np.testing.assert_array_equal(y, expected)
 
 
 Program = tuple[Any, ...]

@@ -294,6 +294,7 @@ MEANING = {
         ("h = MatMul(x, w0) t = Transpose(h) y = MatMul(t, w1)", "float[A,B] y", False),
         ("h = MatMul(x, w0) y = MatMul(h, h)", "float[A,B] y", True),
         ("h = MatMul(x, w0) y = MatMul(w1, h)", "float[A,B] y", False),
+        ("h = MatMul(x, w0) y = MatMul(h, w1) t = Transpose(h)", "float[A,B] y, float[A,B] t", True),
         ("h = MatMul(x, w0) y = MatMul(h, w1) t = Transpose(h) z = MatMul(t, w1)", "float[A,B] y, float[A,B] z", True),
         ("h = MatMul(x, w0) s = Softmax(h) y = MatMul(s, w1)", "float[A,B] y", True),
         ("h = MatMul(x, w0) s = Softmax(h) a = MatMul(h, w1) y = Add(a, s)", "float[A,B] y", True),

@@ -85,9 +85,8 @@ class Tiles:
         if self._stack is None:
             self.k.call("llvm.x86.tileloadd64", I8(t), source.ptr, stride.ir)
         else:
-            self._carry_out(
-                "tile_load", _load, self._tile(t), source.ptr, *map(self._as_pointer, (stride, self._high(t)))
-            )
+            numbers = stride.pointer(), self._high(t).pointer()
+            self._carry_out("tile_load", _load, self._tile(t), source.ptr, *numbers)
 
     def store(self, t: int, target: Buf, stride_nbytes: Operand = ROW_NBYTES) -> None:
         self._check(t, target, stride_nbytes)
@@ -95,9 +94,8 @@ class Tiles:
         if self._stack is None:
             self.k.call("llvm.x86.tilestored64", I8(t), target.ptr, stride.ir)
         else:
-            self._carry_out(
-                "tile_store", _store, self._tile(t), target.ptr, *map(self._as_pointer, (stride, self._high(t)))
-            )
+            numbers = stride.pointer(), self._high(t).pointer()
+            self._carry_out("tile_store", _store, self._tile(t), target.ptr, *numbers)
 
     def dot_bf16(self, c: int, a: int, b: int) -> None:
         if self._stack is None:
@@ -123,9 +121,6 @@ class Tiles:
     def _high(self, t: int) -> Val:
         """The rows of a tile."""
         return self._rows.get(t, self.k.const(ROWS))
-
-    def _as_pointer(self, number: Val) -> Any:
-        return number.pointer()
 
     def _carry_out(self, name: str, body: Any, *args: Any) -> None:
         self.k.b.call(self.k.subroutine(name, len(args), body), args)

@@ -33,7 +33,7 @@ class Region:
     __slots__ = ("block", "depth", "held", "is_loop", "known", "parent")
 
     def __init__(self, parent: Region | None, block: Block | None = None, *, is_loop: bool = False) -> None:
-        """``block``: where the region in front of a loop is written, which runs when the loop has any trip."""
+        """``block``: where the region in front of a loop is written."""
         self.parent, self.block, self.is_loop = parent, block, is_loop
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.known: dict[str, Value] = {}
@@ -188,7 +188,7 @@ class Builder:
         return self.pure(v.type.element, f"extractelement {v.typed}, {index.typed}", v, index)
 
     def insert(self, v: Value, one: Value, index: Value) -> Value:
-        return self.pure(v.type, f"insertelement {v.typed}, {one.typed}, {index.typed}", v, one)
+        return self.pure(v.type, f"insertelement {v.typed}, {one.typed}, {index.typed}", v, one, index)
 
     def shuffle(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
         assert a.type.element is not None

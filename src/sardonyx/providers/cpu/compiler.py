@@ -57,8 +57,8 @@ def _machine(isa: Isa) -> Any:
 def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> Any:
     """The module of a kernel, in a context of its own, after those of LLVM's passes that still find something to do.
 
-    The kernel language vectorizes, and ``text`` repeats nothing and keeps loops free of what does not change in them:
-    variables become registers, and blocks are joined.
+    The kernel language vectorizes, and ``builder`` repeats nothing and keeps loops free of what does not change in
+    them: variables become registers, and blocks are joined.
     """
     with _writing:
         written = spec.emit(isa, checked=checked)

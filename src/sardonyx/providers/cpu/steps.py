@@ -102,7 +102,7 @@ class Target:
     images: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What convolutions write for each other, split and padded (``kernels.conv_layout``)."""
     handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What matrix products write for each other, in tiles (``kernels.contraction_layout``)."""
+    """What is written in tiles for the matrix products that read it (``kernels.contraction_layout``)."""
 
 
 def either(

@@ -118,7 +118,7 @@ class Function:
     """A function that is being written; its first block takes its memory."""
 
     def __init__(self, name: str, types: Sequence[Type], names: Sequence[str], attributes: str = "") -> None:
-        """``attributes``: what stands behind each parameter's type."""
+        """``attributes``: what stands behind the type of each address."""
         self.args = [Value(t, f"%{n}") for t, n in zip(types, names, strict=True)]
         self.head = ", ".join(
             f"{t.text}{attributes if t is POINTER else ''} %{n}" for t, n in zip(types, names, strict=True)

@@ -1,10 +1,11 @@
-"""Results of a matrix product in the tiles in which the next one reads them (``split``), written row by row.
+"""Results in the tiles in which the next matrix product reads them (``split``), written row by row.
 
 Of a row, 32 columns of the result are one step along k of the next product: a cache line for each part. They are
-stored as they are finished, in place of the numbers, with a flag for each panel and step. Columns beyond the last are
-zero, for they count in every sum; rows beyond the last are whatever they are.
+stored as they are finished, in place of the numbers, with flags: a product has one for each panel and step, others one
+for each row or head of it. Columns beyond the last are zero, for they count in every sum; rows beyond the last are
+whatever they are. What would be f16 or bf16 as numbers is not rounded to that before it is split.
 
-**Numbers that tiles do not carry** raise the flag of their step. The parts of such a number hold its bits
+**Numbers that tiles do not carry** raise their flag. The parts of such a number hold its bits
 (``image_tiles``), from which the product that reads them makes its sums anew. One part is the number rounded to bf16,
 and finite if the number is.
 """
