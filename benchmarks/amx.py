@@ -219,7 +219,7 @@ def show(row: dict[str, Any]) -> None:
 
 SEARCHED: dict[str, tuple[Any, ...]] = {
     "unroll": (1, 2, 4), "run": (2, 4, 6, 8, 12, 24, 1000), "rows": (1, 2, 4, 8),
-    "columns": (1, 2, 4, 8), "outer": ("columns", "rows"), "ahead_a": (0, 1, 2, 4), "ahead_b": (0, 1, 2, 4),
+    "columns": (1, 2, 4, 8), "ahead_a": (0, 1, 2, 4), "ahead_b": (0, 1, 2, 4),
     "is_woven": (True, False),
 }  # fmt: skip
 

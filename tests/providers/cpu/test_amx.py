@@ -310,7 +310,7 @@ def test_results_depend_on_neither_rows_nor_threads_nor_blocking(
     np.testing.assert_array_equal(product(a[:1], b, precision), whole[:1])
     np.testing.assert_array_equal(product(a, b, precision, is_constant=False), whole)
     monkeypatch.setattr(gemm_amx.Blocking, "of", lambda *_: gemm_amx.Blocking(3, 2))
-    monkeypatch.setitem(tile_loop.SCHEDULES, PARTS[precision], Schedule(4, 2, 1, "rows", False))
+    monkeypatch.setitem(tile_loop.SCHEDULES, PARTS[precision], Schedule(4, 2, 1, is_woven=False))
     np.testing.assert_array_equal(product(a, b, precision), whole)
 
 

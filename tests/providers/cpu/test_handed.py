@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu import flow
 from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split
+from sardonyx.providers.cpu.steps import Ref, Step
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -54,6 +56,12 @@ def _few_rows_fill_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kinds(found: Compiled) -> Counter[str]:
     return Counter(step.spec.name for step in found.steps)
+
+
+def storage_of(step: Step, name: str) -> Storage:
+    ref = step.args[name]
+    assert isinstance(ref, Ref)
+    return ref.storage
 
 
 def through_memory(monkeypatch: pytest.MonkeyPatch, *args: Any, **more: Any) -> Compiled:
@@ -304,9 +312,8 @@ def test_who_hands_on_what(body: str, outputs: str, is_handed: bool) -> None:
     weights = {f"w{i}": random(64, 64) / 8 + np.float32(i) / 64 for i in range(3) if f"w{i}" in body}
     inputs = ", ".join(f"float[64,64] {name}" for name in ("x", *weights))
     found = Compiled(body, inputs, outputs, CHIP, constants=weights)
-    read = {step.args["a"].storage for step in found.steps if step.spec.name == "gemm_amx"}  # type: ignore[union-attr]
-    makers = [step for step in found.steps if step.spec.name != "split"]
-    made = {step.args[name].storage for step in makers for name in step.writes}  # type: ignore[union-attr]
+    read = {storage_of(step, "a") for step in found.steps if step.spec.name == "gemm_amx"}
+    made = {storage_of(step, name) for step in found.steps if step.spec.name != "split" for name in step.writes}
     assert bool(read & made) == is_handed
     x, w = random(64, 64).astype(np.float64), {name: v.astype(np.float64) for name, v in weights.items()}
     names = dict(step.split(" = ") for step in body.replace(") ", ")\n").splitlines())

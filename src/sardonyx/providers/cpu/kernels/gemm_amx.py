@@ -63,6 +63,7 @@ from sardonyx.providers.cpu.kernels.split import (
     TILE,
     Tiled,
     count_of,
+    handing,
     split_a,
     split_b,
     step_elements,
@@ -96,8 +97,8 @@ PAIR_ROWS = 8
 LEAST_ROWS = {1: 1, 2: 8, 3: 40}
 """Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
 multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one part has half the bytes of
-f32 to read, and three have 1.5 times as many or are made from as many, in 288 cycles a step. (Three parts, measured:
-16 and 32 rows take 0.75 and 0.87 of the time without tiles, 48 rows 1.4 times as long.)"""
+f32 to read, and three have 1.5 times as many or are made from as many, in 288 cycles a step. (Measured with three:
+without tiles, 16 and 32 rows take 0.75 and 0.87 of the time, and 48 rows 1.4 times as long.)"""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
@@ -205,30 +206,26 @@ def gemm_amx(
         if ahead is not None:
             halves, following = count_of(k.min(m - row * PANEL, rows * PANEL), HALF), here + columns
             ahead.enter(panel_of(here), columns, panel_of(following), following < total, halves)
-        with k.loop(0, k.max(steps, 1), run) as step:
-            by_columns = schedule.outer == "columns" or ahead is not None
-            outer, inner = (columns, rows) if by_columns else (rows, columns)
-            with k.loop(0, outer) as o:
-                split = None if ahead is None else ahead.turn(step, o)
-                with k.loop(0, inner) as i:
-                    r, c = (i, o) if by_columns else (o, i)
-                    slot = base.get() + (c * rows + r) * SQUARE
-                    many = k.min(run, steps - step)
-                    if tiles is None:
-                        product.add_pairs(row + r, column + c, step, many, slot)
-                    elif ahead is not None:
-                        with k.loop(0, product.halves(row + r)) as half:
-                            product.add(row, r, column + c, step, many, slot, half, split=split)
-                    else:
-                        with k.either(is_short) as (short, tall):
-                            with short:
-                                product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
-                            with tall, k.loop(0, product.halves(row + r)) as half:
-                                product.add(row, r, column + c, step, many, slot, half)
-                    with k.when(step + run >= steps):
-                        done.finish.begin(row + r, column + c)
-                        with k.when(is_odd, likely=False):
-                            mend.square(scratch.at(slot), row + r, column + c)
+        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
+            split = None if ahead is None else ahead.turn(step, c)
+            with k.loop(0, rows) as r:
+                slot = base.get() + (c * rows + r) * SQUARE
+                many = k.min(run, steps - step)
+                if tiles is None:
+                    product.add_pairs(row + r, column + c, step, many, slot)
+                elif ahead is not None:
+                    with k.loop(0, product.halves(row + r)) as half:
+                        product.add(row, r, column + c, step, many, slot, half, split=split)
+                else:
+                    with k.either(is_short) as (short, tall):
+                        with short:
+                            product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
+                        with tall, k.loop(0, product.halves(row + r)) as half:
+                            product.add(row, r, column + c, step, many, slot, half)
+                with k.when(step + run >= steps):
+                    done.finish.begin(row + r, column + c)
+                    with k.when(is_odd, likely=False):
+                        mend.square(scratch.at(slot), row + r, column + c)
         if is_woven:
             done.rest()
         done.take(row, column, rows, columns, base.get())
@@ -443,12 +440,8 @@ def is_in_panels(p: Problem, parts: int, target: Target) -> bool:
 
 def _handing(p: Problem, target: Target) -> Problem:
     """With what is handed on among the outputs, in tiles."""
-    outputs, results = list[Matrix](), list[int]()
-    for y, result in zip(p.outputs, p.expression.results, strict=True):
-        found = target.handed.get(y.storage)
-        written = [y] if found is None else [*([y] if found.is_kept else []), Panels.over(found)]
-        outputs, results = [*outputs, *written], [*results, *(result for _ in written)]
-    return replace(p, outputs=tuple(outputs), expression=replace(p.expression, results=tuple(results)))
+    outputs, expression = handing(p.outputs, p.expression, target, lambda _, found: Panels.over(found))
+    return replace(p, outputs=outputs, expression=expression)
 
 
 def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:

@@ -13,6 +13,7 @@ from sardonyx.providers.cpu.kernels.form import Access, Form
 from sardonyx.providers.cpu.kernels.nest import TYPICAL_SIZE, Axis, Nest, known, product, stride_class, traffic, typical
 from sardonyx.providers.cpu.kernels.passes import is_expensive, operations
 from sardonyx.providers.cpu.kernels.row import KEPT_GAP
+from sardonyx.providers.cpu.kernels.split import Handed, handing
 from sardonyx.providers.cpu.kernels.sweep import sweep
 from sardonyx.providers.cpu.kernels.tile_epilogue import Rows
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -73,16 +74,15 @@ def is_by_row(loop: Loop) -> bool:
 
 def _handing(loop: Loop, target: Target) -> Loop:
     """With what is handed on among the outputs, in tiles."""
-    outputs, results = list[View](), list[int]()
-    for view, result in zip(loop.outputs, loop.expression.results, strict=True):
-        found = target.handed.get(view.storage)
-        written = [view] if found is None or found.is_kept else []
-        if found is not None:
-            rows = tuple(known(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
-            tiled = found.tiled
-            written.append(Rows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, parts=found.parts))
-        outputs, results = [*outputs, *written], [*results, *(result for _ in written)]
-    return replace(loop, outputs=tuple(outputs), expression=replace(loop.expression, results=tuple(results)))
+
+    def in_tiles(view: View, found: Handed) -> View:
+        rows = tuple(known(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
+        tiled = found.tiled
+        assert tiled.flags is not None
+        return Rows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, parts=found.parts)
+
+    outputs, expression = handing(loop.outputs, loop.expression, target, in_tiles)
+    return replace(loop, outputs=outputs, expression=expression)
 
 
 def _is_pointwise(loop: Loop) -> bool:

@@ -15,19 +15,21 @@ panel multiplies the numbers themselves. A constant that raises a flag is not ke
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Storage
+from sardonyx.lower.groups import Expression, Storage, View
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import (
+    Matrix,
     Problem,
     batch_count,
     batch_indices,
@@ -42,6 +44,7 @@ from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
 
 Array = np.ndarray[Any, Any]
+_Output = TypeVar("_Output", Matrix, View)
 
 PANEL = STEP = 32
 """Lines of a panel, and numbers of each that a step covers."""
@@ -235,6 +238,23 @@ class Handed:
     def words(self) -> str:
         """What its maker says of it."""
         return f"handed on in {self.parts} bf16 part{'s'[: self.parts - 1]}{' and as numbers' if self.is_kept else ''}"
+
+
+def handing(
+    outputs: Sequence[_Output], expression: Expression, target: Target, in_tiles: Callable[[_Output, Handed], _Output]
+) -> tuple[tuple[_Output, ...], Expression]:
+    """Outputs and what makes them, with those that are handed on in tiles, and as numbers where they are kept."""
+    made: list[_Output] = []
+    results: list[int] = []
+    for y, result in zip(outputs, expression.results, strict=True):
+        found = target.handed.get(y.storage)
+        if found is None or found.is_kept:
+            made.append(y)
+            results.append(result)
+        if found is not None:
+            made.append(in_tiles(y, found))
+            results.append(result)
+    return tuple(made), replace(expression, results=tuple(results))
 
 
 def tiled_params(name: str, has_flags: bool, axes: int) -> Params:

@@ -47,8 +47,6 @@ class Schedule:
     ahead_a: int = 0
     ahead_b: int = 0
     """Steps by which an operand is fetched into L1 before it is loaded; 0 leaves that to the chip."""
-    outer: str = "columns"
-    """The outer of the two loops inside a block of steps: over ``columns``, so that B stays in L1, or over ``rows``."""
     is_woven: bool = True
     """What follows the sums of a group is done between the products of the next; else at once."""
     fetched: int = 4
