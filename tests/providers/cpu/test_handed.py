@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu import flow
-from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split
+from sardonyx.providers.cpu.kernels import contraction, gemm_amx, gemm_digits, split
 from sardonyx.providers.cpu.steps import Ref, Step
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
@@ -50,8 +50,9 @@ def compiled(body: str, rows: Any, sizes: tuple[int, int, int], precision: str, 
 
 
 @pytest.fixture(autouse=True)
-def _few_rows_fill_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_rows_fill_tiles_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(gemm_amx.LEAST_ROWS, 3, 16)
+    monkeypatch.setattr(gemm_digits, "LEAST_DEPTH", 1 << 20)
 
 
 def kinds(found: Compiled) -> Counter[str]:

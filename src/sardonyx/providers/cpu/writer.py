@@ -21,10 +21,14 @@ from sardonyx.providers.cpu.values import (
     Val,
     Var,
     bool_,
+    f32,
     f64,
     i8,
+    i16,
+    i32,
     i64,
     scalar_type,
+    u8,
     u16,
     u32,
     vector,
@@ -169,6 +173,8 @@ class Kernel:
         source = v.dtype
         if dtype is bool_:
             return v.ne(0)
+        if source is f32 and v.lanes > 1 and dtype in (i8, u8, i16, u16):
+            return self.cast(self._within(v, dtype), dtype)
         if source.is_float and not dtype.is_float:
             sat = f"llvm.fpto{'s' if dtype.kind == 'int' else 'u'}i.sat"
             fn = self.declare(f"{sat}.{to.mangled}.{v.type.mangled}", to, [v.type])
@@ -182,6 +188,17 @@ class Kernel:
         else:
             op = "sext" if source.kind == "int" else "zext"
         return Val(self, self.b.convert(op, v.ir, to), dtype, v.lanes)
+
+    def _within(self, v: Val, dtype: DType) -> Val:
+        """Reals as i32, limited to the range of a narrower type; NaN as 0. (LLVM's own conversion of vectors that does
+        so goes element by element on x86.)"""
+        low = -(2.0 ** (dtype.bits - 1)) if dtype.kind == "int" else 0.0
+        inside = self.max(low, self.min(low + 2.0**dtype.bits - 1, v))
+        return self.to_i32(self.select(v.ne(v), 0.0, inside))
+
+    def to_i32(self, v: Val) -> Val:
+        """Reals within the range of i32 truncated; of others, anything."""
+        return Val(self, self.b.convert("fptosi", v.ir, vector(scalar_type(i32), v.lanes)), i32, v.lanes)
 
     def bitcast(self, v: Val, dtype: DType) -> Val:
         """The same bits; the width of a vector follows the width of its elements."""

@@ -1,6 +1,7 @@
 """Contractions: which kernel carries out a sum of products, and the steps that bring its operands there.
 
-tiles          bf16 parts on AMX (``gemm_amx``), where they pay at the precision asked for
+tiles          on AMX, where they pay: bf16 parts, as many as the precision asks for (``gemm_amx``), or where that is
+               three, with constants, digits (``gemm_digits``)
 multiply-adds  vectors (``gemm``), for every type, from B in panels of the sums' type, or of a narrower one if B is
                stored so or the precision allows bf16
 bytes          8-bit integers, summed in i32, on tiles (``gemm_bytes_amx``) or vectors (``gemm_bytes``)
@@ -18,7 +19,7 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Contraction
-from sardonyx.providers.cpu.kernels import gemm, gemm_amx, gemm_bytes, gemm_bytes_amx, split_ahead
+from sardonyx.providers.cpu.kernels import gemm, gemm_amx, gemm_bytes, gemm_bytes_amx, gemm_digits, split_ahead
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, batch_args, problem
 from sardonyx.providers.cpu.kernels.pack import packed_a, packed_b
@@ -51,10 +52,13 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     found = _on_tiles(p, target)
     if found is None:
         return multiply_adds(p, target)
+    if found.parts is None:
+        many = partial(gemm_digits.steps, p)
+    else:
+        many = partial(gemm_amx.steps, p, found.parts, panels=found.panels)
     if found.few is None:
-        return gemm_amx.steps(p, found.parts, target, found.panels)
-    quick = partial(multiply_adds, p, panels=found.panels, is_few=True)
-    return either(found.few, target, quick, partial(gemm_amx.steps, p, found.parts, panels=found.panels))
+        return many(target)
+    return either(found.few, target, partial(multiply_adds, p, panels=found.panels, is_few=True), many)
 
 
 def _refusal(group: Contraction) -> str | None:
@@ -68,7 +72,8 @@ class OnTiles:
     """A contraction on tiles."""
 
     problem: Problem
-    parts: int
+    parts: int | None
+    """In bf16 parts; None: in digits."""
     few: Only | None
     """The rows for which it is not."""
     panels: Matrix | None
@@ -88,7 +93,9 @@ def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
     if parts is None:
         return None
     panels = _shared(p, parts, target)
-    return OnTiles(p, parts, _few_rows(p, parts, target, panels is not None), panels)
+    few = _few_rows(p, parts, target, panels is not None)
+    is_in_digits = not gemm_amx.is_in_panels(p, parts, target) and gemm_digits.takes(p, parts, target)
+    return OnTiles(p, None if is_in_digits else parts, few, panels)
 
 
 def _shared(p: Problem, parts: int, target: Target) -> Matrix | None:

@@ -17,7 +17,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Attention, Contraction, Group, Loop, Storage, View
-from sardonyx.providers.cpu.kernels import attention_amx, contraction, loop
+from sardonyx.providers.cpu.kernels import attention_amx, contraction, gemm_digits, loop
 from sardonyx.providers.cpu.kernels.contraction import OnTiles
 from sardonyx.providers.cpu.kernels.matrices import of_known
 from sardonyx.providers.cpu.kernels.split import PANEL, STEP, Handed, Tiled, step_elements
@@ -51,11 +51,12 @@ def handed(groups: Sequence[Group], target: Target) -> dict[Storage, Handed]:
             writes[view.storage].append(group)
     products = [g for g in groups if isinstance(g, Contraction)]
     on_tiles = {id(g): way for g in products if (way := contraction.on_tiles(g, target)) is not None}
+    in_parts = {number: way for number, way in on_tiles.items() if way.parts is not None}
     found: dict[Storage, Handed] = {}
     for storage, writers in writes.items():
         if storage.kind not in ("temporary", "output") or len(writers) > 1:
             continue
-        lefts = {id(g): on_tiles[id(g)] for g, view in reads[storage] if id(g) in on_tiles and view is _left(g)}
+        lefts = {id(g): in_parts[id(g)] for g, view in reads[storage] if id(g) in in_parts and view is _left(g)}
         try:
             made = _made(writers[0], storage, on_tiles, target) if lefts else None
             one = None if made is None else _handed(made, storage, list(lefts.values()), len(reads[storage]))
@@ -73,6 +74,7 @@ def _left(group: Group) -> View | None:
 def _handed(made: _Made, storage: Storage, lefts: Sequence[OnTiles], reads: int) -> Handed | None:
     """``lefts`` are the products that read it as their left operand, out of all that read it."""
     parts = made.parts or lefts[0].parts
+    assert parts is not None
     panels, steps = (of_known(dims.ceildiv(n, unit)) for n, unit in ((made.rows, PANEL), (made.columns, STEP)))
     tiles = Storage("temporary", bf16, of_known(dims.product((panels, steps, step_elements(parts)))))
     tiled = Tiled(tiles, (), Storage("temporary", i32, made.flags), (), made.flags_panel)
@@ -96,7 +98,8 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: 
     (out,) = (y for y in p.outputs if y.storage is storage)
     steps = of_known(dims.ceildiv(p.n, STEP))
     squares = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
-    return _Made(p.m, p.n, maker.parts, maker.few, squares, steps) if out.is_all(p.m, p.n) else None
+    parts = maker.parts or gemm_digits.PARTS
+    return _Made(p.m, p.n, parts, maker.few, squares, steps) if out.is_all(p.m, p.n) else None
 
 
 def _rows(group: Loop, storage: Storage) -> _Made | None:

@@ -114,10 +114,11 @@ class Blocking:
     columns: int
 
     @staticmethod
-    def of(parts: int, k: Known, isa: Isa) -> Blocking:
+    def of(nbytes: int, k: Known, isa: Isa) -> Blocking:
+        """For numbers that take ``nbytes`` each."""
         if not isinstance(k, int):
             return Blocking(4, COLUMNS)
-        fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * parts * 2)
+        fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * nbytes)
         return Blocking(min(max(fitting, 4), 8), 1 if fitting >= 4 else COLUMNS)
 
     @property
@@ -171,7 +172,7 @@ def gemm_amx(
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
-    done = _Done(k, scratch, m, n, is_woven)
+    done = Done(k, scratch, m, n, is_woven)
 
     def panel_of(group: Val) -> Val:
         """The element of B in panels that a group begins with."""
@@ -237,7 +238,7 @@ def gemm_amx(
         tiles.release()
 
 
-class _Done:
+class Done:
     """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
 
     It is looked at once a step, between products: what comes next is kept, not computed.
@@ -438,7 +439,7 @@ def is_in_panels(p: Problem, parts: int, target: Target) -> bool:
     return (is_single or target.is_stepwise) and not is_long
 
 
-def _handing(p: Problem, target: Target) -> Problem:
+def handing_on(p: Problem, target: Target) -> Problem:
     """With what is handed on among the outputs, in tiles."""
     outputs, expression = handing(p.outputs, p.expression, target, lambda _, found: Panels.over(found))
     return replace(p, outputs=outputs, expression=expression)
@@ -446,8 +447,8 @@ def _handing(p: Problem, target: Target) -> Problem:
 
 def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:
     """The contraction on tiles; ``panels`` is B, if others have it there."""
-    made, p = [y.storage for y in p.outputs], _handing(p, target)
-    epilogue, blocking = Epilogue.of(p), Blocking.of(parts, p.k, target.isa)
+    made, p = [y.storage for y in p.outputs], handing_on(p, target)
+    epilogue, blocking = Epilogue.of(p), Blocking.of(parts * 2, p.k, target.isa)
     before_a, a = split_a(p, parts, target)
     if is_in_panels(p, parts, target):
         panels = panels or split_ahead.panels(p, target.isa)

@@ -230,7 +230,7 @@ class Handed:
     is_kept: bool
     """It is there as numbers too."""
 
-    def serves(self, p: Problem, parts: int) -> bool:
+    def serves(self, p: Problem, parts: int | None) -> bool:
         """Whether it is the left operand of a product."""
         return (p.m, p.k, parts) == (self.rows, self.columns, self.parts) and p.a.is_all(p.m, p.k)
 

@@ -1,0 +1,326 @@
+"""Operands of a tile product in digits: numbers as three bytes each, and a scale that a run of a line shares.
+
+A number is its scale times d0 + d1 / 256 + d2 / 65536, the digits being bytes with signs. The scale is such that the
+largest number of a run, up to ``LONGEST`` steps of 64 along k of one line (row of A, column of B), has d0 = 127.5: a
+number is kept to 2^-24 of the largest beside it. Sums of products of digits are exact, which those of f32 are not, so
+the products of a run come out as near to the truth as multiply-adds of f32 bring them, where the numbers of a run are
+of one kind:
+
+    A   [layer][m / 16][k / 64][digit][16 rows][64 k]
+    B   [n / 32][k / 64][digit][2][16 fours of k][16 columns][4], then the scales [n / 32][run][32]
+
+**Numbers that stand out.** A few that are much larger than the rest of their run would take the digits away from it. So
+what is over ``CREST`` times the root mean square of a run of A is left out of its digits, and lies in a second layer
+with a scale of its own; ``wide`` tells which 16 rows have one. Constants of another kind are not kept in digits
+(``Exceptional``): with columns that have such numbers, or with rows so much smaller than others that only large numbers
+of A make up for it.
+
+**Numbers that a scale does not carry**, infinite, or of a run whose largest is very large or very small, raise a flag
+for their 16 rows and run, as in ``split``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels.matrices import Problem, of_known
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
+from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8, u32
+
+Array = np.ndarray[Any, Any]
+
+STEP, DIGITS, TILE = 64, 3, 1024
+"""Numbers of a line that a step covers, digits of each, and bytes of a tile."""
+LONGEST = 4
+"""Steps of a run at most: 32 columns take 24 KiB, half of L1."""
+LAYERS = 2
+CREST, WEIGHT_CREST = 10.0, 16.0
+"""Times the root mean square of a run that its numbers may be."""
+EVEN = 16.0
+"""Times by which a constant's rows may be smaller than their root mean square."""
+
+_TOP = 127.49 * 65536
+"""What the largest number of a run is in units of the last digit."""
+_LEAST, _MOST = 2.0**-60, 2.0**60
+"""Between which the largest number of a run lies: squares are floats."""
+_ABS = 0x7FFF_FFFF
+_LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (_LEAST, _MOST))
+_RANGE -= _LOW
+
+
+def run_steps(depth: int) -> int:
+    """Steps of a run: runs of a sum are as many as need be, and equal."""
+    steps = -(-depth // STEP)
+    return -(-steps // -(-steps // LONGEST))
+
+
+def _is_odd(largest: Val) -> Val:
+    """Whether the largest numbers of runs, as bits, have no scale."""
+    return (largest - _LOW >= _RANGE) & largest.ne(0)
+
+
+class _Scale:
+    """How runs whose largest numbers are given, as bits, become digits: one run, or one in each lane."""
+
+    def __init__(self, k: Kernel, largest: Val) -> None:
+        self.k = k
+        size = k.bitcast(k.select(largest.eq(0) | _is_odd(largest), 0x3F80_0000, largest), f32)
+        self.unit = size * (1 / _TOP)
+        self.inverse = 1.0 / self.unit
+        self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
+        """Of a first digit of 1."""
+
+    def digits(self, v: Val) -> list[Val]:
+        """In the low bytes of 32-bit words, the first digit first. Numbers are divided to the last bit: what the
+        inverse is off by, all numbers of a run would have in common."""
+        k, lanes = self.k, v.lanes
+        unit, inverse = (x if x.lanes == lanes else k.splat(x, lanes) for x in (self.unit, self.inverse))
+        about = v * inverse
+        exact = k.fma(k.fma(-about, unit, v), inverse, about)
+        last = k.to_i32(k.rint(exact))
+        return [(last + 0x8080) >> 16, (last + 0x80) >> 8, last]
+
+
+# -- the left operand
+
+
+def _params() -> Params:
+    numbers = ("x_row", "m", "depth", "run")
+    return {"x": (f32,), "y": (i8,), "scales": (f32,), "wide": (i32,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
+
+
+@kernel(_params)
+def split_digits(
+    k: Kernel, x: Buf, y: Buf, scales: Buf, wide: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, run: Val
+) -> None:
+    """y, scales, wide and flags = the digits of x, whose stride along k is 1."""
+    tiles, steps = count_of(m, HALF), count_of(depth, STEP)
+    runs = count_of(steps, run)
+    largest, limits = k.local(u32, HALF), k.local(f32, HALF)
+    with k.share(tiles * runs) as at:
+        tile, first = at // runs, at % runs * run
+        many, deep = k.min(run, steps - first), k.min(run * STEP, depth - first * STEP)
+        rows = k.min(m - tile * HALF, HALF)
+        corner = x.at(tile * HALF * x_row + first * STEP)
+        is_odd, is_wide = k.var(k.zeros(i32)), k.var(k.zeros(i32))
+        with k.loop(0, rows) as r:
+            size, limit = _measure(k, corner.at(r * x_row), deep)
+            largest.store(r, size)
+            limits.store(r, limit)
+            is_odd.set(is_odd.get() | k.cast(_is_odd(size), i32))
+            is_wide.set(is_wide.get() | k.cast(k.bitcast(size, f32) > limit, i32))
+        is_wide.set(k.select(is_odd.get().ne(0), 0, is_wide.get()))
+        wide.store(at, is_wide)
+        flags.store(at, is_odd)
+        with k.loop(0, is_wide.get() + 1) as layer, k.loop(0, rows) as r:
+            row, limit = corner.at(r * x_row), limits.load(r)
+            is_above = k.bitcast(largest.load(r), f32) > limit
+            top = k.var(k.select(layer.eq(0) | is_above, largest.load(r), 0))
+            with k.when(layer.eq(0) & is_above):
+                top.set(_largest_within(k, row, deep, limit))
+            scale = _Scale(k, top.get())
+            scales.store(((layer * tiles + tile) * runs + at % runs) * HALF + r, scale.value)
+            to = y.at(((layer * tiles + tile) * steps + first) * (DIGITS * TILE) + r * STEP)
+            with k.either(is_wide.get().ne(0)) as (some, none):
+                with some:
+                    _put_row(k, row, to, many, deep, scale, (layer, limit))
+                with none:
+                    _put_row(k, row, to, many, deep, scale, None)
+
+
+def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
+    """The largest number of a run, as bits, and what is too large for it."""
+    largest, squares = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+    for t in k.tiles(deep, HALF):
+        v = t.keep(row.load(t), 0.0)
+        largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
+        squares.set(k.fma(v, v, squares.get()))
+    return largest.get().max(), k.sqrt(squares.get().sum() / k.cast(deep, f32)) * CREST
+
+
+def _largest_within(k: Kernel, row: Buf, deep: Val, limit: Val) -> Val:
+    largest = k.var(k.zeros(f32, HALF))
+    for t in k.tiles(deep, HALF):
+        size = k.abs(t.keep(row.load(t), 0.0))
+        largest.set(k.max(largest.get(), k.select(size <= k.splat(limit, HALF), size, 0.0)))
+    return k.bitcast(largest.get().max(), u32)
+
+
+def _put_row(
+    k: Kernel, row: Buf, to: Buf, steps: Val, deep: Val, scale: _Scale, within: tuple[Val, Val] | None
+) -> None:
+    """Digits of a run of a row; ``within``, of its numbers up to a limit (layer 0) or beyond."""
+
+    def put(s: Val, j: int, mask: Val | None) -> None:
+        v = row.load(s * STEP + j, HALF, mask)
+        if within is not None:
+            layer, limit = within
+            is_small = k.abs(v) <= k.splat(limit, HALF)
+            v = k.select(k.splat(layer.eq(0), HALF), k.select(is_small, v, 0.0), k.select(is_small, 0.0, v))
+        for digit, bits in enumerate(scale.digits(v)):
+            to.as_type(u8).store((s * DIGITS + digit) * TILE + j, k.cast(bits, u8))
+
+    whole = deep // STEP
+    with k.loop(0, whole) as s:
+        for j in range(0, STEP, HALF):
+            put(s, j, None)
+    with k.loop(whole, steps) as s:
+        for j in range(0, STEP, HALF):
+            put(s, j, k.mask(deep - s * STEP - j, HALF))
+
+
+# -- the right operand
+
+
+def _constant_params() -> Params:
+    numbers = ("x_k", "x_column", "n", "depth", "run")
+    return {"x": (f32,), "y": (i8,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
+
+
+@kernel(_constant_params)
+def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, run: Val) -> None:
+    """y = the digits of a constant, and their scales; a flag for each 16 columns and run that are not kept so."""
+    panels, steps = count_of(n, PANEL), count_of(depth, STEP)
+    runs = count_of(steps, run)
+    scales = scales_of(y, panels, steps)
+    with k.share(panels * 2 * runs) as at:
+        side, first = at // runs, at % runs * run
+        deep = k.min(run * STEP, depth - first * STEP)
+        lanes = k.iota(i64, HALF) + side * HALF
+        there, at_lane = lanes < n, k.min(lanes, n - 1) * x_column
+        lines = x.at(first * STEP * x_k)
+
+        def number(j: Val) -> Val:
+            return k.select(there, lines.at(j * x_k).gather(at_lane), 0.0)
+
+        largest, squares = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+        with k.loop(0, deep) as j:
+            v = number(j)
+            largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
+            squares.set(k.fma(v, v, squares.get()))
+        limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * WEIGHT_CREST
+        is_kept = ~_is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit)
+        flags.store(at, k.cast((~is_kept).any(), i32))
+        scale = _Scale(k, largest.get())
+        scales.store((side // 2 * runs + at % runs) * PANEL + side % 2 * HALF, scale.value)
+        to = y.at((side // 2 * steps + first) * (DIGITS * 2 * TILE) + side % 2 * TILE).as_type(u32)
+        with k.loop(0, k.min(run, steps - first) * HALF) as four:
+            words = [k.zeros(u32, HALF) for _ in range(DIGITS)]
+            for i in range(4):
+                j = four * 4 + i
+                v = k.select(k.splat(j < deep, HALF), number(k.min(j, deep - 1)), 0.0)
+                bits = (k.bitcast(d, u32) & 0xFF for d in scale.digits(v))
+                words = [word | (d << 8 * i) for word, d in zip(words, bits, strict=True)]
+            for digit, word in enumerate(words):
+                to.store(((four // HALF * DIGITS + digit) * 2 * TILE) // 4 + four % HALF * HALF, word)
+
+
+def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
+    """The scales of a constant, behind its digits."""
+    return b.at(panels * steps * (DIGITS * 2 * TILE)).as_type(f32)
+
+
+def column(k: Kernel, b: Buf, scales: Buf, steps: Val, runs: Val, run: Val, left: Val, half: int, j: Val) -> Val:
+    """Number ``j`` along k of 16 columns from column ``left`` + 16 ``half`` on."""
+    step, panel = j // STEP, left // PANEL
+    words = b.at((panel * steps + step) * (DIGITS * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
+    value = k.zeros(f32, HALF)
+    for digit in reversed(range(DIGITS)):
+        bits = words.load(digit * 2 * TILE // 4, HALF) << k.splat(k.cast(24 - j % 4 * 8, i32), HALF)
+        value = value * (1 / 256) + k.cast(bits >> 24, f32)
+    return value * scales.load((panel * runs + step // run) * PANEL + half * HALF, HALF)
+
+
+# -- what contractions ask for
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A left operand in digits."""
+
+    tiles: Storage
+    scales: Storage
+    wide: Storage
+    flags: Storage
+    runs: int
+
+    def args(self) -> dict[str, Ref | Known | float]:
+        memory = {"a": self.tiles, "a_scales": self.scales, "a_wide": self.wide, "a_flags": self.flags}
+        flags: dict[str, Known] = {"a_flags_panel": 2 * self.runs, "a_flags_count": self.flags.elements}
+        return {**{name: Ref(storage) for name, storage in memory.items()}, **flags}
+
+
+def rows_in_digits(p: Problem, target: Target) -> tuple[list[Step], Rows]:
+    """A in digits, and the step that writes them unless another product has asked before."""
+    depth = int(p.k)
+    key = ("digits", p.a.storage.number, p.a.offset, p.a.row, p.m, depth)
+    if key in target.splits:
+        return [], target.splits[key]
+    run, steps = run_steps(depth), -(-depth // STEP)
+    runs, tiles = -(-steps // run), dims.ceildiv(p.m, HALF)
+
+    def memory(dtype: Any, *sizes: dims.Dim) -> Storage:
+        return Storage("temporary", dtype, of_known(dims.product((tiles, *sizes))))
+
+    found = Rows(
+        memory(i8, LAYERS * steps * DIGITS * TILE), memory(f32, LAYERS * runs * HALF), memory(i32, runs),
+        memory(i32, runs), runs,
+    )  # fmt: skip
+    target.splits[key] = found
+    args: dict[str, Ref | Known | float] = {
+        "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "run": run,
+        "y": Ref(found.tiles), "scales": Ref(found.scales), "wide": Ref(found.wide), "flags": Ref(found.flags),
+    }  # fmt: skip
+    nbytes = of_known(dims.product((p.m, depth, 4 + DIGITS)))
+    writes = frozenset(("y", "scales", "wide", "flags"))
+    return [Step(split_digits(), args, writes, p.nodes, nbytes=nbytes, variant="A in digits")], found
+
+
+def uneven(tensor: Any) -> object:
+    """By what a constant that is not kept in digits is known."""
+    return ("uneven", identity(tensor))
+
+
+def constant_in_digits(p: Problem, isa: Isa) -> Storage:
+    """B in digits; ``Exceptional`` if its numbers are not of one kind."""
+    tensor, b = p.weight, p.b
+    assert tensor is not None
+    depth, n = int(p.k), int(p.n)
+    run, steps, panels = run_steps(depth), -(-depth // STEP), -(-n // PANEL)
+    runs = -(-steps // run)
+    elements = panels * (steps * DIGITS * 2 * TILE + runs * PANEL * 4)
+
+    def make() -> Array:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(b.offset) :]
+        row, col = int(b.row), int(b.column)
+        if not _is_even(np.lib.stride_tricks.as_strided(content, (depth, n), (row * 4, col * 4), writeable=False)):
+            raise Exceptional(uneven(tensor))
+        made, flags = allocate(elements).view(np.int8), np.zeros(panels * 2 * runs, np.int32)
+        numbers = {"x_k": row, "x_column": col, "n": n, "depth": depth, "run": run}
+        Launch(pack_digits(), {"x": content, "y": made, "flags": flags, **numbers}, isa=isa)()
+        if flags.any():
+            raise Exceptional(uneven(tensor))
+        give_back(content)
+        return made
+
+    key = ("digits", identity(tensor), b.offset, b.row, b.column, depth, n)
+    return Packed("constant", i8, elements, b.storage.value, key=key, make=make)
+
+
+def _is_even(b: Array) -> bool:
+    """Whether rows of a constant are of about one size, or zero."""
+    with np.errstate(all="ignore"):
+        squares = np.einsum("kn,kn->k", b, b)
+        return bool(np.all((squares == 0) | (squares * EVEN**2 >= squares.mean())))

@@ -1,0 +1,213 @@
+"""Matrix products on tiles of bytes, from operands in digits (``digits``): f32 results from exact sums.
+
+Of the nine products of digits the last, 2^-32 of the first, is left out. The others are sums of four weights, 256 times
+each other, which are kept apart. A product of bytes covers 64 numbers in the time in which one of bf16 covers 32, so
+eight of them take two thirds of the time of the six that bf16 parts need (``gemm_amx``), and a number of B has 3 bytes
+to read and not 6. (Measured: 0.5 - 0.75 of the time.)
+
+**Order of sums.** The sums of a run are integers, exact in any order; they are put together, times both scales, and
+runs are added in order, in f32. Rows, threads and blocking change nothing.
+
+Blocking, what follows the sums and where that is done are those of ``gemm_amx``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.kernels.digits import (
+    DIGITS,
+    STEP,
+    TILE,
+    column,
+    constant_in_digits,
+    rows_in_digits,
+    run_steps,
+    scales_of,
+    uneven,
+)
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.gemm_amx import SQUARE, SQUARE_NBYTES, Blocking, Done, handing_on
+from sardonyx.providers.cpu.kernels.matrices import Problem, matrix_params, of_known
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.tile_epilogue import TileFinish
+from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
+from sardonyx.providers.cpu.runs import Runs
+from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
+
+ROUNDS = ((2, ((0, 2), (1, 2), (1, 1), (2, 1), (2, 0))), (0, ((1, 0), (0, 0), (0, 1))))
+"""Which digit of A meets which of B, in two rounds, each with its lower weight: one of the two digits stays from each
+product to the next."""
+WEIGHTS = 4
+SUMS, A, B = (0, 1), 2, 3
+"""The tiles: sums of the even and of the odd weight of a round, and one of each operand. (Four tiles of sums and one
+round take the same time on a core of their own, and more where the other hardware thread has tiles in use, too.)"""
+PARTS = 3
+"""In which results are handed on, to products that take bf16 parts."""
+LEAST_DEPTH = 4 * STEP
+"""Numbers of a sum from which the exact sums of a run, four for each result, are put together in a quarter of the time
+that they take."""
+LINE = 64
+
+
+def takes(p: Problem, parts: int | None, target: Target) -> bool:
+    """Whether a contraction that would take bf16 parts is carried out in digits."""
+    tensor = p.weight
+    if parts != PARTS or tensor is None or p.batch or not target.isa.amx:
+        return False
+    is_plain = p.a.dtype is f32 and p.b.dtype is f32 and p.a.column == 1
+    return is_plain and int(p.k) >= LEAST_DEPTH and uneven(tensor) not in target.exceptional
+
+
+def steps(p: Problem, target: Target) -> list[Step]:
+    made, p = [y.storage for y in p.outputs], handing_on(p, target)
+    epilogue, blocking = Epilogue.of(p), Blocking.of(DIGITS, p.k, target.isa)
+    before, rows = rows_in_digits(p, target)
+    b = constant_in_digits(p, target.isa)
+    args = {
+        **rows.args(), **p.a.args("a_source"), "b": Ref(b), "m": p.m, "n": p.n, "depth": p.k,
+        "group_rows": blocking.rows, "group_columns": blocking.columns, "run": run_steps(int(p.k)), **epilogue.args(p),
+    }  # fmt: skip
+    why = f"{target.precision}: {sum(len(products) for _, products in ROUNDS)} products of {DIGITS} digits on tiles"
+    why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
+    scratch = blocking.scratch_nbytes + SQUARE_NBYTES
+    spec, nbytes = gemm_digits(epilogue=epilogue), of_known(dims.mul(b.elements, 1))
+    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)]
+
+
+def _params(epilogue: Epilogue) -> Params:
+    numbers = ("m", "n", "depth", "group_rows", "group_columns", "run", "a_flags_panel", "a_flags_count")
+    memory = {"a": (i8,), "a_scales": (f32,), "a_wide": (i32,), "a_flags": (i32,), "b": (i8,)}
+    return {**memory, **matrix_params("a_source", f32, 0), **dict.fromkeys(numbers, i64), **epilogue.params}
+
+
+@kernel(_params)
+def gemm_digits(
+    k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
+    *, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    """One product of A in digits with a constant."""
+    tiles = Tiles(k)
+    tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=B + 1)
+    row_panels, column_panels, steps = count_of(m, PANEL), count_of(n, PANEL), count_of(depth, STEP)
+    fair = row_panels * column_panels // (k.threads * 2)
+    groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
+    group_rows = count_of(row_panels, k.max(groups, 1))
+    total = groups * column_panels
+    runs, at, last, more = Runs(k, total), k.var(-1), k.var(-1), k.var(k.cast(total > 0, i64))
+    is_odd, scratch = is_any_up(k, memory), k.scratch(f32)
+    done = Done(k, scratch, m, n, True)
+    done.finish = TileFinish(k, epilogue, memory, n, (), PARTS)
+    product = _Product(k, tiles, scratch, memory, m, n, steps, run)
+    at_buffers = {name: memory[name] for name in memory if isinstance(memory[name], Buf)}
+    mend = _Mend(k, memory, at_buffers, m, n, depth, steps, PARTS, False, run)
+    base, other = k.var(k.const(2 * SQUARE)), (group_rows * group_columns + 4) * SQUARE
+    with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
+        with k.when((at.get() >= last.get()) & more.get().ne(0)):
+            for var, value in zip((at, last), runs.take(), strict=True):
+                var.set(value)
+            more.set(last.get())
+        here = at.get()
+        column, row = here % column_panels, here // column_panels * group_rows
+        rows = k.min(group_rows, row_panels - row)
+        columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
+        stride = k.select(group_columns > 1, steps, run)
+        lines = k.max(count_of(k.const(DIGITS * 2 * TILE // LINE), k.max(rows * 4, 1)), 1)
+        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c, k.loop(0, rows) as r:
+            slot = base.get() + (c * rows + r) * SQUARE
+            with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
+                product.add((row + r) * 2 + half, column + c, step, slot + half * (SQUARE // 2), done,
+                            stride * (DIGITS * 2 * TILE), (r * 2 + half) * 2, lines)  # fmt: skip
+            with k.when(step + run >= steps):
+                done.finish.begin(row + r, column + c)
+                with k.when(is_odd, likely=False):
+                    mend.square(scratch.at(slot), row + r, column + c)
+        done.rest()
+        done.take(row, column, rows, columns, base.get())
+        base.set(other - base.get())
+        at.set(here + columns)
+    tiles.release()
+
+
+class _Product:
+    """The product inside the kernel."""
+
+    def __init__(
+        self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, m: Val, n: Val, steps: Val, run: Val
+    ) -> None:
+        self.k, self.tiles, self.scratch, self.memory, self.steps, self.run = k, tiles, scratch, memory, steps, run
+        self.row_tiles, self.runs = count_of(m, HALF), count_of(steps, run)
+        self.scales = scales_of(memory["b"], count_of(n, PANEL), steps)
+        self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
+        for many, rows in ((1, 4), (2, 2), (4, 1)):
+            self.pace = k.select(steps >= many, rows, self.pace)
+
+    def add(self, tile: Val, column: Val, step: Val, slot: Val, done: Done, stride: Val, turn: Val, lines: Val) -> None:
+        """Add a run to the sums of 16 rows and 32 columns.
+
+        ``stride`` bytes on lies the run of B that comes next; each side of a group's halves, of which these are the
+        ``turn``-th and the one after it, fetches ``lines`` lines of it for each step.
+        """
+        k, tiles = self.k, self.tiles
+        many, number = k.min(self.run, self.steps - step), step // self.run
+        b = self.memory["b"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
+        layers = k.cast(self.memory["a_wide"].load(tile * self.runs + number), i64) + 1
+        with k.loop(0, layers) as layer:
+            line = layer * self.row_tiles + tile
+            a = self.memory["a"].at((line * self.steps + step) * (DIGITS * TILE))
+            for side, (weight, products) in itertools.product(range(2), ROUNDS):
+                for t in SUMS:
+                    tiles.zero(t)
+                with k.loop(0, many) as s:
+                    self._step(a.at(s * (DIGITS * TILE)), b.at(s * (DIGITS * 2 * TILE) + side * TILE), products)
+                    if weight == 0:
+                        done.some(self.pace)
+                    else:
+                        ahead = b.at(stride + ((turn + side) * many + s) * (lines * LINE))
+                        with k.loop(0, lines) as i:
+                            ahead.prefetch(i * LINE, locality=2)
+                for t in SUMS:
+                    tiles.store(t, self.scratch.at((weight + t) * (SQUARE // 2) + side * HALF), PANEL * 4)
+            rows = self.memory["a_scales"].at((line * self.runs + number) * HALF)
+            self._put_together(rows, (column * self.runs + number) * PANEL, slot, (step + layer).eq(0))
+
+    def _step(self, a: Buf, b: Buf, products: Sequence[tuple[int, int]]) -> None:
+        held: dict[int, int] = {}
+        for digits in products:
+            for t, source, digit, size in zip((A, B), (a, b), digits, (TILE, 2 * TILE), strict=True):
+                if held.get(t) != digit:
+                    self.tiles.load(t, source.at(digit * size))
+                    held[t] = digit
+            self.tiles.dot_bytes(SUMS[sum(digits) % 2], A, B, i8, i8)
+
+    def _put_together(self, rows: Buf, columns: Val, slot: Val, is_first: Val) -> None:
+        """Four sums of digits become one of numbers, and are added to those of the runs before."""
+        k, sums, levels = self.k, self.scratch.at(slot), self.scratch.as_type(i32)
+        right = [self.scales.load(columns + side * HALF, HALF) for side in range(2)]
+        first = k.splat(is_first, HALF)
+        with k.loop(0, HALF) as r:
+            left = k.splat(rows.load(r), HALF)
+            for side, scale in enumerate(right):
+                at = r * PANEL + side * HALF
+                total = k.zeros(f32, HALF)
+                for weight in reversed(range(WEIGHTS)):
+                    total = k.fma(total, 1 / 256, k.cast(levels.load(weight * (SQUARE // 2) + at, HALF), f32))
+                before = k.select(first, 0.0, sums.load(at, HALF))
+                sums.store(at, k.fma(total * left, scale, before))
+
+
+@dataclass(frozen=True)
+class _Mend(Mend):
+    run: Val
+
+    def _column(self, left: Val, half: int, j: Val) -> Val:
+        b, runs = self.at["b"], count_of(self.steps, self.run)
+        scales = scales_of(b, count_of(self.n, PANEL), self.steps)
+        return column(self.k, b, scales, self.steps, runs, self.run, left, half, j)
