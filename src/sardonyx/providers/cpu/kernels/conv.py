@@ -36,6 +36,7 @@ from sardonyx.providers.cpu.kernels import (
     conv_amx,
     conv_depthwise,
     conv_depthwise_pixels,
+    conv_digits,
     conv_dots,
     conv_few,
     conv_pixels,
@@ -119,7 +120,10 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 
 
 def _many(group: Convolution, parts: int | None, target: Target) -> list[Step]:
-    return on_vectors(group, target) if parts is None else conv_amx.steps(group, parts, target)
+    if parts is None:
+        return on_vectors(group, target)
+    is_in_digits = conv_digits.takes(group, target)
+    return conv_digits.steps(group, target) if is_in_digits else conv_amx.steps(group, parts, target)
 
 
 def _by_pixel(group: Convolution, target: Target) -> list[Step]:

@@ -129,8 +129,8 @@ def thinned(group: Convolution) -> Convolution:
     return replace(group, x=x, window=replace(window, strides=tuple(strides)))
 
 
-def geometry(group: Convolution, frame: Frame, parts: int) -> Geometry:
-    """With a layout for this convolution alone."""
+def geometry(group: Convolution, frame: Frame, parts: int, block: int = BLOCK) -> Geometry:
+    """With a layout for this convolution alone, of blocks or, where channels do not fill those of 32, close."""
     window, size = frame.window, frame.size
     reach = [(n - 1) * d for n, d in zip(window.kernel, window.dilations, strict=True)]
     pads = [p for p in window.pads if isinstance(p, int)]
@@ -141,8 +141,9 @@ def geometry(group: Convolution, frame: Frame, parts: int) -> Geometry:
     behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
     channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
     over = HALF * max(window.strides[2], 4)  # the same for usual strides, so that they share images
-    layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over)
-    layout = closest(layout, [(window.kernel, window.dilations)])
+    layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block)
+    if block == BLOCK:
+        layout = closest(layout, [(window.kernel, window.dilations)])
     return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Pool, Storage, View
-from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise_pixels, conv_few, pixels
+from sardonyx.providers.cpu.kernels import conv_amx, conv_depthwise_pixels, conv_digits, conv_few, pixels
 from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.image_tiles import Padded, closest
 from sardonyx.providers.cpu.kernels.pool_pixels import MAX
@@ -77,6 +77,8 @@ class _Kinds:
 
     on_tiles: Mapping[int, int]
     """Convolutions, and in how many parts."""
+    in_digits: Container[int]
+    """Convolutions that take numbers, and may write parts."""
     sliding: Container[int]
     """Windows over pixels."""
     moving: Container[int]
@@ -85,7 +87,8 @@ class _Kinds:
     @staticmethod
     def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], target: Target) -> _Kinds:
         many = [g for g in groups if isinstance(g, Convolution) and conv_few.is_for(g, target) is False]
-        on_tiles = {id(g): p for g in many if (p := conv_amx.parts_for(g, target))}
+        in_digits = {id(g) for g in many if conv_digits.takes(g, target)}
+        on_tiles = {id(g): p for g in many if id(g) not in in_digits and (p := conv_amx.parts_for(g, target))}
         sliding = {id(g) for g in groups if _slides(g, target)}
         pools = [g for g in groups if isinstance(g, Pool) and id(g) in sliding and g.kind == MAX]
         moving = set()
@@ -94,10 +97,12 @@ class _Kinds:
             uses = [on_tiles.get(id(use.group)) == 1 and _is_all(use.view, out) for use in reads.get(out.storage, ())]
             if out.storage.kind == "temporary" and not g.epilogue.steps and uses and all(uses):
                 moving.add(id(g))
-        return _Kinds(on_tiles, sliding, moving)
+        return _Kinds(on_tiles, in_digits, sliding, moving)
 
     def parts(self, writer: Group, uses: Sequence[_Use]) -> int:
         """In how many parts a group may write an image: its own number, or the one that readers agree on."""
+        if id(writer) in self.in_digits:
+            return conv_digits.PARTS
         if id(writer) not in self.sliding:
             return self.on_tiles.get(id(writer), 0)
         wanted = {self.on_tiles[id(use.group)] for use in uses if id(use.group) in self.on_tiles}

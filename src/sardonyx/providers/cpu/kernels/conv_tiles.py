@@ -63,17 +63,42 @@ _NUMBERS = (
 )  # fmt: skip
 
 
+def convolution_params(epilogue: Epilogue) -> Params:
+    """All but images and weights."""
+    return {**dict.fromkeys((*_NUMBERS, *_TAPS), i64), **next_params(epilogue)}
+
+
 def _params(parts: int, epilogue: Epilogue) -> Params:
-    return {"x": (bf16,), "w": (bf16,), **dict.fromkeys((*_NUMBERS, *_TAPS), i64), **next_params(epilogue)}
+    return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
 
 
 @kernel(_params)
-def conv_amx(
-    k: Kernel, x: Buf, w: Buf, batch: Val, blocks: Val, filters: Val, lines: Val, length: Val, wide: Val, run: Val,
-    *, parts: int, epilogue: Epilogue, **memory: Any,
-) -> None:  # fmt: skip
+def conv_amx(k: Kernel, *, parts: int, epilogue: Epilogue, **memory: Any) -> None:
+    walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), _PartsWork)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What images and weights are made of."""
+
+    block: int
+    """Numbers of a tile's row."""
+    parts: int
+    """Of bf16, in which results are handed on."""
+    number_nbytes: int
+    step_nbytes: int
+    """Of weights, for 32 filters."""
+    spare: int = 1
+    """Squares of scratch memory for the sums of a run."""
+
+
+def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: type[Work]) -> None:
+    """A convolution, square by square, as ``Work`` does them."""
+    batch, blocks, filters, lines, length, wide, run = (
+        number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")
+    )
     taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
-    steps = k.opaque(blocks * taps * count_of(wide, BLOCK))
+    steps = k.opaque(blocks * taps * count_of(wide, kind.block))
     per_line = k.opaque(count_of(length, HALF))
     high = k.opaque(count_of(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
@@ -85,18 +110,18 @@ def conv_amx(
     # are shared out, as they are in the layers before and after, unless to read all weights costs more.
     fair = count * columns // (k.threads * 2)
     groups = count_of(count, k.max(k.min(fair, GROUP), 1))
-    channels = blocks * count_of(wide, BLOCK) * BLOCK
-    pixels_nbytes = batch * lines * length * (channels * (parts * 2) + filters * 4)
-    is_split = (count >= k.threads * 2) & (columns * steps * (step_elements(parts) * 2) <= pixels_nbytes)
+    channels = blocks * count_of(wide, kind.block) * kind.block
+    pixels_nbytes = batch * lines * length * (channels * kind.number_nbytes + filters * 4)
+    is_split = (count >= k.threads * 2) & (columns * steps * kind.step_nbytes <= pixels_nbytes)
     groups = k.max(groups, k.select(is_split, k.threads, 1))
     groups = k.opaque(k.select(groups < k.threads, groups, count_of(groups, k.threads) * k.threads))
     group = k.opaque(count_of(count, k.max(groups, 1)))
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=TILES)
     distances = k.scratch(i64)
-    grid = _Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
-    _measure(k, memory, distances, blocks, wide)
-    work = _Work(k, tiles, memory, x, w, distances, grid, steps, filters, wide, parts, epilogue)
+    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
+    _measure(k, memory, distances, blocks, wide, kind.block)
+    work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
     known = k.var(-1)
     with k.share(groups * columns) as at:
         column, top = at % columns, at // columns * group
@@ -118,7 +143,7 @@ def conv_amx(
     tiles.release()
 
 
-def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val) -> None:
+def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size: int) -> None:
     """How far the pixels of each step are from those of the first."""
 
     def n(name: str) -> Val:
@@ -127,13 +152,13 @@ def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val) -> None:
     at = k.var(0)
     with k.loop(0, blocks) as block, k.loop(0, n("kernel_z")) as z, k.loop(0, n("kernel_y")) as y:
         row = block * n("x_block") + z * n("dilation_z") * n("x_z") + y * n("dilation_y") * n("x_y")
-        with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, BLOCK) as first:
+        with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, block_size) as first:
             to.store(at.get(), row + tap * n("dilation_x") * n("x_x") + first)
             at += 1
 
 
 @dataclass(frozen=True)
-class _Grid:
+class Grid:
     """The tiles of a group: where they lie and which pixels they are."""
 
     k: Kernel
@@ -169,36 +194,110 @@ class _Grid:
 
     @property
     def sums(self) -> Buf:
-        """A square for each tile of a group, one for a run, and one for each operand that is turned."""
+        """A square for each tile of a group, the spare ones of a run, and one for each operand that is turned."""
         return self.table.at(GROUP * ENTRY).as_type(f32)
 
 
-def scratch_nbytes(steps: int, epilogue: Epilogue) -> int:
+def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
     turned = sum(x.columns == PLANES for _, x in epilogue.names)
-    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + 1 + turned) * SQUARE * 4
+    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + turned) * SQUARE * 4
 
 
 @dataclass(frozen=True)
-class _Work:
+class Work:
     """What is done with squares."""
 
     k: Kernel
     tiles: Tiles
     memory: Any
-    x: Buf
-    w: Buf
     distances: Buf
-    grid: _Grid
+    grid: Grid
     steps: Val
-    filters: Val
-    wide: Val
-    parts: int
     epilogue: Epilogue
+    kind: Kind
 
-    # -- sums
+    @property
+    def filters(self) -> Val:
+        return number(self.memory, "filters")
+
+    @property
+    def wide(self) -> Val:
+        return number(self.memory, "wide")
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
+        raise NotImplementedError
+
+    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+        """Make sums anew that tiles did not make right."""
+        raise NotImplementedError
+
+    def fetch(self, r: Val, column: Val) -> None:
+        """Bring near what square ``r`` of the group will read and write, as far as it is in one row."""
+        _, *place, x, many = self.grid.entry(r)
+        finish = self._finishing(place)
+        with self.k.loop(0, many) as i:
+            finish.fetch(x + i, column * PANEL, PANEL)
+
+    def end(self, r: Val, column: Val) -> None:
+        """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""
+        k = self.k
+        slot = self.grid.sums.at(r * SQUARE)
+        self.mend(r, column, slot)
+        pitch = number(self.memory, "pitch_y")
+        out_y, out_x = number(self.memory, "out_y"), number(self.memory, "out_x")
+        high = k.opaque(number(self.memory, "pitch_z") // k.max(pitch, 1))
+        _, image, *first, many = self.grid.entry(r)
+        done, (z, y, x) = k.var(0), (k.var(index) for index in first)
+        with k.loop_while(lambda: done.get() < many):
+            run = k.min(many - done.get(), pitch - x.get())
+            kept = k.select(y.get() < out_y, k.max(k.min(run, out_x - x.get()), 0), 0)
+            self._finish(slot.at(done.get() * PANEL), [image, z.get(), y.get()], x.get(), kept, column)
+            is_end = (y.get() + 1).eq(high)
+            for var, value in (
+                (done, done.get() + run), (x, 0), (z, z.get() + k.cast(is_end, i64)),
+                (y, k.select(is_end, 0, y.get() + 1)),
+            ):  # fmt: skip
+                var.set(value)
+
+    def _finish(self, sums: Buf, place: list[Val], x: Val, many: Val, column: Val) -> None:
+        """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
+        k, first = self.k, column * PANEL
+        left, finish = self.filters - first, self._finishing(place)
+        room = number(self.memory, "image_room") if has_next(self.epilogue) else self.filters
+        finish.turn_in(x, many, first)
+        with k.loop(0, k.min(room - first, PANEL), HALF) as half:
+            mask = k.mask(left - half, HALF)
+            with k.loop(0, many) as i:
+                finish.here = i * PANEL + half
+                finish.put(x + i, Tile(first + half, HALF, mask), sums.load(finish.here, HALF))
+        finish.turn_out(x, many, first)
+
+    def _finishing(self, place: list[Val]) -> ImageFinish:
+        """What follows the sums of pixels of one row."""
+        turned = self.grid.sums.at((GROUP + self.kind.spare) * SQUARE)
+        return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.parts)
+
+
+@dataclass(frozen=True)
+class _PartsWork(Work):
+    """Products of bf16 parts."""
+
+    @property
+    def parts(self) -> int:
+        return self.kind.parts
+
+    @property
+    def x(self) -> Buf:
+        found: Buf = self.memory["x"]
+        return found
+
+    @property
+    def w(self) -> Buf:
+        found: Buf = self.memory["w"]
+        return found
+
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, tiles, sums = self.k, self.tiles, self.grid.sums
         slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
         is_first = step.eq(0)
@@ -253,7 +352,12 @@ class _Work:
                 else:
                     self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride)
 
-    # -- numbers that tiles do not carry
+    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+        if self.parts > 1:
+            self._mend(r, column, slot)
+        else:
+            with self.k.when((self.wide % BLOCK).ne(0)):
+                self._mend(r, column, slot)
 
     def _mend(self, r: Val, column: Val, slot: Buf) -> None:
         k = self.k
@@ -279,55 +383,3 @@ class _Work:
                     v = k.splat(whole_of(k, here.at(c), part, self.parts, 1), HALF)
                     total.set(k.fma(v, whole(k, weights, self.parts, c), total))
             to.store(half * HALF, total)
-
-    # -- what follows
-
-    def fetch(self, r: Val, column: Val) -> None:
-        """Bring near what square ``r`` of the group will read and write, as far as it is in one row."""
-        _, *place, x, many = self.grid.entry(r)
-        finish = self._finishing(place)
-        with self.k.loop(0, many) as i:
-            finish.fetch(x + i, column * PANEL, PANEL)
-
-    def end(self, r: Val, column: Val) -> None:
-        """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""
-        k = self.k
-        slot = self.grid.sums.at(r * SQUARE)
-        if self.parts > 1:
-            self._mend(r, column, slot)
-        else:
-            with k.when((self.wide % BLOCK).ne(0)):
-                self._mend(r, column, slot)
-        pitch = number(self.memory, "pitch_y")
-        out_y, out_x = number(self.memory, "out_y"), number(self.memory, "out_x")
-        high = k.opaque(number(self.memory, "pitch_z") // k.max(pitch, 1))
-        _, image, *first, many = self.grid.entry(r)
-        done, (z, y, x) = k.var(0), (k.var(index) for index in first)
-        with k.loop_while(lambda: done.get() < many):
-            run = k.min(many - done.get(), pitch - x.get())
-            kept = k.select(y.get() < out_y, k.max(k.min(run, out_x - x.get()), 0), 0)
-            self._finish(slot.at(done.get() * PANEL), [image, z.get(), y.get()], x.get(), kept, column)
-            is_end = (y.get() + 1).eq(high)
-            for var, value in (
-                (done, done.get() + run), (x, 0), (z, z.get() + k.cast(is_end, i64)),
-                (y, k.select(is_end, 0, y.get() + 1)),
-            ):  # fmt: skip
-                var.set(value)
-
-    def _finish(self, sums: Buf, place: list[Val], x: Val, many: Val, column: Val) -> None:
-        """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
-        k, first = self.k, column * PANEL
-        left, finish = self.filters - first, self._finishing(place)
-        room = number(self.memory, "image_room") if has_next(self.epilogue) else self.filters
-        finish.turn_in(x, many, first)
-        with k.loop(0, k.min(room - first, PANEL), HALF) as half:
-            mask = k.mask(left - half, HALF)
-            with k.loop(0, many) as i:
-                finish.here = i * PANEL + half
-                finish.put(x + i, Tile(first + half, HALF, mask), sums.load(finish.here, HALF))
-        finish.turn_out(x, many, first)
-
-    def _finishing(self, place: list[Val]) -> ImageFinish:
-        """What follows the sums of pixels of one row."""
-        spare = self.grid.sums.at((GROUP + 1) * SQUARE)
-        return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, spare, self.parts)

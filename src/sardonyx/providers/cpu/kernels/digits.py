@@ -37,7 +37,7 @@ from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
 
 Array = np.ndarray[Any, Any]
 
@@ -66,21 +66,27 @@ def run_steps(depth: int) -> int:
     return -(-steps // -(-steps // LONGEST))
 
 
-def _is_odd(largest: Val) -> Val:
+def is_odd(largest: Val) -> Val:
     """Whether the largest numbers of runs, as bits, have no scale."""
     return (largest - _LOW >= _RANGE) & largest.ne(0)
 
 
-class _Scale:
+class Scale:
     """How runs whose largest numbers are given, as bits, become digits: one run, or one in each lane."""
 
     def __init__(self, k: Kernel, largest: Val) -> None:
         self.k = k
-        size = k.bitcast(k.select(largest.eq(0) | _is_odd(largest), 0x3F80_0000, largest), f32)
+        size = k.bitcast(k.select(largest.eq(0) | is_odd(largest), 0x3F80_0000, largest), f32)
         self.unit = size * (1 / _TOP)
         self.inverse = 1.0 / self.unit
         self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
         """Of a first digit of 1."""
+
+    def layer(self, v: Val, number: Val, limit: Val) -> Val:
+        """Of some numbers those within a limit, if that is for layer 0, and the others for the next."""
+        k, lanes = self.k, v.lanes
+        is_small = k.abs(v) <= k.splat(limit, lanes)
+        return k.select(k.splat(number.eq(0), lanes), k.select(is_small, v, 0.0), k.select(is_small, 0.0, v))
 
     def digits(self, v: Val) -> list[Val]:
         """In the low bytes of 32-bit words, the first digit first. Numbers are divided to the last bit: what the
@@ -91,6 +97,11 @@ class _Scale:
         exact = k.fma(k.fma(-about, unit, v), inverse, about)
         last = k.to_i32(k.rint(exact))
         return [(last + 0x8080) >> 16, (last + 0x80) >> 8, last]
+
+
+def keep_largest(k: Kernel, largest: Var, v: Val) -> None:
+    """Of each lane, the largest number so far, as bits."""
+    largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
 
 
 # -- the left operand
@@ -114,23 +125,23 @@ def split_digits(
         many, deep = k.min(run, steps - first), k.min(run * STEP, depth - first * STEP)
         rows = k.min(m - tile * HALF, HALF)
         corner = x.at(tile * HALF * x_row + first * STEP)
-        is_odd, is_wide = k.var(k.zeros(i32)), k.var(k.zeros(i32))
+        odd, is_wide = k.var(k.zeros(i32)), k.var(k.zeros(i32))
         with k.loop(0, rows) as r:
             size, limit = _measure(k, corner.at(r * x_row), deep)
             largest.store(r, size)
             limits.store(r, limit)
-            is_odd.set(is_odd.get() | k.cast(_is_odd(size), i32))
+            odd.set(odd.get() | k.cast(is_odd(size), i32))
             is_wide.set(is_wide.get() | k.cast(k.bitcast(size, f32) > limit, i32))
-        is_wide.set(k.select(is_odd.get().ne(0), 0, is_wide.get()))
+        is_wide.set(k.select(odd.get().ne(0), 0, is_wide.get()))
         wide.store(at, is_wide)
-        flags.store(at, is_odd)
+        flags.store(at, odd)
         with k.loop(0, is_wide.get() + 1) as layer, k.loop(0, rows) as r:
             row, limit = corner.at(r * x_row), limits.load(r)
             is_above = k.bitcast(largest.load(r), f32) > limit
             top = k.var(k.select(layer.eq(0) | is_above, largest.load(r), 0))
             with k.when(layer.eq(0) & is_above):
                 top.set(_largest_within(k, row, deep, limit))
-            scale = _Scale(k, top.get())
+            scale = Scale(k, top.get())
             scales.store(((layer * tiles + tile) * runs + at % runs) * HALF + r, scale.value)
             to = y.at(((layer * tiles + tile) * steps + first) * (DIGITS * TILE) + r * STEP)
             with k.either(is_wide.get().ne(0)) as (some, none):
@@ -145,31 +156,25 @@ def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
     largest, squares = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
     for t in k.tiles(deep, HALF):
         v = t.keep(row.load(t), 0.0)
-        largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
+        keep_largest(k, largest, v)
         squares.set(k.fma(v, v, squares.get()))
     return largest.get().max(), k.sqrt(squares.get().sum() / k.cast(deep, f32)) * CREST
 
 
 def _largest_within(k: Kernel, row: Buf, deep: Val, limit: Val) -> Val:
-    largest = k.var(k.zeros(f32, HALF))
+    largest = k.var(k.zeros(u32, HALF))
     for t in k.tiles(deep, HALF):
-        size = k.abs(t.keep(row.load(t), 0.0))
-        largest.set(k.max(largest.get(), k.select(size <= k.splat(limit, HALF), size, 0.0)))
-    return k.bitcast(largest.get().max(), u32)
+        v = t.keep(row.load(t), 0.0)
+        keep_largest(k, largest, k.select(k.abs(v) <= k.splat(limit, HALF), v, 0.0))
+    return largest.get().max()
 
 
-def _put_row(
-    k: Kernel, row: Buf, to: Buf, steps: Val, deep: Val, scale: _Scale, within: tuple[Val, Val] | None
-) -> None:
+def _put_row(k: Kernel, row: Buf, to: Buf, steps: Val, deep: Val, scale: Scale, within: tuple[Val, Val] | None) -> None:
     """Digits of a run of a row; ``within``, of its numbers up to a limit (layer 0) or beyond."""
 
     def put(s: Val, j: int, mask: Val | None) -> None:
         v = row.load(s * STEP + j, HALF, mask)
-        if within is not None:
-            layer, limit = within
-            is_small = k.abs(v) <= k.splat(limit, HALF)
-            v = k.select(k.splat(layer.eq(0), HALF), k.select(is_small, v, 0.0), k.select(is_small, 0.0, v))
-        for digit, bits in enumerate(scale.digits(v)):
+        for digit, bits in enumerate(scale.digits(v if within is None else scale.layer(v, *within))):
             to.as_type(u8).store((s * DIGITS + digit) * TILE + j, k.cast(bits, u8))
 
     whole = deep // STEP
@@ -208,12 +213,12 @@ def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, 
         largest, squares = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
         with k.loop(0, deep) as j:
             v = number(j)
-            largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
+            keep_largest(k, largest, v)
             squares.set(k.fma(v, v, squares.get()))
         limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * WEIGHT_CREST
-        is_kept = ~_is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit)
+        is_kept = ~is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit)
         flags.store(at, k.cast((~is_kept).any(), i32))
-        scale = _Scale(k, largest.get())
+        scale = Scale(k, largest.get())
         scales.store((side // 2 * runs + at % runs) * PANEL + side % 2 * HALF, scale.value)
         to = y.at((side // 2 * steps + first) * (DIGITS * 2 * TILE) + side % 2 * TILE).as_type(u32)
         with k.loop(0, k.min(run, steps - first) * HALF) as four:
@@ -298,25 +303,36 @@ def constant_in_digits(p: Problem, isa: Isa) -> Storage:
     tensor, b = p.weight, p.b
     assert tensor is not None
     depth, n = int(p.k), int(p.n)
-    run, steps, panels = run_steps(depth), -(-depth // STEP), -(-n // PANEL)
-    runs = -(-steps // run)
-    elements = panels * (steps * DIGITS * 2 * TILE + runs * PANEL * 4)
+    run = run_steps(depth)
+    elements = packed_nbytes(depth, n, run)
 
     def make() -> Array:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(b.offset) :]
-        row, col = int(b.row), int(b.column)
-        if not _is_even(np.lib.stride_tricks.as_strided(content, (depth, n), (row * 4, col * 4), writeable=False)):
-            raise Exceptional(uneven(tensor))
-        made, flags = allocate(elements).view(np.int8), np.zeros(panels * 2 * runs, np.int32)
-        numbers = {"x_k": row, "x_column": col, "n": n, "depth": depth, "run": run}
-        Launch(pack_digits(), {"x": content, "y": made, "flags": flags, **numbers}, isa=isa)()
-        if flags.any():
+        made = packed(content, int(b.row), int(b.column), depth, n, run, isa)
+        if made is None:
             raise Exceptional(uneven(tensor))
         give_back(content)
         return made
 
     key = ("digits", identity(tensor), b.offset, b.row, b.column, depth, n)
     return Packed("constant", i8, elements, b.storage.value, key=key, make=make)
+
+
+def packed_nbytes(depth: int, n: int, run: int) -> int:
+    """What a constant of ``depth`` rows and n columns takes, with scales for runs of ``run`` steps."""
+    steps, panels = -(-depth // STEP), -(-n // PANEL)
+    return panels * (steps * DIGITS * 2 * TILE + -(-steps // run) * PANEL * 4)
+
+
+def packed(content: Array, row: int, column: int, depth: int, n: int, run: int, isa: Isa) -> Array | None:
+    """The digits of a constant whose elements lie ``row`` and ``column`` apart; None if it is not kept so."""
+    if not _is_even(np.lib.stride_tricks.as_strided(content, (depth, n), (row * 4, column * 4), writeable=False)):
+        return None
+    made = allocate(packed_nbytes(depth, n, run)).view(np.int8)
+    flags = np.zeros(-(-n // PANEL) * 2 * -(-depth // (STEP * run)), np.int32)
+    numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "run": run}
+    Launch(pack_digits(), {"x": content, "y": made, "flags": flags, **numbers}, isa=isa)()
+    return None if flags.any() else made
 
 
 def _is_even(b: Array) -> bool:

@@ -1,9 +1,8 @@
 """Matrix products on tiles of bytes, from operands in digits (``digits``): f32 results from exact sums.
 
-Of the nine products of digits the last, 2^-32 of the first, is left out. The others are sums of four weights, 256 times
-each other, which are kept apart. A product of bytes covers 64 numbers in the time in which one of bf16 covers 32, so
-eight of them take two thirds of the time of the six that bf16 parts need (``gemm_amx``), and a number of B has 3 bytes
-to read and not 6. (Measured: 0.5 - 0.75 of the time.)
+A product of bytes covers 64 numbers in the time in which one of bf16 covers 32, so the eight that digits need
+(``digit_loop``) take two thirds of the time of the six that bf16 parts need (``gemm_amx``), and a number of B has 3
+bytes to read and not 6. (Measured: 0.5 - 0.75 of the time.)
 
 **Order of sums.** The sums of a run are integers, exact in any order; they are put together, times both scales, and
 runs are added in order, in f32. Rows, threads and blocking change nothing.
@@ -14,13 +13,13 @@ Blocking, what follows the sums and where that is done are those of ``gemm_amx``
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.kernels.digit_loop import PRODUCTS, ROUNDS, SUMS, A, B, multiply, put_together, summed
 from sardonyx.providers.cpu.kernels.digits import (
     DIGITS,
     STEP,
@@ -42,13 +41,6 @@ from sardonyx.providers.cpu.runs import Runs
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 
-ROUNDS = ((2, ((0, 2), (1, 2), (1, 1), (2, 1), (2, 0))), (0, ((1, 0), (0, 0), (0, 1))))
-"""Which digit of A meets which of B, in two rounds, each with its lower weight: one of the two digits stays from each
-product to the next."""
-WEIGHTS = 4
-SUMS, A, B = (0, 1), 2, 3
-"""The tiles: sums of the even and of the odd weight of a round, and one of each operand. (Four tiles of sums and one
-round take the same time on a core of their own, and more where the other hardware thread has tiles in use, too.)"""
 PARTS = 3
 """In which results are handed on, to products that take bf16 parts."""
 LEAST_DEPTH = 4 * STEP
@@ -75,7 +67,7 @@ def steps(p: Problem, target: Target) -> list[Step]:
         **rows.args(), **p.a.args("a_source"), "b": Ref(b), "m": p.m, "n": p.n, "depth": p.k,
         "group_rows": blocking.rows, "group_columns": blocking.columns, "run": run_steps(int(p.k)), **epilogue.args(p),
     }  # fmt: skip
-    why = f"{target.precision}: {sum(len(products) for _, products in ROUNDS)} products of {DIGITS} digits on tiles"
+    why = f"{target.precision}: {PRODUCTS} products of {DIGITS} digits on tiles"
     why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
     scratch = blocking.scratch_nbytes + SQUARE_NBYTES
     spec, nbytes = gemm_digits(epilogue=epilogue), of_known(dims.mul(b.elements, 1))
@@ -155,7 +147,7 @@ class _Product:
         ``stride`` bytes on lies the run of B that comes next; each side of a group's halves, of which these are the
         ``turn``-th and the one after it, fetches ``lines`` lines of it for each step.
         """
-        k, tiles = self.k, self.tiles
+        k, levels = self.k, self.scratch.as_type(i32)
         many, number = k.min(self.run, self.steps - step), step // self.run
         b = self.memory["b"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
         layers = k.cast(self.memory["a_wide"].load(tile * self.runs + number), i64) + 1
@@ -163,44 +155,19 @@ class _Product:
             line = layer * self.row_tiles + tile
             a = self.memory["a"].at((line * self.steps + step) * (DIGITS * TILE))
             for side, (weight, products) in itertools.product(range(2), ROUNDS):
-                for t in SUMS:
-                    tiles.zero(t)
-                with k.loop(0, many) as s:
-                    self._step(a.at(s * (DIGITS * TILE)), b.at(s * (DIGITS * 2 * TILE) + side * TILE), products)
+                with summed(self.tiles, levels, side, weight), k.loop(0, many) as s:
+                    digits = [a.at((s * DIGITS + digit) * TILE) for digit in range(DIGITS)]
+                    multiply(self.tiles, digits, b.at(s * (DIGITS * 2 * TILE) + side * TILE), products)
                     if weight == 0:
                         done.some(self.pace)
                     else:
                         ahead = b.at(stride + ((turn + side) * many + s) * (lines * LINE))
                         with k.loop(0, lines) as i:
                             ahead.prefetch(i * LINE, locality=2)
-                for t in SUMS:
-                    tiles.store(t, self.scratch.at((weight + t) * (SQUARE // 2) + side * HALF), PANEL * 4)
-            rows = self.memory["a_scales"].at((line * self.runs + number) * HALF)
-            self._put_together(rows, (column * self.runs + number) * PANEL, slot, (step + layer).eq(0))
-
-    def _step(self, a: Buf, b: Buf, products: Sequence[tuple[int, int]]) -> None:
-        held: dict[int, int] = {}
-        for digits in products:
-            for t, source, digit, size in zip((A, B), (a, b), digits, (TILE, 2 * TILE), strict=True):
-                if held.get(t) != digit:
-                    self.tiles.load(t, source.at(digit * size))
-                    held[t] = digit
-            self.tiles.dot_bytes(SUMS[sum(digits) % 2], A, B, i8, i8)
-
-    def _put_together(self, rows: Buf, columns: Val, slot: Val, is_first: Val) -> None:
-        """Four sums of digits become one of numbers, and are added to those of the runs before."""
-        k, sums, levels = self.k, self.scratch.at(slot), self.scratch.as_type(i32)
-        right = [self.scales.load(columns + side * HALF, HALF) for side in range(2)]
-        first = k.splat(is_first, HALF)
-        with k.loop(0, HALF) as r:
-            left = k.splat(rows.load(r), HALF)
-            for side, scale in enumerate(right):
-                at = r * PANEL + side * HALF
-                total = k.zeros(f32, HALF)
-                for weight in reversed(range(WEIGHTS)):
-                    total = k.fma(total, 1 / 256, k.cast(levels.load(weight * (SQUARE // 2) + at, HALF), f32))
-                before = k.select(first, 0.0, sums.load(at, HALF))
-                sums.store(at, k.fma(total * left, scale, before))
+            rows, columns = (line * self.runs + number) * HALF, (column * self.runs + number) * PANEL
+            right = [self.scales.load(columns + side * HALF, HALF) for side in range(2)]
+            left = self.memory["a_scales"].at(rows)
+            put_together(k, levels, self.scratch.at(slot), left.load, right, (step + layer).eq(0))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number, of_known
 from sardonyx.providers.cpu.kernels.split import HALF, heads_of, is_odd
 from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import Buf, Val, f32, i64, u16, u32
+from sardonyx.providers.cpu.values import Buf, Val, bf16, f32, i64, u16, u32
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
@@ -57,20 +57,22 @@ class Padded:
     """Numbers from pixel to pixel where they lie close together; 0 for blocks."""
     over: int = HALF
     """By how much rows of tiles may begin behind the end."""
+    block: int = BLOCK
+    """Channels of a block."""
 
     @property
     def blocks(self) -> int:
-        return 1 if self.close else -(-self.channels // BLOCK)
+        return 1 if self.close else -(-self.channels // self.block)
 
     @property
     def unit(self) -> int:
         """Elements from pixel to pixel."""
-        return self.close or self.parts * BLOCK
+        return self.close or self.parts * self.block
 
     @property
     def room(self) -> int:
         """Channels that a pixel has, with those that are zero."""
-        return self.close or self.blocks * BLOCK
+        return self.close or self.blocks * self.block
 
     @property
     def row(self) -> Known:
@@ -100,7 +102,7 @@ class Padded:
     @property
     def beyond(self) -> int:
         """What follows the last plane."""
-        return self.over + -(-BLOCK // self.unit)
+        return self.over + -(-self.block // self.unit)
 
     @property
     def is_bare(self) -> bool:
@@ -110,7 +112,7 @@ class Padded:
     def runs(self, kernel: int, dilation: int) -> tuple[int, int]:
         """How many runs of numbers the taps of a row see of a block, and how long they are."""
         if not self.close:
-            return kernel, BLOCK
+            return kernel, self.block
         return (1, (kernel - 1) * self.close + self.channels) if dilation == 1 else (kernel, self.channels)
 
     def at(self, *place: int) -> Known:
@@ -121,7 +123,7 @@ class Padded:
     def strides(self) -> dict[str, Known]:
         """In elements: of the batch, of 32 channels, along z, y and x, of parts and of planes."""
         plane, z, y = (of_known(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
-        block, part = (BLOCK, plane) if self.close else (plane, BLOCK)
+        block, part = (BLOCK, plane) if self.close else (plane, self.block)
         b = of_known(dims.mul(plane, self.planes))
         return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "part": part, "plane": plane}
 
@@ -169,7 +171,7 @@ def closest(layout: Padded, windows: Iterable[tuple[Sequence[int], Sequence[int]
 def tiles_of(layout: Padded, kernel: Sequence[int], dilations: Sequence[int]) -> int:
     """Tiles of sixteen pixels that a window sees."""
     runs, wide = layout.runs(kernel[2], dilations[2])
-    return layout.blocks * kernel[0] * kernel[1] * runs * -(-wide // BLOCK)
+    return layout.blocks * kernel[0] * kernel[1] * runs * -(-wide // layout.block)
 
 
 def frame_params(name: str) -> Params:
@@ -208,17 +210,18 @@ def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:
 
 def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
     """Fill what is not image with zeros, and what tiles reach over the end."""
+    nothing = k.zeros(u16 if y.dtype is bf16 else y.dtype, 64 // y.dtype.itemsize)
 
     def n(what: str) -> Val:
         return number(memory, f"{name}_{what}")
 
     with k.share(batch * n("planes")) as at:
-        plane = y.at(at // n("planes") * n("b") + at % n("planes") * n("plane")).as_type(u16)
+        plane = y.at(at // n("planes") * n("b") + at % n("planes") * n("plane")).as_type(nothing.dtype)
         done = k.var(0)
 
         def fill(stop: Val) -> None:
-            for t in k.tiles(stop - done.get(), BLOCK):
-                plane.at(done.get()).store(t, k.zeros(u16, BLOCK))
+            for t in k.tiles(stop - done.get(), nothing.lanes):
+                plane.at(done.get()).store(t, nothing)
 
         with k.loop(0, n("size_z")) as z, k.loop(0, n("size_y")) as line:
             to = (z + n("front_z")) * n("z") + (line + n("front_y")) * n("y") + n("front_x") * n("x")

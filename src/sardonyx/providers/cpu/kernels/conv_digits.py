@@ -1,0 +1,209 @@
+"""Convolutions on tiles of bytes, from images and weights in digits (``spread_digits``, ``digits``): f32 results.
+
+The way through pixels, steps and filters is that of ``conv_tiles``; a step covers 64 channels and not 32. As in matrix
+products (``gemm_digits``) the sums of a run are exact, and are put together, times the scales of image and filters,
+when it ends. Images are read as numbers, pixel by pixel, and results go wherever those of ``conv_tiles`` do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels import conv_amx
+from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Kind, Work, convolution_params, scratch_nbytes, walk
+from sardonyx.providers.cpu.kernels.digit_loop import PRODUCTS, ROUNDS, SQUARE, WEIGHTS, multiply, put_together, summed
+from sardonyx.providers.cpu.kernels.digits import (
+    DIGITS,
+    LAYERS,
+    STEP,
+    TILE,
+    column,
+    packed,
+    packed_nbytes,
+    run_steps,
+    scales_of,
+    uneven,
+)
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.frame import Frame
+from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.spread_digits import SOURCE, source_args, spreading
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
+
+PARTS = 3
+"""In which results are handed on, to convolutions that take bf16 parts."""
+LEAST_DEPTH = 4 * STEP
+"""Numbers of a sum from which sums are long enough to be put together in little time."""
+LEAST_SHARE = 0.7
+"""Share of the channels of tiles that an image must have."""
+LINE = 64
+SPARE = WEIGHTS
+"""Squares of scratch memory for the sums of a run."""
+
+
+def takes(group: Convolution, target: Target) -> bool:
+    """Whether a convolution that would take bf16 parts is carried out in digits."""
+    if conv_amx.parts_for(group, target) != PARTS:
+        return False
+    tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
+    if tensor is None or uneven(tensor) in target.exceptional or any(v.dtype is not f32 for v in (group.x, group.w)):
+        return False
+    room = -(-channels // STEP) * STEP
+    is_full = channels >= LEAST_SHARE * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
+    return is_full and group.x.strides[1] == 1
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    """The convolution in digits."""
+    made = [image.layout for v in group.outputs if (image := target.images.get(v.storage)) is not None]
+    group = conv_amx.thinned(group)
+    frame = Frame.of(group, is_joined=all(one.is_bare for one in made))
+    found = conv_amx.geometry(group, frame, DIGITS, STEP)
+    x = frame.x
+    key = ("digits", x.storage.number, x.offset, x.shape, x.strides, found.layout)
+    before: list[Step] = []
+    if key not in target.splits:
+        before, target.splits[key] = spreading(x, found.layout, group.nodes)
+    image, weights = target.splits[key], _packed(group, found, target.isa)
+    epilogue, more = conv_amx.epilogue_of(group, frame, target)
+    args = {
+        **found.args(image.tiles), **image.args(found.layout, found.start), "w": Ref(weights),
+        "filters": group.w.shape[0], "run": _run(found), "source": Ref.of(x),
+        **{f"source_{name}": v for name, v in source_args(x).items()},
+        **{f"pad_{a}": p for a, p in zip("zyx", frame.window.pads, strict=True)}, **more,
+    }  # fmt: skip
+    spec = conv_digits(epilogue=epilogue)
+    flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, weights.elements)) or 0
+    why = f"{target.precision}: {PRODUCTS} products of {DIGITS} digits on tiles"
+    writes = epilogue.writes | ({"image"} if "image" in args else set())
+    scratch = scratch_nbytes(found.steps, epilogue, SPARE)
+    return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
+
+
+def _run(found: conv_amx.Geometry) -> int:
+    return run_steps(found.steps * STEP)
+
+
+def _packed(group: Convolution, found: conv_amx.Geometry, isa: Isa) -> Packed:
+    """The weights in digits, in the order of steps."""
+    w, layout, run = group.w, found.layout, _run(found)
+    tensor = w.storage.tensor
+    assert tensor is not None
+    filters, channels, *taps = (int(d) for d in w.shape)
+    depth, count = found.steps * STEP, int(np.prod(taps))
+
+    def make() -> Any:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: filters * channels * count]
+        lined = np.zeros((count, layout.room, filters), np.float32)
+        lined[:, :channels] = content.reshape(filters, channels, count).transpose(2, 1, 0)
+        lined = lined.reshape(count, layout.blocks, STEP, filters).transpose(1, 0, 2, 3)
+        made = packed(np.ascontiguousarray(lined).reshape(-1), filters, 1, depth, filters, run, isa)
+        if made is None:
+            raise Exceptional(uneven(tensor))
+        give_back(content)
+        return made
+
+    key = ("conv digits", identity(tensor), w.offset, (filters, channels, *taps))
+    return Packed("constant", i8, packed_nbytes(depth, filters, run), w.storage.value, key=key, make=make)
+
+
+# -- the kernel
+
+
+def _params(epilogue: Epilogue) -> Params:
+    memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_wide": (i32,), "x_flags": (i32,), "source": (f32,)}
+    sources = (f"source_{name}" for name in SOURCE)
+    numbers = dict.fromkeys(("x_layer", *sources, *(f"pad_{a}" for a in "zyx")), i64)
+    return {**memory, **numbers, **convolution_params(epilogue)}
+
+
+@kernel(_params)
+def conv_digits(k: Kernel, *, epilogue: Epilogue, **memory: Any) -> None:
+    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), _DigitWork)
+
+
+@dataclass(frozen=True)
+class _DigitWork(Work):
+    """Products of digits."""
+
+    @property
+    def _scales(self) -> Buf:
+        return scales_of(self.memory["w"], count_of(self.filters, PANEL), self.steps)
+
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        k, memory, run = self.k, self.memory, number(self.memory, "run")
+        slot, levels = self.grid.sums.at(r * SQUARE), self.grid.sums.at(GROUP * SQUARE).as_type(i32)
+        start, image, *_ = self.grid.entry(r)
+        weights = memory["w"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
+        share = fetched * (DIGITS * LINE)
+        following = weights.at(many * (DIGITS * 2 * TILE) + r * many * share)
+        stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
+        scales = (column * count_of(self.steps, run) + step // run) * PANEL
+        with k.loop(0, k.cast(memory["x_wide"].load(image), i64) + 1) as layer:
+            pixels = memory["x"].at(layer * number(memory, "x_layer") + start)
+            for side, (weight, products) in itertools.product(range(2), ROUNDS):
+                with (
+                    k.when(self.filters - column * PANEL > side * HALF),
+                    summed(self.tiles, levels, side, weight),
+                    k.loop(0, many) as s,
+                ):
+                    here = pixels.at(self.distances.load(step + s))
+                    digits = [here.at(digit * i) for i in range(DIGITS)]
+                    multiply(self.tiles, digits, weights.at(s * (DIGITS * 2 * TILE) + side * TILE), products, stride)
+                    if side == 0:
+                        ahead = following.at(s * share + (weight // 2) * (share // 2))
+                        with k.loop(0, (fetched * DIGITS + 1) // 2) as i:
+                            ahead.prefetch(i * LINE, locality=2)
+            right = [self._scales.load(scales + side * HALF, HALF) for side in range(2)]
+            left = memory["x_scales"].load(image * LAYERS + layer)
+            put_together(k, levels, slot, lambda _: left, right, (step + layer).eq(0))
+
+    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+        k = self.k
+        _, image, z, y, x, many = self.grid.entry(r)
+        with k.when(self.memory["x_flags"].load(image).ne(0), likely=False):
+            pitch, deep = number(self.memory, "pitch_y"), number(self.memory, "pitch_z")
+            with k.loop(0, many) as i:
+                place = z * deep + y * pitch + x + i
+                at = [place // deep, place % deep // pitch, place % pitch]
+                self._exact(image, at, column, slot.at(i * PANEL))
+
+    def _exact(self, image: Val, at: list[Val], panel: Val, to: Buf) -> None:
+        """The sums of one pixel of the result and 32 filters, from the numbers themselves."""
+        k, memory = self.k, self.memory
+        n = {name: number(memory, name) for name in memory if isinstance(memory[name], Val)}
+        run, totals = n["run"], [k.var(k.zeros(f32, HALF)) for _ in range(2)]
+        step = k.var(0)
+        with (
+            k.loop(0, n["blocks"]) as block,
+            k.loop(0, n["kernel_z"]) as tap_z,
+            k.loop(0, n["kernel_y"]) as tap_y,
+            k.loop(0, n["kernel_x"]) as tap_x,
+        ):
+            is_there, pixel = k.const(1).eq(1), memory["source"].at(image * n["source_x_b"])
+            for a, out, tap in zip("zyx", at, (tap_z, tap_y, tap_x), strict=True):
+                index = out * n[f"stride_{a}"] + tap * n[f"dilation_{a}"] - n[f"pad_{a}"]
+                is_there = is_there & (index >= 0) & (index < n[f"source_size_{a}"])
+                pixel = pixel.at(index * n[f"source_x_{a}"])
+            channels = k.min(n["source_channels"] - block * STEP, STEP)
+            with k.loop(0, k.select(is_there, channels, 0)) as c:
+                v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
+                for half, total in enumerate(totals):
+                    runs = count_of(self.steps, run)
+                    w = column(k, memory["w"], self._scales, self.steps, runs, run, panel * PANEL, half, j)
+                    total.set(k.fma(v, w, total))
+            step += 1
+        for half, total in enumerate(totals):
+            to.store(half * HALF, total)
