@@ -180,6 +180,31 @@ def test_masks_of_the_lowest_float() -> None:
         problem.check(problem.run(precision), precision)
 
 
+@pytest.mark.parametrize("hidden", [-MOST, -np.inf, -1e4])
+@pytest.mark.parametrize("rest", ["", "a row sees nothing", "a value is infinite", "large scores"])
+def test_keys_that_a_mask_hides(hidden: float, rest: str) -> None:
+    """Causality as a mask: what is hidden does not count, and need not be looked at, but where it must."""
+    problem = Problem(Case("", rows=100, keys=KEYS + 70, mask="rows", batch=1))
+    assert problem.mask is not None
+    there = np.arange(KEYS + 70) <= np.arange(100)[:, None] + 30
+    problem.mask = np.where(there, 0, np.float32(hidden)) * np.ones((1, problem.case.heads, 1, 1), np.float32)
+    if rest == "a row sees nothing":
+        problem.mask[0, :, 40] = -MOST
+    elif rest == "a value is infinite":
+        problem.v[0, 0, -1, 0] = np.inf
+    elif rest == "large scores":
+        problem.q[0, :, 5] *= np.float32(1e15)
+        problem.k[0, :, -1] *= np.float32(1e15)
+    got = problem.run("highest", threads=2, checked=True)
+    if rest == "a value is infinite":
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(problem.exact()))
+        return
+    problem.check(got, "highest")
+    if not rest:
+        problem.v[:, :, -30:] = 1 - problem.v[:, :, -30:]
+        np.testing.assert_array_equal(problem.run("highest"), got)
+
+
 def test_a_mask_of_nan_stays_in_its_row() -> None:
     problem = Problem(Case("", rows=40, keys=KEYS + 40, mask="rows", batch=1))
     assert problem.mask is not None

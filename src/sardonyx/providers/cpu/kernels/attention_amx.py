@@ -37,7 +37,17 @@ from sardonyx.providers.cpu.kernels import functions
 from sardonyx.providers.cpu.kernels.attention_form import params
 from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, SQUARE, SQUARE_NBYTES
 from sardonyx.providers.cpu.kernels.nest import known
-from sardonyx.providers.cpu.kernels.split import HALF, PANEL, STEP, TILE, count_of, heads_of, is_plain, step_elements
+from sardonyx.providers.cpu.kernels.split import (
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    count_of,
+    heads_of,
+    is_plain,
+    plain_below,
+    step_elements,
+)
 from sardonyx.providers.cpu.kernels.tile_epilogue import place_of, store_step
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, SUMS, TILES, multiply
 from sardonyx.providers.cpu.kernels.transpose import transposed
@@ -48,6 +58,10 @@ KEYS = 128
 """Keys of a block: 16 KB of scores and 8 KB of each part of p, in L1 together."""
 
 _HIGH_HALF = 0xFFFF_0000
+HIDDEN = -1e36
+"""What a mask adds to scores that nobody shall see, at most."""
+TAME = plain_below(2.0**40)
+"""Numbers whose products are nothing beside that."""
 _PER_ROW = HALF + 3
 """f32 numbers that are kept for each row: sixteen partial totals; top, base and faded."""
 
@@ -105,11 +119,11 @@ def attention_amx(
             head.split()
         block = _Block(head, b, h, first, rows)
         offset = None if mask_ is None else mask_.at(b * given["mask_b"] + h * given["mask_h"])
-        seen = k.min(keys, first + PANEL + past) if causal else keys
+        adjust = _Adjust(block, mask, offset, given, causal, softcap)
+        seen = adjust.seen(k.min(keys, first + PANEL + past) if causal else keys)
         with k.loop(0, seen, KEYS) as start:
             count = k.min(seen - start, KEYS)
             block.scores(start, count)
-            adjust = _Adjust(block, mask, offset, given, causal, softcap)
             adjust.emit(start, count, past)
             block.weigh(count)
             block.accumulate(start, count)
@@ -216,6 +230,7 @@ class _Block:
             for part, words in enumerate(_paired(k, left, right, head.parts, worst)):
                 words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
         self.is_odd = ~is_plain(worst.get())
+        self.is_tame = worst.get().max() < TAME
         with k.loop(0, head.panels * SQUARE, HALF) as i:
             head.sums.store(i, k.zeros(f32, HALF))
         with k.loop(0, self.high) as r:
@@ -322,15 +337,42 @@ class _Adjust:
         self.block, self.k, self.mask, self.memory, self.given = block, block.k, mask, memory, given
         self.causal, self.softcap = causal, softcap
 
+    def seen(self, keys: Val) -> Val:
+        """How many keys are before the last ones that the mask hides from all rows: the p of those are 0.
+
+        But not where there is a row from which it hides all keys, which are then weighed as if it hid none.
+        """
+        if self.memory is None:
+            return keys
+        k, left = self.k, self.k.var(keys)
+        with k.when(self.block.is_tame & (keys > STEP)):
+            each = k.var(k.cast(self.block.high > 0, i32))
+            with k.loop(0, self.block.high) as r:
+                bias, any_ = self._bias_of(self.block.first + r, k.const(0)), k.var(k.zeros(i32, HALF))
+                for t in k.tiles(keys, HALF):
+                    any_.set(any_.get() | k.cast(t.keep(self._bias(bias, t), -math.inf) > HIDDEN / 2, i32))
+                each.set(each.get() & k.cast(any_.get().ne(0).any(), i32))
+            with k.loop_while(lambda: each.get().ne(0)):
+                start = (left.get() - 1) // STEP * STEP
+                with k.loop(0, self.block.high) as r:
+                    bias = self._bias_of(self.block.first + r, start)
+                    for t in k.tiles(left.get() - start, HALF):
+                        is_seen = ~(t.keep(self._bias(bias, t), -math.inf) <= HIDDEN)
+                        each.set(each.get() & k.cast(~is_seen.any(), i32))
+                left.set(k.select(each.get().ne(0), start, left.get()))
+        return left.get()
+
+    def _bias_of(self, row: Val, start: Val) -> Buf:
+        assert self.memory is not None
+        return self.memory.at(row * self.given["mask_q"] + start * self.given["mask_k"])
+
     def emit(self, start: Val, count: Val, past: Val) -> None:
         k, head = self.k, self.block.head
         rest = count % STEP
         is_half = (rest > 0) & (rest <= HALF)
         with k.loop(0, self.block.high) as r:
             line, row = head.scores.at(r * KEYS), self.block.first + r
-            bias = None
-            if self.memory is not None:
-                bias = self.memory.at(row * self.given["mask_q"] + start * self.given["mask_k"])
+            bias = None if self.memory is None else self._bias_of(row, start)
             tops = [k.var(k.const(-math.inf, f32, HALF)) for _ in range(2)]
             for vectors in k.blocks(count, HALF, unroll=2):
                 for top, t in zip(tops, vectors, strict=False):

@@ -122,7 +122,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 def _many(group: Convolution, parts: int | None, target: Target) -> list[Step]:
     if parts is None:
         return on_vectors(group, target)
-    is_in_digits = conv_digits.takes(group, target)
+    is_in_digits = conv_amx.is_in_digits(group, target)
     return conv_digits.steps(group, target) if is_in_digits else conv_amx.steps(group, parts, target)
 
 

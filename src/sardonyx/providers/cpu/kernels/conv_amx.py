@@ -14,6 +14,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels import digits
 from sardonyx.providers.cpu.kernels.conv_tiles import conv_amx, scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
@@ -39,6 +40,9 @@ NARROW = 0.25
 """Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By parts: share of the rows of tiles that must be outputs."""
+LEAST_DEPTH, LEAST_CHANNELS = 4 * digits.STEP, 0.7
+"""Numbers of a sum from which those of digits, four for each, are put together in little time; and share of the
+channels in tiles that there must be."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,18 @@ def parts_for(group: Convolution, target: Target) -> int | None:
     gain = products / (channels * float(np.prod(window.strides)) + filters)
     ease = 1 if group.x.dtype is f32 else NARROW
     return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * LEAST_GAIN[parts] else None
+
+
+def is_in_digits(group: Convolution, target: Target) -> bool:
+    """Whether a convolution that would take three parts takes digits (``conv_digits``): where the channels of its image
+    follow each other and fill tiles, and its weights are of one kind.
+    """
+    if parts_for(group, target) != digits.DIGITS or any(v.dtype is not f32 for v in (group.x, group.w)):
+        return False
+    tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
+    room = -(-channels // digits.STEP) * digits.STEP
+    is_full = channels >= LEAST_CHANNELS * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
+    return is_full and group.x.strides[1] == 1 and digits.uneven(tensor) not in target.exceptional
 
 
 def _used_rows(group: Convolution, window: Window) -> float:

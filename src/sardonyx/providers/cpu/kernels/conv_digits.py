@@ -43,25 +43,9 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 
 PARTS = 3
 """In which results are handed on, to convolutions that take bf16 parts."""
-LEAST_DEPTH = 4 * STEP
-"""Numbers of a sum from which sums are long enough to be put together in little time."""
-LEAST_SHARE = 0.7
-"""Share of the channels of tiles that an image must have."""
 LINE = 64
 SPARE = WEIGHTS
 """Squares of scratch memory for the sums of a run."""
-
-
-def takes(group: Convolution, target: Target) -> bool:
-    """Whether a convolution that would take bf16 parts is carried out in digits."""
-    if conv_amx.parts_for(group, target) != PARTS:
-        return False
-    tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
-    if tensor is None or uneven(tensor) in target.exceptional or any(v.dtype is not f32 for v in (group.x, group.w)):
-        return False
-    room = -(-channels // STEP) * STEP
-    is_full = channels >= LEAST_SHARE * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
-    return is_full and group.x.strides[1] == 1
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:

@@ -87,7 +87,7 @@ class _Kinds:
     @staticmethod
     def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], target: Target) -> _Kinds:
         many = [g for g in groups if isinstance(g, Convolution) and conv_few.is_for(g, target) is False]
-        in_digits = {id(g) for g in many if conv_digits.takes(g, target)}
+        in_digits = {id(g) for g in many if conv_amx.is_in_digits(g, target)}
         on_tiles = {id(g): p for g in many if id(g) not in in_digits and (p := conv_amx.parts_for(g, target))}
         sliding = {id(g) for g in groups if _slides(g, target)}
         pools = [g for g in groups if isinstance(g, Pool) and id(g) in sliding and g.kind == MAX]

@@ -43,9 +43,8 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 
 PARTS = 3
 """In which results are handed on, to products that take bf16 parts."""
-LEAST_DEPTH = 4 * STEP
-"""Numbers of a sum from which the exact sums of a run, four for each result, are put together in a quarter of the time
-that they take."""
+LEAST_DEPTH = 96
+"""Numbers of a sum from which what is read and written for four sums of a run outweighs no more than is gained."""
 LINE = 64
 
 

@@ -180,6 +180,11 @@ def is_odd(k: Kernel, v: Val) -> Val:
     return (size - _LOW >= _RANGE) & size.ne(0)
 
 
+def plain_below(limit: float) -> int:
+    """What ``worst`` is below if all numbers are below a limit."""
+    return int(np.float32(limit).view(np.uint32)) - _LOW
+
+
 def is_plain(worst: Val) -> Val:
     """Whether tile products may stand for products with all numbers that were split."""
     return worst.max() < _RANGE
