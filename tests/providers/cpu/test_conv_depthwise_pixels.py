@@ -268,6 +268,7 @@ ON_TILES = {
 def test_results_go_to_convolutions_on_tiles_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Memory, "garbage", b"\xff")  # NaN, which weights of zero do not hide
     monkeypatch.setitem(conv_amx.LEAST_GAIN, 3, 0)
+    monkeypatch.setattr(conv_amx, "LEAST_DEPTH", 1 << 20)
     window, rest, shape = ON_TILES[name]
     n = shape[1]
     body = f"a = Relu(x) d = Conv<group = {n}, {window}>(a, w2, b) e = Relu(d) {rest}"

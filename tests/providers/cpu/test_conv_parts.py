@@ -108,7 +108,8 @@ BLOCKS = {
 
 @pytest.fixture
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles are used whether they pay or not; memory is full of NaN."""
+    """Tiles are used whether they pay or not, and of parts; memory is full of NaN."""
+    monkeypatch.setattr(conv_amx, "LEAST_DEPTH", 1 << 20)
     for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
         monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
     monkeypatch.setattr(Memory, "garbage", b"\xff")

@@ -89,12 +89,12 @@ def test_rows_that_are_known_at_run_time_only() -> None:
 
 def test_what_follows_and_what_is_handed_on() -> None:
     """A bias, an activation and a residual; and results in parts, for a product that is too short for digits."""
-    w, b, c = random(300, 96, scale=0.06), random(96), random(60, 96)
+    w, b, c = random(300, 80, scale=0.06), random(80), random(60, 80)
     x = random(60, 300)
     found = compiled(60, w, "h = MatMul(x, w) i = Add(h, b) j = Relu(i) y = Add(j, c)", b=b)
     (y,) = found.run([x, c], threads=2)
     np.testing.assert_allclose(y, np.maximum(exact(x, w)[0] + b, 0) + c, rtol=1e-5, atol=1e-5)
-    v = random(96, 64, scale=0.1)
+    v = random(80, 64, scale=0.1)
     found = compiled(60, w, "h = MatMul(x, w) i = Relu(h) y = MatMul(i, v)", v=v)
     assert kinds(found) == {"split_digits": 1, "gemm_digits": 1, "gemm_amx": 1}
     (y,) = found.run([x], threads=2, checked=True)
