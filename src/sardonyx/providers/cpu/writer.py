@@ -41,6 +41,8 @@ class Kernel:
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
         self._counters = self._depth = 0
+        self.is_past = False
+        """Whether stores go past the caches: they keep no order, so a fence ends the kernel."""
         self.module = text.Module()
         self.lanes = isa.lanes
         self.b: Builder
@@ -93,6 +95,8 @@ class Kernel:
         return function.args
 
     def close(self) -> None:
+        if self.is_past:
+            self.b.effect("fence seq_cst")
         self.b.leave()
 
     def _word(self, block: Value | None, i: int) -> Value:

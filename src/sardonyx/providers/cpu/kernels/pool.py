@@ -85,6 +85,7 @@ def steps(group: Pool, target: Target) -> list[Step]:
     frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
     form = Form(group.kind, dtype, frame.taps, frame.is_unit)
     epilogue, more = frame.epilogue(group)
+    epilogue = epilogue.past(group.outputs, target)
     args = {**frame.args(), "channels": group.box[1], **counted, **more}
     flops = of_known(dims.product((sum(frame.taps.kernel), *group.box)))
     scratch = form.scratch_nbytes(lanes_of(target.isa.lanes, dtype))
