@@ -113,9 +113,13 @@ class Target:
 
         What a later step reads stays within them.
         """
+        is_callers = view.storage.kind == "output" and self.isa.name in ("amx", "avx512")
+        return is_callers and self.exceeds_cache(view, FAR)
+
+    def exceeds_cache(self, view: View, times: int = 1) -> bool:
+        """Whether a view is known to be larger than the cache that is a core's own, or than several such."""
         nbytes = dims.mul(dims.product(view.shape), view.dtype.itemsize)
-        is_far = isinstance(nbytes, int) and nbytes >= FAR * self.isa.l2_nbytes
-        return is_far and view.storage.kind == "output" and self.isa.name in ("amx", "avx512")
+        return isinstance(nbytes, int) and nbytes > times * self.isa.l2_nbytes
 
 
 def either(
