@@ -33,7 +33,9 @@ LINES = 16
 """Cache lines of an input that are turned one after the other: neighbours are fetched together, and share a page."""
 
 COLUMNS = 64
-"""Of the output in a piece. The next piece is the one below: it reads the same pages."""
+"""Of the output in a piece. The next piece is the one below: it reads the same pages. What is too large for caches is
+asked for a piece ahead: its rows are more than a chip follows by itself, and often share a few places of the nearest
+cache."""
 
 
 def bits_loop(group: Bits) -> Loop:
@@ -150,7 +152,8 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
         places = zip(extents[-2:], reversed(index[-2:]), sizes, strict=True)
         rows, columns = (k.min(n - i * size, size) for n, i, size in places)
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
-        piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides])
+        ahead = [k.select(pieces[0] > 1, s[-2] * sizes[0], s[-1] * sizes[1]) for s in strides]
+        piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides], ahead)
         whole_rows, whole_columns = rows & -side, columns & -form.step
         counts = whole_rows // side, whole_columns // form.step
         if form.is_past:
@@ -166,10 +169,13 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
 
 
 class Piece:
-    """The code of one piece: inputs and outputs from its first element on, with their strides down and along a row."""
+    """The code of one piece: inputs and outputs from its first element on, with their strides down and along a row, and
+    how far ahead of it the next one lies."""
 
-    def __init__(self, k: Kernel, form: Form, here: list[Buf], strides: list[tuple[Val, Val]]) -> None:
-        self.k, self.form, self.strides = k, form, strides
+    def __init__(
+        self, k: Kernel, form: Form, here: list[Buf], strides: list[tuple[Val, Val]], ahead: list[Val]
+    ) -> None:
+        self.k, self.form, self.strides, self.ahead = k, form, strides, ahead
         self.inputs, self.outputs = here[: len(form.kinds)], here[len(form.kinds) :]
 
     def begins_lines(self) -> Val:
@@ -202,6 +208,8 @@ class Piece:
         kind, side, (down, along) = self.form.kinds[v], self.form.side, self.strides[v]
         if kind == TURNED:
             square = here.at(along * column)
+            for i in range(side if self.form.is_past else 0):
+                square.prefetch(along * i + self.ahead[v], locality=2)
             return transposed([square.load(along * i, lanes=side) for i in range(side)])
         tile = Tile(self.k.const(column), side, None)
         return [load(here.at(down * i), tile, kind, along) for i in range(side)]
