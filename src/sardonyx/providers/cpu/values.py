@@ -340,6 +340,9 @@ class Buf:
         self._check(p, lanes, mask)
         if mask is None:
             k.is_past |= is_past
+            if is_past and k.checked:
+                rest = Buf(k, p, self.dtype).past_line()
+                k.refuse(rest.ne(0), rest)
             k.b.store(raw, p, LINE_NBYTES if is_past else _align(self.dtype), is_past=is_past)
         elif lanes == 1:
             with k.when(mask):

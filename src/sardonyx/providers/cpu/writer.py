@@ -476,9 +476,13 @@ class Kernel:
         else:
             each = self.iota(i64, lanes) * nbytes + address
             bad = (((each < low) | (each + nbytes > high)) & mask).any()
+        self.refuse(bad, address - low)
+
+    def refuse(self, bad: Val, place: Val) -> None:
+        """Leave the kernel with an error about an address where a condition holds."""
         with self.when(bad, likely=False):
             if self._context is not None:
-                self.fail(Code.ADDRESS, address - low)
+                self.fail(Code.ADDRESS, place)
             self.b.leave()
 
     def subroutine(self, name: str, count: int, body: Callable[..., None]) -> Value:
