@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower.check import Check
@@ -13,6 +14,9 @@ from sardonyx.lower.groups import Moving, Storage, View
 from sardonyx.plan.sizes import Only as Only  # noqa: PLC0414 -- kernels know it as a part of steps
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
+
+FAR = 16
+"""Times the cache that is a core's own: from that size on, whoever reads a result does not find it in caches."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,19 @@ class Target:
     """What convolutions write for each other, split and padded (``kernels.conv_layout``)."""
     handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What is written in tiles for the matrix products that read it (``kernels.contraction_layout``)."""
+
+    def writes_past(self, view: View) -> bool:
+        """Whether a result goes past the caches: a store that finds no line in them reads it first, which is in vain.
+
+        What a later step reads stays within them.
+        """
+        is_callers = view.storage.kind == "output" and self.isa.name in ("amx", "avx512")
+        return is_callers and self.exceeds_cache(view, FAR)
+
+    def exceeds_cache(self, view: View, times: int = 1) -> bool:
+        """Whether a view is known to be larger than the cache that is a core's own, or than several such."""
+        nbytes = dims.mul(dims.product(view.shape), view.dtype.itemsize)
+        return isinstance(nbytes, int) and nbytes > times * self.isa.l2_nbytes
 
 
 def either(

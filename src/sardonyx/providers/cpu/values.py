@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu import text
+from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.text import I1, I8, I16, I32, I64, POINTER, Type, Value
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ class Buf:
     def store(self, at: Operand | Tile, value: Operand, mask: Val | None = None, *, is_past: bool = False) -> None:
         """Write a vector to neighbouring elements, where the mask allows it.
 
-        ``is_past`` asks for a whole vector to go past the caches; it then lies at a multiple of its size.
+        ``is_past`` asks for a vector to go past the caches; it is then made of whole cache lines.
         """
         lanes = 1
         if isinstance(at, Tile):
@@ -338,8 +339,11 @@ class Buf:
         p = self._address(at)
         self._check(p, lanes, mask)
         if mask is None:
-            nbytes = lanes * self.dtype.itemsize
-            k.b.store(raw, p, nbytes if is_past else _align(self.dtype), is_past=is_past)
+            k.is_past |= is_past
+            if is_past and k.checked:
+                rest = Buf(k, p, self.dtype).past_line()
+                k.refuse(rest.ne(0), rest)
+            k.b.store(raw, p, LINE_NBYTES if is_past else _align(self.dtype), is_past=is_past)
         elif lanes == 1:
             with k.when(mask):
                 k.b.store(raw, p, _align(self.dtype))
@@ -370,6 +374,10 @@ class Buf:
     def address(self) -> Val:
         """The pointer as a number."""
         return Val(self.k, self.k.b.convert("ptrtoint", self.ptr, I64), i64)
+
+    def past_line(self) -> Val:
+        """Bytes since the last border of cache lines."""
+        return self.address() & (LINE_NBYTES - 1)
 
     # -- atomics
 

@@ -41,6 +41,8 @@ class Kernel:
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
         self._counters = self._depth = 0
+        self.is_past = False
+        """Whether stores go past the caches: they keep no order, so a fence ends the kernel."""
         self.module = text.Module()
         self.lanes = isa.lanes
         self.b: Builder
@@ -93,6 +95,8 @@ class Kernel:
         return function.args
 
     def close(self) -> None:
+        if self.is_past:
+            self.b.effect("fence seq_cst")
         self.b.leave()
 
     def _word(self, block: Value | None, i: int) -> Value:
@@ -472,9 +476,13 @@ class Kernel:
         else:
             each = self.iota(i64, lanes) * nbytes + address
             bad = (((each < low) | (each + nbytes > high)) & mask).any()
+        self.refuse(bad, address - low)
+
+    def refuse(self, bad: Val, place: Val) -> None:
+        """Leave the kernel with an error about an address where a condition holds."""
         with self.when(bad, likely=False):
             if self._context is not None:
-                self.fail(Code.ADDRESS, address - low)
+                self.fail(Code.ADDRESS, place)
             self.b.leave()
 
     def subroutine(self, name: str, count: int, body: Callable[..., None]) -> Value:

@@ -17,12 +17,12 @@ from functools import cached_property
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Expression
+from sardonyx.lower.groups import Apply, Expression, View
 from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels import scalar
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, matrix_at, matrix_params, number
-from sardonyx.providers.cpu.steps import Ref
+from sardonyx.providers.cpu.steps import Ref, Target
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i32, i64, register_dtype
 
 UNIT, SAME, STRIDED = "unit", "same", "strided"
@@ -47,6 +47,8 @@ class Access:
     columns: str
     is_flat: bool = False
     """Every row is the same: a bias, or a single number."""
+    is_past: bool = False
+    """An output that goes past the caches."""
 
     @staticmethod
     def of(matrix: Matrix, n: Known) -> Access:
@@ -95,6 +97,11 @@ class Epilogue:
     def args(self, p: Problem) -> dict[str, Ref | Known | float]:
         given = (*p.extra, *p.outputs)
         return {a: v for (name, _), x in zip(self.names, given, strict=True) for a, v in x.args(name).items()}
+
+    def past(self, views: Sequence[View], target: Target) -> Epilogue:
+        """The same, with outputs that go past the caches where that pays."""
+        seen = zip(self.outputs, views, strict=True)
+        return replace(self, outputs=tuple(replace(y, is_past=target.writes_past(view)) for y, view in seen))
 
     @property
     def writes(self) -> frozenset[str]:
@@ -197,7 +204,14 @@ class Finish:
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
         at = self._row(name, row)
         if y.columns == UNIT:
-            at.store(t, value)
+            if y.is_past and t.mask is None and t.lanes * y.dtype.itemsize % LINE_NBYTES == 0:
+                with self.k.either(at.at(t.index).past_line().eq(0)) as (whole, part):
+                    with whole:
+                        at.store(t, value, is_past=True)
+                    with part:
+                        at.store(t, value)
+            else:
+                at.store(t, value)
             return
         k, local = self.k, self.k.local(value.dtype, t.lanes)
         local.store(0, value)

@@ -23,6 +23,8 @@ class Access:
     """It has one element for each row."""
     parts: int = 0
     """Of an output in tiles (``tile_epilogue``): how many each number has."""
+    is_past: bool = False
+    """An output that goes past the caches."""
 
 
 @dataclass(frozen=True)

@@ -208,6 +208,8 @@ class Layout:
 
     def step(self, loop: Loop, target: Target, count: Known) -> Step:
         form = self.form(loop)
+        seen = zip(form.outputs, loop.outputs, strict=True)
+        form = replace(form, outputs=tuple(replace(y, is_past=target.writes_past(view)) for y, view in seen))
         views, axes = (*loop.inputs, *loop.outputs), self.axes
         args: dict[str, Ref | Known | float] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
         args |= {f"n{i}": a.extent for i, a in enumerate(axes)}

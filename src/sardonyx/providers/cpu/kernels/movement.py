@@ -13,6 +13,7 @@ from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Bits, Expression, Loop
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels.nest import Nest, apply, known, load, product, stride_class, traffic, walk
 from sardonyx.providers.cpu.kernels.passes import operations
 from sardonyx.providers.cpu.kernels.transpose import transposed
@@ -28,12 +29,13 @@ CHEAP = 4
 SMALLEST = 4
 """Elements below which an axis is not worth a block."""
 
-LINE_NBYTES = 64
 LINES = 16
 """Cache lines of an input that are turned one after the other: neighbours are fetched together, and share a page."""
 
 COLUMNS = 64
-"""Of the output in a piece. The next piece is the one below: it reads the same pages."""
+"""Of the output in a piece. The next piece is the one below: it reads the same pages. What is too large for caches is
+asked for a piece ahead: its rows are more than a chip follows by itself, and often share a few places of the nearest
+cache."""
 
 
 def bits_loop(group: Bits) -> Loop:
@@ -74,6 +76,8 @@ class Form:
     """Blocks side by side that are stored together."""
     rows: int
     """Of the output in a piece."""
+    is_past: bool
+    """Outputs go past the caches where rows begin with a line of theirs."""
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -106,7 +110,8 @@ def steps(loop: Loop, target: Target) -> list[Step]:
     bits = max(register_dtype(t).bits for t in e.operands)
     side = min(16, max(2, target.isa.lanes * 32 // bits))
     squares = max(1, min(target.isa.registers // 2, LINE_NBYTES * 8 // bits) // side)
-    form = Form(e, kinds, len(axes), side, squares, max(side, LINES * LINE_NBYTES * 8 // bits))
+    is_past = all(target.writes_past(y) and side * y.dtype.itemsize % LINE_NBYTES == 0 for y in loop.outputs)
+    form = Form(e, kinds, len(axes), side, squares, max(side, LINES * LINE_NBYTES * 8 // bits), is_past)
     axes += [across, inner]
     args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
@@ -147,21 +152,40 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
         places = zip(extents[-2:], reversed(index[-2:]), sizes, strict=True)
         rows, columns = (k.min(n - i * size, size) for n, i, size in places)
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
-        piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides])
+        ahead = [k.select(pieces[0] > 1, s[-2] * sizes[0], s[-1] * sizes[1]) for s in strides]
+        piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides], ahead)
         whole_rows, whole_columns = rows & -side, columns & -form.step
-        piece.blocks(whole_rows // side, whole_columns // form.step)
+        counts = whole_rows // side, whole_columns // form.step
+        if form.is_past:
+            with k.either(piece.begins_lines()) as (lines, other):
+                with lines:
+                    piece.blocks(*counts, is_past=True)
+                with other:
+                    piece.blocks(*counts)
+        else:
+            piece.blocks(*counts)
         with k.when((whole_rows * whole_columns).ne(rows * columns)), k.loop(0, rows) as r:
             piece.rest(r, k.select(r < whole_rows, whole_columns, 0), columns)
 
 
 class Piece:
-    """The code of one piece: inputs and outputs from its first element on, with their strides down and along a row."""
+    """The code of one piece: inputs and outputs from its first element on, with their strides down and along a row, and
+    how far ahead of it the next one lies."""
 
-    def __init__(self, k: Kernel, form: Form, here: list[Buf], strides: list[tuple[Val, Val]]) -> None:
-        self.k, self.form, self.strides = k, form, strides
+    def __init__(
+        self, k: Kernel, form: Form, here: list[Buf], strides: list[tuple[Val, Val]], ahead: list[Val]
+    ) -> None:
+        self.k, self.form, self.strides, self.ahead = k, form, strides, ahead
         self.inputs, self.outputs = here[: len(form.kinds)], here[len(form.kinds) :]
 
-    def blocks(self, rows: Val, columns: Val) -> None:
+    def begins_lines(self) -> Val:
+        """Whether every row of the outputs begins with a cache line."""
+        rest = self.k.const(0)
+        for buf, (down, _) in zip(self.outputs, self.strides[len(self.inputs) :], strict=True):
+            rest = rest | buf.past_line() | buf.at(down).past_line()
+        return rest.eq(0)
+
+    def blocks(self, rows: Val, columns: Val, *, is_past: bool = False) -> None:
         """All blocks: along the side whose neighbours lie farther apart, in long runs, a few of them at a time."""
         k, form, views = self.k, self.form, (*self.inputs, *self.outputs)
         is_far = self.strides[-1][0] > self.strides[form.kinds.index(TURNED)][1]
@@ -169,20 +193,23 @@ class Piece:
         with k.loop(0, k.select(is_far, rows, columns)) as i:
             runs = [buf.at(i * k.select(is_far, *s)) for buf, s in zip(views, steps, strict=True)]
             with k.loop(0, k.select(is_far, columns, rows)) as j:
-                self._block([run.at(j * k.select(is_far, *reversed(s))) for run, s in zip(runs, steps, strict=True)])
+                here = [run.at(j * k.select(is_far, *reversed(s))) for run, s in zip(runs, steps, strict=True)]
+                self._block(here, is_past=is_past)
 
-    def _block(self, here: list[Buf]) -> None:
+    def _block(self, here: list[Buf], *, is_past: bool) -> None:
         """A few squares side by side, so that the output's cache lines are written whole."""
         side, count = self.form.side, len(self.inputs)
         squares = [[self._loaded(v, here[v], j * side) for v in range(count)] for j in range(self.form.squares)]
         for i in range(side):
             for j, square in enumerate(squares):
-                self._store(here[count:], i, j * side, [rows[i] for rows in square], None)
+                self._store(here[count:], i, j * side, [rows[i] for rows in square], None, is_past=is_past)
 
     def _loaded(self, v: int, here: Buf, column: int) -> list[Val]:
         kind, side, (down, along) = self.form.kinds[v], self.form.side, self.strides[v]
         if kind == TURNED:
             square = here.at(along * column)
+            for i in range(side if self.form.is_past else 0):
+                square.prefetch(along * i + self.ahead[v], locality=2)
             return transposed([square.load(along * i, lanes=side) for i in range(side)])
         tile = Tile(self.k.const(column), side, None)
         return [load(here.at(down * i), tile, kind, along) for i in range(side)]
@@ -197,7 +224,9 @@ class Piece:
             ]
             self._store(here[count:], 0, tile.index, values, tile.mask)
 
-    def _store(self, to: list[Buf], row: int, column: Operand, operands: list[Val], mask: Val | None) -> None:
+    def _store(
+        self, to: list[Buf], row: int, column: Operand, operands: list[Val], mask: Val | None, *, is_past: bool = False
+    ) -> None:
         values = list(operands)
         for step in self.form.expression.steps:
             assert isinstance(step, Apply)
@@ -205,4 +234,5 @@ class Piece:
         results = self.form.expression.results
         for buf, result, (down, _) in zip(to, results, self.strides[len(self.inputs) :], strict=True):
             v = values[result]
-            buf.store(down * row + column, self.k.value(v, v.dtype, self.form.side), mask=mask)
+            whole = self.k.value(v, v.dtype, self.form.side)
+            buf.store(down * row + column, whole, mask=mask, is_past=is_past)

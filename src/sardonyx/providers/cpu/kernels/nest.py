@@ -170,10 +170,10 @@ def load(buf: Buf, tile: Tile, kind: str, stride: Operand) -> Val:
     return k.pack([buf.load(x) for x in at])
 
 
-def store(buf: Buf, tile: Tile, kind: str, stride: Operand, value: Val) -> None:
-    """Write a tile along an axis of this stride class."""
+def store(buf: Buf, tile: Tile, kind: str, stride: Operand, value: Val, *, is_past: bool = False) -> None:
+    """Write a tile along an axis of this stride class; ``is_past`` is for whole cache lines."""
     if kind == "1":
-        buf.store(tile, value)
+        buf.store(tile, value, is_past=is_past)
         return
     assert kind == "s", "an output does not repeat"
     k = buf.k

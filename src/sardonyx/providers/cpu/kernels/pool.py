@@ -40,6 +40,8 @@ LINE = 16
 """The image begins at a multiple of so many elements in the combined row."""
 TOGETHER, WRITTEN = 8, 16
 """Rows that are combined in one pass; taps along a row up to which their code is written out."""
+AHEAD = 1024
+"""Elements between what is read of an image and what is asked for: rows are too short for the chip to see to it."""
 BAND = 16
 """Rows of outputs in a part of the work."""
 
@@ -54,6 +56,8 @@ class Form:
     taps: Taps
     is_unit: bool
     """Neighbours of a row are neighbours in memory."""
+    is_far: bool = False
+    """The image is larger than the cache that is a core's own."""
 
     @property
     def columns(self) -> int:
@@ -83,8 +87,9 @@ def steps(group: Pool, target: Target) -> list[Step]:
     if by_pixel is not None:
         return by_pixel
     frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
-    form = Form(group.kind, dtype, frame.taps, frame.is_unit)
+    form = Form(group.kind, dtype, frame.taps, frame.is_unit, target.exceeds_cache(group.x))
     epilogue, more = frame.epilogue(group)
+    epilogue = epilogue.past(group.outputs, target)
     args = {**frame.args(), "channels": group.box[1], **counted, **more}
     flops = of_known(dims.product((sum(frame.taps.kernel), *group.box)))
     scratch = form.scratch_nbytes(lanes_of(target.isa.lanes, dtype))
@@ -162,8 +167,11 @@ class _Row:
     def stream(self, image: Buf, plane: Val, y: Val, columns: Val, put: Callable[[Tile, Val], None]) -> None:
         """A row of outputs without a detour through memory."""
         rows = self._rows(image, plane, y)
+        new = rows[-min(self.taps.strides[1], self.taps.kernel[1]) :] if self.form.is_far else []
 
         def combined(at: Val, mask: Val | None) -> Val:
+            for row, _ in new if mask is None else ():
+                row.prefetch(at + AHEAD, locality=2)
             return self._combined(rows, [row.load(at, self.lanes, mask) for row, _ in rows])
 
         stream = Stream(self.k, self.taps, self.lanes, self.width, self.neutral, self._combine)

@@ -90,6 +90,7 @@ def steps(group: Resample, target: Target) -> list[Step]:
     epilogue, more = Epilogue.over(expression, before, after, box[last], last - 1)
     if is_copy:
         epilogue = replace(epilogue, outputs=tuple(replace(y, dtype=x_dtype) for y in epilogue.outputs))
+    epilogue = epilogue.past(outputs, target)
     args: dict[str, Ref | Known | float] = {"x": Ref.of(x), **more}
     args |= {f"n{i}": d for i, d in enumerate(box)}
     args |= {f"in{i}": d for i, d in enumerate(x.shape)}

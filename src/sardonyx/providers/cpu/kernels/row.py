@@ -195,10 +195,28 @@ class Row:
                 here = [a + i * s[-1] for a, s in zip(at, self.steps, strict=True)]
                 Elements(self, p, self.block, here, position + i, i).emit(sums)
             return
+        past = self._past(p)
+        if past is not None:
+            start = self._to_a_line(past, p, start, stop, at, position)
         for block in self.k.blocks(stop, self.lanes, unroll=self._unroll(p), start=start):
             if p in self.schedule.passes[1:2] and block[0].mask is None:
                 self._ask_ahead(block, at)
-            Elements(self, p, block, at, position, None).emit(sums)
+            Elements(self, p, block, at, position, None).emit(sums, past)
+
+    def _past(self, p: Pass) -> int | None:
+        """The output of a pass that goes past the caches: one, whose lines vectors fill."""
+        outputs = ((i, self.form.outputs[i]) for i in p.stores if not p.reductions)
+        whole = (i for i, y in outputs if y.is_past and y.kind == "1" and self.lanes * y.dtype.itemsize == LINE_NBYTES)
+        return next(whole, None)
+
+    def _to_a_line(self, past: int, p: Pass, start: Val, stop: Val, at: list[Val], position: Val) -> Val:
+        """The elements up to where a cache line begins; gives the first behind them."""
+        k, buf = self.k, self.outputs[past].at(at[len(self.inputs) + past] + start)
+        rest = (-buf.past_line() & (LINE_NBYTES - 1)) // buf.dtype.itemsize
+        count = k.min(rest, stop - start)
+        with k.when(count > 0):
+            Elements(self, p, [Tile(start, self.lanes, k.mask(count, self.lanes))], at, position, None).emit({})
+        return start + count
 
     def _ask_ahead(self, block: list[Tile], at: list[Val]) -> None:
         """Ask for what a later row reads first, in a pass over what is near: else memory would have nothing to do."""
@@ -218,7 +236,8 @@ class Elements:
         self.row, self.p, self.tiles, self.at, self.position, self.index = row, p, tiles, at, position, index
         self.found: dict[tuple[int, int], Val] = {}
 
-    def emit(self, sums: dict[int, list[list[Var]]]) -> None:
+    def emit(self, sums: dict[int, list[list[Var]]], past: int | None = None) -> None:
+        """``past`` is the output whose whole vectors go past the caches."""
         row, schedule = self.row, self.row.schedule
         for number in self.p.values:
             for u, tile in enumerate(self.tiles):
@@ -236,7 +255,8 @@ class Elements:
                 continue
             for u, tile in enumerate(self.tiles):
                 v = self._of(schedule.expression.results[position], u)
-                store(buf.at(self.at[view]), tile, access.kind, row.along[view], v)
+                is_past = position == past and tile.mask is None
+                store(buf.at(self.at[view]), tile, access.kind, row.along[view], v, is_past=is_past)
         for r, states in sums.items():
             arg, reducer = schedule.reduction(r).arg, row.reducer(r)
             for u, tile in enumerate(self.tiles):
