@@ -119,7 +119,7 @@ def vit(small: bool, attention: str) -> Sample:
     from transformers import ViTConfig, ViTForImageClassification
 
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 256, "image_size": 48}
-    config = ViTConfig(attn_implementation=attention, **(sizes if small else {}))
+    config = ViTConfig(attn_implementation=attention, num_labels=1000, **(sizes if small else {}))
     image = Input("pixel_values", ("batch", 3, config.image_size, config.image_size))
     return called(ViTForImageClassification(config), [image], ["logits"])
 

@@ -70,9 +70,10 @@ def _best(work: Callable[[], Any], times: int = 2) -> float:
 def limit_seconds(figures: dict[str, Any], precision: str, flops: float, weights: float) -> float:
     """The least time for so many operations on so many weights, each read once, at a precision.
 
-    f32 results may be had from six bf16 products, and nearly f32 ones from three, where that is faster.
+    Where that is faster, f32 results may be had from eight products of bytes, which take the time of four of bf16, and
+    nearly f32 ones from three of bf16.
     """
-    products = {"highest": 6, "high": 3, "medium": 1}[precision]
+    products = {"highest": 4, "high": 3, "medium": 1}[precision]
     peak = max(figures["f32_flops"], figures.get("bf16_flops", 0.0) / products)
     itemsize = 2 if precision == "medium" and "bf16_flops" in figures else 4
     return float(max(flops / peak, weights * itemsize / figures["read_nbytes"]))

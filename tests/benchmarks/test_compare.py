@@ -68,7 +68,7 @@ def test_relative_error_refuses_another_shape() -> None:
 
 @pytest.mark.parametrize(
     ("precision", "flops", "weights", "wanted"),
-    [("highest", 200, 0, 1.0), ("high", 200, 0, 0.5), ("medium", 1200, 0, 1.0), ("highest", 0, 10, 4.0)],
+    [("highest", 300, 0, 1.0), ("high", 200, 0, 0.5), ("medium", 1200, 0, 1.0), ("highest", 0, 10, 4.0)],
 )
 def test_limit(precision: str, flops: float, weights: float, wanted: float) -> None:
     figures = {"f32_flops": 150.0, "bf16_flops": 1200.0, "read_nbytes": 10.0}

@@ -15,7 +15,7 @@ from sardonyx.plan.sizes import Only as Only  # noqa: PLC0414 -- kernels know it
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 
-FAR = 16
+FAR = 4
 """Times the cache that is a core's own: from that size on, whoever reads a result does not find it in caches."""
 
 
