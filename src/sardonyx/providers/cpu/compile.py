@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ def _compiled(
     has_states: bool = False,
     otherwise: Callable[[], CpuExecutable] | None = None,
 ) -> CpuExecutable:
-    target = Target(isa.current(), provider.precision)
+    target, kept = Target(isa.current(), provider.precision), list[Any]()
     while True:
         steps = steps_for(lowered.groups, target)
         others: list[Callable[[], Any]] = [*threads.natives(), *(partial(content, s) for s in _packed(steps))]
@@ -56,8 +56,19 @@ def _compiled(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider), otherwise,
             )  # fmt: skip
+        except Exceptional as first:
+            found = {first.identity, *_exceptional(_packed(steps), kept)}
+            target = replace(target, exceptional=target.exceptional | found, splits={})
+
+
+def _exceptional(constants: Sequence[Packed], kept: list[Any]) -> Iterator[object]:
+    """All of some constants that their layouts do not carry; ``kept`` keeps the others, so that they are not packed
+    again."""
+    for constant in constants:
+        try:
+            kept.append(content(constant))
         except Exceptional as found:
-            target = replace(target, exceptional=target.exceptional | {found.identity}, splits={})
+            yield found.identity
 
 
 def _packed(steps: Sequence[Step]) -> list[Packed]:

@@ -20,10 +20,18 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx
 from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Kind, Work, convolution_params, scratch_nbytes, walk
-from sardonyx.providers.cpu.kernels.digit_loop import PRODUCTS, ROUNDS, SQUARE, WEIGHTS, multiply, put_together, summed
+from sardonyx.providers.cpu.kernels.digit_loop import (
+    PRODUCTS,
+    ROUNDS,
+    SQUARE,
+    WEIGHTS,
+    fourth,
+    multiply,
+    put_together,
+    summed,
+)
 from sardonyx.providers.cpu.kernels.digits import (
     DIGITS,
-    LAYERS,
     STEP,
     TILE,
     column,
@@ -107,9 +115,9 @@ def _packed(group: Convolution, found: conv_amx.Geometry, isa: Isa) -> Packed:
 
 
 def _params(epilogue: Epilogue) -> Params:
-    memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_wide": (i32,), "x_flags": (i32,), "source": (f32,)}
+    memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_long": (i32,), "x_flags": (i32,), "source": (f32,)}
     sources = (f"source_{name}" for name in SOURCE)
-    numbers = dict.fromkeys(("x_layer", *sources, *(f"pad_{a}" for a in "zyx")), i64)
+    numbers = dict.fromkeys(("x_more", *sources, *(f"pad_{a}" for a in "zyx")), i64)
     return {**memory, **numbers, **convolution_params(epilogue)}
 
 
@@ -135,24 +143,25 @@ class _DigitWork(Work):
         following = weights.at(many * (DIGITS * 2 * TILE) + r * many * share)
         stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
         scales = (column * count_of(self.steps, run) + step // run) * PANEL
-        with k.loop(0, k.cast(memory["x_wide"].load(image), i64) + 1) as layer:
-            pixels = memory["x"].at(layer * number(memory, "x_layer") + start)
-            for side, (weight, products) in itertools.product(range(2), ROUNDS):
-                with (
-                    k.when(self.filters - column * PANEL > side * HALF),
-                    summed(self.tiles, levels, side, weight),
-                    k.loop(0, many) as s,
-                ):
+        pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
+        for side, (weight, products) in itertools.product(range(2), ROUNDS):
+            column_at = weights.at(side * TILE)
+            with k.when(self.filters - column * PANEL > side * HALF), summed(self.tiles, levels, side, weight):
+                with k.loop(0, many) as s:
                     here = pixels.at(self.distances.load(step + s))
                     digits = [here.at(digit * i) for i in range(DIGITS)]
-                    multiply(self.tiles, digits, weights.at(s * (DIGITS * 2 * TILE) + side * TILE), products, stride)
+                    multiply(self.tiles, digits, column_at.at(s * (DIGITS * 2 * TILE)), products, stride)
                     if side == 0:
                         ahead = following.at(s * share + (weight // 2) * (share // 2))
                         with k.loop(0, (fetched * DIGITS + 1) // 2) as i:
                             ahead.prefetch(i * LINE, locality=2)
-            right = [self._scales.load(scales + side * HALF, HALF) for side in range(2)]
-            left = memory["x_scales"].load(image * LAYERS + layer)
-            put_together(k, levels, slot, lambda _: left, right, (step + layer).eq(0))
+                if weight:
+                    with k.when(is_long), k.loop(0, many) as s:
+                        here = pixels.at(number(memory, "x_more") + self.distances.load(step + s))
+                        fourth(self.tiles, here, column_at.at(s * (DIGITS * 2 * TILE)), stride)
+        right = [self._scales.load(scales + side * HALF, HALF) for side in range(2)]
+        left = memory["x_scales"].load(image)
+        put_together(k, levels, slot, lambda _: left, right, step.eq(0))
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         k = self.k

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from sardonyx.providers.cpu.amx import ROW_NBYTES, Tiles
 from sardonyx.providers.cpu.dsl import Kernel
-from sardonyx.providers.cpu.kernels.digits import TILE
+from sardonyx.providers.cpu.kernels.digits import DIGITS, TILE
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL
 from sardonyx.providers.cpu.values import Buf, Operand, Val, f32, i8
 
@@ -50,6 +50,13 @@ def multiply(
             tiles.load(B, b.at(j * 2 * TILE))
         held = {A: i, B: j}
         tiles.dot_bytes(SUMS[(i + j) % 2], A, B, i8, i8)
+
+
+def fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand) -> None:
+    """The product of a fourth digit of A with the first of B, in the round that has its weight."""
+    tiles.load(A, a, stride)
+    tiles.load(B, b)
+    tiles.dot_bytes(SUMS[DIGITS % 2], A, B, i8, i8)
 
 
 def put_together(

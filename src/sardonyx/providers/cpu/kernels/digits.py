@@ -88,15 +88,21 @@ class Scale:
         is_small = k.abs(v) <= k.splat(limit, lanes)
         return k.select(k.splat(number.eq(0), lanes), k.select(is_small, v, 0.0), k.select(is_small, 0.0, v))
 
-    def digits(self, v: Val) -> list[Val]:
-        """In the low bytes of 32-bit words, the first digit first. Numbers are divided to the last bit: what the
-        inverse is off by, all numbers of a run would have in common."""
+    def digits(self, v: Val, *, is_long: bool = False) -> list[Val]:
+        """In the low bytes of 32-bit words, the first digit first; a fourth, if that is wanted, of what three leave.
+
+        Numbers are divided to the last bit: what the inverse is off by, all numbers of a run would have in common.
+        """
         k, lanes = self.k, v.lanes
         unit, inverse = (x if x.lanes == lanes else k.splat(x, lanes) for x in (self.unit, self.inverse))
         about = v * inverse
-        exact = k.fma(k.fma(-about, unit, v), inverse, about)
-        last = k.to_i32(k.rint(exact))
-        return [(last + 0x8080) >> 16, (last + 0x80) >> 8, last]
+        whole = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
+        last = k.to_i32(whole)
+        found = [(last + 0x8080) >> 16, (last + 0x80) >> 8, last]
+        if is_long:
+            rest = k.rint(k.fma(-whole, unit, v) * inverse * 256.0)
+            found.append(k.to_i32(k.min(127.0, k.max(-128.0, rest))))
+        return found
 
 
 def keep_largest(k: Kernel, largest: Var, v: Val) -> None:

@@ -1,10 +1,11 @@
-"""Images in digits, padded for convolutions on tiles: three bytes a number, and one scale for all of an image.
+"""Images in digits, padded for convolutions on tiles: three or four bytes a number, and one scale for an image.
 
-    [layer][batch][channels / 64][z][y][x][digit][64 channels]
+    [2][batch][channels / 64][z][y][x][digit][64 channels]
 
 A sum of products goes over many pixels, so they have one scale, that of the largest number of their image: ``measure``
-finds it row by row, and ``spread_digits`` makes digits. As for rows of matrices (``digits``), what stands out from an
-image lies in a second layer; and an image that no scale carries raises its flag.
+finds it row by row, and ``spread_digits`` makes digits. Where the largest stands out from the rest (``LONG``), numbers
+have a fourth digit, which lies where the first of a second image would. An image whose largest number takes all digits
+(``MOST``), or which no scale carries, raises its flag.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.digits import DIGITS, LAYERS, STEP, Scale, is_odd, keep_largest
+from sardonyx.providers.cpu.kernels.digits import DIGITS, STEP, Scale, is_odd, keep_largest
 from sardonyx.providers.cpu.kernels.image_tiles import Padded, frame_params, zero_frame
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.split import HALF
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8, u32
 
-CREST = 16.0
-"""Times the root mean square of an image that its numbers may be."""
+LONG, MOST = 32.0, 4096.0
+"""Times the mean of their sizes that the largest number of an image may be, with three digits and with four. (Normal
+numbers have 6, and what is left of them above zero 12. The digits of a number that is as large as the mean are then the
+last 19 bits of 24, or 20 of 32; a mean that is an outlier's would hide it, and so would a root mean square.)"""
 
 SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
 
@@ -56,112 +59,109 @@ class _Source:
 
 
 def _measure_params() -> Params:
-    return {"x": (f32,), "largest": (u32,), "squares": (f32,), **dict.fromkeys(SOURCE, i64)}
+    return {"x": (f32,), "largest": (u32,), "sizes": (f32,), **dict.fromkeys(SOURCE, i64)}
 
 
 @kernel(_measure_params)
-def measure(k: Kernel, x: Buf, largest: Buf, squares: Buf, **memory: Any) -> None:
-    """The largest number of each row, as bits, and the sum of the squares."""
+def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, **memory: Any) -> None:
+    """The largest number of each row, as bits, and the sum of their sizes."""
     source = _Source(k, x, memory)
     with k.share(source.batch * source.lines) as at:
         size, total = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
 
         def see(v: Val) -> None:
             keep_largest(k, size, v)
-            total.set(k.fma(v, v, total.get()))
+            total.set(total.get() + k.abs(v))
 
         source.vectors(source.row(at // source.lines, at % source.lines), see)
         largest.store(at, size.get().max())
-        squares.store(at, total.get().sum())
+        sizes.store(at, total.get().sum())
 
 
 def _params() -> Params:
-    memory = {"x": (f32,), "largest": (u32,), "squares": (f32,), "y": (i8,), "scales": (f32,), "wide": (i32,)}
-    numbers = dict.fromkeys((*SOURCE, "blocks", "layer"), i64)
+    memory = {"x": (f32,), "largest": (u32,), "sizes": (f32,), "y": (i8,), "scales": (f32,), "long": (i32,)}
+    numbers = dict.fromkeys((*SOURCE, "blocks", "more"), i64)
     return {**memory, "flags": (i32,), **frame_params("y"), **numbers}
 
 
 @kernel(_params)
 def spread_digits(
-    k: Kernel, x: Buf, largest: Buf, squares: Buf, y: Buf, scales: Buf, wide: Buf, flags: Buf, blocks: Val, layer: Val,
+    k: Kernel, x: Buf, largest: Buf, sizes: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, blocks: Val, more: Val,
     **memory: Any,
 ) -> None:  # fmt: skip
-    """y, scales, wide and flags = the digits of images; layers are ``layer`` elements apart."""
+    """y, scales, long and flags = the digits of images, fourth ones ``more`` elements from the first."""
     source = _Source(k, x, memory)
-    zero_frame(k, y, memory, "y", source.batch)
-    zero_frame(k, y.at(layer), memory, "y", source.batch)
-    known, top, limit, is_wide = k.var(-1), k.var(k.zeros(u32)), k.var(k.zeros(f32)), k.var(0)
-    upper = k.var(k.zeros(u32))
+    for first in (y, y.at(more)):
+        zero_frame(k, first, memory, "y", source.batch)
+    known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
     with k.share(source.batch * blocks * source.lines) as at:
         block, rest = at % blocks, at // blocks
         line, image = rest % source.lines, rest // source.lines
         with k.when(image.ne(known.get())):
             known.set(image)
-            _know(k, source, image, largest, squares, upper, top, limit, is_wide)
+            size, times = _known(k, source, image, largest, sizes)
+            top.set(size)
+            is_long.set(k.cast(times > LONG, i64))
+            is_short.set(k.cast(is_odd(size) | ~(times <= MOST), i64))
+        scale = Scale(k, top.get())
         with k.when((line + block).eq(0)):
-            wide.store(image, k.cast(is_wide.get(), i32))
-            flags.store(image, k.cast(is_odd(upper.get()), i32))
+            scales.store(image, scale.value)
+            long.store(image, k.cast(is_long.get(), i32))
+            flags.store(image, k.cast(is_short.get(), i32))
         to = y.at(image * number(memory, "y_b") + block * number(memory, "y_block"))
         to = to.at((line // source.size_y + number(memory, "y_front_z")) * number(memory, "y_z"))
         to = to.at((line % source.size_y + number(memory, "y_front_y")) * number(memory, "y_y"))
         to = to.at(number(memory, "y_front_x") * number(memory, "y_x"))
-        row, first = source.row(image, line), block * STEP
-        with k.loop(0, is_wide.get() + 1) as which:
-            scale = Scale(k, k.select(which.eq(0), top.get(), upper.get()))
-            with k.when((line + block).eq(0)):
-                scales.store(image * LAYERS + which, scale.value)
-            with k.either(is_wide.get().ne(0)) as (some, none):
-                for branch, within in ((some, (which, limit.get())), (none, None)):
-                    with branch:
-                        _put(
-                            k, source, row.at(first), to.at(which * layer), number(memory, "y_x"), first, scale, within
-                        )
+        row = _Row(k, source, source.row(image, line), to, number(memory, "y_x"), more, block * STEP, scale)
+        with k.either(is_long.get().ne(0)) as (some, none):
+            with some:
+                row.put(is_long=True)
+            with none:
+                row.put(is_long=False)
 
 
-def _know(
-    k: Kernel, source: _Source, image: Val, largest: Buf, squares: Buf, upper: Any, top: Any, limit: Any, is_wide: Any
-) -> None:
-    """What the digits of an image depend on: its largest number, that of its first layer, and the limit of this."""
+def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf) -> tuple[Val, Val]:
+    """The largest number of an image, as bits, and how many times the mean of all sizes it is."""
     size, total = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
     for t in k.tiles(source.lines, HALF):
         there = image * source.lines + t.index
         size.set(k.max(size.get(), largest.load(there, HALF, t.mask)))
-        total.set(total.get() + squares.load(there, HALF, t.mask))
-    upper.set(size.get().max())
-    count = source.lines * source.width * source.channels
-    limit.set(k.sqrt(total.get().sum() / k.cast(k.max(count, 1), f32)) * CREST)
-    is_above = (k.bitcast(upper.get(), f32) > limit.get()) & ~is_odd(upper.get())
-    is_wide.set(k.cast(is_above, i64))
-    top.set(upper.get())
-    with k.when(is_above, likely=False):
-        within = k.var(k.zeros(u32, HALF))
-        with k.loop(0, source.lines) as line:
-            source.vectors(
-                source.row(image, line),
-                lambda v: keep_largest(k, within, k.select(k.abs(v) <= k.splat(limit.get(), HALF), v, 0.0)),
-            )
-        top.set(within.get().max())
+        total.set(total.get() + sizes.load(there, HALF, t.mask))
+    count = k.cast(source.lines * source.width * source.channels, f32)
+    found, sum_ = size.get().max(), total.get().sum()
+    return found, k.select(sum_ > 0.0, k.bitcast(found, f32) * count / sum_, 0.0)
 
 
-def _put(
-    k: Kernel, source: _Source, row: Buf, to: Buf, pixel: Val, first: Val, scale: Scale, within: tuple[Val, Val] | None
-) -> None:
-    """The digits of 64 channels of a row's pixels."""
-    left = source.channels - first
-    masks = [k.mask(left - j, HALF) for j in range(0, STEP, HALF)]
+@dataclass(frozen=True)
+class _Row:
+    """64 channels of a row's pixels."""
 
-    def pixels(masks: Sequence[Val | None]) -> None:
-        with k.loop(0, source.width) as i:
+    k: Kernel
+    source: _Source
+    row: Buf
+    to: Buf
+    pixel: Val
+    more: Val
+    first: Val
+    scale: Scale
+
+    def put(self, *, is_long: bool) -> None:
+        k, left = self.k, self.source.channels - self.first
+        masks = [k.mask(left - j, HALF) for j in range(0, STEP, HALF)]
+        with k.either(left >= STEP) as (whole, part):
+            with whole:
+                self._pixels([None] * len(masks), is_long)
+            with part:
+                self._pixels(masks, is_long)
+
+    def _pixels(self, masks: Sequence[Val | None], is_long: bool) -> None:
+        k, row = self.k, self.row.at(self.first)
+        places = [self.to.at(digit * STEP) for digit in range(DIGITS)] + [self.to.at(self.more)]
+        with k.loop(0, self.source.width) as i:
             for j, mask in enumerate(masks):
-                v = row.load(i * source.pixel + j * HALF, HALF, mask)
-                for digit, bits in enumerate(scale.digits(v if within is None else scale.layer(v, *within))):
-                    to.as_type(u8).store(i * pixel + (digit * STEP + j * HALF), k.cast(bits, u8))
-
-    with k.either(left >= STEP) as (whole, part):
-        with whole:
-            pixels([None] * len(masks))
-        with part:
-            pixels(masks)
+                v = row.load(i * self.source.pixel + j * HALF, HALF, mask)
+                for place, bits in zip(places, self.scale.digits(v, is_long=is_long), strict=False):
+                    place.as_type(u8).store(i * self.pixel + j * HALF, k.cast(bits, u8))
 
 
 # -- what convolutions ask for
@@ -173,13 +173,13 @@ class Digits:
 
     tiles: Storage
     scales: Storage
-    wide: Storage
+    long: Storage
     flags: Storage
 
     def args(self, layout: Padded, start: Known) -> dict[str, Ref | Known | float]:
-        memory = {"x_scales": self.scales, "x_wide": self.wide, "x_flags": self.flags}
+        memory = {"x_scales": self.scales, "x_long": self.long, "x_flags": self.flags}
         given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
-        return {"x": Ref(self.tiles, start), **given, "x_layer": layout.elements}
+        return {"x": Ref(self.tiles, start), **given, "x_more": layout.elements}
 
 
 def source_args(source: View) -> dict[str, Known]:
@@ -191,19 +191,18 @@ def source_args(source: View) -> dict[str, Known]:
 def spreading(source: View, layout: Padded, nodes: Any) -> tuple[list[Step], Digits]:
     """The steps that make digits of an image, over (batch, channels, z, y, x), and what they write."""
     batch, lines = layout.batch, of_known(dims.product((layout.batch, *layout.size[:2])))
-    largest, squares = Storage("temporary", u32, lines), Storage("temporary", f32, lines)
+    largest, sizes = Storage("temporary", u32, lines), Storage("temporary", f32, lines)
     made = Digits(
-        Storage("temporary", i8, of_known(dims.mul(layout.elements, LAYERS))),
-        Storage("temporary", f32, of_known(dims.mul(batch, LAYERS))),
+        Storage("temporary", i8, of_known(dims.mul(layout.elements, 2))), Storage("temporary", f32, batch),
         Storage("temporary", i32, batch), Storage("temporary", i32, batch),
     )  # fmt: skip
-    found = {"x": Ref.of(source), **source_args(source), "largest": Ref(largest), "squares": Ref(squares)}
+    found = {"x": Ref.of(source), **source_args(source), "largest": Ref(largest), "sizes": Ref(sizes)}
     count = dims.known(dims.product((4, *source.shape))) or 0
-    first = Step(measure(), found, frozenset(("largest", "squares")), nodes, 0, 0, count, "the scale of an image")
+    first = Step(measure(), found, frozenset(("largest", "sizes")), nodes, 0, 0, count, "the scale of an image")
     args: dict[str, Ref | Known | float] = {
-        **found, "y": Ref(made.tiles), **layout.frame_args("y"), "scales": Ref(made.scales), "wide": Ref(made.wide),
-        "flags": Ref(made.flags), "blocks": layout.blocks, "layer": layout.elements,
+        **found, "y": Ref(made.tiles), **layout.frame_args("y"), "scales": Ref(made.scales), "long": Ref(made.long),
+        "flags": Ref(made.flags), "blocks": layout.blocks, "more": layout.elements,
     }  # fmt: skip
     nbytes = dims.known(dims.add(count, layout.elements)) or 0
-    writes = frozenset(("y", "scales", "wide", "flags"))
-    return [first, Step(spread_digits(), args, writes, nodes, 0, 0, nbytes, f"{DIGITS} digits")], made
+    writes = frozenset(("y", "scales", "long", "flags"))
+    return [first, Step(spread_digits(), args, writes, nodes, 0, 0, nbytes, f"{DIGITS} or {DIGITS + 1} digits")], made
