@@ -1,0 +1,96 @@
+"""Nodes that are compiled when a run tells what they wait for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sardonyx.partition.provider import Executable, RunContext
+
+MAX_KINDS = 32
+"""Kinds for which nodes are compiled; others run on numpy, where operands that never repeat belong."""
+
+_compiling = threading.RLock()
+"""Held for seconds, while a kind is compiled."""
+
+
+class Kind(NamedTuple):
+    """What decides how nodes are compiled: elements of operands, shapes of inputs."""
+
+    contents: tuple[bytes | None, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+
+class Reads(NamedTuple):
+    """The inputs, by number, that decide the kind."""
+
+    steering: tuple[int, ...]
+    """By their elements, where they are few."""
+    open: tuple[int, ...]
+    """By their shapes."""
+    most: int
+    """Elements that are few."""
+
+    def kind(self, args: Sequence[Any]) -> Kind:
+        contents = tuple([args[i].tobytes() if args[i].size <= self.most else None for i in self.steering])
+        return Kind(contents, tuple([args[i].shape for i in (*self.open, *self.steering)]))
+
+
+class Shelf(Protocol):
+    """Where compiled kinds outlive a process."""
+
+    def read(self, kind: Kind) -> Executable | None:
+        """What was kept."""
+
+    def write(self, kind: Kind, executable: Executable) -> None:
+        """Keep a kind, if it can be."""
+
+
+class Late:
+    """Nodes compiled for each content of the operands that steer them, and each shape of inputs of unknown rank."""
+
+    def __init__(
+        self,
+        name: str,
+        reads: Reads,
+        compile: Callable[[Sequence[Any]], Executable],
+        otherwise: Callable[[], Executable],
+        shelf: Shelf | None = None,
+    ) -> None:
+        """``name`` tells the nodes from all others of the model.
+
+        ``compile`` makes them ready for the kind of some arguments; ``otherwise``, for every kind.
+        """
+        self.name, self.reads, self.shelf = name, reads, shelf
+        self._compile, self._otherwise = compile, otherwise
+        self._made: dict[Kind, Executable] = {}
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        kind = self.reads.kind(args)
+        found = self._made.get(kind)
+        if found is None:
+            with _compiling:
+                found = self._made.get(kind)
+                if found is None and len(self._made) < MAX_KINDS:
+                    found = self._made[kind] = self._make(kind, args)
+        return (found or self._otherwise()).run(args, context)
+
+    def _make(self, kind: Kind, args: Sequence[Any]) -> Executable:
+        found = None if self.shelf is None else self.shelf.read(kind)
+        if found is None:
+            found = self._compile(args)
+            if self.shelf is not None:
+                self.shelf.write(kind, found)
+        return found
+
+
+def _forget() -> None:
+    """A forked child begins with a lock that nobody holds."""
+    global _compiling
+    _compiling = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
