@@ -73,12 +73,16 @@ class KeptEngine(Engine):
         try:
             return super().run(feeds, wanted, context)
         except ModelNeeded:
-            return self._built().run(feeds, wanted, context)
+            built = self._built()
+            context.places = context.places if built.quick is not None else {}
+            return built.run(feeds, wanted, context)
 
     def _again(self, args: Sequence[Any]) -> Sequence[Any] | None:
         results = self._kept_again(args)  # type: ignore[misc]
+        if results is not None:
+            return results
         built = self._built.engine
-        return results if results is not None or built is None or built.again is None else built.again(args)
+        return None if built is None or built.again is None else built.again(args)
 
     def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
         return self._built().held(states)

@@ -6,7 +6,6 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,12 +24,12 @@ def key(spec: Spec, isa: Isa, checked: bool) -> str:
     return f"{spec.digest}-{isa.key}-{checked:d}-{objects.compiler_version()}"
 
 
-@dataclass
 class Statistics:
     """What this process compiled and what it found."""
 
-    compiled: list[str] = field(default_factory=list)
-    loaded: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+        self.loaded: list[str] = []
 
 
 statistics = Statistics()
