@@ -5,11 +5,11 @@ Sub-byte types are one array element each in numpy (ml_dtypes) and packed in fil
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx.forks import cached_property
 from sardonyx.records import Record
 
 if TYPE_CHECKING:

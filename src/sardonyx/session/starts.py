@@ -14,7 +14,6 @@ import hashlib
 import os
 import stat
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx import dtypes, folders, knobs
+from sardonyx import dtypes, folders, forks, knobs
 from sardonyx.interpret.context import Held
 from sardonyx.interpret.kept import ModelNeeded, Unkept
 from sardonyx.ir.graph import Model, Value
@@ -229,18 +228,8 @@ def engine_of(source: Any, options: BuildOptions) -> Engine:
     return made
 
 
-_building = threading.RLock()
+_building = forks.rlock()
 """Held for seconds, while an engine is built that was kept and does not do."""
-
-
-def _forget() -> None:
-    """A forked child begins with a lock that nobody holds."""
-    global _building
-    _building = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 class _Model:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from sardonyx import forks
 from sardonyx.partition.provider import Executable, RunContext
 
 MAX_KINDS = 32
 """Kinds for which nodes are compiled; others run on numpy, where operands that never repeat belong."""
 
-_compiling = threading.RLock()
+_compiling = forks.rlock()
 """Held for seconds, while a kind is compiled."""
 
 
@@ -84,13 +83,3 @@ class Late:
             if self.shelf is not None:
                 self.shelf.write(kind, found)
         return found
-
-
-def _forget() -> None:
-    """A forked child begins with a lock that nobody holds."""
-    global _compiling
-    _compiling = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

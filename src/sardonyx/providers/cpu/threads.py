@@ -12,11 +12,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from sardonyx import forks
 from sardonyx.providers.cpu.context import MAX_WORKERS, Context, Mailbox
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
@@ -112,12 +113,12 @@ class Team:
         self._mailboxes = allocate((1 + MAX_WORKERS) * Mailbox.WORDS * 8).view(np.int64)
         self.at = address(self._mailboxes)
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         _began()
         self.walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("walk", "run", data_offset=DATA_OFFSET))
         """Run the step table of the context at an address, which ``serve`` made ready; the GIL is released."""
 
-    @cached_property
+    @forks.cached_property
     def spin(self) -> int:
         """Ticks that a thread waits before it sleeps."""
         return int(SPIN_S * ticks_per_second()) if self.settings.spins else 0
@@ -145,7 +146,7 @@ class Team:
 
 
 _teams: dict[Settings, Team] = {}
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 def team_for(settings: Settings) -> Team:
@@ -163,14 +164,12 @@ generation = 0
 
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
-    global _lock, generation
-    _lock = threading.Lock()
+    global generation
     _teams.clear()
     generation += 1
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.at_fork(in_child=_forget)
 
 
 def new_context(team: Team) -> Any:
