@@ -212,6 +212,32 @@ def test_kinds_that_a_run_tells_are_kept_when_they_come(tmp_path: Path, folder: 
     assert loaded == [] and [len(r[0]) for r in results] == [1, 2, 5, 2]
 
 
+def test_what_a_kept_kind_does_not_do_the_model_does(tmp_path: Path, folder: Path) -> None:
+    path, given, built, session = kept_of("pieces", tmp_path)
+    expected = built.run(None, given)
+    assert equal(session.run(None, given), expected)
+    options = sx.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
+    profiled = sx.InferenceSession(path, options)
+    assert equal(profiled.run(None, given), expected)
+    assert "NonMaxSuppression" in Path(profiled.end_profiling()).read_text()
+    for kept in folder.glob("*.start"):
+        if "-" not in kept.name:
+            kept.unlink()
+    again = sx.InferenceSession(path)
+    assert not was_kept(again) and equal(again.run(None, given), expected)
+
+
+def test_kinds_that_cannot_be_kept_are_left_to_the_model(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts.Kinds, "write", lambda *_: None)
+    _, given, built, session = kept_of("pieces", tmp_path)
+    for _ in range(starts.MAX_NEEDED + 2):
+        assert equal(session.run(None, given), built.run(None, given))
+    assert not list(folder.glob("*-*.start"))
+
+
 def test_kinds_in_one_place_take_turns(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late, "MAX_KINDS", 1)
     path, *_ = kept_of("pieces", tmp_path)
@@ -371,6 +397,23 @@ def test_models_with_operators_of_the_users_are_not_kept(tmp_path: Path, folder:
         session = sx.InferenceSession(path)
         assert not was_kept(session)
         np.testing.assert_array_equal(session.run(None, {"x": np.ones(3, "f")})[0], [2, 2, 2])
+
+
+def test_random_numbers_are_not_kept(tmp_path: Path, folder: Path) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    g (float[n] x) => (float[n] y) { y = RandomNormalLike(x) }
+    """
+    path = tmp_path / "random.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    given = {"x": np.zeros(9, "f")}
+    first, second = sx.InferenceSession(path), sx.InferenceSession(path)
+    assert not was_kept(second) and not same(first.run(None, given), second.run(None, given))
+    for session in (first, second):
+        sx.set_seed(3)
+        drawn = session.run(None, given)
+        sx.set_seed(3)
+        assert same(drawn, session.run(None, given))
 
 
 def test_a_full_disk_only_means_that_nothing_is_kept(

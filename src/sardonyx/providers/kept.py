@@ -13,7 +13,7 @@ from sardonyx.partition.chain import Chain, Link
 from sardonyx.partition.provider import Executable
 from sardonyx.providers.cpu import kept as tables
 from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.late import Late, Reads, Shelf
+from sardonyx.providers.cpu.late import Kind, Late, Reads
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider
@@ -64,9 +64,11 @@ class Gone(Exception):
 class Reviver:
     """Puts executables together again. What a run of theirs lacks, the model has: they raise ``ModelNeeded``."""
 
-    def __init__(self, arrays: Sequence[Any], provider: CpuProvider, shelf: Callable[[str], Shelf] | None) -> None:
-        """``shelf`` gives the one for nodes of a name that wait for a run, where there are such."""
-        self._arrays, self._provider, self._shelf = arrays, provider, shelf
+    def __init__(
+        self, arrays: Sequence[Any], provider: CpuProvider, find: Callable[[str, Kind], Executable | None] | None
+    ) -> None:
+        """``find`` gives a kind of the nodes of a name, if it was kept; None where no nodes wait for a run."""
+        self._arrays, self._provider, self._find = arrays, provider, find
 
     def chain(self, plain: Any) -> Chain:
         inputs, links, gives = plain
@@ -77,9 +79,8 @@ class Reviver:
         if kind == "chain":
             return self.chain(plain)
         if kind == "late":
-            assert self._shelf is not None
             name, reads = plain
-            return Late(name, Reads(*reads), _ask, _ask, self._shelf(name))
+            return self._late(name, Reads(*reads))
         plain, first, end = plain
         arrays = self._arrays[first:end]
         if kind == "table":
@@ -90,9 +91,17 @@ class Reviver:
         program = KeptProgram(plain, arrays)
         return Single(program) if kind == "single" else program
 
+    def _late(self, name: str, reads: Reads) -> Late:
+        find = self._find
+        assert find is not None
 
-def _ask(*_: Any) -> Executable:
-    raise ModelNeeded
+        def found(args: Sequence[Any]) -> Executable:
+            return find(name, reads.kind(args)) or missing()
+
+        def missing() -> Executable:
+            raise ModelNeeded
+
+        return Late(name, reads, found, missing)
 
 
 def lates(made: Any) -> Iterator[Late]:

@@ -5,7 +5,8 @@ of inputs and outputs. A start then reads one file; the model is loaded, lowered
 The name of a file is a digest of everything that decides what is in it: the model's file by size, time and place,
 options, chip, versions, and our own sources. A model may be many parts: tables of steps, and numpy's functions with
 their attributes. What is compiled only when a run tells how is kept in files of its own, as soon as it is.
-Not kept are models with data in other files, with operators of the user's, or with bodies that Python calls.
+Not kept are models with data in other files, with operators of the user's, with bodies that Python calls, or with
+random numbers, whose streams are the process's.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from sardonyx import dtypes, folders, forks, knobs
 from sardonyx.interpret.context import Held
 from sardonyx.interpret.kept import ModelNeeded, Unkept
-from sardonyx.ir.graph import Model, Value
+from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, Quick, RunContext
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from sardonyx.partition.parts import Parts
     from sardonyx.providers.cpu.late import Kind
     from sardonyx.session.explain import Explanation
+
+
+MAX_NEEDED = 8
+"""Runs that took the model, after which it does all of them that are not made as others were before."""
 
 
 class KeptEngine(Engine):
@@ -52,7 +57,7 @@ class KeptEngine(Engine):
         phases: dict[str, float],
     ) -> None:
         """``defaults`` are the elements of the overridable initializers that ``told`` names."""
-        self._built = built
+        self._built, self._needed = built, 0
         self.phases = phases
         self.inputs, self.outputs = ([_value(*row) for row in told[side]] for side in ("inputs", "outputs"))
         self.overridable = [_value(*row) for row in told["overridable"]]
@@ -69,12 +74,14 @@ class KeptEngine(Engine):
         self.again = None if self._kept_again is None else self._again
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
-        try:
-            return super().run(feeds, wanted, context)
-        except ModelNeeded:
-            built = self._built()
-            context.places = context.places if built.quick is not None else {}
-            return built.run(feeds, wanted, context)
+        if self._needed < MAX_NEEDED:
+            try:
+                return super().run(feeds, wanted, context)
+            except ModelNeeded:
+                self._needed += 1
+        built = self._built()
+        context.places = context.places if built.quick is not None else {}
+        return built.run(feeds, wanted, context)
 
     def _again(self, args: Sequence[Any]) -> Sequence[Any] | None:
         results = self._kept_again(args)  # type: ignore[misc]
@@ -120,7 +127,7 @@ class Start:
     def read(self, source: str | os.PathLike[str], options: BuildOptions) -> Engine | None:
         """The engine that was kept, or None."""
         began = time.perf_counter()
-        found = _revived(f"{self._stem}.start", self._provider, self._shelf)
+        found = _revived(f"{self._stem}.start", self._provider, lambda name, kind: self._kinds(name).read(kind))
         if found is None:
             return None
         try:
@@ -135,7 +142,7 @@ class Start:
         from sardonyx.providers.kept import Freezer
 
         graph, parts, freezer = engine.model.graph, engine.parts, Freezer()
-        if not engine.is_in_one_file or engine.model.sparse_outputs or not parts.compiled:
+        if not engine.is_in_one_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
             return
         defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
         try:
@@ -163,9 +170,9 @@ class Start:
         found = list(lates(engine.parts))
         names = [late.name for late in found]
         for late in found:
-            late.shelf = self._shelf(late.name) if names.count(late.name) == 1 else None
+            late.keep = self._kinds(late.name).write if names.count(late.name) == 1 else None
 
-    def _shelf(self, name: str) -> Kinds:
+    def _kinds(self, name: str) -> Kinds:
         return Kinds(f"{self._stem}-{name[:16]}", self._provider)
 
 
@@ -198,7 +205,7 @@ class Kinds:
 
 
 def _revived(
-    path: str, provider: Any, shelf: Callable[[str], Kinds] | None, kind: Any = None
+    path: str, provider: Any, find: Callable[[str, Kind], Executable | None] | None, kind: Any = None
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
     """What a file tells, the chain that it describes, and the arrays behind that."""
     found = stored.read(path)
@@ -209,7 +216,7 @@ def _revived(
     told, arrays = found
     try:
         own = len(arrays) - len(told["defaults"])
-        return told, Reviver(arrays[:own], provider, shelf).chain(told["chain"]), arrays[own:]
+        return told, Reviver(arrays[:own], provider, find).chain(told["chain"]), arrays[own:]
     except Gone:
         return None
     except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
@@ -254,6 +261,14 @@ class _Model:
         except OSError:
             is_there = False
         return self._source if is_there else f"/proc/self/fd/{self._file}"
+
+
+def _is_pure(graph: Graph) -> bool:
+    """Whether nothing in a graph depends on what ran before."""
+    from sardonyx.ops import registry
+
+    found = {(node.domain, node.op_type) for node in graph.all_nodes()}
+    return all(op is None or op.pure for op in (registry.find(*name) for name in found))
 
 
 def _built(source: Any, options: BuildOptions) -> Engine:

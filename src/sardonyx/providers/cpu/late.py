@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sardonyx import forks
 from sardonyx.partition.provider import Executable, RunContext
@@ -37,16 +37,6 @@ class Reads(NamedTuple):
         return Kind(contents, tuple([args[i].shape for i in (*self.open, *self.steering)]))
 
 
-class Shelf(Protocol):
-    """Where compiled kinds outlive a process."""
-
-    def read(self, kind: Kind) -> Executable | None:
-        """What was kept."""
-
-    def write(self, kind: Kind, executable: Executable) -> None:
-        """Keep a kind, if it can be."""
-
-
 class Late:
     """Nodes compiled for each content of the operands that steer them, and each shape of inputs of unknown rank."""
 
@@ -56,14 +46,15 @@ class Late:
         reads: Reads,
         compile: Callable[[Sequence[Any]], Executable],
         otherwise: Callable[[], Executable],
-        shelf: Shelf | None = None,
     ) -> None:
         """``name`` tells the nodes from all others of the model.
 
         ``compile`` makes them ready for the kind of some arguments; ``otherwise``, for every kind.
         """
-        self.name, self.reads, self.shelf = name, reads, shelf
+        self.name, self.reads = name, reads
         self._compile, self._otherwise = compile, otherwise
+        self.keep: Callable[[Kind, Executable], object] | None = None
+        """Is given what was compiled."""
         self._made: dict[Kind, Executable] = {}
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
@@ -73,13 +64,7 @@ class Late:
             with _compiling:
                 found = self._made.get(kind)
                 if found is None and len(self._made) < MAX_KINDS:
-                    found = self._made[kind] = self._make(kind, args)
+                    found = self._made[kind] = self._compile(args)
+                    if self.keep is not None:
+                        self.keep(kind, found)
         return (found or self._otherwise()).run(args, context)
-
-    def _make(self, kind: Kind, args: Sequence[Any]) -> Executable:
-        found = None if self.shelf is None else self.shelf.read(kind)
-        if found is None:
-            found = self._compile(args)
-            if self.shelf is not None:
-                self.shelf.write(kind, found)
-        return found
