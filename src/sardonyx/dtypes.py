@@ -5,18 +5,18 @@ Sub-byte types are one array element each in numpy (ml_dtypes) and packed in fil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from sardonyx.forks import cached_property
+from sardonyx.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass(frozen=True, eq=False)
-class DType:
+class DType(Record, eq=False):
     """An element type. Instances are unique: compare with ``is``."""
 
     name: str

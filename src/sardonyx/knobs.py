@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from sardonyx.records import Record
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Knob(Generic[T]):
+class Knob(Record, Generic[T]):
     """A variable's name, its value when unset, and how its text is read."""
 
     name: str

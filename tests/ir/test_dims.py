@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sardonyx.ir import dims
@@ -127,6 +127,7 @@ def _compute(tree: Any, sizes: dict[str, int]) -> int:
 
 @settings(max_examples=300, deadline=None)
 @given(_TREES, st.tuples(*[st.integers(0, 9)] * 3))
+@example(("mod", 1, ("sub", 0, "a")), (1, 0, 0))
 def test_expressions_evaluate_like_integers(tree: Any, numbers: tuple[int, int, int]) -> None:
     sizes = dict(zip("abc", numbers, strict=True))
     built = _build(tree)

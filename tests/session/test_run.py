@@ -238,6 +238,14 @@ def test_overridable_initializers_may_be_fed() -> None:
     assert session.run(None, {"x": x, "scale": x})[0].tolist() == [4, 9]
 
 
+def test_overridable_initializers_may_stand_before_other_inputs() -> None:
+    text = """<ir_version: 8, opset_import: ["": 13]>
+    g (float[2] c, float[2] x) => (float[2] y) <float[2] c = {1, 2}> { y = Sub(x, c) }"""
+    session = ort.InferenceSession(serialized(text))
+    feed = {"x": np.array([5, 6], np.float32), "c": np.array([4, 3], np.float32)}
+    assert [session.run(None, feed)[0].tolist() for _ in range(3)] == [[1, 3]] * 3
+
+
 def test_outputs_share_memory_with_nothing() -> None:
     text = """<ir_version: 8, opset_import: ["": 13]>
     through (float[2] x) => (float[2] x, float[2] y, float[2] c) <float[2] c = {7, 8}> { y = Identity(x) }"""

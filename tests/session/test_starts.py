@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,9 @@ import pytest
 import sardonyx as sx
 from sardonyx import folders
 from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.providers.cpu import constants, late
 from sardonyx.providers.cpu.jit import linker
+from sardonyx.session import starts, stored
 from sardonyx.session.starts import KeptEngine
 
 TEXT = """
@@ -81,6 +84,188 @@ def test_a_kept_start_loads_neither_onnx_nor_llvm(model: Path) -> None:
     )
     told = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout for _ in range(2)]
     assert told[0].startswith("(2, 4)\n['onnx'") and told[1] == "(2, 4)\n[]\n"
+
+
+MAPS = """
+<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 5]>
+g (float[n, 3] x) => (int64[n] label, maps, float[n, 3] again)
+{
+    scores = Softmax(x)
+    label = ArgMax<axis = 1, keepdims = 0>(scores)
+    maps = ai.onnx.ml.ZipMap<classlabels_strings = ["a", "b", "c"]>(scores)
+    again = Identity(x)
+}
+"""
+
+
+def maps() -> onnx.ModelProto:
+    """Two parts: one is compiled, one makes maps; and an input that is an output."""
+    model = onnx.parser.parse_model(MAPS.replace("maps, float", "float[1] maps, float"))
+    of = onnx.helper.make_map_type_proto(onnx.TensorProto.STRING, onnx.helper.make_tensor_type_proto(1, []))
+    model.graph.output[1].type.CopyFrom(onnx.helper.make_sequence_type_proto(of))
+    return model
+
+
+PROGRAM = """
+<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 5]>
+g (float[n] x, int64 i) => (float[n] y)
+<float[2] c = {5.0, 6.0}>
+{
+    e = Exp(x)
+    s = SequenceConstruct(e, x)
+    t = SequenceInsert(s, c)
+    y = SequenceAt(t, i)
+}
+"""
+SUPPRESSION = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[1, n, 4] boxes, float[1, 1, n] scores, int64[1] most, float[1] iou, float[1] least) => (float[k, 4] kept)
+<int64[2] from = {0, 2}, int64[1] flat = {-1}>
+{
+    grown = Exp(scores)
+    chosen = NonMaxSuppression(boxes, grown, most, iou, least)
+    two = Constant<value = int64 {2}>()
+    which = Gather<axis = 1>(chosen, two)
+    row = Reshape(which, flat)
+    all = Squeeze(boxes, zero)
+    kept = Gather<axis = 0>(all, row)
+}
+""".replace("<int64[2] from = {0, 2}, ", "<int64[1] zero = {0}, ")
+
+
+def boxes(most: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    corners = rng.random((1, 20, 2), "f")
+    return {
+        "boxes": np.concatenate([corners, corners + 0.4], axis=-1).astype("f"),
+        "scores": rng.random((1, 1, 20), "f"),
+        "most": np.array([most]),
+        "iou": np.array([0.5], "f"),
+        "least": np.array([1.1], "f"),
+    }
+
+
+PARTS = {
+    "maps": (maps(), {"x": np.random.default_rng(2).standard_normal((5, 3)).astype("f")}),
+    "program": (onnx.parser.parse_model(PROGRAM), {"x": np.linspace(-1, 1, 7, dtype="f"), "i": np.array(2)}),
+    "pieces": (onnx.parser.parse_model(SUPPRESSION), boxes()),
+}
+SECOND = (
+    "import sys, pickle, sardonyx as sx\n"
+    "path, feeds = pickle.load(sys.stdin.buffer)\n"
+    "s = sx.InferenceSession(path)\n"
+    "results = [s.run(None, f) for f in feeds]\n"
+    "loaded = [m for m in ('onnx', 'llvmlite.binding', 'sardonyx.lower', 'sardonyx.model') if m in sys.modules]\n"
+    "sys.stdout.buffer.write(pickle.dumps((results, loaded)))"
+)
+
+
+def in_a_process(path: Path, *feeds: Any) -> tuple[list[list[Any]], list[str]]:
+    """Results of a new process, and what heavy modules it has loaded."""
+    given = pickle.dumps((str(path), feeds))
+    return pickle.loads(subprocess.run([sys.executable, "-c", SECOND], input=given, stdout=subprocess.PIPE).stdout)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_models_of_several_parts_are_kept(name: str, tmp_path: Path, folder: Path) -> None:
+    model, given = PARTS[name]
+    path = tmp_path / f"{name}.onnx"
+    path.write_bytes(model.SerializeToString())
+    (expected,), loaded = in_a_process(path, given)
+    assert "onnx" in loaded
+    results, loaded = in_a_process(path, given, given, given)
+    assert all(equal(r, expected) for r in results) and loaded == []
+    session, built = sx.InferenceSession(path), sx.InferenceSession(model.SerializeToString())
+    assert was_kept(session) and equal(session.run(None, given), built.run(None, given))
+    assert session.get_inputs() == built.get_inputs() and session.get_outputs() == built.get_outputs()
+    assert set(session.explain().counts()) == set(built.explain().counts())
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two results are the same, maps and sequences included."""
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+def kept_of(name: str, tmp_path: Path) -> tuple[Path, dict[str, Any], sx.InferenceSession, sx.InferenceSession]:
+    """A model of several parts, a feed, the session that was built for it, and one that was kept."""
+    model, given = PARTS[name]
+    path = tmp_path / f"{name}.onnx"
+    path.write_bytes(model.SerializeToString())
+    built = sx.InferenceSession(path)
+    session = sx.InferenceSession(path)
+    assert was_kept(session) and not was_kept(built)
+    return path, given, built, session
+
+
+def test_kinds_that_a_run_tells_are_kept_when_they_come(tmp_path: Path, folder: Path) -> None:
+    path, _, built, _ = kept_of("pieces", tmp_path)
+    feeds = [boxes(most) for most in (1, 2, 5, 2)]
+    expected = [built.run(None, given) for given in feeds]
+    linker._addresses.clear()
+    for _ in range(2):
+        results, loaded = in_a_process(path, *feeds)
+        assert equal(results, expected)
+    assert loaded == [] and [len(r[0]) for r in results] == [1, 2, 5, 2]
+
+
+def test_what_a_kept_kind_does_not_do_the_model_does(tmp_path: Path, folder: Path) -> None:
+    path, given, built, session = kept_of("pieces", tmp_path)
+    expected = built.run(None, given)
+    assert equal(session.run(None, given), expected)
+    options = sx.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
+    profiled = sx.InferenceSession(path, options)
+    assert equal(profiled.run(None, given), expected)
+    assert "NonMaxSuppression" in Path(profiled.end_profiling()).read_text()
+    for kept in folder.glob("*.start"):
+        if "-" not in kept.name:
+            kept.unlink()
+    again = sx.InferenceSession(path)
+    assert not was_kept(again) and equal(again.run(None, given), expected)
+
+
+def test_kinds_that_cannot_be_kept_are_left_to_the_model(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts.Kinds, "write", lambda *_: None)
+    _, given, built, session = kept_of("pieces", tmp_path)
+    for _ in range(starts.MAX_NEEDED + 2):
+        assert equal(session.run(None, given), built.run(None, given))
+    assert not list(folder.glob("*-*.start"))
+
+
+def test_kinds_in_one_place_take_turns(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late, "MAX_KINDS", 1)
+    path, *_ = kept_of("pieces", tmp_path)
+    for most in (1, 2, 2, 1, 3):
+        session = sx.InferenceSession(path)
+        assert was_kept(session) and len(session.run(None, boxes(most))[0]) == most
+    assert len(list(folder.glob("*.start"))) == 2
+
+
+def test_errors_of_any_part_have_their_words(tmp_path: Path, folder: Path) -> None:
+    _, given, *sessions = kept_of("program", tmp_path)
+    messages = []
+    for session in sessions:
+        with pytest.raises(SardonyxError) as error:
+            session.run(None, {**given, "i": np.array(9)})
+        messages.append(str(error.value))
+    assert messages[0] == messages[1] and "SequenceAt" in messages[0]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_profiles_name_the_nodes_of_all_parts(name: str, tmp_path: Path, folder: Path) -> None:
+    path, given, built, _ = kept_of(name, tmp_path)
+    options = sx.SessionOptions()
+    options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
+    session = sx.InferenceSession(path, options)
+    assert was_kept(session) and equal(session.run(None, given), built.run(None, given))
+    trace = Path(session.end_profiling()).read_text()
+    assert {"maps": "ZipMap", "program": "SequenceAt", "pieces": "NonMaxSuppression"}[name] in trace
 
 
 def test_errors_are_those_of_the_model(model: Path) -> None:
@@ -154,7 +339,15 @@ def test_other_options_are_other_starts(model: Path) -> None:
     assert not was_kept(sx.InferenceSession(model, options)) and was_kept(sx.InferenceSession(model, options))
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "objects gone", "empty"])
+def flipped(content: bytes, at: int) -> bytes:
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+def c_of_model() -> bytes:
+    return np.array([1, 2, 3, 4], "f").tobytes()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "array changed", "another form", "objects gone", "empty"])
 def test_what_is_damaged_is_built_anew(model: Path, folder: Path, damage: str) -> None:
     linker._addresses.clear()
     expected = sx.InferenceSession(model).run(None, feed())
@@ -165,10 +358,20 @@ def test_what_is_damaged_is_built_anew(model: Path, folder: Path, damage: str) -
             path.unlink()
         linker._addresses.clear()
     else:
-        kept.write_bytes({"cut": content[:-100], "changed": content[:90] + b"?" + content[91:], "empty": b""}[damage])
+        told = len(stored.MARK) + 8 + 32
+        at = {"changed": told + 9, "array changed": content.rindex(c_of_model()), "another form": len(stored.MARK) - 1}
+        cut = {"cut": content[:-100], "empty": b""}
+        constants._packed.clear()
+        kept.write_bytes(cut[damage] if damage in cut else flipped(content, at[damage]))
     session = sx.InferenceSession(model)
     assert not was_kept(session) and same(session.run(None, feed()), expected)
     assert was_kept(sx.InferenceSession(model))
+
+
+def test_another_version_of_ours_is_another_start(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sx.InferenceSession(model)
+    monkeypatch.setattr(starts, "_sources", lambda: "others")
+    assert not was_kept(sx.InferenceSession(model)) and was_kept(sx.InferenceSession(model))
 
 
 def test_data_in_other_files_are_not_kept(model: Path, folder: Path) -> None:
@@ -194,6 +397,23 @@ def test_models_with_operators_of_the_users_are_not_kept(tmp_path: Path, folder:
         session = sx.InferenceSession(path)
         assert not was_kept(session)
         np.testing.assert_array_equal(session.run(None, {"x": np.ones(3, "f")})[0], [2, 2, 2])
+
+
+def test_random_numbers_are_not_kept(tmp_path: Path, folder: Path) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    g (float[n] x) => (float[n] y) { y = RandomNormalLike(x) }
+    """
+    path = tmp_path / "random.onnx"
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    given = {"x": np.zeros(9, "f")}
+    first, second = sx.InferenceSession(path), sx.InferenceSession(path)
+    assert not was_kept(second) and not same(first.run(None, given), second.run(None, given))
+    for session in (first, second):
+        sx.set_seed(3)
+        drawn = session.run(None, given)
+        sx.set_seed(3)
+        assert same(drawn, session.run(None, given))
 
 
 def test_a_full_disk_only_means_that_nothing_is_kept(
@@ -249,8 +469,8 @@ def test_starts_share_weights(tmp_path: Path, folder: Path) -> None:
     places = []
     sessions = [sx.InferenceSession(path) for _ in range(3)]
     for session in sessions:
-        constants = session._sess.engine.quick.constants  # type: ignore[union-attr]
-        places.append([a.ctypes.data for a in constants if a.nbytes > 1 << 16])
+        found = session._sess.engine.quick.constants  # type: ignore[union-attr]
+        places.append([a.ctypes.data for a in found if a.nbytes > 1 << 16])
     assert places[0] and places[0] == places[1] == places[2] and was_kept(sessions[2])
 
 

@@ -319,8 +319,8 @@ def at_least(d: Dim, bound: int) -> bool:
 
 
 def _falls(atom: Atom) -> bool:
-    """Whether it is a quotient below 0: the ceiling of a / b is -(-a // b)."""
-    return atom.fn == "div" and at_least(neg(atom.args[0]), 0)
+    """Whether it is a quotient below 0, of which one side is: the ceiling of a / b is -(-a // b)."""
+    return atom.fn == "div" and at_least(neg(atom.args[0]), 0) != at_least(neg(atom.args[1]), 0)
 
 
 def _low(atom: Atom) -> int:

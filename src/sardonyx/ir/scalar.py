@@ -32,13 +32,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
+from sardonyx.forks import cached_property
 from sardonyx.ir import special
 
 Array = np.ndarray[Any, Any]

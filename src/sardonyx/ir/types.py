@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.ir import shape as shapes
 from sardonyx.ir.shape import Shape
+from sardonyx.records import Record
 
 
-@dataclass(frozen=True)
-class Quantization:
+class Quantization(Record):
     """How integers stand for reals: real = (q - zero_point) * scale, per tensor, per axis or per block of an axis."""
 
     scale: str
@@ -21,8 +20,7 @@ class Quantization:
     block: int | None = None
 
 
-@dataclass(frozen=True)
-class TensorType:
+class TensorType(Record):
     dtype: DType
     shape: Shape | None = None
     layout: str | None = None
@@ -43,8 +41,7 @@ class TensorType:
         return f"{self.dtype.name}{'' if self.shape is None else shapes.text(self.shape)}"
 
 
-@dataclass(frozen=True)
-class SparseTensorType:
+class SparseTensorType(Record):
     dtype: DType
     shape: Shape | None = None
 
@@ -52,24 +49,21 @@ class SparseTensorType:
         return f"sparse({self.dtype.name}{'' if self.shape is None else shapes.text(self.shape)})"
 
 
-@dataclass(frozen=True)
-class SequenceType:
+class SequenceType(Record):
     elem: ValueType | None
 
     def __str__(self) -> str:
         return f"seq({self.elem})"
 
 
-@dataclass(frozen=True)
-class OptionalType:
+class OptionalType(Record):
     elem: ValueType | None
 
     def __str__(self) -> str:
         return f"optional({self.elem})"
 
 
-@dataclass(frozen=True)
-class MapType:
+class MapType(Record):
     key: DType
     value: ValueType | None
 
@@ -77,8 +71,7 @@ class MapType:
         return f"map({self.key.name}, {self.value})"
 
 
-@dataclass(frozen=True)
-class OpaqueType:
+class OpaqueType(Record):
     domain: str
     name: str
 

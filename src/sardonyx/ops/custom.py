@@ -12,14 +12,13 @@ by numpy. With ``kernel`` as well, it is compiled: the function is then what the
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
 import numpy as np
 
-from sardonyx import dtypes
+from sardonyx import dtypes, forks
 from sardonyx.dtypes import DType
 from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException, SardonyxError
 from sardonyx.ir import dims
@@ -37,7 +36,7 @@ Types = tuple["TensorType | None", ...]
 RESERVED = ("", "ai.onnx", "com.microsoft", "com.ms")
 """Domains, with those below them, whose operators are not a user's to define."""
 
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 def custom_op(

@@ -6,12 +6,12 @@ Nodes are numbered leaves first, so that a leaf's number indexes its weights; a 
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
+from sardonyx import forks
 from sardonyx.errors import InvalidArgument, InvalidGraph
 
 Array = np.ndarray[Any, Any]
@@ -190,7 +190,7 @@ class ByIdentity:
     """What was made from attributes, found again by the very objects, which are kept alive meanwhile."""
 
     def __init__(self, size: int = 32) -> None:
-        self.size, self.lock = size, threading.Lock()
+        self.size, self.lock = size, forks.lock()
         self.made: dict[tuple[int, ...], tuple[object, Any]] = {}
 
     def get(self, make: Callable[..., T], *attrs: Any) -> T:

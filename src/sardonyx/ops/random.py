@@ -13,15 +13,13 @@ Dropout alone draws from numpy's ``RandomState``, whose values ONNX's own cases 
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.random import RandomState
 
-from sardonyx import dtypes
+from sardonyx import dtypes, forks
 from sardonyx.dtypes import DType
 from sardonyx.errors import InvalidArgument
 from sardonyx.ir.scalar import Emitter, Expr, run_numpy, trace
@@ -39,7 +37,7 @@ class Stream:
 
     def __init__(self, seed: int) -> None:
         self.words: Array = np.array([seed & _LOW, 0], np.int64)
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def restart(self, seed: int) -> None:
         with self._lock:
@@ -53,7 +51,7 @@ class Stream:
             self.words[1] += count
         return seed, first
 
-    @cached_property
+    @forks.cached_property
     def legacy(self) -> RandomState:
         return RandomState(int(self.words[0]))
 

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.partition.assign import Owner, assign, cut, prepare
+from sardonyx.partition.chain import Again, Chain, Link
 from sardonyx.partition.provider import Declined, Executable, Part, Provider, Quick, RunContext
 
-Again = Callable[[Sequence[Any]], "Sequence[Any] | None"]
 
-
-class Step(NamedTuple):
-    """An executable. A frame holds the inputs of the graph, and then the outputs of one step after the other."""
-
-    run: Callable[[Sequence[Any], RunContext], list[Any]]
-    run_again: Again | None
-    """Without a context, for shapes that ran before."""
-    taken: Callable[[list[Any]], Sequence[Any]]
-    """Its inputs, out of a frame."""
-
-
-def _step(part: Part, executable: Executable, slots: dict[Value, int]) -> Step:
-    again = executable.run_again if isinstance(executable, Quick) else None
-    return Step(executable.run, again, _taker([slots[v] for v in part.inputs]))
-
-
-def _taker(slots: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
-    """Picks these out of a list, without a loop in Python."""
-    first = slots[0] if slots else 0
-    if list(slots) == list(range(first, first + len(slots))):
-        return itemgetter(slice(first, first + len(slots)))
-    return itemgetter(*slots)
+def chain_of(inputs: Sequence[Value], compiled: Sequence[tuple[Part, Executable]], outputs: Sequence[Value]) -> Chain:
+    """Compiled parts between these values."""
+    made = [v for part, _ in compiled for v in part.outputs]
+    slots = {v: i for i, v in enumerate((*inputs, *made))}
+    links = [Link(executable, tuple(slots[v] for v in part.inputs)) for part, executable in compiled]
+    return Chain(len(inputs), links, [slots[v] for v in outputs])
 
 
 class Parts:
@@ -52,12 +35,9 @@ class Parts:
             except Declined as why:
                 self.compiled.append((part, last.compile(part)))
                 owners.update(dict.fromkeys(part.nodes, Owner(last, f"{owner.name}: {why}")))
-        made = [v for part, _ in self.compiled for v in part.outputs]
-        slots = {v: i for i, v in enumerate((*self.inputs, *made))}
-        self._steps = [_step(part, executable, slots) for part, executable in self.compiled]
-        self._given = [(v, slots.get(v)) for v in self._outputs]
-        self._made = [slots[v] for v in self._outputs if v in made]
-        self._taken = _taker(self._made)
+        known = {*self.inputs, *(v for part, _ in self.compiled for v in part.outputs)}
+        self._constants = [(i, v) for i, v in enumerate(self._outputs) if v not in known]
+        self._chain = chain_of(self.inputs, self.compiled, [v for v in self._outputs if v in known])
 
     @property
     def whole(self) -> Executable | None:
@@ -68,34 +48,22 @@ class Parts:
         return executable if part.inputs == self.inputs and part.outputs == self._outputs else None
 
     @property
+    def chain(self) -> Chain | None:
+        """All there is to a run; None where outputs are constants."""
+        return None if self._constants else self._chain
+
+    @property
     def again(self) -> Again | None:
         """Runs all parts without a context, where every one of them can and no two outputs are the same value."""
         if isinstance(self.whole, Quick):
             return self.whole.run_again
-        is_plain = len(set(self._made)) == len(self._outputs)
-        return self._run_again if is_plain and all(step.run_again is not None for step in self._steps) else None
-
-    def _run_again(self, args: Sequence[Any]) -> Sequence[Any] | None:
-        frame = list(args)
-        for _, run_again, taken in self._steps:
-            made = run_again(taken(frame))  # type: ignore[misc]
-            if made is None:
-                return None
-            frame += made
-        return self._taken(frame)
+        return None if self._constants else self._chain.again
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        may_hurry = context.record is None and context.deadline is None and not context.held and not context.places
-        frame = list(args)
-        for step in self._steps:
-            if context.stop:
-                context.check()
-            given = step.taken(frame)
-            made = step.run_again(given) if may_hurry and step.run_again is not None else None
-            if made is None:
-                made = step.run(given, context)
-            frame += made
-        return [v.numpy() if i is None else frame[i] for v, i in self._given]
+        results = self._chain.run(args, context)
+        for i, value in self._constants:
+            results.insert(i, value.numpy())
+        return results
 
 
 LEAST_NODES = 4

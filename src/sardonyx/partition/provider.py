@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.records import Record
 
 __all__ = ["Claims", "Declined", "Executable", "Memory", "Part", "Planned", "Provider", "Quick", "RunContext"]
 
@@ -15,8 +15,7 @@ Claims = dict[Node, str | None]
 """Node by node: None for yes, else the reason why not."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Record):
     """Nodes that one provider runs together, and the values that cross its border."""
 
     nodes: tuple[Node, ...]
@@ -35,8 +34,7 @@ class Executable(Protocol):
         """The part's outputs for its inputs, in the order of ``Part``."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Record):
     """What a part takes for one set of shapes, known before any of it is taken."""
 
     constants_nbytes: int

@@ -7,12 +7,12 @@ source it writes. ``Binding`` finds the sizes of names in the shapes that a call
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Atom, Expr, Known
+from sardonyx.records import Record
 
 Evaluate = Callable[[Sequence[int]], tuple[int, ...]]
 """From the sizes of names to the values of expressions."""
@@ -53,8 +53,7 @@ def revived(code: CodeType) -> Evaluate:
     return FunctionType(code, scope)
 
 
-@dataclass(frozen=True)
-class Only:
+class Only(Record):
     """A condition: that a size is in a range."""
 
     size: Known

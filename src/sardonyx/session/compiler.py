@@ -10,10 +10,10 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented
+from sardonyx.forks import cached_property
 from sardonyx.session import saving
 from sardonyx.session.enums import GraphOptimizationLevel, OrtCompileApiFlags
 from sardonyx.session.native import NativeSession

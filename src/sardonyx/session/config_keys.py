@@ -6,7 +6,6 @@ A key maps to what Sardonyx does with it, or to None where it is known and has n
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping
 
@@ -130,6 +129,8 @@ def review(
             if known.get(key) is None:
                 log.emit_once(log.INFO, f"the configuration key {key!r} has no effect in Sardonyx")
             continue
+        import difflib
+
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}?" if near else None
         if strict:

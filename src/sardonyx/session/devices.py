@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from sardonyx.records import Record
 from sardonyx.session.enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
@@ -202,8 +203,7 @@ class OrtArenaCfg:
             setattr(self, name, int(value))
 
 
-@dataclass(frozen=True)
-class OrtHardwareDevice:
+class OrtHardwareDevice(Record):
     type: OrtHardwareDeviceType
     vendor: str
     vendor_id: int
@@ -218,8 +218,7 @@ class OrtSyncStream:
         raise Unsupported("there is no stream on the CPU")
 
 
-@dataclass(frozen=True)
-class OrtEpDevice:
+class OrtEpDevice(Record):
     """An execution provider and the hardware it would run on."""
 
     ep_name: str

@@ -57,7 +57,8 @@ class Engine:
         self._explanation = explanation
         self.parts = parts
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
-        self._names = tuple(v.name for v in model.graph.inputs)
+        self.names = tuple(v.name for v in model.graph.inputs)
+        """Of all inputs, in the order in which runs take them; those that may be left out among them."""
         self._weights_nbytes = weights_nbytes
         self._sparse_outputs = model.sparse_outputs
         self._whole = parts.whole
@@ -71,7 +72,7 @@ class Engine:
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
-        args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self._names)]
+        args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self.names)]
         held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))
         try:
             results = (self._whole or self.parts).run(args, context)
@@ -94,17 +95,17 @@ class Engine:
         """States (input, output, axis, memory) as a context takes them; none where more than one part has a hand in."""
         if self.quick is None:
             return ()
-        return tuple(Held(self._names.index(i), self._positions[o], axis, at) for i, o, axis, at in states)
+        return tuple(Held(self.names.index(i), self._positions[o], axis, at) for i, o, axis, at in states)
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
         """What a run of these input shapes takes."""
         executable = self._whole
         if not isinstance(executable, Planned):
             raise Fail("only a model that is compiled as a whole has a plan", hint="explain() says what runs where")
-        missing = [name for name in self._names if name not in shapes]
+        missing = [name for name in self.names if name not in shapes]
         if missing:
-            raise InvalidArgument("a plan needs the shape of every input", expected=list(self._names), got=list(shapes))
-        return executable.memory([tuple(shapes[name]) for name in self._names])
+            raise InvalidArgument("a plan needs the shape of every input", expected=list(self.names), got=list(shapes))
+        return executable.memory([tuple(shapes[name]) for name in self.names])
 
     def explain(self) -> Explanation:
         return self._explanation

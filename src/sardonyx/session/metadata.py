@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from sardonyx.ir.graph import Model, Value
 from sardonyx.ir.types import OptionalType, SparseTensorType, TensorType, ort_name
+from sardonyx.records import Record
 
 UNVERSIONED = (1 << 63) - 1
 """What onnxruntime gives for a model that states no version."""
 
 
-@dataclass(frozen=True)
-class NodeArg:
+class NodeArg(Record):
     """An input or output: its name, its type as onnxruntime writes it, and its dimensions (number, name or None)."""
 
     name: str
@@ -27,8 +27,7 @@ def node_arg(value: Value) -> NodeArg:
     return NodeArg(value.name, ort_name(t), list(shape or ()))
 
 
-@dataclass(frozen=True)
-class ModelMetadata:
+class ModelMetadata(Record):
     """What the model file says about itself."""
 
     producer_name: str
@@ -52,15 +51,13 @@ def model_metadata(model: Model) -> ModelMetadata:
     )
 
 
-@dataclass(frozen=True)
-class OrtEpAssignedNode:
+class OrtEpAssignedNode(Record):
     name: str
     domain: str
     op_type: str
 
 
-@dataclass(frozen=True)
-class OrtEpAssignedSubgraph:
+class OrtEpAssignedSubgraph(Record):
     """Nodes that one execution provider runs."""
 
     ep_name: str

@@ -167,7 +167,8 @@ class NativeSession:
         self.outputs_meta = [node_arg(v) for v in engine.outputs]
         self.overridable_initializers = [node_arg(v) for v in engine.overridable]
         self.model_meta = engine.metadata
-        self._checks = {v.name: feeds.check_for(v) for v in (*engine.inputs, *engine.overridable)}
+        values = {v.name: v for v in (*engine.inputs, *engine.overridable)}
+        self._checks = {name: feeds.check_for(values[name]) for name in engine.names}
         self._quick = engine.again if self._trace is None else None
         self._required = frozenset(m.name for m in self.inputs_meta if not m.type.startswith("optional"))
         self._output_names = tuple(m.name for m in self.outputs_meta)

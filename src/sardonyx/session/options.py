@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import difflib
 import importlib.util
 import os
 import sys
@@ -71,6 +70,8 @@ class Options:
     def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_") and not isinstance(getattr(type(self), name, None), Option):
             known = [n for n in dir(type(self)) if isinstance(getattr(type(self), n), Option)]
+            import difflib
+
             near = difflib.get_close_matches(name, known, n=1)
             hint = f". Did you mean: '{near[0]}'?" if near else ""
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'{hint}")

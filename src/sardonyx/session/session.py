@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import difflib
 import importlib
 import os
 import warnings
@@ -408,6 +407,8 @@ def _refuse_unknown(kwargs: Mapping[str, Any], strict: bool) -> None:
         "sess_options",
     )
     for name in kwargs:
+        import difflib
+
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         if strict:

@@ -3,44 +3,46 @@
 What is kept is all that runs take: the table of steps, its constants as kernels want them, and what the session tells
 of inputs and outputs. A start then reads one file; the model is loaded, lowered and explained only when somebody asks.
 The name of a file is a digest of everything that decides what is in it: the model's file by size, time and place,
-options, chip, versions, and our own sources. Models that are not one compiled part are not kept, nor are those with
-data in other files or with operators of the user's.
+options, chip, versions, and our own sources. A model may be many parts: tables of steps, and numpy's functions with
+their attributes. What is compiled only when a run tells how is kept in files of its own, as soon as it is.
+Not kept are models with data in other files, with operators of the user's, with bodies that Python calls, or with
+random numbers, whose streams are the process's.
 """
 
 from __future__ import annotations
 
 import hashlib
-import marshal
-import math
 import os
 import stat
 import sys
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx import dtypes, folders, knobs
-from sardonyx.ir.graph import Model, Value
-from sardonyx.ir.types import TensorType
-from sardonyx.partition.provider import RunContext
-from sardonyx.session import log
+from sardonyx import dtypes, folders, forks, knobs
+from sardonyx.interpret.context import Held
+from sardonyx.interpret.kept import ModelNeeded, Unkept
+from sardonyx.ir.graph import Graph, Model, Value
+from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
+from sardonyx.partition.chain import Chain
+from sardonyx.partition.provider import Executable, Memory, Quick, RunContext
+from sardonyx.session import stored
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
 
 if TYPE_CHECKING:
     from sardonyx.partition.parts import Parts
+    from sardonyx.providers.cpu.late import Kind
     from sardonyx.session.explain import Explanation
 
-ALIGNMENT = 64
-MAX_NBYTES = 256 << 20
-"""Bytes of arrays up to which an engine is kept."""
-MARK = b"sardonyx start 1"
+
+MAX_NEEDED = 8
+"""Runs that took the model, after which it does all of them that are not made as others were before."""
 
 
 class KeptEngine(Engine):
@@ -49,27 +51,53 @@ class KeptEngine(Engine):
     def __init__(
         self,
         told: dict[str, Any],
-        executable: Any,
+        chain: Chain,
         defaults: Sequence[Any],
-        built: Callable[[], Engine],
+        built: _Model,
         phases: dict[str, float],
     ) -> None:
         """``defaults`` are the elements of the overridable initializers that ``told`` names."""
-        self._built = built
+        self._built, self._needed = built, 0
         self.phases = phases
-        self.inputs, self.outputs = ([_value(row) for row in told[side]] for side in ("inputs", "outputs"))
-        self.overridable = [_value(row) for row in told["overridable"]]
+        self.inputs, self.outputs = ([_value(*row) for row in told[side]] for side in ("inputs", "outputs"))
+        self.overridable = [_value(*row) for row in told["overridable"]]
         self._defaults = dict(zip(told["defaults"], defaults, strict=True))
-        self._names = tuple(told["names"])
+        self.names = tuple(told["names"])
         self._positions = {name: i for i, name in enumerate(told["output_names"])}
         self._sparse_outputs = frozenset()
         self._weights_nbytes = told["weights_nbytes"]
         self._metadata = ModelMetadata(*told["metadata"])
-        takes, gives = told["takes"], told["gives"]
-        is_whole = takes == list(range(len(self._names))) and gives == list(range(len(gives)))
-        self.quick = executable if is_whole else None
-        self._whole = executable if is_whole else _Wired(executable, takes, gives)
-        self.again = self._whole.run_again
+        whole: Executable = chain.links[0].executable if told["is_whole"] else chain
+        self._whole = whole
+        self.quick = whole if isinstance(whole, Quick) else None  # type: ignore[assignment]
+        self._kept_again = chain.again if self.quick is None else self.quick.run_again
+        self.again = None if self._kept_again is None else self._again
+
+    def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
+        if self._needed < MAX_NEEDED:
+            try:
+                return super().run(feeds, wanted, context)
+            except ModelNeeded:
+                self._needed += 1
+        built = self._built()
+        context.places = context.places if built.quick is not None else {}
+        return built.run(feeds, wanted, context)
+
+    def _again(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        results = self._kept_again(args)  # type: ignore[misc]
+        if results is not None:
+            return results
+        built = self._built.engine
+        return None if built is None or built.again is None else built.again(args)
+
+    def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
+        return self._built().held(states)
+
+    def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
+        try:
+            return super().memory(shapes)
+        except ModelNeeded:
+            return self._built().memory(shapes)
 
     def _default(self, i: int) -> Any:
         return self._defaults.get(i)
@@ -90,104 +118,110 @@ class KeptEngine(Engine):
         return self._built().explain()
 
 
-class _Wired:
-    """An executable between the inputs and outputs of a graph that it does not have all of, or in another order."""
-
-    def __init__(self, executable: Any, takes: Sequence[int], gives: Sequence[int]) -> None:
-        self._executable, self._takes, self._gives = executable, takes, gives
-
-    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        return self._given(self._executable.run([args[i] for i in self._takes], context))
-
-    def run_again(self, args: Sequence[Any]) -> list[Any] | None:
-        results = self._executable.run_again([args[i] for i in self._takes])
-        return None if results is None else self._given(results)
-
-    def _given(self, results: list[Any]) -> list[Any]:
-        return [results[i] for i in self._gives]
-
-
 class Start:
     """The place of one model and one set of options in the folder."""
 
-    def __init__(self, path: str, provider: Any) -> None:
-        self._path, self._provider = path, provider
+    def __init__(self, stem: str, provider: Any) -> None:
+        self._stem, self._provider = stem, provider
 
     def read(self, source: str | os.PathLike[str], options: BuildOptions) -> Engine | None:
         """The engine that was kept, or None."""
-        from sardonyx.providers.cpu import constants
-        from sardonyx.providers.cpu.kept import revive
-
         began = time.perf_counter()
+        found = _revived(f"{self._stem}.start", self._provider, lambda name, kind: self._kinds(name).read(kind))
+        if found is None:
+            return None
         try:
-            with open(os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-                if os.fstat(file.fileno()).st_uid != os.getuid() or file.read(len(MARK)) != MARK:
-                    return None
-                nbytes = int.from_bytes(file.read(8), "little")
-                digest, head = file.read(32), file.read(nbytes)
-                if hashlib.sha256(head).digest() != digest:
-                    raise ValueError("it is damaged")
-                told = marshal.loads(head)
-                first = _rounded(file.tell())
-                if first + told["nbytes"] != os.fstat(file.fileno()).st_size:
-                    raise ValueError("it is not whole")
-                arrays = [
-                    constants.once((self._path, i), partial(_read, file, first, *row))
-                    for i, row in enumerate(told["arrays"])
-                ]
-            built = _Model(source, options)
-            own = len(arrays) - len(told["defaults"])
-            made = revive(told["executable"], arrays[:own], self._provider, lambda: built().parts.compiled[0][1])
-        except FileNotFoundError:
+            built = _Model(source, options, self)
+        except OSError:
             return None
-        except (OSError, ValueError, EOFError, TypeError, KeyError) as error:
-            log.logger.warning("the kept start %s is not readable and will be written anew: %s", self._path, error)
-            return None
-        if made is None:
-            return None
-        return KeptEngine(told, made, arrays[own:], built, {"start": time.perf_counter() - began})
+        told, chain, defaults = found
+        return KeptEngine(told, chain, defaults, built, {"start": time.perf_counter() - began})
 
     def write(self, engine: Engine) -> None:
-        """Keep an engine, if it is one compiled part between tensors."""
-        from sardonyx.providers.cpu import constants
-        from sardonyx.providers.cpu.executable import CpuExecutable
-        from sardonyx.providers.cpu.kept import freeze
+        """Keep an engine, if its parts have a plain form."""
+        from sardonyx.providers.kept import Freezer
 
-        graph, compiled = engine.model.graph, engine.parts.compiled
-        part, executable = compiled[0] if len(compiled) == 1 else (None, None)
-        if part is None or not isinstance(executable, CpuExecutable) or not engine.is_in_one_file:
+        graph, parts, freezer = engine.model.graph, engine.parts, Freezer()
+        if not engine.is_in_one_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
             return
-        inputs, outputs = list(graph.inputs), list(graph.outputs)
-        if not set(outputs) <= set(part.outputs) or not set(part.inputs) <= set(inputs) or engine.model.sparse_outputs:
-            return
-        if not all(isinstance(v.type, TensorType) for v in (*inputs, *engine.outputs)):
-            return
-        takes = [inputs.index(v) for v in part.inputs]
-        defaults = [i for i in takes if inputs[i].const is not None]
-        plain, arrays = freeze(executable)
-        arrays += [inputs[i].numpy() for i in defaults]
-        if sum(a.nbytes for a in arrays) > MAX_NBYTES or any(a.dtype.hasobject for a in arrays):
-            return
-        told = {
-            "inputs": [_told(v) for v in engine.inputs],
-            "outputs": [_told(v) for v in engine.outputs],
-            "overridable": [_told(v) for v in engine.overridable],
-            "takes": takes,
-            "gives": [part.outputs.index(v) for v in outputs],
-            "defaults": defaults,
-            "names": list(engine._names),
-            "output_names": list(graph.output_names),
-            "weights_nbytes": engine._weights_nbytes,
-            "metadata": astuple(engine.metadata),
-            "executable": plain,
-        }
+        defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
         try:
-            folders.write_whole(self._path, _chunks(told, arrays), private=True)
-        except (OSError, ValueError) as error:
-            log.logger.warning("the start is not kept: %s", error)
+            told = {
+                "inputs": [_told(v) for v in engine.inputs],
+                "outputs": [_told(v) for v in engine.outputs],
+                "overridable": [_told(v) for v in engine.overridable],
+                "defaults": defaults,
+                "names": engine.names,
+                "output_names": tuple(graph.output_names),
+                "weights_nbytes": engine._weights_nbytes,
+                "metadata": astuple(engine.metadata),
+                "is_whole": parts.whole is not None,
+                "chain": freezer.chain(parts),
+            }
+        except Unkept:
             return
-        for i, array in enumerate(arrays):
-            constants.share((self._path, i), array)
+        stored.write(f"{self._stem}.start", told, [*freezer.arrays, *(graph.inputs[i].numpy() for i in defaults)])
+        self.serve(engine)
+
+    def serve(self, engine: Engine) -> None:
+        """Let an engine keep what it compiles when a run tells how."""
+        from sardonyx.providers.kept import lates
+
+        found = list(lates(engine.parts))
+        names = [late.name for late in found]
+        for late in found:
+            late.keep = self._kinds(late.name).write if names.count(late.name) == 1 else None
+
+    def _kinds(self, name: str) -> Kinds:
+        return Kinds(f"{self._stem}-{name[:16]}", self._provider)
+
+
+class Kinds:
+    """The places of what is compiled when a run tells how: as many as a process may compile, of which the last stay."""
+
+    def __init__(self, stem: str, provider: Any) -> None:
+        self._stem, self._provider = stem, provider
+
+    def read(self, kind: Kind) -> Executable | None:
+        found = _revived(self._path(kind), self._provider, None, tuple(kind))
+        return None if found is None else found[1]
+
+    def write(self, kind: Kind, executable: Executable) -> None:
+        from sardonyx.providers.kept import Freezer, lates
+
+        freezer = Freezer()
+        try:
+            told = {"kind": tuple(kind), "defaults": (), "chain": freezer.chain(executable)}
+        except Unkept:
+            return
+        if not any(lates(executable)):
+            stored.write(self._path(kind), told, freezer.arrays)
+
+    def _path(self, kind: Kind) -> str:
+        from sardonyx.providers.cpu.late import MAX_KINDS
+
+        number = int.from_bytes(hashlib.sha256(repr(kind).encode()).digest()[:8], "little")
+        return f"{self._stem}-{number % MAX_KINDS}.start"
+
+
+def _revived(
+    path: str, provider: Any, find: Callable[[str, Kind], Executable | None] | None, kind: Any = None
+) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
+    """What a file tells, the chain that it describes, and the arrays behind that."""
+    found = stored.read(path)
+    if found is None or found[0].get("kind") != kind:
+        return None
+    from sardonyx.providers.kept import Gone, Reviver
+
+    told, arrays = found
+    try:
+        own = len(arrays) - len(told["defaults"])
+        return told, Reviver(arrays[:own], provider, find).chain(told["chain"]), arrays[own:]
+    except Gone:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
+        stored.refuse(path, error)
+        return None
 
 
 def engine_of(source: Any, options: BuildOptions) -> Engine:
@@ -201,34 +235,25 @@ def engine_of(source: Any, options: BuildOptions) -> Engine:
     return made
 
 
-_building = threading.RLock()
+_building = forks.rlock()
 """Held for seconds, while an engine is built that was kept and does not do."""
-
-
-def _forget() -> None:
-    """A forked child begins with a lock that nobody holds."""
-    global _building
-    _building = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 class _Model:
     """A model whose engine is built when it is first asked for; its file is held open, so that it may go meanwhile."""
 
-    def __init__(self, source: str | os.PathLike[str], options: BuildOptions) -> None:
-        self._source, self._options = source, options
+    def __init__(self, source: str | os.PathLike[str], options: BuildOptions, start: Start) -> None:
+        self._source, self._options, self._start = source, options, start
         self._file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
-        self._engine: Engine | None = None
+        self.engine: Engine | None = None
 
     def __call__(self) -> Engine:
         with _building:
-            if self._engine is None:
-                self._engine = _built(self._where(), self._options)
-            return self._engine
+            if self.engine is None:
+                self.engine = _built(self._where(), self._options)
+                self._start.serve(self.engine)
+            return self.engine
 
     def _where(self) -> str | os.PathLike[str]:
         try:
@@ -236,6 +261,14 @@ class _Model:
         except OSError:
             is_there = False
         return self._source if is_there else f"/proc/self/fd/{self._file}"
+
+
+def _is_pure(graph: Graph) -> bool:
+    """Whether nothing in a graph depends on what ran before."""
+    from sardonyx.ops import registry
+
+    found = {(node.domain, node.op_type) for node in graph.all_nodes()}
+    return all(op is None or op.pure for op in (registry.find(*name) for name in found))
 
 
 def _built(source: Any, options: BuildOptions) -> Engine:
@@ -268,7 +301,7 @@ def find(source: Any, options: BuildOptions) -> Start | None:
     file = os.path.realpath(source), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
     here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
     digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
-    return Start(os.path.join(where, f"{digest}.start"), provider)
+    return Start(os.path.join(where, digest), provider)
 
 
 @cache
@@ -297,40 +330,27 @@ def _place(module: str) -> tuple[str | None, int]:
     return origin, os.stat(origin).st_mtime_ns if origin else 0
 
 
-def _told(value: Value) -> tuple[str, str, tuple[int | str | None, ...] | None]:
-    assert isinstance(value.type, TensorType)
-    return value.name, value.type.dtype.name, value.type.shape
+def _told(value: Value) -> tuple[str, Any]:
+    return value.name, _plain(value.type)
 
 
-def _value(row: tuple[str, str, tuple[int | str | None, ...] | None]) -> Value:
-    name, dtype, shape = row
-    return Value(name, TensorType(dtypes.of_name(dtype), shape))
+def _value(name: str, t: Any) -> Value:
+    return Value(name, _type(t))
 
 
-def _chunks(told: dict[str, Any], arrays: list[Any]) -> Iterator[bytes | memoryview]:
-    """A mark, the length and digest of the plain values, these, and the arrays, each on the border of a cache line."""
-    rows, at = [], 0
-    for array in arrays:
-        rows.append((at, dtypes.of_numpy(array.dtype).name, array.shape))
-        at += _rounded(array.nbytes)
-    head = marshal.dumps({**told, "arrays": rows, "nbytes": at})
-    front = MARK + len(head).to_bytes(8, "little") + hashlib.sha256(head).digest() + head
-    yield front.ljust(_rounded(len(front)), b"\0")
-    for array in arrays:
-        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        yield bytes(_rounded(array.nbytes) - array.nbytes)
+def _plain(t: ValueType | None) -> Any:
+    if isinstance(t, TensorType):
+        return "tensor", t.dtype.name, t.shape
+    if isinstance(t, SequenceType):
+        return "sequence", _plain(t.elem)
+    if isinstance(t, MapType):
+        return "map", t.key.name, _plain(t.value)
+    raise Unkept(f"values of type {t}")
 
 
-def _rounded(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _read(file: Any, first: int, at: int, dtype: str, shape: tuple[int, ...]) -> Any:
-    """An array of the file, in memory of its own, as kernels want it."""
-    from sardonyx.providers.cpu.memory import allocate
-
-    t = dtypes.of_name(dtype).numpy
-    memory = allocate(math.prod(shape) * t.itemsize)
-    file.seek(first + at)
-    file.readinto(memory.data)
-    return memory.view(t).reshape(shape)
+def _type(plain: Any) -> ValueType:
+    kind, *rest = plain
+    if kind == "sequence":
+        return SequenceType(_type(rest[0]))
+    first = dtypes.of_name(rest[0])
+    return TensorType(first, rest[1]) if kind == "tensor" else MapType(first, _type(rest[1]))

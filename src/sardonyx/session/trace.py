@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx import dtypes
+from sardonyx import dtypes, forks
 from sardonyx.errors import Fail
 
 CPU = "CPUExecutionProvider"
@@ -29,7 +29,7 @@ class Trace:
         self.path = f"{prefix}_{stamp:%Y-%m-%d_%H-%M-%S}_{stamp.microsecond // 1000:03}.json"
         self._events: list[dict[str, Any]] = []
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def add(self, category: str, name: str, start_ns: int, end_ns: int, args: dict[str, Any] | None = None) -> None:
         """One finished event; times are of ``time.perf_counter_ns``."""

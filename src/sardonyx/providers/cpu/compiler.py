@@ -8,14 +8,13 @@ compiled side by side.
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from sardonyx import forks
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.elf import undefined_symbols
 from sardonyx.providers.cpu.isa import Isa, current
@@ -25,8 +24,15 @@ CODEGEN_LEVEL = 2
 ALLOWED_SYMBOLS = frozenset(("memcpy", "memmove", "memset"))
 """What an object may refer to."""
 
-_writing = threading.Lock()
+_writing = forks.lock()
 """IR is written by one thread at a time: Python's lock allows no more."""
+
+_gate = forks.Gate()
+"""What LLVM does past llvmlite's lock. A fork waits for it, and for that lock: LLVM has locks that a child could not
+free.
+"""
+_lock: Any = ffi.lib._lock._lock
+forks.at_fork(before=_lock.acquire, in_parent=_lock.release, in_child=_lock.release)
 
 
 @cache
@@ -43,7 +49,12 @@ def _unlocked(name: str) -> Any:
     locked = getattr(ffi.lib, name)
     found = getattr(ctypes.CDLL(ffi.lib._name), name)
     found.argtypes, found.restype = locked.argtypes, locked.restype
-    return found
+
+    def call(*args: Any) -> Any:
+        with _gate:
+            return found(*args)
+
+    return call
 
 
 def _machine(isa: Isa) -> Any:
@@ -103,13 +114,3 @@ def assembly(spec: Spec, isa: Isa | None = None) -> str:
     isa = isa or current()
     machine = _machine(isa)
     return str(machine.emit_assembly(optimized(spec, isa, machine)))
-
-
-def _forget() -> None:
-    """A forked child begins with a lock that nobody holds."""
-    global _writing
-    _writing = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from sardonyx import forks
 from sardonyx.ir.tensor import Tensor
 from sardonyx.providers.cpu.memory import address
 
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 _packed: WeakValueDictionary[tuple[Any, ...], Array] = WeakValueDictionary()
 _makers: dict[tuple[Any, ...], threading.Lock] = {}
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
@@ -52,7 +52,7 @@ def once(key: tuple[Any, ...], make: Callable[[], Array]) -> Array:
         found = _packed.get(key)
         if found is not None:
             return found
-        making = _makers.setdefault(key, threading.Lock())
+        making = _makers.setdefault(key, forks.lock())
     with making:
         found = _packed.get(key)
         if found is None:
@@ -85,14 +85,3 @@ def give_back(array: Array) -> None:
     nbytes = (start + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
     if nbytes > 0:
         mapping.madvise(mmap.MADV_DONTNEED, first, nbytes)
-
-
-def _forget() -> None:
-    """A forked child begins with locks that nobody holds."""
-    global _lock
-    _lock = threading.Lock()
-    _makers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

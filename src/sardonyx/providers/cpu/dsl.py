@@ -25,12 +25,13 @@ import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sardonyx import dtypes, fingerprint
 from sardonyx.dtypes import DType
+from sardonyx.forks import cached_property
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.writer import Kernel
 

@@ -10,11 +10,11 @@ import ctypes
 import mmap
 import os
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
+from sardonyx import forks
 from sardonyx.errors import Fail
 
 X86, ARM = 62, 183
@@ -23,7 +23,7 @@ SYMBOLS, RELOCATIONS = 2, 4
 LOADED = 2
 """The flag of a section that lies in memory."""
 
-_placing = threading.Lock()
+_placing = forks.lock()
 """One object at a time: Linux makes pages fit for code as they are sealed, and must not take others for ready too."""
 
 Fill = tuple[str, Callable[[int, int, int], int]]
@@ -187,13 +187,3 @@ def _seal(at: int, nbytes: int) -> None:
     """Never written again, executed from now on."""
     if _library().mprotect(at, nbytes, mmap.PROT_READ | mmap.PROT_EXEC):
         raise Fail("the system does not let compiled code be run", got=os.strerror(ctypes.get_errno()))
-
-
-def _forget() -> None:
-    """A forked child begins with a lock that nobody holds."""
-    global _placing
-    _placing = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx import forks
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.partition.provider import Memory
@@ -43,7 +42,7 @@ MAX_APPENDING = 8
 KEPT_PLANS = 3
 """Plans whose memory is kept for their next run; the others keep what they know."""
 
-_compiling = threading.RLock()
+_compiling = forks.rlock()
 """Held for seconds, while a part is compiled for sizes that nobody expected."""
 
 
@@ -76,7 +75,7 @@ class CpuExecutable:
         self._constants = np.array([address(a) for a in constants], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
         self._plans: OrderedDict[bytes, Plan] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: CpuExecutable | None = None
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
@@ -395,13 +394,3 @@ def _may_be_written(place: Array, result: Array, args: Sequence[Array]) -> bool:
     fits = place.shape == result.shape and place.dtype == result.dtype
     usable = place.flags.c_contiguous and place.flags.writeable and place.flags.aligned
     return fits and usable and not any(np.may_share_memory(place, a) for a in args)
-
-
-def _forget() -> None:
-    """A forked child begins with a lock that nobody holds."""
-    global _compiling
-    _compiling = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

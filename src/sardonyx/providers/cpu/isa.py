@@ -11,20 +11,20 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from sardonyx import knobs
 from sardonyx.errors import InvalidArgument
 from sardonyx.providers.cpu import cache as objects
+from sardonyx.records import Record
 
 KIB, LINE_NBYTES = 1 << 10, 64
 """Units of caches, and the bytes of a line of theirs."""
 
 
-@dataclass(frozen=True)
-class Isa:
+class Isa(Record):
     """One instruction set, as kernels see it."""
 
     name: str

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sardonyx import knobs
+from sardonyx import forks, knobs
 from sardonyx.providers.cpu import cache as objects
 from sardonyx.providers.cpu import elf
 from sardonyx.providers.cpu.isa import Isa, current
@@ -25,12 +23,12 @@ def key(spec: Spec, isa: Isa, checked: bool) -> str:
     return f"{spec.digest}-{isa.key}-{checked:d}-{objects.compiler_version()}"
 
 
-@dataclass
 class Statistics:
     """What this process compiled and what it found."""
 
-    compiled: list[str] = field(default_factory=list)
-    loaded: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+        self.loaded: list[str] = []
 
 
 statistics = Statistics()
@@ -42,7 +40,7 @@ class Linker:
     def __init__(self) -> None:
         self._addresses: dict[str, int] = {}
         self._makers: dict[str, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self.natives: dict[tuple[Any, ...], str] = {}
         """What objects of functions are kept under that Python itself calls."""
 
@@ -80,7 +78,7 @@ class Linker:
         if found is not None:
             return found
         with self._lock:
-            making = self._makers.setdefault(name, threading.Lock())
+            making = self._makers.setdefault(name, forks.lock())
         with making:
             found = self._addresses.get(name)
             if found is None:
@@ -103,11 +101,6 @@ class Linker:
 
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda task: task(), tasks))
-
-    def forget_locks(self) -> None:
-        """A forked child begins with locks that nobody holds."""
-        self._lock = threading.Lock()
-        self._makers.clear()
 
 
 def _kept(name: str, function: str) -> bytes:
@@ -138,7 +131,3 @@ def call(spec: Spec, *args: Any, isa: Isa | None = None) -> None:
     """Call a plain function; integers and addresses only."""
     types = [ctypes.c_int64] * len(args)
     ctypes.CFUNCTYPE(None, *types)(linker.address(spec, isa))(*args)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=linker.forget_locks)

@@ -1,12 +1,12 @@
 """An executable in plain values and arrays, from which one that runs is made without lowering or compiling anything.
 
 What is revived runs the part as the one that was frozen does. For all that is out of the ordinary (a profile, states in
-place, an error's words, shapes outside the model's dimensions) it asks for the part as it is compiled from the model.
+place, an error's words, shapes outside the model's dimensions) it asks for the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.interpret.context import RunContext
-from sardonyx.partition.provider import Executable
+from sardonyx.interpret.kept import ModelNeeded
+from sardonyx.partition.provider import Memory
 from sardonyx.plan.sizes import Binding, Condition, Only, SizesDiffer, revived
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
@@ -55,9 +56,7 @@ def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
     return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
 
 
-def revive(
-    plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider, compiled: Callable[[], Executable]
-) -> KeptExecutable | None:
+def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider) -> KeptExecutable | None:
     """An executable again; None where an object of its kernels is gone."""
     linker.natives |= plain["natives"]
     table = SimpleNamespace(**{name: plain[name] for name in PLAIN})
@@ -75,31 +74,31 @@ def revive(
     table.output_dtypes = [dtypes.of_name(name).numpy for name in plain["dtypes"]]
     table.checks = tuple(Condition(*c) for c in plain["checks"])
     table.holds = [(at, tuple(Condition(*c) for c in conditions)) for at, conditions in plain["holds"]]
-    return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider, compiled)
+    return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
 
 
 class KeptExecutable(CpuExecutable):
     """Runs the table of a part that is not here."""
 
-    def __init__(
-        self, table: Any, constants: list[Array], provider: CpuProvider, compiled: Callable[[], Executable]
-    ) -> None:
-        """``compiled`` gives the executable of the part itself."""
+    def __init__(self, table: Any, constants: list[Array], provider: CpuProvider) -> None:
         super().__init__(
-            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory,
-            otherwise=lambda: cast(CpuExecutable, compiled()),
-        )  # fmt: skip
-        self._compiled = compiled
+            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory
+        )
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         if context.held or context.record is not None:
-            return self._compiled().run(args, context)
+            raise ModelNeeded
         return super().run(args, context)
 
     def _error(self, code: int, step: int, value: int) -> Exception:
-        """The compiled part runs once more, and says it in words."""
+        """The model runs once more, and says it in words."""
         return SizesDiffer("a kernel reported an error")
 
-    @property
-    def packed_nbytes(self) -> int:
-        return cast(CpuExecutable, self._compiled()).packed_nbytes
+    def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        raise ModelNeeded
+
+    def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
+        try:
+            return super().memory(shapes)
+        except SizesDiffer:
+            raise ModelNeeded from None

@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import os
-import threading
 import weakref
 from typing import Any
 
 import numpy as np
+
+from sardonyx import forks
 
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +38,7 @@ class _Slabs:
     """Blocks one behind the other, in the slab at hand or in one of their own."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._slab: Array | None = None
         self._used = 0
 
@@ -97,7 +97,7 @@ class Pool:
     def __init__(self, most_nbytes: int = POOL_NBYTES) -> None:
         self._most, self._kept = most_nbytes, 0
         self._free: dict[int, list[Array]] = {}
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array:
         """An array over a block that nobody has; its elements are what they are."""
@@ -126,10 +126,9 @@ outputs = Pool()
 
 
 def _forget() -> None:
-    """A forked child begins with locks of its own."""
+    """What another thread was about to change, a forked child leaves alone."""
     global _slabs, outputs
     _slabs, outputs = _Slabs(), Pool()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.at_fork(in_child=_forget)

@@ -7,9 +7,10 @@ tells: as a small graph of its own, in which the operand is a constant, kept for
 
 from __future__ import annotations
 
+import hashlib
 import logging
-import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,17 +31,15 @@ from sardonyx.lower.sizes import Refused
 from sardonyx.lower.steering import steering
 from sardonyx.ops.infer import MAX_CONTENT
 from sardonyx.partition.assign import Owner, assign, part_of
-from sardonyx.partition.parts import Parts
+from sardonyx.partition.parts import Parts, chain_of
 from sardonyx.partition.provider import Executable, Part, RunContext
 from sardonyx.providers.cpu.compile import compile_part
+from sardonyx.providers.cpu.late import Late, Reads
 from sardonyx.providers.cpu.table import Unplannable
 from sardonyx.providers.reference import ReferenceProvider
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider
-
-MAX_KINDS = 32
-"""Contents of operands for which nodes are compiled; others run on numpy, where operands that never repeat belong."""
 
 
 class Pieces:
@@ -49,17 +48,15 @@ class Pieces:
     def __init__(self, part: Part, provider: CpuProvider) -> None:
         graph = part.nodes[0].graph
         assert graph is not None
-        self._part, learned = part, provider.learned(graph)
+        learned = provider.learned(graph)
         self.compiled = [
-            (piece, Late(piece, provider, learned) if is_late else _compiled(piece, provider, learned))
+            (piece, _late(piece, provider, learned) if is_late else _compiled(piece, provider, learned))
             for is_late, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, learned))
         ]
+        self.chain = chain_of(part.inputs, self.compiled, part.outputs)
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        env: dict[Value, Any] = dict(zip(self._part.inputs, args, strict=True))
-        for piece, executable in self.compiled:
-            env.update(zip(piece.outputs, executable.run([env[v] for v in piece.inputs], context), strict=True))
-        return [env[v] for v in self._part.outputs]
+        return self.chain.run(args, context)
 
 
 def _cut(nodes: Sequence[Node], learned: Learned) -> list[tuple[bool, list[Node]]]:
@@ -81,38 +78,37 @@ def _compiled(piece: Part, provider: CpuProvider, learned: Learned) -> Executabl
     try:
         return compile_part(piece, provider)
     except (Refused, Unplannable, NotImplemented):
-        return Late(piece, provider, learned)
+        return _late(piece, provider, learned)
 
 
-class Late:
-    """Nodes compiled for each content of the operands that steer them, and each shape of inputs of unknown rank.
+def _late(part: Part, provider: CpuProvider, learned: Learned) -> Late:
+    """Nodes that wait. A Squeeze that names no axes has a rank that follows from sizes: then all shapes count."""
+    by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
+    shapes = [None if by_size else _known_shape(v, learned) for v in part.inputs]
+    reads = Reads(
+        tuple(part.inputs.index(v) for v in steering(part.nodes, part.inputs)),
+        tuple(i for i, shape in enumerate(shapes) if shape is None),
+        MAX_CONTENT,
+    )
+    otherwise = partial(Program, part.nodes, part.inputs, part.outputs, bind)
+    return Late(_name(part, shapes), reads, Nodes(part, provider, shapes, reads).compiled, otherwise)
 
-    A Squeeze that names no axes has a rank that follows from sizes: then all shapes count.
-    """
 
-    def __init__(self, part: Part, provider: CpuProvider, learned: Learned) -> None:
-        self._part, self._provider = part, provider
-        by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
-        self._shapes = [None if by_size else _known_shape(v, learned) for v in part.inputs]
-        self._steering = [part.inputs.index(v) for v in steering(part.nodes, part.inputs)]
-        self._open = [i for i, shape in enumerate(self._shapes) if shape is None]
-        self._made: dict[Any, Executable] = {}
-        self._lock = threading.Lock()
+def _name(part: Part, shapes: Sequence[tuple[Any, ...] | None]) -> str:
+    """A digest of nodes, and of what is known of their inputs."""
+    nodes = [(n.domain, n.op_type, n.name, sorted(n.attrs.items()), n.inputs, n.outputs) for n in part.nodes]
+    return hashlib.sha256(repr((nodes, part.inputs, shapes, part.outputs)).encode()).hexdigest()
 
-    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        contents = tuple([args[i].tobytes() if args[i].size <= MAX_CONTENT else None for i in self._steering])
-        key = contents, tuple([args[i].shape for i in (*self._open, *self._steering)])
-        found = self._made.get(key)
-        if found is None:
-            with self._lock:
-                found = self._made.get(key) or self._make(args)
-                if len(self._made) < MAX_KINDS:
-                    self._made[key] = found
-        return found.run(args, context)
 
-    def _make(self, args: Sequence[Any]) -> Executable:
-        if len(self._made) >= MAX_KINDS:
-            return Program(self._part.nodes, self._part.inputs, self._part.outputs, bind)
+class Nodes:
+    """Compiles nodes for the kind of some arguments."""
+
+    def __init__(
+        self, part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None], reads: Reads
+    ) -> None:
+        self._part, self._provider, self._shapes, self._reads = part, provider, shapes, reads
+
+    def compiled(self, args: Sequence[Any]) -> Executable:
         graph = self._graph(args)
         reference = ReferenceProvider()
         owners = assign(graph, [self._provider, reference])
@@ -127,11 +123,11 @@ class Late:
         copies: dict[Value, Value] = {}
         names: dict[Expr, Expr] = {}
         for i, (value, shape, array) in enumerate(zip(self._part.inputs, self._shapes, args, strict=True)):
-            if shape is None or len(shape) != array.ndim or i in self._steering:
+            if shape is None or len(shape) != array.ndim or i in self._reads.steering:
                 shape = array.shape
             named = [names.setdefault(d, dims.symbol(f"s{len(names)}")) if isinstance(d, Expr) else d for d in shape]
             copies[value] = Value(value.name, TensorType(_dtype(value), tuple(named)))
-            if i in self._steering and array.size <= MAX_CONTENT:
+            if i in self._reads.steering and array.size <= MAX_CONTENT:
                 copies[value].const = Tensor.of(np.array(array))
         graph = Graph(self._part.nodes[0].name, [copies[v] for v in self._part.inputs])
         for node in self._part.nodes:

@@ -10,11 +10,11 @@ Results do not depend on who computes them.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx import forks
 from sardonyx.providers.cpu.context import ALL, MEET, NOBODY, NONE, ONE, Row
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Trial:
         self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
         self._is_long = expected_s > TRIED_S
         self._steps = np.full(len(table.steps), np.inf)
-        self._lock, self.is_over = threading.Lock(), True
+        self._lock, self.is_over = forks.lock(), True
         self.choice: Way = threads, rows
         """That of the next run."""
         self.begin()

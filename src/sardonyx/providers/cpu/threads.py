@@ -12,15 +12,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from sardonyx import forks
 from sardonyx.providers.cpu.context import MAX_WORKERS, Context, Mailbox
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
+from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
@@ -28,8 +29,7 @@ SPIN_S = 20e-6
 """How long a thread spins before it sleeps: longer than most gaps between steps, shorter than a time slice."""
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(Record):
     """How many threads may run at once, and why."""
 
     threads: int
@@ -69,9 +69,15 @@ def _text(path: str) -> str:
 
 
 @cache
+def _began() -> tuple[int, float]:
+    """When the kernels' clock was first looked at."""
+    return now(), time.perf_counter()
+
+
+@cache
 def ticks_per_second() -> float:
-    """How fast the kernels' clock runs."""
-    start, began = now(), time.perf_counter()
+    """How fast the kernels' clock runs, by what it did since."""
+    start, began = _began()
     while time.perf_counter() - began < 2e-3:
         pass
     end, ended = now(), time.perf_counter()
@@ -91,8 +97,7 @@ def natives() -> list[Callable[[], int]]:
     return [run, partial(linker.native, "walk", "worker"), partial(linker.native, "system", "read_ticks")]
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Record):
     """What makes two sessions share a team."""
 
     spins: bool = True
@@ -108,10 +113,15 @@ class Team:
         self._mailboxes = allocate((1 + MAX_WORKERS) * Mailbox.WORDS * 8).view(np.int64)
         self.at = address(self._mailboxes)
         self._count = 0
-        self._lock = threading.Lock()
-        self.spin = int(SPIN_S * ticks_per_second()) if settings.spins else 0
+        self._lock = forks.lock()
+        _began()
         self.walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("walk", "run", data_offset=DATA_OFFSET))
         """Run the step table of the context at an address, which ``serve`` made ready; the GIL is released."""
+
+    @forks.cached_property
+    def spin(self) -> int:
+        """Ticks that a thread waits before it sleeps."""
+        return int(SPIN_S * ticks_per_second()) if self.settings.spins else 0
 
     def serve(self, slots: Array, threads: int) -> None:
         """Let runs of a context have up to so many threads, the caller's own included."""
@@ -136,7 +146,7 @@ class Team:
 
 
 _teams: dict[Settings, Team] = {}
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 def team_for(settings: Settings) -> Team:
@@ -154,14 +164,12 @@ generation = 0
 
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
-    global _lock, generation
-    _lock = threading.Lock()
+    global generation
     _teams.clear()
     generation += 1
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+forks.at_fork(in_child=_forget)
 
 
 def new_context(team: Team) -> Any:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from sardonyx.dtypes import DType
+from sardonyx.forks import cached_property
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Expression, View
 from sardonyx.providers.cpu.dsl import Kernel, Params

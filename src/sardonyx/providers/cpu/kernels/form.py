@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from sardonyx.dtypes import DType
+from sardonyx.forks import cached_property
 from sardonyx.lower.groups import Expression
 from sardonyx.providers.cpu.dsl import Params
 from sardonyx.providers.cpu.kernels.passes import Schedule

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
+from sardonyx.forks import cached_property
 from sardonyx.ir.scalar import Program
 from sardonyx.lower.groups import Apply, Count, Expression, Reduce
 

@@ -1,22 +1,12 @@
-"""A part of one node that makes maps: what most classifiers of ai.onnx.ml end in."""
+"""A program of one node that makes maps: what most classifiers of ai.onnx.ml end in."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program, located
-from sardonyx.ir.types import MapType, SequenceType
-from sardonyx.partition.provider import Part, RunContext
-
-
-def is_single(part: Part) -> bool:
-    """Whether a part takes and gives what its only node does, and that is maps of Python's own numbers."""
-    if len(part.nodes) != 1 or len(part.outputs) != 1:
-        return False
-    node, made = part.nodes[0], part.outputs[0].type
-    is_maps = isinstance(made, SequenceType) and isinstance(made.elem, MapType)
-    return is_maps and tuple(node.inputs) == part.inputs and not any(node.subgraphs())
 
 
 class Single:

@@ -1,0 +1,150 @@
+"""What a fork finds.
+
+A child has one thread: whoever held a lock in the parent is gone, and would hold it for ever. Locks that are made here
+are free in a child. Native code that has locks of its own is entered through a ``Gate``, at which a fork waits. So it
+does for imports, since a module that is loaded half is of no use to a child, and has a lock too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property
+else:
+
+    class cached_property:
+        """That of functools, without the lock that all instances of a class share."""
+
+        def __init__(self, function):
+            self._function, self.__doc__ = function, function.__doc__
+
+        def __set_name__(self, owner, name):
+            self._name = name
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            made = instance.__dict__[self._name] = self._function(instance)
+            return made
+
+
+IMPORT_S = 2.0
+"""How long a fork waits for the next module: an import never ends where a program runs in the body of one."""
+IMPORTING = "<frozen importlib._bootstrap>"
+
+__all__ = ["Gate", "at_fork", "cached_property", "lock", "rlock"]
+
+_locks: WeakSet[Any] = WeakSet()
+
+
+def lock() -> threading.Lock:
+    """A lock that is free in a child."""
+    made = threading.Lock()
+    _locks.add(made)
+    return made
+
+
+def rlock() -> Any:
+    """One that its owner may take again."""
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def at_fork(
+    *,
+    before: Callable[[], object] | None = None,
+    in_parent: Callable[[], object] | None = None,
+    in_child: Callable[[], object],
+) -> None:
+    """Have functions called around forks, where there are any."""
+    if not hasattr(os, "register_at_fork"):
+        return
+    given = {"before": before, "after_in_parent": in_parent, "after_in_child": in_child}
+    os.register_at_fork(**{when: function for when, function in given.items() if function is not None})
+
+
+class Gate:
+    """Code that no fork of another thread interrupts: ``with gate`` around it. It must not wait for other threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside: Counter[int] = Counter()
+        self._forking: int | None = None
+        at_fork(before=self._close, in_parent=self._open, in_child=self._open_in_child)
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            while self._forking not in (None, me):
+                self._changed.wait()
+            self._inside[me] += 1
+
+    def __exit__(self, *_: object) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._inside[me] -= 1
+            if not self._inside[me]:
+                del self._inside[me]
+            self._changed.notify_all()
+
+    def _close(self) -> None:
+        """Nobody else comes in, and everybody else is out. The condition is held until the gate opens."""
+        me = threading.get_ident()
+        self._changed.acquire()
+        while self._forking is not None:
+            self._changed.wait()
+        self._forking = me
+        while self._inside.keys() - {me}:
+            self._changed.wait()
+
+    def _open(self) -> None:
+        self._forking = None
+        self._changed.notify_all()
+        self._changed.release()
+
+    def _open_in_child(self) -> None:
+        """Those who wait here are not in the child."""
+        self._changed._waiters.clear()  # type: ignore[attr-defined]
+        self._open()
+
+
+def _await_imports() -> None:
+    """Until no other thread imports anything."""
+    known, end = 0, 0.0
+    while _others_import():
+        if len(sys.modules) != known:
+            known, end = len(sys.modules), time.monotonic() + IMPORT_S
+        elif time.monotonic() > end:
+            return
+        time.sleep(1e-3)
+
+
+def _others_import() -> bool:
+    me = threading.get_ident()
+    return any(_imports(frame) for thread, frame in sys._current_frames().items() if thread != me)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _free() -> None:
+    for made in _locks:
+        made._at_fork_reinit()
+
+
+at_fork(before=_await_imports, in_child=_free)

@@ -1,0 +1,74 @@
+"""A program in plain values and arrays, from which it is made again without the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, cast
+
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.program import Program, Step
+
+MEANINGS = "sardonyx.ops."
+PLAIN = (type(None), bool, int, float, str, bytes)
+
+
+class Unkept(Exception):
+    """What has no plain form, for the reason given."""
+
+
+class ModelNeeded(Exception):
+    """A run that takes more than was kept: the model itself has to run."""
+
+
+def freeze(program: Program) -> tuple[dict[str, Any], list[Any]]:
+    """Plain values, and the constants."""
+    plain = {
+        "steps": [(_function(s), s.inputs, s.outputs, s.drops, s.node.label) for s in program.steps],
+        "constants": [slot for slot, _ in program._constants],
+        "width": program._width,
+        "fed": program._fed,
+        "given": program._given,
+    }
+    return plain, [value.numpy() for _, value in program._constants]
+
+
+def _function(step: Step) -> tuple[str, str, dict[str, Any]]:
+    """The meaning of an operator by where it is written, and its attributes."""
+    kernel, attrs = (step.kernel.func, step.kernel.keywords) if isinstance(step.kernel, partial) else (step.kernel, {})
+    module, name = getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
+    if not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
+        raise Unkept(f"{step.node.label} is not run by a function of ours alone")
+    if not all(map(_is_plain, attrs.values())):
+        raise Unkept(f"{step.node.label} has an attribute that is not plain")
+    return module, name, attrs
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in PLAIN or (type(value) in (list, tuple) and all(map(_is_plain, value)))
+
+
+class KeptProgram(Program):
+    """Runs nodes of which only the labels are here."""
+
+    def __init__(self, plain: dict[str, Any], arrays: Sequence[Any]) -> None:
+        self._fed, self._given = plain["fed"], plain["given"]
+        self._template = [None] * plain["width"]
+        for slot, array in zip(plain["constants"], arrays, strict=True):
+            self._template[slot] = array
+        self.steps = [
+            Step(_kernel(*function), inputs, outputs, drops, False, cast(Any, SimpleNamespace(label=label)))
+            for function, inputs, outputs, drops, label in plain["steps"]
+        ]
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        if context.record is not None:
+            raise ModelNeeded
+        return super().run(args, context)
+
+
+def _kernel(module: str, name: str, attrs: dict[str, Any]) -> Any:
+    meaning = getattr(import_module(module), name)
+    return partial(meaning, **attrs) if attrs else meaning
