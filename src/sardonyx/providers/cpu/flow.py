@@ -19,7 +19,7 @@ from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes
 from sardonyx.providers.cpu.families import steps_of
-from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, pack, split
+from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, digits, pack, split
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
 
 USUAL_TRIPS = 16
@@ -29,7 +29,7 @@ TURN_NBYTES = 100
 MOST_TRIPS = (1 << 63) - 1
 
 
-PACKING = (pack.pack_panels, pack.pack_rows, split.split)
+PACKING = (pack.pack_panels, pack.pack_rows, split.split, digits.split_digits)
 """Kernels that only bring an operand into another layout."""
 
 

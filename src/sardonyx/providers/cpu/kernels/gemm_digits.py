@@ -44,7 +44,7 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 PARTS = 3
 """In which results are handed on, to products that take bf16 parts."""
 LEAST_DEPTH = 96
-"""Numbers of a sum from which what is read and written for four sums of a run outweighs no more than is gained."""
+"""Numbers of a sum that fill three quarters of a step; shorter ones fill more of bf16 parts, in steps of 32."""
 LINE = 64
 
 
