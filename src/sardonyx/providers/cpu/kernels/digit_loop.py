@@ -52,7 +52,7 @@ def multiply(
         tiles.dot_bytes(SUMS[(i + j) % 2], A, B, i8, i8)
 
 
-def fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand) -> None:
+def fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand = ROW_NBYTES) -> None:
     """The product of a fourth digit of A with the first of B, in the round that has its weight."""
     tiles.load(A, a, stride)
     tiles.load(B, b)

@@ -6,21 +6,22 @@ number is kept to 2^-24 of the largest beside it. Sums of products of digits are
 the products of a run come out as near to the truth as multiply-adds of f32 bring them, where the numbers of a run are
 of one kind:
 
-    A   [layer][m / 16][k / 64][digit][16 rows][64 k]
+    A   [m / 16][k / 64][digit][16 rows][64 k], then fourth digits [m / 16][k / 64][16 rows][64 k]
     B   [n / 32][k / 64][digit][2][16 fours of k][16 columns][4], then the scales [n / 32][run][32]
 
-**Numbers that stand out.** A few that are much larger than the rest of their run would take the digits away from it. So
-what is over ``CREST`` times the root mean square of a run of A is left out of its digits, and lies in a second layer
-with a scale of its own; ``wide`` tells which 16 rows have one. Constants of another kind are not kept in digits
+**Numbers that stand out.** One that is much larger than the rest of its run would take the digits away from it. So
+where the largest of a run of A is more than ``LONG`` times the mean of the others, its 16 rows have a fourth digit,
+which brings one product more; ``long`` tells which. Constants of another kind are not kept in digits
 (``Exceptional``): with columns that have such numbers, or with rows so much smaller than others that only large numbers
 of A make up for it.
 
-**Numbers that a scale does not carry**, infinite, or of a run whose largest is very large or very small, raise a flag
-for their 16 rows and run, as in ``split``.
+**Numbers that a scale does not carry**, infinite, or of a run whose largest is very large, very small, or leaves too
+little of four digits to the others (``MOST``), raise a flag for their 16 rows and run, as in ``split``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,11 @@ STEP, DIGITS, TILE = 64, 3, 1024
 """Numbers of a line that a step covers, digits of each, and bytes of a tile."""
 LONGEST = 4
 """Steps of a run at most: 32 columns take 24 KiB, half of L1."""
-LAYERS = 2
-CREST, WEIGHT_CREST = 10.0, 16.0
-"""Times the root mean square of a run that its numbers may be."""
+LONG, MOST = 12.0, 4096.0
+"""Times the mean of the others that the largest number of a run of A may be, with three digits and with four. (Normal
+numbers have 4.)"""
+CREST = 16.0
+"""Times the root mean square of a run of B that its numbers may be."""
 EVEN = 16.0
 """Times by which a constant's rows may be smaller than their root mean square."""
 
@@ -82,12 +85,6 @@ class Scale:
         self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
         """Of a first digit of 1."""
 
-    def layer(self, v: Val, number: Val, limit: Val) -> Val:
-        """Of some numbers those within a limit, if that is for layer 0, and the others for the next."""
-        k, lanes = self.k, v.lanes
-        is_small = k.abs(v) <= k.splat(limit, lanes)
-        return k.select(k.splat(number.eq(0), lanes), k.select(is_small, v, 0.0), k.select(is_small, 0.0, v))
-
     def digits(self, v: Val, *, is_long: bool = False) -> list[Val]:
         """In the low bytes of 32-bit words, the first digit first; a fourth, if that is wanted, of what three leave.
 
@@ -98,11 +95,10 @@ class Scale:
         about = v * inverse
         whole = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
         last = k.to_i32(whole)
-        found = [(last + 0x8080) >> 16, (last + 0x80) >> 8, last]
-        if is_long:
-            rest = k.rint(k.fma(-whole, unit, v) * inverse * 256.0)
-            found.append(k.to_i32(k.min(127.0, k.max(-128.0, rest))))
-        return found
+        if not is_long:
+            return [(last + 0x8080) >> 16, (last + 0x80) >> 8, last]
+        last = (last << 8) + k.to_i32(k.rint(k.fma(-whole, unit, v) * inverse * 256.0))
+        return [(last + 0x80_8080) >> 24, (last + 0x8080) >> 16, (last + 0x80) >> 8, last]
 
 
 def keep_largest(k: Kernel, largest: Var, v: Val) -> None:
@@ -115,79 +111,69 @@ def keep_largest(k: Kernel, largest: Var, v: Val) -> None:
 
 def _params() -> Params:
     numbers = ("x_row", "m", "depth", "run")
-    return {"x": (f32,), "y": (i8,), "scales": (f32,), "wide": (i32,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
+    return {"x": (f32,), "y": (i8,), "scales": (f32,), "long": (i32,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
 
 
 @kernel(_params)
 def split_digits(
-    k: Kernel, x: Buf, y: Buf, scales: Buf, wide: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, run: Val
+    k: Kernel, x: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, run: Val
 ) -> None:
-    """y, scales, wide and flags = the digits of x, whose stride along k is 1."""
+    """y, scales, long and flags = the digits of x, whose stride along k is 1."""
     tiles, steps = count_of(m, HALF), count_of(depth, STEP)
     runs = count_of(steps, run)
-    largest, limits = k.local(u32, HALF), k.local(f32, HALF)
+    largest = k.local(u32, HALF)
     with k.share(tiles * runs) as at:
         tile, first = at // runs, at % runs * run
-        many, deep = k.min(run, steps - first), k.min(run * STEP, depth - first * STEP)
-        rows = k.min(m - tile * HALF, HALF)
+        deep, rows = k.min(run * STEP, depth - first * STEP), k.min(m - tile * HALF, HALF)
         corner = x.at(tile * HALF * x_row + first * STEP)
-        odd, is_wide = k.var(k.zeros(i32)), k.var(k.zeros(i32))
+        odd, is_long = k.var(k.zeros(i32)), k.var(k.zeros(i32))
         with k.loop(0, rows) as r:
-            size, limit = _measure(k, corner.at(r * x_row), deep)
+            size, times = _measure(k, corner.at(r * x_row), deep)
             largest.store(r, size)
-            limits.store(r, limit)
-            odd.set(odd.get() | k.cast(is_odd(size), i32))
-            is_wide.set(is_wide.get() | k.cast(k.bitcast(size, f32) > limit, i32))
-        is_wide.set(k.select(odd.get().ne(0), 0, is_wide.get()))
-        wide.store(at, is_wide)
+            odd.set(odd.get() | k.cast(is_odd(size) | ~(times <= MOST), i32))
+            is_long.set(is_long.get() | k.cast(times > LONG, i32))
+        long.store(at, is_long)
         flags.store(at, odd)
-        with k.loop(0, is_wide.get() + 1) as layer, k.loop(0, rows) as r:
-            row, limit = corner.at(r * x_row), limits.load(r)
-            is_above = k.bitcast(largest.load(r), f32) > limit
-            top = k.var(k.select(layer.eq(0) | is_above, largest.load(r), 0))
-            with k.when(layer.eq(0) & is_above):
-                top.set(_largest_within(k, row, deep, limit))
-            scale = Scale(k, top.get())
-            scales.store(((layer * tiles + tile) * runs + at % runs) * HALF + r, scale.value)
-            to = y.at(((layer * tiles + tile) * steps + first) * (DIGITS * TILE) + r * STEP)
-            with k.either(is_wide.get().ne(0)) as (some, none):
-                with some:
-                    _put_row(k, row, to, many, deep, scale, (layer, limit))
-                with none:
-                    _put_row(k, row, to, many, deep, scale, None)
+        with k.either(is_long.get().ne(0)) as branches:
+            for branch, has_fourth in zip(branches, (True, False), strict=True):
+                with branch, k.loop(0, rows) as r:
+                    scale = Scale(k, largest.load(r))
+                    scales.store(at * HALF + r, scale.value)
+                    places = [y.at((tile * steps + first) * (DIGITS * TILE) + digit * TILE) for digit in range(DIGITS)]
+                    places.append(y.at((tiles * steps * DIGITS + tile * steps + first) * TILE))
+                    _put_row(k, corner.at(r * x_row), [to.at(r * STEP) for to in places], deep, scale, has_fourth)
 
 
 def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
-    """The largest number of a run, as bits, and what is too large for it."""
-    largest, squares = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+    """The largest number of a run, as bits, and how many times the mean of the others' sizes it is, if many.
+
+    Lanes whose sum is below it do not have it: it does not count as one of the others, nor do sums round at its size.
+    """
+    largest, sizes = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
     for t in k.tiles(deep, HALF):
         v = t.keep(row.load(t), 0.0)
         keep_largest(k, largest, v)
-        squares.set(k.fma(v, v, squares.get()))
-    return largest.get().max(), k.sqrt(squares.get().sum() / k.cast(deep, f32)) * CREST
+        sizes.set(sizes.get() + k.abs(v))
+    top = largest.get().max()
+    size = k.bitcast(top, f32)
+    others = k.select(sizes.get() < k.splat(size, HALF), sizes.get(), 0.0).sum()
+    return top, k.select(others > 0.0, size * k.cast(deep, f32) / others, 0.0)
 
 
-def _largest_within(k: Kernel, row: Buf, deep: Val, limit: Val) -> Val:
-    largest = k.var(k.zeros(u32, HALF))
-    for t in k.tiles(deep, HALF):
-        v = t.keep(row.load(t), 0.0)
-        keep_largest(k, largest, k.select(k.abs(v) <= k.splat(limit, HALF), v, 0.0))
-    return largest.get().max()
-
-
-def _put_row(k: Kernel, row: Buf, to: Buf, steps: Val, deep: Val, scale: Scale, within: tuple[Val, Val] | None) -> None:
-    """Digits of a run of a row; ``within``, of its numbers up to a limit (layer 0) or beyond."""
+def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale, has_fourth: bool) -> None:
+    """Digits of a run of a row, and zeros to the end of its last step."""
 
     def put(s: Val, j: int, mask: Val | None) -> None:
         v = row.load(s * STEP + j, HALF, mask)
-        for digit, bits in enumerate(scale.digits(v if within is None else scale.layer(v, *within))):
-            to.as_type(u8).store((s * DIGITS + digit) * TILE + j, k.cast(bits, u8))
+        for digit, bits in enumerate(scale.digits(v, is_long=has_fourth)):
+            step = TILE * (DIGITS if digit < DIGITS else 1)
+            places[digit].as_type(u8).store(s * step + j, k.cast(bits, u8))
 
     whole = deep // STEP
     with k.loop(0, whole) as s:
         for j in range(0, STEP, HALF):
             put(s, j, None)
-    with k.loop(whole, steps) as s:
+    with k.loop(whole, count_of(deep, STEP)) as s:
         for j in range(0, STEP, HALF):
             put(s, j, k.mask(deep - s * STEP - j, HALF))
 
@@ -221,7 +207,7 @@ def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, 
             v = number(j)
             keep_largest(k, largest, v)
             squares.set(k.fma(v, v, squares.get()))
-        limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * WEIGHT_CREST
+        limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * CREST
         is_kept = ~is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit)
         flags.store(at, k.cast((~is_kept).any(), i32))
         scale = Scale(k, largest.get())
@@ -263,12 +249,12 @@ class Rows:
 
     tiles: Storage
     scales: Storage
-    wide: Storage
+    long: Storage
     flags: Storage
     runs: int
 
     def args(self) -> dict[str, Ref | Known | float]:
-        memory = {"a": self.tiles, "a_scales": self.scales, "a_wide": self.wide, "a_flags": self.flags}
+        memory = {"a": self.tiles, "a_scales": self.scales, "a_long": self.long, "a_flags": self.flags}
         flags: dict[str, Known] = {"a_flags_panel": 2 * self.runs, "a_flags_count": self.flags.elements}
         return {**{name: Ref(storage) for name, storage in memory.items()}, **flags}
 
@@ -286,16 +272,16 @@ def rows_in_digits(p: Problem, target: Target) -> tuple[list[Step], Rows]:
         return Storage("temporary", dtype, of_known(dims.product((tiles, *sizes))))
 
     found = Rows(
-        memory(i8, LAYERS * steps * DIGITS * TILE), memory(f32, LAYERS * runs * HALF), memory(i32, runs),
+        memory(i8, steps * (DIGITS + 1) * TILE), memory(f32, runs * HALF), memory(i32, runs),
         memory(i32, runs), runs,
     )  # fmt: skip
     target.splits[key] = found
     args: dict[str, Ref | Known | float] = {
         "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "run": run,
-        "y": Ref(found.tiles), "scales": Ref(found.scales), "wide": Ref(found.wide), "flags": Ref(found.flags),
+        "y": Ref(found.tiles), "scales": Ref(found.scales), "long": Ref(found.long), "flags": Ref(found.flags),
     }  # fmt: skip
     nbytes = of_known(dims.product((p.m, depth, 4 + DIGITS)))
-    writes = frozenset(("y", "scales", "wide", "flags"))
+    writes = frozenset(("y", "scales", "long", "flags"))
     return [Step(split_digits(), args, writes, p.nodes, nbytes=nbytes, variant="A in digits")], found
 
 

@@ -19,7 +19,17 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.digit_loop import PRODUCTS, ROUNDS, SUMS, A, B, multiply, put_together, summed
+from sardonyx.providers.cpu.kernels.digit_loop import (
+    PRODUCTS,
+    ROUNDS,
+    SUMS,
+    A,
+    B,
+    fourth,
+    multiply,
+    put_together,
+    summed,
+)
 from sardonyx.providers.cpu.kernels.digits import (
     DIGITS,
     STEP,
@@ -75,7 +85,7 @@ def steps(p: Problem, target: Target) -> list[Step]:
 
 def _params(epilogue: Epilogue) -> Params:
     numbers = ("m", "n", "depth", "group_rows", "group_columns", "run", "a_flags_panel", "a_flags_count")
-    memory = {"a": (i8,), "a_scales": (f32,), "a_wide": (i32,), "a_flags": (i32,), "b": (i8,)}
+    memory = {"a": (i8,), "a_scales": (f32,), "a_long": (i32,), "a_flags": (i32,), "b": (i8,)}
     return {**memory, **matrix_params("a_source", f32, 0), **dict.fromkeys(numbers, i64), **epilogue.params}
 
 
@@ -149,24 +159,28 @@ class _Product:
         k, levels = self.k, self.scratch.as_type(i32)
         many, number = k.min(self.run, self.steps - step), step // self.run
         b = self.memory["b"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
-        layers = k.cast(self.memory["a_wide"].load(tile * self.runs + number), i64) + 1
-        with k.loop(0, layers) as layer:
-            line = layer * self.row_tiles + tile
-            a = self.memory["a"].at((line * self.steps + step) * (DIGITS * TILE))
-            for side, (weight, products) in itertools.product(range(2), ROUNDS):
-                with summed(self.tiles, levels, side, weight), k.loop(0, many) as s:
+        a = self.memory["a"].at((tile * self.steps + step) * (DIGITS * TILE))
+        rest = self.memory["a"].at((self.row_tiles * self.steps * DIGITS + tile * self.steps + step) * TILE)
+        is_long = self.memory["a_long"].load(tile * self.runs + number).ne(0)
+        for side, (weight, products) in itertools.product(range(2), ROUNDS):
+            columns = b.at(side * TILE)
+            with summed(self.tiles, levels, side, weight):
+                with k.loop(0, many) as s:
                     digits = [a.at((s * DIGITS + digit) * TILE) for digit in range(DIGITS)]
-                    multiply(self.tiles, digits, b.at(s * (DIGITS * 2 * TILE) + side * TILE), products)
+                    multiply(self.tiles, digits, columns.at(s * (DIGITS * 2 * TILE)), products)
                     if weight == 0:
                         done.some(self.pace)
                     else:
                         ahead = b.at(stride + ((turn + side) * many + s) * (lines * LINE))
                         with k.loop(0, lines) as i:
                             ahead.prefetch(i * LINE, locality=2)
-            rows, columns = (line * self.runs + number) * HALF, (column * self.runs + number) * PANEL
-            right = [self.scales.load(columns + side * HALF, HALF) for side in range(2)]
-            left = self.memory["a_scales"].at(rows)
-            put_together(k, levels, self.scratch.at(slot), left.load, right, (step + layer).eq(0))
+                if weight:
+                    with k.when(is_long), k.loop(0, many) as s:
+                        fourth(self.tiles, rest.at(s * TILE), columns.at(s * (DIGITS * 2 * TILE)))
+        at = (column * self.runs + number) * PANEL
+        right = [self.scales.load(at + side * HALF, HALF) for side in range(2)]
+        left = self.memory["a_scales"].at((tile * self.runs + number) * HALF)
+        put_together(k, levels, self.scratch.at(slot), left.load, right, step.eq(0))
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8, u32
 
 LONG, MOST = 32.0, 4096.0
 """Times the mean of their sizes that the largest number of an image may be, with three digits and with four. (Normal
-numbers have 6, and what is left of them above zero 12. The digits of a number that is as large as the mean are then the
-last 19 bits of 24, or 20 of 32; a mean that is an outlier's would hide it, and so would a root mean square.)"""
+numbers have 6, and what is left of them above zero 12.)"""
 
 SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
 
