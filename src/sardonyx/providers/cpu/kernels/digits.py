@@ -50,7 +50,7 @@ LONG, MOST = 12.0, 4096.0
 """Times the mean of the others that the largest number of a run of A may be, with three digits and with four. (Normal
 numbers have 4.)"""
 CREST = 12.0
-"""Times the root mean square of a run of B that its numbers may be. (Normal numbers have 4, trained weights up to 10.)"""
+"""Times the root mean square of a run of B that its numbers may be. (Normal numbers have 4, trained ones up to 10.)"""
 EVEN = 16.0
 """Times by which a constant's rows may be smaller than their root mean square."""
 
