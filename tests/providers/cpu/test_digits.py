@@ -188,6 +188,29 @@ def test_zeros_are_of_every_kind() -> None:
     assert kinds(compiled(48, w)) == {"split_digits": 1, "gemm_digits": 1}
 
 
+def in_digits(x: Array) -> tuple[Array, ...]:
+    """Digits, scales, and which runs are long or flagged."""
+    rows, depth = x.shape
+    run, steps, tiles = digits.run_steps(depth), -(-depth // digits.STEP), -(-rows // 16)
+    runs = -(-steps // run)
+    y = np.zeros(tiles * steps * (digits.DIGITS + 1) * digits.TILE, np.int8)
+    scales = np.zeros((tiles, runs, 16), np.float32)
+    long, flags = (np.zeros((tiles, runs), np.int32) for _ in range(2))
+    numbers = {"x_row": depth, "m": rows, "depth": depth, "run": run}
+    memory = {"x": x, "y": y, "scales": scales, "long": long, "flags": flags}
+    Launch(digits.split_digits(), {**memory, **numbers}, isa=isa.named(CHIP))()
+    return y, scales, long, flags
+
+
+@pytest.mark.parametrize("depth", [96, 128, 256, 320, 1024])
+def test_usual_numbers_have_three_digits(depth: int) -> None:
+    """With or without what is below zero."""
+    x = random(320, depth)
+    for usual in (x, np.maximum(x, 0)):
+        *_, long, flags = in_digits(usual)
+        assert long.mean() < 0.2 and not flags.any()
+
+
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), depth=st.integers(1, 700), spread=st.floats(0, 3))
 @settings(max_examples=25, deadline=None)
 def test_digits_are_the_numbers(seed: int, rows: int, depth: int, spread: float) -> None:
@@ -196,12 +219,7 @@ def test_digits_are_the_numbers(seed: int, rows: int, depth: int, spread: float)
     run, count = digits.run_steps(depth), digits.DIGITS
     steps, tiles = -(-depth // digits.STEP), -(-rows // 16)
     runs = -(-steps // run)
-    y = np.zeros(tiles * steps * (count + 1) * digits.TILE, np.int8)
-    scales = np.zeros((tiles, runs, 16), np.float32)
-    long, flags = (np.zeros((tiles, runs), np.int32) for _ in range(2))
-    numbers = {"x_row": depth, "m": rows, "depth": depth, "run": run}
-    memory = {"x": x, "y": y, "scales": scales, "long": long, "flags": flags}
-    Launch(digits.split_digits(), {**memory, **numbers}, isa=isa.named(CHIP))()
+    y, scales, long, flags = in_digits(x)
     usual = y[: tiles * steps * count * digits.TILE].reshape(tiles, steps, count, 16, digits.STEP)
     last = y[usual.size :].reshape(tiles, steps, 1, 16, digits.STEP)
     each = np.repeat(np.arange(runs), run)[:steps]

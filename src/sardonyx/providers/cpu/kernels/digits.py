@@ -101,9 +101,40 @@ class Scale:
         return [(last + 0x80_8080) >> 24, (last + 0x8080) >> 16, (last + 0x80) >> 8, last]
 
 
-def keep_largest(k: Kernel, largest: Var, v: Val) -> None:
+def _keep_largest(k: Kernel, largest: Var, v: Val) -> None:
     """Of each lane, the largest number so far, as bits."""
     largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
+
+
+class Sizes:
+    """The largest of many numbers, and the sizes of the others, a vector at a time.
+
+    Lanes sum apart, and only those that have the largest take it away again: the sums of the others do not round at its
+    size.
+    """
+
+    def __init__(self, k: Kernel) -> None:
+        self.k, self._largest, self._sums = k, k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+
+    def see(self, v: Val) -> None:
+        _keep_largest(self.k, self._largest, v)
+        self._sums.set(self._sums.get() + self.k.abs(v))
+
+    @property
+    def top(self) -> Val:
+        """The largest, as bits."""
+        return self._largest.get().max()
+
+    @property
+    def others(self) -> Val:
+        """The sum of the other sizes. Where several are largest, one of each lane is left out."""
+        k, sums, top = self.k, self._sums.get(), self.k.splat(self.top, HALF)
+        return k.select(self._largest.get().eq(top), sums - k.bitcast(top, f32), sums).sum()
+
+
+def times_of(k: Kernel, top: Val, others: Val, count: Val) -> Val:
+    """How many times the mean of the others' sizes the largest of ``count`` numbers is, if there are others."""
+    return k.select(others > 0.0, k.bitcast(top, f32) * k.cast(count, f32) / others, 0.0)
 
 
 # -- the left operand
@@ -145,19 +176,11 @@ def split_digits(
 
 
 def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
-    """The largest number of a run, as bits, and how many times the mean of the others' sizes it is, if many.
-
-    Lanes whose sum is below it do not have it: it does not count as one of the others, nor do sums round at its size.
-    """
-    largest, sizes = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+    """The largest number of a run, as bits, and how many times the mean of the others' sizes it is."""
+    sizes = Sizes(k)
     for t in k.tiles(deep, HALF):
-        v = t.keep(row.load(t), 0.0)
-        keep_largest(k, largest, v)
-        sizes.set(sizes.get() + k.abs(v))
-    top = largest.get().max()
-    size = k.bitcast(top, f32)
-    others = k.select(sizes.get() < k.splat(size, HALF), sizes.get(), 0.0).sum()
-    return top, k.select(others > 0.0, size * k.cast(deep, f32) / others, 0.0)
+        sizes.see(t.keep(row.load(t), 0.0))
+    return sizes.top, times_of(k, sizes.top, sizes.others, deep)
 
 
 def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale, has_fourth: bool) -> None:
@@ -205,7 +228,7 @@ def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, 
         largest, squares = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
         with k.loop(0, deep) as j:
             v = number(j)
-            keep_largest(k, largest, v)
+            _keep_largest(k, largest, v)
             squares.set(k.fma(v, v, squares.get()))
         limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * CREST
         is_kept = ~is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit)

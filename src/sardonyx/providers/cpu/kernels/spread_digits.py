@@ -18,7 +18,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.digits import DIGITS, STEP, Scale, is_odd, keep_largest
+from sardonyx.providers.cpu.kernels.digits import DIGITS, STEP, Scale, Sizes, is_odd, times_of
 from sardonyx.providers.cpu.kernels.image_tiles import Padded, frame_params, zero_frame
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.split import HALF
@@ -26,8 +26,8 @@ from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8, u32
 
 LONG, MOST = 32.0, 4096.0
-"""Times the mean of their sizes that the largest number of an image may be, with three digits and with four. (Normal
-numbers have 6, and what is left of them above zero 12.)"""
+"""Times the mean of the others' sizes that the largest number of an image may be, with three digits and with four.
+(Normal numbers have 6, and what is left of them above zero 12.)"""
 
 SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
 
@@ -63,18 +63,13 @@ def _measure_params() -> Params:
 
 @kernel(_measure_params)
 def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, **memory: Any) -> None:
-    """The largest number of each row, as bits, and the sum of their sizes."""
+    """The largest number of each row, as bits, and the sum of the others' sizes."""
     source = _Source(k, x, memory)
     with k.share(source.batch * source.lines) as at:
-        size, total = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
-
-        def see(v: Val) -> None:
-            keep_largest(k, size, v)
-            total.set(total.get() + k.abs(v))
-
-        source.vectors(source.row(at // source.lines, at % source.lines), see)
-        largest.store(at, size.get().max())
-        sizes.store(at, total.get().sum())
+        found = Sizes(k)
+        source.vectors(source.row(at // source.lines, at % source.lines), found.see)
+        largest.store(at, found.top)
+        sizes.store(at, found.others)
 
 
 def _params() -> Params:
@@ -120,15 +115,17 @@ def spread_digits(
 
 
 def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf) -> tuple[Val, Val]:
-    """The largest number of an image, as bits, and how many times the mean of all sizes it is."""
-    size, total = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+    """The largest number of an image, as bits, and how many times the mean of the others' sizes it is."""
+    top = k.var(k.zeros(u32, HALF))
+    for t in k.tiles(source.lines, HALF):
+        top.set(k.max(top.get(), largest.load(image * source.lines + t.index, HALF, t.mask)))
+    found, total = top.get().max(), k.var(k.zeros(f32, HALF))
     for t in k.tiles(source.lines, HALF):
         there = image * source.lines + t.index
-        size.set(k.max(size.get(), largest.load(there, HALF, t.mask)))
-        total.set(total.get() + sizes.load(there, HALF, t.mask))
-    count = k.cast(source.lines * source.width * source.channels, f32)
-    found, sum_ = size.get().max(), total.get().sum()
-    return found, k.select(sum_ > 0.0, k.bitcast(found, f32) * count / sum_, 0.0)
+        size, others = (memory.load(there, HALF, t.mask) for memory in (largest, sizes))
+        total.set(total.get() + others + k.bitcast(k.select(size.eq(k.splat(found, HALF)), 0, size), f32))
+    count = source.lines * source.width * source.channels
+    return found, times_of(k, found, total.get().sum(), count)
 
 
 @dataclass(frozen=True)
