@@ -128,6 +128,17 @@ def test_numbers_that_stand_out_take_nothing_from_the_others(large: float, size:
     assert np.all(off[far] <= 4 * EPS * (sizes[far] + 1))
 
 
+@pytest.mark.parametrize("bright", [50.0, 1e3])
+def test_dark_areas_lose_nothing_to_bright_ones(bright: float) -> None:
+    w, x = random(64, 64, 3, 3, scale=0.04), random(2, 64, 6, 40)
+    problem = Problem(w, (2, 6, 40), pad=1)
+    x[1, :, :, :20] *= np.float32(bright)
+    true, sizes = exact(x, w, 1, 1)
+    off = np.abs(problem.run(x, threads=2, checked=True) - np.maximum(true + problem.bias[:, None, None], 0))
+    far = np.s_[:, :, :, 22:]
+    assert np.all(off[far] <= 8 * EPS * (sizes[far] + 1))
+
+
 @pytest.mark.parametrize("kind", ["infinite", "nan", "largest", "denormal", "zero"])
 def test_numbers_that_a_scale_does_not_carry(kind: str) -> None:
     w, x = random(40, 64, 3, 3, scale=0.04), random(2, 64, 9, 11)

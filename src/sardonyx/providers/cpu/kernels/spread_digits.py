@@ -3,14 +3,15 @@
     [2][batch][channels / 64][z][y][x][digit][64 channels]
 
 A sum of products goes over many pixels, so they have one scale, that of the largest number of their image: ``measure``
-finds it row by row, and ``spread_digits`` makes digits. Where the largest stands out from the rest (``LONG``), numbers
-have a fourth digit, which lies where the first of a second image would. An image whose largest number takes all digits
-(``MOST``), or which no scale carries, raises its flag.
+finds it, stretch by stretch of its rows, and ``spread_digits`` makes digits. Where the largest stands out from the rest
+(``LONG``), or some stretch is much darker than another (``DARK``), numbers have a fourth digit, which lies where the
+first of a second image would. An image whose largest number takes all digits (``MOST``), or which no scale carries,
+raises its flag.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,18 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.digits import DIGITS, STEP, Scale, Sizes, is_odd, times_of
 from sardonyx.providers.cpu.kernels.image_tiles import Padded, frame_params, zero_frame
 from sardonyx.providers.cpu.kernels.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.split import HALF
+from sardonyx.providers.cpu.kernels.split import HALF, count_of
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8, u32
 
 LONG, MOST = 32.0, 4096.0
 """Times the mean of the others' sizes that the largest number of an image may be, with three digits and with four.
 (Normal numbers have 6, and what is left of them above zero 12.)"""
+DARK = 32.0
+"""Times the largest number of a stretch that the largest of its image may be, with three digits."""
+STRETCH = 16
+"""Pixels of a row."""
+_INFINITE = 0x7F80_0000
 
 SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
 
@@ -41,20 +47,22 @@ class _Source:
             number(memory, name) for name in SOURCE
         )
         self.lines = self.size_z * self.size_y
+        self.stretches = count_of(self.width, STRETCH)
+        """Of a row."""
 
     def row(self, image: Val, line: Val) -> Buf:
         return self.x.at(image * self.b + line // self.size_y * self.z + line % self.size_y * self.y)
 
-    def vectors(self, row: Buf, do: Any) -> None:
-        """Do something with all numbers of a row, a vector at a time; those that are not there are zero."""
+    def vectors(self, at: Buf, pixels: Val, do: Callable[[Val], None]) -> None:
+        """Do something with all numbers of pixels, a vector at a time; those that are not there are zero."""
         k = self.k
         with k.either(self.pixel.eq(self.channels)) as (close, apart):
             with close:
-                for t in k.tiles(self.width * self.channels, HALF):
-                    do(t.keep(row.load(t), 0.0))
-            with apart, k.loop(0, self.width) as i:
+                for t in k.tiles(pixels * self.channels, HALF):
+                    do(t.keep(at.load(t), 0.0))
+            with apart, k.loop(0, pixels) as i:
                 for t in k.tiles(self.channels, HALF):
-                    do(t.keep(row.at(i * self.pixel).load(t), 0.0))
+                    do(t.keep(at.at(i * self.pixel).load(t), 0.0))
 
 
 def _measure_params() -> Params:
@@ -63,11 +71,12 @@ def _measure_params() -> Params:
 
 @kernel(_measure_params)
 def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, **memory: Any) -> None:
-    """The largest number of each row, as bits, and the sum of the others' sizes."""
+    """The largest number of each stretch, as bits, and the sum of the others' sizes."""
     source = _Source(k, x, memory)
-    with k.share(source.batch * source.lines) as at:
-        found = Sizes(k)
-        source.vectors(source.row(at // source.lines, at % source.lines), found.see)
+    with k.share(source.batch * source.lines * source.stretches) as at:
+        found, first, line = Sizes(k), at % source.stretches * STRETCH, at // source.stretches
+        row = source.row(line // source.lines, line % source.lines)
+        source.vectors(row.at(first * source.pixel), k.min(source.width - first, STRETCH), found.see)
         largest.store(at, found.top)
         sizes.store(at, found.others)
 
@@ -93,9 +102,9 @@ def spread_digits(
         line, image = rest % source.lines, rest // source.lines
         with k.when(image.ne(known.get())):
             known.set(image)
-            size, times = _known(k, source, image, largest, sizes)
+            size, times, is_dark = _known(k, source, image, largest, sizes)
             top.set(size)
-            is_long.set(k.cast(times > LONG, i64))
+            is_long.set(k.cast((times > LONG) | is_dark, i64))
             is_short.set(k.cast(is_odd(size) | ~(times <= MOST), i64))
         scale = Scale(k, top.get())
         with k.when((line + block).eq(0)):
@@ -114,18 +123,23 @@ def spread_digits(
                 row.put(is_long=False)
 
 
-def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf) -> tuple[Val, Val]:
-    """The largest number of an image, as bits, and how many times the mean of the others' sizes it is."""
-    top = k.var(k.zeros(u32, HALF))
-    for t in k.tiles(source.lines, HALF):
-        top.set(k.max(top.get(), largest.load(image * source.lines + t.index, HALF, t.mask)))
+def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf) -> tuple[Val, Val, Val]:
+    """The largest number of an image, as bits; how many times the mean of the others' sizes it is; and whether some
+    stretch is dark that is not all zero.
+    """
+    each = source.lines * source.stretches
+    top, least = k.var(k.zeros(u32, HALF)), k.var(k.const(_INFINITE, u32, HALF))
+    for t in k.tiles(each, HALF):
+        size = largest.load(image * each + t.index, HALF, t.mask)
+        top.set(k.max(top.get(), size))
+        least.set(k.min(least.get(), k.select(size.eq(0), _INFINITE, size)))
     found, total = top.get().max(), k.var(k.zeros(f32, HALF))
-    for t in k.tiles(source.lines, HALF):
-        there = image * source.lines + t.index
+    for t in k.tiles(each, HALF):
+        there = image * each + t.index
         size, others = (memory.load(there, HALF, t.mask) for memory in (largest, sizes))
         total.set(total.get() + others + k.bitcast(k.select(size.eq(k.splat(found, HALF)), 0, size), f32))
-    count = source.lines * source.width * source.channels
-    return found, times_of(k, found, total.get().sum(), count)
+    times = times_of(k, found, total.get().sum(), source.lines * source.width * source.channels)
+    return found, times, k.bitcast(found, f32) > k.bitcast(least.get().min(), f32) * DARK
 
 
 @dataclass(frozen=True)
@@ -186,8 +200,9 @@ def source_args(source: View) -> dict[str, Known]:
 
 def spreading(source: View, layout: Padded, nodes: Any) -> tuple[list[Step], Digits]:
     """The steps that make digits of an image, over (batch, channels, z, y, x), and what they write."""
-    batch, lines = layout.batch, of_known(dims.product((layout.batch, *layout.size[:2])))
-    largest, sizes = Storage("temporary", u32, lines), Storage("temporary", f32, lines)
+    batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
+    each = of_known(dims.product((batch, *layout.size[:2], stretches)))
+    largest, sizes = Storage("temporary", u32, each), Storage("temporary", f32, each)
     made = Digits(
         Storage("temporary", i8, of_known(dims.mul(layout.elements, 2))), Storage("temporary", f32, batch),
         Storage("temporary", i32, batch), Storage("temporary", i32, batch),
