@@ -345,21 +345,21 @@ class _Adjust:
         if self.memory is None:
             return keys
         k, left = self.k, self.k.var(keys)
-        with k.when(self.block.is_tame & (keys > STEP)):
-            each = k.var(k.cast(self.block.high > 0, i32))
+        is_open = k.var(k.cast(self.block.is_tame & (keys > STEP), i32))
+        with k.loop_while(lambda: is_open.get().ne(0)):
+            start = (left.get() - 1) // STEP * STEP
             with k.loop(0, self.block.high) as r:
-                bias, any_ = self._bias_of(self.block.first + r, k.const(0)), k.var(k.zeros(i32, HALF))
-                for t in k.tiles(keys, HALF):
-                    any_.set(any_.get() | k.cast(t.keep(self._bias(bias, t), -math.inf) > HIDDEN / 2, i32))
-                each.set(each.get() & k.cast(any_.get().ne(0).any(), i32))
-            with k.loop_while(lambda: each.get().ne(0)):
-                start = (left.get() - 1) // STEP * STEP
-                with k.loop(0, self.block.high) as r:
-                    bias = self._bias_of(self.block.first + r, start)
-                    for t in k.tiles(left.get() - start, HALF):
-                        is_seen = ~(t.keep(self._bias(bias, t), -math.inf) <= HIDDEN)
-                        each.set(each.get() & k.cast(~is_seen.any(), i32))
-                left.set(k.select(each.get().ne(0), start, left.get()))
+                bias = self._bias_of(self.block.first + r, start)
+                for t in k.tiles(left.get() - start, HALF):
+                    is_seen = ~(t.keep(self._bias(bias, t), -math.inf) <= HIDDEN)
+                    is_open.set(is_open.get() & k.cast(~is_seen.any(), i32))
+            left.set(k.select(is_open.get().ne(0), start, left.get()))
+            is_open.set(is_open.get() & k.cast(left.get() > 0, i32))
+        with k.when(left.get() < keys), k.loop(0, self.block.high) as r:
+            bias, any_ = self._bias_of(self.block.first + r, k.const(0)), k.var(k.zeros(i32, HALF))
+            for t in k.tiles(left.get(), HALF):
+                any_.set(any_.get() | k.cast(t.keep(self._bias(bias, t), -math.inf) > HIDDEN / 2, i32))
+            left.set(k.select(any_.get().ne(0).any(), left.get(), keys))
         return left.get()
 
     def _bias_of(self, row: Val, start: Val) -> Buf:
