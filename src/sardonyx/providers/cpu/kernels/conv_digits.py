@@ -21,6 +21,7 @@ from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx
 from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Kind, Work, convolution_params, scratch_nbytes, walk
 from sardonyx.providers.cpu.kernels.digit_loop import (
+    LINE,
     PRODUCTS,
     ROUNDS,
     SQUARE,
@@ -34,12 +35,12 @@ from sardonyx.providers.cpu.kernels.digits import (
     DIGITS,
     STEP,
     TILE,
-    column,
     packed,
     packed_nbytes,
     run_steps,
     scales_of,
     uneven,
+    whole,
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame
@@ -51,7 +52,6 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 
 PARTS = 3
 """In which results are handed on, to convolutions that take bf16 parts."""
-LINE = 64
 SPARE = WEIGHTS
 """Squares of scratch memory for the sums of a run."""
 
@@ -194,8 +194,7 @@ class _DigitWork(Work):
             with k.loop(0, k.select(is_there, channels, 0)) as c:
                 v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
                 for half, total in enumerate(totals):
-                    runs = count_of(self.steps, run)
-                    w = column(k, memory["w"], self._scales, self.steps, runs, run, panel * PANEL, half, j)
+                    w = whole(k, memory["w"], self._scales, self.steps, run, panel * PANEL, half, j)
                     total.set(k.fma(v, w, total))
             step += 1
         for half, total in enumerate(totals):

@@ -252,9 +252,9 @@ def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
     return b.at(panels * steps * (DIGITS * 2 * TILE)).as_type(f32)
 
 
-def column(k: Kernel, b: Buf, scales: Buf, steps: Val, runs: Val, run: Val, left: Val, half: int, j: Val) -> Val:
+def whole(k: Kernel, b: Buf, scales: Buf, steps: Val, run: Val, left: Val, half: int, j: Val) -> Val:
     """Number ``j`` along k of 16 columns from column ``left`` + 16 ``half`` on."""
-    step, panel = j // STEP, left // PANEL
+    step, panel, runs = j // STEP, left // PANEL, count_of(steps, run)
     words = b.at((panel * steps + step) * (DIGITS * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
     value = k.zeros(f32, HALF)
     for digit in reversed(range(DIGITS)):

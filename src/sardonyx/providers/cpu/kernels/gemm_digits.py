@@ -20,6 +20,7 @@ from sardonyx.ir import dims
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.digit_loop import (
+    LINE,
     PRODUCTS,
     ROUNDS,
     SUMS,
@@ -34,12 +35,12 @@ from sardonyx.providers.cpu.kernels.digits import (
     DIGITS,
     STEP,
     TILE,
-    column,
     constant_in_digits,
     rows_in_digits,
     run_steps,
     scales_of,
     uneven,
+    whole,
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.gemm_amx import SQUARE, SQUARE_NBYTES, Blocking, Done, handing_on
@@ -55,7 +56,6 @@ PARTS = 3
 """In which results are handed on, to products that take bf16 parts."""
 LEAST_DEPTH = 96
 """Numbers of a sum that fill three quarters of a step; shorter ones fill more of bf16 parts, in steps of 32."""
-LINE = 64
 
 
 def takes(p: Problem, parts: int | None, target: Target) -> bool:
@@ -188,6 +188,6 @@ class _Mend(Mend):
     run: Val
 
     def _column(self, left: Val, half: int, j: Val) -> Val:
-        b, runs = self.at["b"], count_of(self.steps, self.run)
+        b = self.at["b"]
         scales = scales_of(b, count_of(self.n, PANEL), self.steps)
-        return column(self.k, b, scales, self.steps, runs, self.run, left, half, j)
+        return whole(self.k, b, scales, self.steps, self.run, left, half, j)
