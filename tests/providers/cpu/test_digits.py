@@ -202,11 +202,11 @@ def in_digits(x: Array) -> tuple[Array, ...]:
     return y, scales, long, flags
 
 
-@pytest.mark.parametrize("depth", [96, 128, 256, 320, 1024])
+@pytest.mark.parametrize("depth", [128, 192, 256, 320, 1024])
 def test_usual_numbers_have_three_digits(depth: int) -> None:
-    """With or without what is below zero."""
+    """With or without what is below zero, or below most of them."""
     x = random(320, depth)
-    for usual in (x, np.maximum(x, 0)):
+    for usual in (x, np.maximum(x, 0), np.maximum(x - 1.3, 0)):
         *_, long, flags = in_digits(usual)
         assert long.mean() < 0.2 and not flags.any()
 

@@ -10,8 +10,8 @@ of one kind:
     B   [n / 32][k / 64][digit][2][16 fours of k][16 columns][4], then the scales [n / 32][run][32]
 
 **Numbers that stand out.** One that is much larger than the rest of its run would take the digits away from it. So
-where the largest of a run of A is more than ``LONG`` times the mean of the others, its 16 rows have a fourth digit,
-which brings one product more; ``long`` tells which. Constants of another kind are not kept in digits
+where the largest of a run of A is more than ``LONG`` times the mean of the others, zeros apart, its 16 rows have a
+fourth digit, which brings one product more; ``long`` tells which. Constants of another kind are not kept in digits
 (``Exceptional``): with columns that have such numbers, or with rows so much smaller than others that only large numbers
 of A make up for it.
 
@@ -107,23 +107,30 @@ def _keep_largest(k: Kernel, largest: Var, v: Val) -> None:
 
 
 class Sizes:
-    """The largest of many numbers, and the sizes of the others, a vector at a time.
+    """The largest of many numbers, and the sizes of the others, a vector at a time. Zeros are digits, and do not count.
 
     Lanes sum apart, and only those that have the largest take it away again: the sums of the others do not round at its
     size.
     """
 
     def __init__(self, k: Kernel) -> None:
-        self.k, self._largest, self._sums = k, k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+        self.k, self._largest = k, k.var(k.zeros(u32, HALF))
+        self._sums, self._counts = (k.var(k.zeros(f32, HALF)) for _ in range(2))
 
     def see(self, v: Val) -> None:
         _keep_largest(self.k, self._largest, v)
         self._sums.set(self._sums.get() + self.k.abs(v))
+        self._counts.set(self._counts.get() + self.k.select(v.ne(0.0), self.k.const(1.0, f32, HALF), 0.0))
 
     @property
     def top(self) -> Val:
         """The largest, as bits."""
         return self._largest.get().max()
+
+    @property
+    def count(self) -> Val:
+        """Of numbers that are not zero."""
+        return self._counts.get().sum()
 
     @property
     def others(self) -> Val:
@@ -134,7 +141,7 @@ class Sizes:
 
 def times_of(k: Kernel, top: Val, others: Val, count: Val) -> Val:
     """How many times the mean of the others' sizes the largest of ``count`` numbers is, if there are others."""
-    return k.select(others > 0.0, k.bitcast(top, f32) * k.cast(count, f32) / others, 0.0)
+    return k.select(others > 0.0, k.bitcast(top, f32) * count / others, 0.0)
 
 
 # -- the left operand
@@ -180,7 +187,7 @@ def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
     sizes = Sizes(k)
     for t in k.tiles(deep, HALF):
         sizes.see(t.keep(row.load(t), 0.0))
-    return sizes.top, times_of(k, sizes.top, sizes.others, deep)
+    return sizes.top, times_of(k, sizes.top, sizes.others, sizes.count)
 
 
 def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale, has_fourth: bool) -> None:

@@ -26,9 +26,9 @@ from sardonyx.providers.cpu.kernels.split import HALF, count_of
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8, u32
 
-LONG, MOST = 32.0, 4096.0
+LONG, MOST = 16.0, 4096.0
 """Times the mean of the others' sizes that the largest number of an image may be, with three digits and with four.
-(Normal numbers have 6, and what is left of them above zero 12.)"""
+Zeros do not count. (Normal numbers have 6.)"""
 DARK = 32.0
 """Times the largest number of a stretch that the largest of its image may be, with three digits."""
 STRETCH = 16
@@ -66,12 +66,12 @@ class _Source:
 
 
 def _measure_params() -> Params:
-    return {"x": (f32,), "largest": (u32,), "sizes": (f32,), **dict.fromkeys(SOURCE, i64)}
+    return {"x": (f32,), "largest": (u32,), "sizes": (f32,), "counts": (f32,), **dict.fromkeys(SOURCE, i64)}
 
 
 @kernel(_measure_params)
-def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, **memory: Any) -> None:
-    """The largest number of each stretch, as bits, and the sum of the others' sizes."""
+def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, **memory: Any) -> None:
+    """The largest number of each stretch, as bits, the sum of the others' sizes, and how many are not zero."""
     source = _Source(k, x, memory)
     with k.share(source.batch * source.lines * source.stretches) as at:
         found, first, line = Sizes(k), at % source.stretches * STRETCH, at // source.stretches
@@ -79,18 +79,18 @@ def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, **memory: Any) -> None:
         source.vectors(row.at(first * source.pixel), k.min(source.width - first, STRETCH), found.see)
         largest.store(at, found.top)
         sizes.store(at, found.others)
+        counts.store(at, found.count)
 
 
 def _params() -> Params:
-    memory = {"x": (f32,), "largest": (u32,), "sizes": (f32,), "y": (i8,), "scales": (f32,), "long": (i32,)}
-    numbers = dict.fromkeys((*SOURCE, "blocks", "more"), i64)
-    return {**memory, "flags": (i32,), **frame_params("y"), **numbers}
+    memory = {"y": (i8,), "scales": (f32,), "long": (i32,), "flags": (i32,)}
+    return {**_measure_params(), **memory, **frame_params("y"), "blocks": i64, "more": i64}
 
 
 @kernel(_params)
 def spread_digits(
-    k: Kernel, x: Buf, largest: Buf, sizes: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, blocks: Val, more: Val,
-    **memory: Any,
+    k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, blocks: Val,
+    more: Val, **memory: Any,
 ) -> None:  # fmt: skip
     """y, scales, long and flags = the digits of images, fourth ones ``more`` elements from the first."""
     source = _Source(k, x, memory)
@@ -102,7 +102,7 @@ def spread_digits(
         line, image = rest % source.lines, rest // source.lines
         with k.when(image.ne(known.get())):
             known.set(image)
-            size, times, is_dark = _known(k, source, image, largest, sizes)
+            size, times, is_dark = _known(k, source, image, largest, sizes, counts)
             top.set(size)
             is_long.set(k.cast((times > LONG) | is_dark, i64))
             is_short.set(k.cast(is_odd(size) | ~(times <= MOST), i64))
@@ -123,7 +123,7 @@ def spread_digits(
                 row.put(is_long=False)
 
 
-def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf) -> tuple[Val, Val, Val]:
+def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, counts: Buf) -> tuple[Val, Val, Val]:
     """The largest number of an image, as bits; how many times the mean of the others' sizes it is; and whether some
     stretch is dark that is not all zero.
     """
@@ -133,12 +133,13 @@ def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf) -> 
         size = largest.load(image * each + t.index, HALF, t.mask)
         top.set(k.max(top.get(), size))
         least.set(k.min(least.get(), k.select(size.eq(0), _INFINITE, size)))
-    found, total = top.get().max(), k.var(k.zeros(f32, HALF))
+    found, total, count = top.get().max(), k.var(k.zeros(f32, HALF)), k.var(k.zeros(f32, HALF))
     for t in k.tiles(each, HALF):
         there = image * each + t.index
         size, others = (memory.load(there, HALF, t.mask) for memory in (largest, sizes))
         total.set(total.get() + others + k.bitcast(k.select(size.eq(k.splat(found, HALF)), 0, size), f32))
-    times = times_of(k, found, total.get().sum(), source.lines * source.width * source.channels)
+        count.set(count.get() + counts.load(there, HALF, t.mask))
+    times = times_of(k, found, total.get().sum(), count.get().sum())
     return found, times, k.bitcast(found, f32) > k.bitcast(least.get().min(), f32) * DARK
 
 
@@ -202,14 +203,15 @@ def spreading(source: View, layout: Padded, nodes: Any) -> tuple[list[Step], Dig
     """The steps that make digits of an image, over (batch, channels, z, y, x), and what they write."""
     batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
     each = of_known(dims.product((batch, *layout.size[:2], stretches)))
-    largest, sizes = Storage("temporary", u32, each), Storage("temporary", f32, each)
+    largest, sizes, counts = (Storage("temporary", dtype, each) for dtype in (u32, f32, f32))
     made = Digits(
         Storage("temporary", i8, of_known(dims.mul(layout.elements, 2))), Storage("temporary", f32, batch),
         Storage("temporary", i32, batch), Storage("temporary", i32, batch),
     )  # fmt: skip
-    found = {"x": Ref.of(source), **source_args(source), "largest": Ref(largest), "sizes": Ref(sizes)}
+    measured = {"largest": Ref(largest), "sizes": Ref(sizes), "counts": Ref(counts)}
+    found = {"x": Ref.of(source), **source_args(source), **measured}
     count = dims.known(dims.product((4, *source.shape))) or 0
-    first = Step(measure(), found, frozenset(("largest", "sizes")), nodes, 0, 0, count, "the scale of an image")
+    first = Step(measure(), found, frozenset(measured), nodes, 0, 0, count, "the scale of an image")
     args: dict[str, Ref | Known | float] = {
         **found, "y": Ref(made.tiles), **layout.frame_args("y"), "scales": Ref(made.scales), "long": Ref(made.long),
         "flags": Ref(made.flags), "blocks": layout.blocks, "more": layout.elements,
