@@ -157,7 +157,7 @@ def test_numbers_that_a_scale_does_not_carry(kind: str) -> None:
     assert np.all(is_near[np.isfinite(narrow) & np.isfinite(y)])
 
 
-@pytest.mark.parametrize("kind", ["rows", "columns", "infinite", "denormal"])
+@pytest.mark.parametrize("kind", ["rows", "columns", "blocks", "infinite", "denormal"])
 def test_constants_of_several_kinds_are_not_kept_in_digits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of other sizes, which their weights make up for, lose nothing."""
     x, w = random(48, 256), random(256, 64)
@@ -165,6 +165,9 @@ def test_constants_of_several_kinds_are_not_kept_in_digits(kind: str, monkeypatc
         x[:, 40:80], w[40:80] = x[:, 40:80] * 1e6, w[40:80] * 1e-6
     elif kind == "columns":
         w[9, 3] = 1e4
+    elif kind == "blocks":
+        x[:, :140] *= np.float32(1e5)
+        w[:140, :32], w[140:, 32:] = 0, 0
     elif kind == "infinite":
         w[9, 3] = np.inf
     else:

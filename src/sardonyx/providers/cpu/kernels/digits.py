@@ -12,8 +12,8 @@ of one kind:
 **Numbers that stand out.** One that is much larger than the rest of its run would take the digits away from it. So
 where the largest of a run of A is more than ``LONG`` times the mean of the others, zeros apart, its 16 rows have a
 fourth digit, which brings one product more; ``long`` tells which. Constants of another kind are not kept in digits
-(``Exceptional``): with columns that have such numbers, or with rows so much smaller than others that only large numbers
-of A make up for it.
+(``Exceptional``): with columns that have such numbers, with rows so much smaller than others that only large numbers of
+A make up for it, or with runs that are half zeros, whose columns do not see all numbers beside which A is kept.
 
 **Numbers that a scale does not carry**, infinite, or of a run whose largest is very large, very small, or leaves too
 little of four digits to the others (``MOST``), raise a flag for their 16 rows and run, as in ``split``.
@@ -232,13 +232,15 @@ def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, 
         def number(j: Val) -> Val:
             return k.select(there, lines.at(j * x_k).gather(at_lane), 0.0)
 
-        largest, squares = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF))
+        largest, squares, count = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF)), k.var(k.zeros(i32, HALF))
         with k.loop(0, deep) as j:
             v = number(j)
             _keep_largest(k, largest, v)
             squares.set(k.fma(v, v, squares.get()))
+            count.set(count.get() + k.cast(v.ne(0.0), i32))
         limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * CREST
-        is_kept = ~is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit)
+        is_full = count.get().eq(0) | (count.get() * 2 >= k.splat(k.cast(deep, i32), HALF))
+        is_kept = ~is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit) & is_full
         flags.store(at, k.cast((~is_kept).any(), i32))
         scale = Scale(k, largest.get())
         scales.store((side // 2 * runs + at % runs) * PANEL + side % 2 * HALF, scale.value)
