@@ -31,8 +31,8 @@ LONG, MOST = 16.0, 4096.0
 Zeros do not count. (Normal numbers have 6.)"""
 DARK = 32.0
 """Times the largest number of a stretch that the largest of its image may be, with three digits."""
-STRETCH = 16
-"""Pixels of a row."""
+STRETCH, PIECE = 16, 64
+"""Pixels of a row that are measured as one, and that become digits at a time: a joined image is a single row."""
 _INFINITE = 0x7F80_0000
 
 SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
@@ -94,11 +94,13 @@ def spread_digits(
 ) -> None:  # fmt: skip
     """y, scales, long and flags = the digits of images, fourth ones ``more`` elements from the first."""
     source = _Source(k, x, memory)
-    for first in (y, y.at(more)):
-        zero_frame(k, first, memory, "y", source.batch)
+    for to in (y, y.at(more)):
+        zero_frame(k, to, memory, "y", source.batch)
     known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
-    with k.share(source.batch * blocks * source.lines) as at:
+    pieces = count_of(source.width, PIECE)
+    with k.share(source.batch * source.lines * pieces * blocks) as at:
         block, rest = at % blocks, at // blocks
+        first, rest = rest % pieces * PIECE, rest // pieces
         line, image = rest % source.lines, rest // source.lines
         with k.when(image.ne(known.get())):
             known.set(image)
@@ -107,20 +109,21 @@ def spread_digits(
             is_long.set(k.cast((times > LONG) | is_dark, i64))
             is_short.set(k.cast(is_odd(size) | ~(times <= MOST), i64))
         scale = Scale(k, top.get())
-        with k.when((line + block).eq(0)):
+        with k.when((line + first + block).eq(0)):
             scales.store(image, scale.value)
             long.store(image, k.cast(is_long.get(), i32))
             flags.store(image, k.cast(is_short.get(), i32))
         to = y.at(image * number(memory, "y_b") + block * number(memory, "y_block"))
         to = to.at((line // source.size_y + number(memory, "y_front_z")) * number(memory, "y_z"))
         to = to.at((line % source.size_y + number(memory, "y_front_y")) * number(memory, "y_y"))
-        to = to.at(number(memory, "y_front_x") * number(memory, "y_x"))
-        row = _Row(k, source, source.row(image, line), to, number(memory, "y_x"), more, block * STEP, scale)
+        to = to.at((first + number(memory, "y_front_x")) * number(memory, "y_x"))
+        row, many = source.row(image, line).at(first * source.pixel), k.min(source.width - first, PIECE)
+        piece = _Piece(k, source, row, many, to, number(memory, "y_x"), more, block * STEP, scale)
         with k.either(is_long.get().ne(0)) as (some, none):
             with some:
-                row.put(is_long=True)
+                piece.put(is_long=True)
             with none:
-                row.put(is_long=False)
+                piece.put(is_long=False)
 
 
 def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, counts: Buf) -> tuple[Val, Val, Val]:
@@ -144,12 +147,13 @@ def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, cou
 
 
 @dataclass(frozen=True)
-class _Row:
-    """64 channels of a row's pixels."""
+class _Piece:
+    """64 channels of ``many`` pixels of a row."""
 
     k: Kernel
     source: _Source
     row: Buf
+    many: Val
     to: Buf
     pixel: Val
     more: Val
@@ -168,7 +172,7 @@ class _Row:
     def _pixels(self, masks: Sequence[Val | None], is_long: bool) -> None:
         k, row = self.k, self.row.at(self.first)
         places = [self.to.at(digit * STEP) for digit in range(DIGITS)] + [self.to.at(self.more)]
-        with k.loop(0, self.source.width) as i:
+        with k.loop(0, self.many) as i:
             for j, mask in enumerate(masks):
                 v = row.load(i * self.source.pixel + j * HALF, HALF, mask)
                 for place, bits in zip(places, self.scale.digits(v, is_long=is_long), strict=False):
