@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 import sardonyx as sx
 from sardonyx.providers.cpu import jit
@@ -307,6 +308,24 @@ def test_a_plan_is_known_before_memory_is_taken(session: sx.InferenceSession, mo
         bounded.run(None, {"x": feed(1, 1000)})
     with pytest.raises(sx.errors.InvalidArgument, match="every input"):
         session.plan({})
+
+
+def test_weights_that_digits_do_not_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a signal, whose taps become channels and are not even: they are refused once, and go in parts."""
+    monkeypatch.setenv("SARDONYX_CPU", "sapphirerapids")
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[B, 1, 640] x) => (float[B, F, C] y) {
+        a = Pad<mode = "reflect">(x, pads) b = Conv<strides = [128]>(a, w)
+        c = Relu(b) y = Conv<pads = [1, 1]>(c, v) }"""
+    parsed = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((258, 1, 256)) * np.hanning(256) ** 2).astype("f")
+    v = rng.standard_normal((64, 258, 3), "f") / 30
+    constants = {"w": w, "v": v, "pads": np.array([0, 0, 0, 0, 0, 64])}
+    parsed.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    x = rng.standard_normal((20, 1, 640), "f")
+    (y,) = sx.InferenceSession(parsed.SerializeToString()).run(None, {"x": x})
+    (want,) = ReferenceEvaluator(parsed).run(None, {"x": x})
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_bf16_does_not_carry(monkeypatch: pytest.MonkeyPatch) -> None:

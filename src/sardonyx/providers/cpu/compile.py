@@ -23,6 +23,9 @@ from sardonyx.providers.cpu.table import Table
 if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider
 
+ROUNDS = 8
+"""Of constants that layouts do not carry: what digits do not, parts may not either, and other groups come of it."""
+
 
 def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> CpuExecutable:
     """Make a part ready to run, with these states in place.
@@ -44,7 +47,7 @@ def _compiled(
     otherwise: Callable[[], CpuExecutable] | None = None,
 ) -> CpuExecutable:
     target, kept = Target(isa.current(), provider.precision), list[Any]()
-    while True:
+    for _ in range(ROUNDS):
         steps = steps_for(lowered.groups, target)
         others: list[Callable[[], Any]] = [*threads.natives(), *(partial(content, s) for s in _packed(steps))]
         try:
@@ -59,6 +62,7 @@ def _compiled(
         except Exceptional as first:
             found = {first.identity, *_exceptional(_packed(steps), kept)}
             target = replace(target, exceptional=target.exceptional | found, splits={})
+    raise AssertionError("constants are refused again and again")
 
 
 def _exceptional(constants: Sequence[Packed], kept: list[Any]) -> Iterator[object]:

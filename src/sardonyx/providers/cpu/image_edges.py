@@ -16,6 +16,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Storage, View, Window
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.kernels.frame import is_by_pixel
 
 FEW = 12
@@ -117,11 +118,14 @@ def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
 
 
 def _weights(w: View) -> View:
-    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1)."""
+    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1); equal ones are the same to
+    ``constants.identity``.
+    """
     tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)
     assert tensor is not None and isinstance(w.offset, int)
     content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
     turned = np.moveaxis(content, -1, 1)
     turned = np.ascontiguousarray(turned.reshape(shape[0], -1, *shape[2:-1], 1))
-    storage = Storage("constant", w.dtype, turned.size, w.storage.value, Tensor.of(turned))
-    return views.dense(storage, turned.shape)
+    made = Tensor.of(turned)
+    made.origin = ("taps as channels", identity(tensor), w.offset, shape)
+    return views.dense(Storage("constant", w.dtype, turned.size, w.storage.value, made), turned.shape)
