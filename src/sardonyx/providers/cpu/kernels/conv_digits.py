@@ -17,11 +17,10 @@ from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.kernels import conv_amx
 from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Kind, Work, convolution_params, scratch_nbytes, walk
 from sardonyx.providers.cpu.kernels.digit_loop import (
-    LINE,
     PRODUCTS,
     ROUNDS,
     SQUARE,
@@ -139,7 +138,7 @@ class _DigitWork(Work):
         slot, levels = self.grid.sums.at(r * SQUARE), self.grid.sums.at(GROUP * SQUARE).as_type(i32)
         start, image, *_ = self.grid.entry(r)
         weights = memory["w"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
-        share = fetched * (DIGITS * LINE)
+        share = fetched * (DIGITS * LINE_NBYTES)
         following = weights.at(many * (DIGITS * 2 * TILE) + r * many * share)
         stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
         scales = (column * count_of(self.steps, run) + step // run) * PANEL
@@ -154,7 +153,7 @@ class _DigitWork(Work):
                     if side == 0:
                         ahead = following.at(s * share + (weight // 2) * (share // 2))
                         with k.loop(0, (fetched * DIGITS + 1) // 2) as i:
-                            ahead.prefetch(i * LINE, locality=2)
+                            ahead.prefetch(i * LINE_NBYTES, locality=2)
                 if weight:
                     with k.when(is_long), k.loop(0, many) as s:
                         here = pixels.at(number(memory, "x_more") + self.distances.load(step + s))

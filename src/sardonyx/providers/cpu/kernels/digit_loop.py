@@ -24,8 +24,6 @@ PRODUCTS = sum(len(products) for _, products in ROUNDS)
 WEIGHTS = 4
 SQUARE = HALF * PANEL
 """Sums of 16 rows and 32 columns."""
-LINE = 64
-"""Bytes of a cache line."""
 SUMS, A, B = (0, 1), 2, 3
 """The tiles: sums of the even and of the odd weight of a round, and one of each operand."""
 

@@ -16,11 +16,10 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from sardonyx.ir import dims
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels.digit_loop import (
-    LINE,
     PRODUCTS,
     ROUNDS,
     SUMS,
@@ -44,7 +43,7 @@ from sardonyx.providers.cpu.kernels.digits import (
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.gemm_amx import SQUARE, SQUARE_NBYTES, Blocking, Done, handing_on
-from sardonyx.providers.cpu.kernels.matrices import Problem, matrix_params, of_known
+from sardonyx.providers.cpu.kernels.matrices import Problem, matrix_params
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.tile_epilogue import TileFinish
 from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
@@ -79,8 +78,8 @@ def steps(p: Problem, target: Target) -> list[Step]:
     why = f"{target.precision}: {PRODUCTS} products of {DIGITS} digits on tiles"
     why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
     scratch = blocking.scratch_nbytes + SQUARE_NBYTES
-    spec, nbytes = gemm_digits(epilogue=epilogue), of_known(dims.mul(b.elements, 1))
-    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)]
+    spec = gemm_digits(epilogue=epilogue)
+    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, b.elements, why)]
 
 
 def _params(epilogue: Epilogue) -> Params:
@@ -120,7 +119,7 @@ def gemm_digits(
         rows = k.min(group_rows, row_panels - row)
         columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
         stride = k.select(group_columns > 1, steps, run)
-        lines = k.max(count_of(k.const(DIGITS * 2 * TILE // LINE), k.max(rows * 4, 1)), 1)
+        lines = k.max(count_of(k.const(DIGITS * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c, k.loop(0, rows) as r:
             slot = base.get() + (c * rows + r) * SQUARE
             with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
@@ -171,9 +170,9 @@ class _Product:
                     if weight == 0:
                         done.some(self.pace)
                     else:
-                        ahead = b.at(stride + ((turn + side) * many + s) * (lines * LINE))
+                        ahead = b.at(stride + ((turn + side) * many + s) * (lines * LINE_NBYTES))
                         with k.loop(0, lines) as i:
-                            ahead.prefetch(i * LINE, locality=2)
+                            ahead.prefetch(i * LINE_NBYTES, locality=2)
                 if weight:
                     with k.when(is_long), k.loop(0, many) as s:
                         fourth(self.tiles, rest.at(s * TILE), columns.at(s * (DIGITS * 2 * TILE)))
