@@ -35,8 +35,9 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import gemm_amx, split_ahead
-from sardonyx.providers.cpu.kernels.gemm_amx import RUN, Blocking
+from sardonyx.providers.cpu.kernels.gemm_amx import RUN
 from sardonyx.providers.cpu.kernels.matrices import problem
+from sardonyx.providers.cpu.kernels.tile_groups import Blocking
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, Schedule
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.memory import allocate
@@ -166,7 +167,7 @@ class Case:
         spec = gemm_amx.gemm_amx(**{**dict(step.spec.statics), "schedule": choice.schedule})
         args = {**step.args, "group_rows": blocking.rows, "group_columns": blocking.columns, "run": choice.run}
         split = split_ahead.scratch_nbytes(choice.run) if self.parts == split_ahead.PARTS else 0
-        return replace(step, spec=spec, args=args, scratch_nbytes=blocking.scratch_nbytes + split)
+        return replace(step, spec=spec, args=args, scratch_nbytes=blocking.scratch_nbytes(1) + split)
 
     @property
     def flops(self) -> int:
@@ -248,7 +249,7 @@ def sweep(cases: list[Case], peak: float, budget_s: float) -> dict[str, Any]:
     for case in cases:
         case.launch(case.steps[0])()
     parts, deepest = cases[0].parts, max(case.shape[2] for case in cases)
-    best = Choice(SCHEDULES[parts], Blocking.of(parts, deepest, cases[0].isa), RUN[parts])
+    best = Choice(SCHEDULES[parts], Blocking.of(parts * 2, deepest, cases[0].isa), RUN[parts])
     reached: dict[Choice, float] = {}
     for name, values in SEARCHED.items():
         for value in values:

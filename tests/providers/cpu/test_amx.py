@@ -15,7 +15,7 @@ from sardonyx.lower.groups import Contraction, Expression, View
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split, tile_loop
+from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split, tile_groups, tile_loop
 from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
 from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, Dot, Load, Schedule
@@ -309,7 +309,7 @@ def test_results_depend_on_neither_rows_nor_threads_nor_blocking(
         np.testing.assert_array_equal(product(a, b, precision, threads=threads), whole)
     np.testing.assert_array_equal(product(a[:1], b, precision), whole[:1])
     np.testing.assert_array_equal(product(a, b, precision, is_constant=False), whole)
-    monkeypatch.setattr(gemm_amx.Blocking, "of", lambda *_: gemm_amx.Blocking(3, 2))
+    monkeypatch.setattr(tile_groups.Blocking, "of", lambda *_: tile_groups.Blocking(3, 2))
     monkeypatch.setitem(tile_loop.SCHEDULES, PARTS[precision], Schedule(4, 2, 1, is_woven=False))
     np.testing.assert_array_equal(product(a, b, precision), whole)
 

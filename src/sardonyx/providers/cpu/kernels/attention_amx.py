@@ -35,7 +35,7 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels import functions
 from sardonyx.providers.cpu.kernels.attention_form import params
-from sardonyx.providers.cpu.kernels.gemm_amx import PARTS, SQUARE, SQUARE_NBYTES
+from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.split import (
     HALF,
@@ -49,6 +49,7 @@ from sardonyx.providers.cpu.kernels.split import (
     step_elements,
 )
 from sardonyx.providers.cpu.kernels.tile_epilogue import place_of, store_step
+from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, SQUARE_NBYTES
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, SUMS, TILES, multiply
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Target

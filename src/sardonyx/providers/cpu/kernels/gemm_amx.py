@@ -32,16 +32,14 @@ made anew from the numbers themselves (``tile_mend``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import split_ahead
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import (
@@ -71,10 +69,10 @@ from sardonyx.providers.cpu.kernels.split import (
 )
 from sardonyx.providers.cpu.kernels.split_ahead import Ahead
 from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish
+from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, Blocking, Done, Groups
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
 from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
 from sardonyx.providers.cpu.pairs import dot_pairs
-from sardonyx.providers.cpu.runs import Runs
 from sardonyx.providers.cpu.steps import Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, bf16, f16, f32, i64, u32
 
@@ -88,9 +86,6 @@ RUN = {1: 12, 2: 6, 3: 8}
 """Steps of a run, by parts. Three parts store and add sums at each. (Cycles of a product on a quiet and a shared core,
 by runs of 4 and of 8: 29 and 51, 31 and 48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
 
-SQUARE = PANEL * PANEL
-SQUARE_NBYTES = SQUARE * 4
-COLUMNS = 8
 PAIR_ROWS = 8
 """Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
 
@@ -104,27 +99,6 @@ LEAST_COLUMNS = 64
 cycle for a number. Where B is split at each run too, rows must be as many."""
 LEAST_DEPTH = STEP
 """Products of a sum from which one fills a step."""
-
-
-@dataclass(frozen=True)
-class Blocking:
-    """How many row and column panels are worked on at a time."""
-
-    rows: int
-    columns: int
-
-    @staticmethod
-    def of(nbytes: int, k: Known, isa: Isa) -> Blocking:
-        """For numbers that take ``nbytes`` each."""
-        if not isinstance(k, int):
-            return Blocking(4, COLUMNS)
-        fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * nbytes)
-        return Blocking(min(max(fitting, 4), 8), 1 if fitting >= 4 else COLUMNS)
-
-    @property
-    def scratch_nbytes(self) -> int:
-        """A square for each pair of panels of a group and of the one before, and one for a run."""
-        return (2 * self.rows * self.columns + 1) * SQUARE_NBYTES
 
 
 # -- the kernel
@@ -161,41 +135,23 @@ def gemm_amx(
         tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
-    count = batch_count(k, memory, axes)
-    # Two runs of squares for each thread, if there are as many; groups of one size.
-    fair = row_panels * column_panels * count // (k.threads * 2)
-    groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
-    group_rows = count_of(row_panels, k.max(groups, 1))
-    total = count * groups * column_panels
-    runs, at, last, more = Runs(k, total), k.var(-1), k.var(-1), k.var(k.cast(total > 0, i64))
     is_odd = is_any_up(k, memory)
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = Done(k, scratch, m, n, is_woven)
+    count = batch_count(k, memory, axes)
+    groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
 
     def panel_of(group: Val) -> Val:
         """The element of B in panels that a group begins with."""
-        batch = batch_indices(k, memory, group // column_panels // groups, axes)
+        batch = batch_indices(k, memory, group // column_panels // groups.each_product, axes)
         places = (index * number(memory, f"b_batch{i}") for i, index in enumerate(batch))
         return sum(places, group % column_panels * depth * PANEL)
 
-    base, other = k.var(k.const(SQUARE)), (group_rows * group_columns + 2) * SQUARE
-    with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
-        with k.when((at.get() >= last.get()) & more.get().ne(0)):
-            expected = at.get()
-            for var, value in zip((at, last), runs.take(), strict=True):
-                var.set(value)
-            more.set(last.get())
-            if ahead is not None:
-                with k.when(at.get().ne(expected)):
-                    ahead.begin(panel_of(at.get()))
-        here = at.get()
-        column, rest = here % column_panels, here // column_panels
-        row = rest % groups * group_rows
-        rows = k.min(group_rows, row_panels - row)
-        columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
-        batch = batch_indices(k, memory, rest // groups, axes)
+    with groups.each(None if ahead is None else lambda group: ahead.begin(panel_of(group))) as group:
+        row, rows, column, columns = group.row, group.rows, group.column, group.columns
+        batch = batch_indices(k, memory, group.product, axes)
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, parts=parts, schedule=schedule)
         mend = Mend(k, memory, product.at, m, n, depth, steps, parts, is_in_panels=ahead is not None)
         product.stride = k.select(group_columns > 1, steps, run)
@@ -205,12 +161,12 @@ def gemm_amx(
         if not is_woven:
             done.fetch(row, column, k.const(0), k.const(PANEL))
         if ahead is not None:
-            halves, following = count_of(k.min(m - row * PANEL, rows * PANEL), HALF), here + columns
-            ahead.enter(panel_of(here), columns, panel_of(following), following < total, halves)
+            halves, following = count_of(k.min(m - row * PANEL, rows * PANEL), HALF), group.number + columns
+            ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
             split = None if ahead is None else ahead.turn(step, c)
             with k.loop(0, rows) as r:
-                slot = base.get() + (c * rows + r) * SQUARE
+                slot = group.slot(r, c)
                 many = k.min(run, steps - step)
                 if tiles is None:
                     product.add_pairs(row + r, column + c, step, many, slot)
@@ -227,71 +183,8 @@ def gemm_amx(
                     done.finish.begin(row + r, column + c)
                     with k.when(is_odd, likely=False):
                         mend.square(scratch.at(slot), row + r, column + c)
-        if is_woven:
-            done.rest()
-        done.take(row, column, rows, columns, base.get())
-        if not is_woven:
-            done.rest()
-        base.set(other - base.get())
-        at.set(here + columns)
     if tiles is not None:
         tiles.release()
-
-
-class Done:
-    """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
-
-    It is looked at once a step, between products: what comes next is kept, not computed.
-    """
-
-    finish: TileFinish
-
-    def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val, is_woven: bool) -> None:
-        self.k, self.scratch, self.m, self.n, self.is_woven = k, scratch, m, n, is_woven
-        self.left, self.sums, self.i, self.top, self.column, self.first, self.last = (k.var(0) for _ in range(7))
-
-    def take(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
-        """``left`` rows from element ``sums`` of the scratch memory on; the next is row ``i`` of the panel ``top``."""
-        for var, value in (
-            (self.left, rows * columns * PANEL), (self.sums, slot), (self.i, 0), (self.top, row), (self.column, column),
-            (self.first, row), (self.last, row + rows - 1),
-        ):  # fmt: skip
-            var.set(value)
-
-    def is_open(self) -> Val:
-        return self.left.get() > 0
-
-    def some(self, rows: Val) -> None:
-        """Finish the next ``rows`` rows, or what is left of a square."""
-        with self.k.when(self.is_open()):
-            self._next(rows)
-
-    def rest(self) -> None:
-        with self.k.loop_while(self.is_open):
-            self._next(self.k.const(PANEL))
-
-    def _next(self, rows: Val) -> None:
-        k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
-        rows = k.min(rows, PANEL - i)
-        row, left = top * PANEL + i, column * PANEL
-        self.finish.square(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
-        is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
-        next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
-        if not self.is_woven:
-            self.fetch(next_top, next_column, i, rows)
-        self.left += -rows
-        self.sums += rows * PANEL
-        self.i.set(k.select(is_square, 0, i + rows))
-        self.top.set(k.select(is_square, next_top, top))
-        self.column.set(k.select(is_square, next_column, column))
-
-    def fetch(self, top: Val, column: Val, i: Val, rows: Val) -> None:
-        """Bring near what finishing rows of a square reads and writes: those of a group's first square before its
-        products, then those of each square while the one before it is finished. (Between products that would cost more
-        than waiting does.)
-        """
-        with self.k.loop(0, rows) as r:
-            self.finish.fetch(top * PANEL + i + r, column * PANEL, PANEL)
 
 
 class _Product:
@@ -474,6 +367,6 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
         why += "; A as it was handed on"
     why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
     nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
-    scratch = blocking.scratch_nbytes + (0 if panels is None else split_ahead.scratch_nbytes(RUN[parts]))
+    scratch = blocking.scratch_nbytes(1) + (0 if panels is None else split_ahead.scratch_nbytes(RUN[parts]))
     step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

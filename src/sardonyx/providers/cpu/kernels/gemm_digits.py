@@ -7,7 +7,7 @@ bytes to read and not 6. (Measured: 0.5 - 0.75 of the time.)
 **Order of sums.** The sums of a run are integers, exact in any order; they are put together, times both scales, and
 runs are added in order, in f32. Rows, threads and blocking change nothing.
 
-Blocking, what follows the sums and where that is done are those of ``gemm_amx``.
+Groups of squares, and when they are finished, are those of ``gemm_amx`` (``tile_groups``).
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ from sardonyx.providers.cpu.kernels.digits import (
     whole,
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.gemm_amx import SQUARE, SQUARE_NBYTES, Blocking, Done, handing_on
+from sardonyx.providers.cpu.kernels.gemm_amx import handing_on
 from sardonyx.providers.cpu.kernels.matrices import Problem, matrix_params
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.tile_epilogue import TileFinish
+from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, Blocking, Done, Groups
 from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
-from sardonyx.providers.cpu.runs import Runs
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 
 PARTS = 3
 """In which results are handed on, to products that take bf16 parts."""
+SPARE = 2
+"""Squares of scratch memory for the four sums of a run of 16 rows."""
 LEAST_DEPTH = 96
 """Numbers of a sum that fill three quarters of a step; shorter ones fill more of bf16 parts, in steps of 32."""
 
@@ -77,7 +79,7 @@ def steps(p: Problem, target: Target) -> list[Step]:
     }  # fmt: skip
     why = f"{target.precision}: {PRODUCTS} products of {DIGITS} digits on tiles"
     why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
-    scratch = blocking.scratch_nbytes + SQUARE_NBYTES
+    scratch = blocking.scratch_nbytes(SPARE)
     spec = gemm_digits(epilogue=epilogue)
     return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, b.elements, why)]
 
@@ -97,31 +99,19 @@ def gemm_digits(
     tiles = Tiles(k)
     tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=B + 1)
     row_panels, column_panels, steps = count_of(m, PANEL), count_of(n, PANEL), count_of(depth, STEP)
-    fair = row_panels * column_panels // (k.threads * 2)
-    groups = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
-    group_rows = count_of(row_panels, k.max(groups, 1))
-    total = groups * column_panels
-    runs, at, last, more = Runs(k, total), k.var(-1), k.var(-1), k.var(k.cast(total > 0, i64))
     is_odd, scratch = is_any_up(k, memory), k.scratch(f32)
     done = Done(k, scratch, m, n, True)
     done.finish = TileFinish(k, epilogue, memory, n, (), PARTS)
     product = _Product(k, tiles, scratch, memory, m, n, steps, run)
     at_buffers = {name: memory[name] for name in memory if isinstance(memory[name], Buf)}
     mend = _Mend(k, memory, at_buffers, m, n, depth, steps, PARTS, False, run)
-    base, other = k.var(k.const(2 * SQUARE)), (group_rows * group_columns + 4) * SQUARE
-    with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
-        with k.when((at.get() >= last.get()) & more.get().ne(0)):
-            for var, value in zip((at, last), runs.take(), strict=True):
-                var.set(value)
-            more.set(last.get())
-        here = at.get()
-        column, row = here % column_panels, here // column_panels * group_rows
-        rows = k.min(group_rows, row_panels - row)
-        columns = k.min(k.min(group_columns, column_panels - column), last.get() - here)
+    groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, spare=SPARE)
+    with groups.each() as group:
+        row, rows, column = group.row, group.rows, group.column
         stride = k.select(group_columns > 1, steps, run)
         lines = k.max(count_of(k.const(DIGITS * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
-        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c, k.loop(0, rows) as r:
-            slot = base.get() + (c * rows + r) * SQUARE
+        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, group.columns) as c, k.loop(0, rows) as r:
+            slot = group.slot(r, c)
             with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
                 product.add((row + r) * 2 + half, column + c, step, slot + half * (SQUARE // 2), done,
                             stride * (DIGITS * 2 * TILE), (r * 2 + half) * 2, lines)  # fmt: skip
@@ -129,10 +119,6 @@ def gemm_digits(
                 done.finish.begin(row + r, column + c)
                 with k.when(is_odd, likely=False):
                     mend.square(scratch.at(slot), row + r, column + c)
-        done.rest()
-        done.take(row, column, rows, columns, base.get())
-        base.set(other - base.get())
-        at.set(here + columns)
     tiles.release()
 
 
