@@ -19,7 +19,7 @@ from sardonyx.lower.groups.control import Row
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes
 from sardonyx.providers.cpu.families import steps_of
-from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, digits, pack, split
+from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, conv_pair, digits, pack, split
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
 
 USUAL_TRIPS = 16
@@ -48,6 +48,7 @@ def _sees_more(group: Group) -> bool:
 def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
     """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that."""
     steps: list[Step] = []
+    target = replace(target, between=conv_pair.between(groups, target))
     target = replace(target, images=conv_layout.images(groups, target))
     made = {v.storage for g in groups for v in g.writes}
     for group in groups:

@@ -105,6 +105,9 @@ class Target:
     """What one group of a compilation has split into parts and others read too (``kernels.split``, ``image_tiles``)."""
     images: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What convolutions write for each other, split and padded (``kernels.conv_layout``)."""
+    between: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Pointwise convolutions by what they write, which only a depthwise one reads: one step makes both
+    (``kernels.conv_pair``)."""
     handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What is written in tiles for the matrix products that read it (``kernels.contraction_layout``)."""
 

@@ -39,6 +39,7 @@ from sardonyx.providers.cpu.kernels import (
     conv_digits,
     conv_dots,
     conv_few,
+    conv_pair,
     conv_pixels,
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
@@ -109,6 +110,10 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    if any(v.storage in target.between for v in group.outputs):
+        return []
+    if group.x.storage in target.between:
+        return conv_pair.steps(target.between[group.x.storage], group, target)
     parts, is_by_pixel = conv_amx.parts_for(group, target), _is_by_pixel(group, target.isa)
     if is_by_pixel and parts is None:
         return _by_pixel(group, target)

@@ -93,6 +93,8 @@ def parts_for(group: Convolution, target: Target) -> int | None:
     tensor = w.storage.tensor
     if tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
         return None
+    if any(v.storage in target.between for v in group.outputs):
+        return None
     if identity(tensor) in target.exceptional or not all(isinstance(step, Apply) for step in group.epilogue.steps):
         return None
     if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[parts]:

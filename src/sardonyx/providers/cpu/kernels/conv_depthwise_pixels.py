@@ -12,6 +12,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.pack import packed_b
@@ -27,16 +28,22 @@ def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] 
     if found is None:
         return None
     isa = target.isa
-    form, frame, count = found.form, found.frame, found.form.taps.count
-    matrix = Matrix(group.w.storage, group.w.offset, (), 1, count)
-    problem = Problem(group.nodes, (), 0, group.w.shape[0], count, matrix, matrix, group.epilogue, (), ())
-    before, weights = packed_b(problem, form.dtype, form.lanes(isa), isa)
+    form, frame = found.form, found.frame
+    before, weights = weights_of(group, form, isa)
     spec = convolve_depthwise_pixels(form=form, x_dtype=found.x_dtype, epilogue=found.epilogue)
-    flops = dims.known(dims.product((2 * count, *group.box))) or 0
+    flops = dims.known(dims.product((2 * form.taps.count, *group.box))) or 0
     variant = f"{form.pixels} pixels x a vector of channels"
     args = {**found.args, "w": Ref(weights.storage)}
     writes = found.epilogue.writes | ({"image"} if form.parts else set())
     return [*before, Step(spec, args, writes, group.nodes, 0, flops, frame.nbytes, variant)]
+
+
+def weights_of(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Matrix]:
+    """The filters as they are read, and what brings them there."""
+    matrix = Matrix(group.w.storage, group.w.offset, (), 1, form.taps.count)
+    depth = form.taps.count
+    problem = Problem(group.nodes, (), 0, group.w.shape[0], depth, matrix, matrix, group.epilogue, (), ())
+    return packed_b(problem, form.dtype, form.lanes(isa), isa)
 
 
 def has_next(group: Convolution, target: Target) -> bool:
@@ -51,10 +58,10 @@ def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
 
 @kernel(_params)
 def convolve_depthwise_pixels(k: Kernel, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
-    _Filters(k, form, epilogue, memory).slide()
+    Filters(k, form, epilogue, memory).slide()
 
 
-class _Filters(Sliding):
+class Filters(Sliding):
     """A filter for each channel."""
 
     def weight(self, channel: Val, tap: Val) -> Val:

@@ -124,7 +124,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     shape = Shape.of(isa, dtype, filters)
     extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
-    weights = _packed(group, shape.columns(isa, dtype), isa)
+    weights = packed(group, shape.columns(isa, dtype), isa)
     args = {
         **frame.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
         "channels": channels, "filters": filters, "run_taps": max(RUN // max(channels, 1), 1),
@@ -140,7 +140,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _packed(group: Convolution, nr: int, isa: Isa) -> Packed:
+def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
     """The weights in panels."""
     w, tensor = group.w, group.w.storage.tensor
     assert tensor is not None

@@ -162,6 +162,12 @@ class Finish:
 
     def put(self, row: Operand, t: Tile, sums: Val) -> None:
         """Finish the sums of ``row`` at the columns of ``t``, whose mask leaves out those that do not exist."""
+        outputs = self.epilogue.names[len(self.epilogue.extra) :]
+        for (name, y), result in zip(outputs, self.results(row, t, sums), strict=True):
+            self._store(name, y, row, t, result)
+
+    def results(self, row: Operand, t: Tile, sums: Val) -> list[Val]:
+        """What the sums become."""
         k, e = self.k, self.epilogue
         expression, count = e.expression, len(e.extra)
         values = [sums, *(self._load(name, x, row, t) for name, x in e.names[:count])]
@@ -169,8 +175,7 @@ class Finish:
             assert isinstance(step, Apply), "an epilogue works element by element"
             types = [expression.dtype_of(i) for i in step.args]
             values.append(scalar.emit(k, step.program, [values[i] for i in step.args], types))
-        for (name, y), result in zip(e.names[count:], expression.results, strict=True):
-            self._store(name, y, row, t, values[result])
+        return [values[result] for result in expression.results]
 
     def fetch(self, row: Operand, column: Operand, width: int) -> None:
         """Bring near what ``width`` columns of a row will read and write: a store that waits for its line holds up all

@@ -181,11 +181,11 @@ def gemm(
                     with k.when((rows > low) & (rows <= high)):
                         given = [corner.at(a_row * k.min(rows - 1, r)) for r in range(high)]
                         if high < shape.rows:
-                            found = _tile(k, given, run, length, dtype, shape)
+                            found = tile_of(k, given, run, length, dtype, shape)
                         else:
                             ahead = following.at((tile - top) * length * pace)
                             source = run if b_dtype is dtype else wide
-                            found = _tile(k, given, source, length, dtype, shape, ahead, pace)
+                            found = tile_of(k, given, source, length, dtype, shape, ahead, pace)
                         add_run(k, found, partial, start > 0)
         finish = Finish(k, epilogue, memory, n, batch)
         columns = k.min(n - panel * nr, nr)
@@ -203,11 +203,13 @@ def pace_of(k: Kernel, tiles: Val, nr: int) -> Val:
     return pace
 
 
-def _tile(
+def tile_of(
     k: Kernel, a: list[Buf], b: Buf, length: Val, dtype: DType, shape: Shape,
-    ahead: Buf | None = None, pace: Val | None = None,
+    ahead: Buf | None = None, pace: Val | None = None, *, is_near: bool = False,
 ) -> list[list[Var]]:  # fmt: skip
-    """The sums of one run: rows of A by a panel. What is at ``ahead`` is fetched into L2 meanwhile, ``pace`` per k."""
+    """The sums of one run: rows of A by a panel. What is at ``ahead`` is fetched into L2 meanwhile, ``pace`` per k; a
+    panel that is not ``is_near``, in L1, is fetched itself where nothing is ahead.
+    """
     lanes = lanes_of(k.lanes, dtype)
     sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in a]
     is_fused = dtype.is_float and k.isa.name != "generic"
@@ -231,7 +233,7 @@ def _tile(
     with k.loop(whole, length) as p:
         if ahead is not None and pace is not None and not shape.by_lane:
             ahead.prefetch(p * pace, locality=2)
-        if ahead is None:
+        if ahead is None and not is_near:
             for line in range(0, nr, LINE_NBYTES * 8 // b.dtype.bits):
                 b.prefetch((p + AHEAD) * nr + line, locality=3)
         step(b.at(p * nr), [k.splat(x.load(p), lanes) for x in a])

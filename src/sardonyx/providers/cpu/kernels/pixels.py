@@ -187,6 +187,17 @@ class Sliding(ABC):
         """What the sums of a pixel amount to."""
         return total
 
+    def row(self, z: Val, y: Val) -> Val:
+        """Where a row of the image begins, in elements."""
+        return z * self.stride[0] + y * self.stride[1]
+
+    def channels_at(self, t: Tile) -> Tile:
+        """Where a pixel of the image has the channels of a tile."""
+        if not self.form.is_blocked:
+            return t
+        block = number(self.memory, "x_block")
+        return Tile(t.index // BLOCK * block + t.index % BLOCK, t.lanes, t.mask)
+
     def slide(self) -> None:
         """Everything, shared among threads."""
         k, memory, form, taps = self.k, self.memory, self.form, self.taps
@@ -214,7 +225,7 @@ class Sliding(ABC):
             plane, image = rest % planes, rest // planes
             first, left = chunk * depth, run * wide
             end = k.min(out_x, left + wide)
-            tile = _Tile(self, x.at(image * number(memory, "x_b")), (first, k.min(channels, first + depth)))
+            tile = Outputs(self, x.at(image * number(memory, "x_b")), (first, k.min(channels, first + depth)))
             top, bottom = band * out_y // bands, (band + 1) * out_y // bands
             with k.loop(top, bottom) as at_y, k.loop(left, end, form.pixels) as at_x:
                 tile.make(image, (plane, at_y, at_x), end - at_x)
@@ -236,7 +247,7 @@ class Sliding(ABC):
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Outputs:
     """Some pixels of a row of outputs."""
 
     window: Sliding
@@ -283,11 +294,11 @@ class _Seen:
 
     def add(self, t: Tile, totals: list[Var]) -> None:
         """All taps, for a vector of channels."""
-        k, taps, (planes, rows), stride = self.k, self.taps, self.ranges, self.window.stride
-        there = self._place(t)
+        k, taps, (planes, rows), stride = self.k, self.taps, self.ranges, self.window.stride[2]
+        there = self.window.channels_at(t)
         with k.loop(*planes) as tz, k.loop(*rows) as ty:
             z, y = (s + i * d for s, i, d in zip(self.starts, (tz, ty), taps.dilations, strict=False))
-            row = self.image.at(z * stride[0] + y * stride[1] + self.starts[2] * stride[2])
+            row = self.image.at(self.window.row(z, y) + self.starts[2] * stride)
             tap = (tz * taps.kernel[1] + ty) * taps.kernel[2]
             if taps.kernel[2] <= WRITTEN:
                 self._written(row, tap, t, there, totals)
@@ -297,13 +308,6 @@ class _Seen:
                         self._counted(row, tap, t, there, totals, is_inside=True)
                     with no:
                         self._counted(row, tap, t, there, totals, is_inside=False)
-
-    def _place(self, t: Tile) -> Tile:
-        """Where a pixel has the channels of a tile."""
-        if not self.form.is_blocked:
-            return t
-        block = number(self.window.memory, "x_block")
-        return Tile(t.index // BLOCK * block + t.index % BLOCK, t.lanes, t.mask)
 
     def _written(self, row: Buf, tap: Val, t: Tile, there: Tile, totals: list[Var]) -> None:
         """Column by column: each meets all outputs that see it."""

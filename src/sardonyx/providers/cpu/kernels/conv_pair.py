@@ -1,0 +1,239 @@
+"""A pointwise convolution and the depthwise one that alone reads it, as one step: what lies between never leaves L1.
+
+Networks of such pairs widen an image sixfold to look at each channel by itself: what is between weighs more than what
+goes in and comes out. Here a thread takes some vectors of channels and a band of rows. It makes rows of the image
+between as its windows come to them, by the inner loop of ``gemm``, into a ring of so few rows that they stay in L1, and
+slides its windows over them (``pixels``).
+
+**Order of sums.** That of ``conv_pixels`` and of ``conv_depthwise_pixels``: a pair gives the same bits as the two.
+
+**Grid.** (batch, band of rows, panel of channels), with a band for each thread, so that it finds what it wrote in the
+step before; images of few pixels are shared by channels. What two bands see is made twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Convolution, Group, Storage, View, Window
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels import conv_amx, conv_few, conv_pixels, digits
+from sardonyx.providers.cpu.kernels.conv_depthwise_pixels import Filters, weights_of
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.frame import AXES, Frame
+from sardonyx.providers.cpu.kernels.gemm import Shape, lanes_of, tile_of
+from sardonyx.providers.cpu.kernels.image_tiles import zero_frame
+from sardonyx.providers.cpu.kernels.matrices import Matrix, number, of_known
+from sardonyx.providers.cpu.kernels.pixels import SMALL, Form, Outputs, Pixels, pixels_params
+from sardonyx.providers.cpu.kernels.strip import ceil_div
+from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, i64
+
+DEEPEST = 160
+"""Channels of the image that goes in up to which what is saved counts beside the products."""
+PARTS, BAND = 3, 4
+"""Parts of work that a thread has at least, and rows of results that a band has."""
+FIRST = "first_"
+"""What the names of the pointwise convolution's arguments begin with."""
+
+
+def between(groups: Sequence[Group], target: Target) -> dict[Storage, Convolution]:
+    """The pointwise convolutions that are made together with the depthwise ones that read them."""
+    reads = Counter(view.storage for group in groups for view in group.reads)
+    writes = Counter(view.storage for group in groups for view in group.writes)
+    made = {g.outputs[0].storage: g for g in groups if isinstance(g, Convolution) and _is_first(g, target)}
+    found: dict[Storage, Convolution] = {}
+    for group in groups:
+        first = made.get(group.x.storage) if isinstance(group, Convolution) else None
+        if first is None or not isinstance(group, Convolution):
+            continue
+        storage = group.x.storage
+        is_alone = reads[storage] == writes[storage] == 1 and storage.kind == "temporary"
+        if is_alone and _is_second(group, first, target):
+            found[storage] = first
+    return found
+
+
+def _is_first(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is pointwise and shallow, of an image whose rows follow each other without gap."""
+    frame = Frame.of(group, is_joined=False)
+    image, window = frame.x, frame.window
+    is_plain = window == Window((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)) and group.groups == len(group.outputs) == 1
+    if not is_plain or group.x.dtype is not f32 or conv_few.is_for(group, target) is not False:
+        return False
+    if not conv_pixels.fits(group) or not conv_pixels.lies_so(group):
+        return False
+    filters, channels = (int(d) for d in group.w.shape[:2])
+    is_flat = image.shape[2] == 1 and image.strides[3] == dims.mul(image.strides[4], image.shape[4])
+    is_by_channel = not any(s for v in frame.extra for s in (v.strides[0], *v.strides[2:]))
+    is_worth = channels <= DEEPEST and filters % target.isa.lanes == 0 and image.shape[2:] == frame.size
+    return is_flat and is_by_channel and is_worth and conv_amx.parts_for(group, target) in (None, digits.DIGITS)
+
+
+def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
+    """Whether a convolution is depthwise, over all that another writes."""
+    x, out = group.x, first.outputs[0]
+    is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
+    is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is out.dtype
+    found = Pixels.of(group, target) if is_depthwise and is_all else None
+    return found is not None and found.form.is_even and found.frame.size[0] == 1
+
+
+def _matrix(view: View) -> Matrix:
+    b, c, z, y, x = view.strides
+    return Matrix(view.storage, view.offset, (b, z, y), x, c)
+
+
+def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
+    """What two convolutions do."""
+    isa, found, before = target.isa, Pixels.of(group, target), Frame.of(first, is_joined=False)
+    assert found is not None
+    shape, (filters, channels, *_) = _shape(isa, int(first.w.shape[0])), (int(d) for d in first.w.shape)
+    ending, more = Epilogue.over(first.epilogue, [_matrix(v) for v in before.extra], [], filters, 3)
+    packing, depthwise = weights_of(group, found.form, isa)
+    panels = conv_pixels.packed(first, shape.columns(isa, f32), isa)
+    source = before.args()
+    args = {
+        **found.args, "w": Ref(depthwise.storage), "panels": Ref(panels), "depth": channels,
+        **{name: source[name] for name in ("x", "x_b", *(f"x_{a}" for a in AXES))},
+        **{FIRST + name: value for name, value in more.items()},
+    }  # fmt: skip
+    rows = _ring(found.form)
+    ring = dims.product((rows, found.frame.x.shape[4], shape.columns(isa, f32), 4))
+    scratch = dims.add(ring, shape.rows * shape.columns(isa, f32) * 4)
+    spec = convolve_pair(form=found.form, shape=shape, rows=rows, first=ending, epilogue=found.epilogue)
+    products = dims.add(dims.product((channels, *first.box)), dims.product((found.form.taps.count, *group.box)))
+    flops = dims.known(dims.mul(2, products)) or 0
+    seen = dims.total((before.nbytes, found.frame.nbytes, dims.mul(_nbytes(first.outputs[0]), -2)))
+    nbytes = dims.known(dims.add(seen, panels.elements * 4)) or 0
+    variant = f"pointwise by {shape.rows} pixels x {shape.vectors} vectors, depthwise by {found.form.pixels} pixels"
+    writes = found.epilogue.writes | ({"image"} if found.form.parts else set())
+    nodes = (*first.nodes, *group.nodes)
+    return [*packing, Step(spec, args, writes, nodes, dims.known(scratch) or 0, flops, nbytes, variant)]
+
+
+def _nbytes(view: View) -> Known:
+    return of_known(dims.mul(dims.product(view.shape), view.dtype.itemsize))
+
+
+def _shape(isa: Isa, filters: int) -> Shape:
+    """The register tile of the pointwise convolution: as many vectors as divide the filters."""
+    vectors = next(n for n in (3, 2, 1) if filters % (n * lanes_of(isa.lanes, f32)) == 0)
+    rows = {3: 8, 2: 12, 1: 12} if isa.registers >= 32 else {3: 4, 2: 6, 1: 8}
+    return Shape(rows[vectors], vectors, False)
+
+
+def _ring(form: Form) -> int:
+    """Rows between that are kept: those that a window sees and the one that is begun, as a power of two."""
+    seen = (form.taps.kernel[1] - 1) * form.taps.dilations[1] + 1
+    return 1 << seen.bit_length()
+
+
+# -- the kernel
+
+
+def _params(form: Form, shape: Shape, rows: int, first: Epilogue, epilogue: Epilogue) -> Params:
+    more = {FIRST + name: kind for name, kind in first.params.items()}
+    return {**pixels_params(form, f32, epilogue), "w": (f32,), "panels": (f32,), "depth": i64, **more}
+
+
+@kernel(_params)
+def convolve_pair(
+    k: Kernel, *, form: Form, shape: Shape, rows: int, first: Epilogue, epilogue: Epilogue, **memory: Any
+) -> None:
+    _Pair(k, form, shape, rows, first, epilogue, memory).slide()
+
+
+class _Pair(Filters):
+    """Windows over rows that are made when they come to them."""
+
+    def __init__(
+        self,
+        k: Kernel,
+        form: Form,
+        shape: Shape,
+        rows: int,
+        first: Epilogue,
+        epilogue: Epilogue,
+        memory: dict[str, Any],
+    ) -> None:
+        super().__init__(k, form, epilogue, memory)
+        self.shape, self.rows, self.wide = shape, rows, shape.vectors * self.lanes
+        own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
+        self.between = Finish(k, first, own, number(memory, "channels"), [k.const(0)] * 3)
+        self.is_short = is_short(first.expression)
+        self.sums, self.ring = k.scratch(f32), k.scratch(f32, shape.rows * self.wide * 4)
+        self.pixel, self.stride = self.stride[2], [k.const(0), self.size[2] * self.wide, k.const(self.wide)]
+        self.first = k.const(0)
+        """Of the channels at hand."""
+
+    def row(self, z: Val, y: Val) -> Val:
+        return (y & (self.rows - 1)) * self.stride[1]
+
+    def channels_at(self, t: Tile) -> Tile:
+        return Tile(t.index - self.first, t.lanes, t.mask)
+
+    def slide(self) -> None:
+        k, memory = self.k, self.memory
+        batch, channels, (_, out_y, out_x) = number(memory, "batch"), number(memory, "channels"), self.out
+        if self.form.parts:
+            zero_frame(k, memory["image"], memory, "image", batch)
+        panels = channels // self.wide
+        most = k.max(k.min(k.threads * ceil_div(k.const(PARTS), k.max(batch * panels, 1)), out_y // BAND), 1)
+        bands = k.opaque(k.select(out_y * out_x <= SMALL, 1, most))
+        with k.share(batch * bands * panels) as at:
+            panel, rest = at % panels, at // panels
+            band, image = rest % bands, rest // bands
+            self.first = panel * self.wide
+            self._band(image, band * out_y // bands, (band + 1) * out_y // bands)
+
+    def _band(self, image: Val, top: Val, bottom: Val) -> None:
+        """The results of some rows, for the panel of channels at hand."""
+        k, memory, (_, in_y, in_x) = self.k, self.memory, self.size
+        stride, seen = self.taps.strides[1], (self.taps.kernel[1] - 1) * self.taps.dilations[1] + 1
+        x = memory["x"].at(image * number(memory, "x_b"))
+        weights = memory["panels"].at(self.first * number(memory, "depth"))
+        outputs, made = Outputs(self, self.ring, (self.first, self.first + self.wide)), k.var(0)
+        with k.loop(top, bottom) as y:
+            start = y * stride - self.pad[1]
+            stop = k.min(start + seen, in_y)
+            made.set(k.max(made.get(), k.max(start, 0) * in_x))
+            room = k.min(stop + 1, in_y) * in_x
+            with k.loop_while(lambda: made.get() < stop * in_x):
+                self._make(x, weights, made.get(), room)
+                made.set(k.min(made.get() + self.shape.rows, room))
+            with k.loop(0, self.out[2], self.form.pixels) as at:
+                outputs.make(image, (k.const(0), y, at), self.out[2] - at)
+
+    def _make(self, x: Buf, weights: Buf, pixel: Val, room: Val) -> None:
+        """Pixels of the image between, from one on and up to ``room``."""
+        k, lanes, (_, in_y, in_x) = self.k, self.lanes, self.size
+        last, many = in_y * in_x - 1, self.shape.rows
+        given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
+        found = tile_of(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
+        start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
+        if not self.is_short:
+            for at, total in enumerate(total for row in found for total in row):
+                self.sums.store(at * lanes, total)
+            with k.loop(0, k.min(room - pixel, many)) as i:
+                sums = [self.sums.load(i * self.wide + j * lanes, lanes) for j in range(self.shape.vectors)]
+                self._put(start + i, around, [self._finished(j, total) for j, total in enumerate(sums)])
+            return
+        for number_of, row in enumerate(found):
+            with k.when(pixel + number_of < room, likely=True):
+                self._put(start + number_of, around, [self._finished(j, total.get()) for j, total in enumerate(row)])
+
+    def _finished(self, j: int, sums: Val) -> Val:
+        (result,) = self.between.results(0, Tile(self.first + j * self.lanes, self.lanes, None), sums)
+        return result
+
+    def _put(self, at: Val, around: Val, results: Sequence[Val]) -> None:
+        """A pixel of the ring."""
+        place = self.k.select(at >= around, at - around, at) * self.wide
+        for j, result in enumerate(results):
+            self.ring.store(place + j * self.lanes, result)
