@@ -36,6 +36,8 @@ LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}
 """By parts: products for each number that is split or finished, from which they outweigh that."""
+FEW = {1: 0, 2: 0, 3: 64}
+"""By parts: outputs of a filter for which there must be twice as many products."""
 NARROW = 0.25
 """Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
@@ -110,8 +112,9 @@ def parts_for(group: Convolution, target: Target) -> int | None:
         return None
     share = products / (found.steps * BLOCK * -(-filters // HALF) * HALF)
     gain = products / (channels * float(np.prod(window.strides)) + filters)
-    ease = 1 if group.x.dtype is f32 else NARROW
-    return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * LEAST_GAIN[parts] else None
+    ease, outputs = (1 if group.x.dtype is f32 else NARROW), dims.product((group.box[0], *group.box[2:]))
+    few = 1 + FEW[parts] / max(outputs, 1) if isinstance(outputs, int) else 1
+    return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * few * LEAST_GAIN[parts] else None
 
 
 def is_in_digits(group: Convolution, target: Target) -> bool:

@@ -5,7 +5,7 @@ goes in and comes out. Here a thread takes some vectors of channels and a band o
 between as its windows come to them, by the inner loop of ``gemm``, into a ring of so few rows that they stay in L1, and
 slides its windows over them (``pixels``).
 
-**Order of sums.** That of ``conv_pixels`` and of ``conv_depthwise_pixels``: a pair gives the same bits as the two.
+**Order of sums.** Channel by channel in one run, then that of ``conv_depthwise_pixels``; the same for every grid.
 
 **Grid.** (batch, band of rows, panel of channels), with a band for each thread, so that it finds what it wrote in the
 step before; images of few pixels are shared by channels. What two bands see is made twice.
@@ -64,7 +64,9 @@ def _is_first(group: Convolution, target: Target) -> bool:
     frame = Frame.of(group, is_joined=False)
     image, window = frame.x, frame.window
     is_plain = window == Window((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)) and group.groups == len(group.outputs) == 1
-    if not is_plain or group.x.dtype is not f32 or conv_few.is_for(group, target) is not False:
+    if not is_plain or group.x.dtype is not f32 or target.isa.name == "neon":
+        return False
+    if conv_few.is_for(group, target) is not False:
         return False
     if not conv_pixels.fits(group) or not conv_pixels.lies_so(group):
         return False

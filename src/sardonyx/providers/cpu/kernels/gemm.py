@@ -15,7 +15,7 @@ A come from L2: per k, MR * s bytes for MR * NV multiply-adds. So that they do, 
 whose part of A, rows * k * s bytes, fills half of L2; within a band, panel by panel, so that B is read once for each
 band. Where B itself fits there, a band is one block. The grid of work is (batch, band, panel, block), a block being up
 to ``BLOCK`` rows, so that pages of A, one for each row where k is long, and those of B and the sums fit the 48 to 96
-entries of an L1 TLB; fewer rows when the grid would have less than ``GRID`` parts. It follows from the sizes alone.
+entries of an L1 TLB; fewer rows when the grid would have less than ``GRID`` parts, or ``PARTS`` for each thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 )
 from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
-RUN, BLOCK, GRID = 256, 48, 64
+RUN, BLOCK, GRID, PARTS = 256, 48, 64, 8
 AHEAD = 16
 """Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line."""
 CHAINS = 8
@@ -68,6 +68,18 @@ class Shape:
         if by_lane:
             return Shape({1: 12, 2: 8, 3: 7, 4: 5}[vectors], vectors, True)
         return Shape(12 if isa.registers >= 32 else 6, vectors, False)
+
+    @staticmethod
+    def fitted(isa: Isa, dtype: DType, n: int) -> Shape:
+        """As many vectors as leave the fewest lanes without a column, and of those the most where registers are many:
+        sums of few rows load least.
+        """
+        usual, filled = Shape.of(isa, dtype, n), -(-n // lanes_of(isa.lanes, dtype))
+        if usual.by_lane or filled <= 2:
+            return usual
+        heights = {4: 6, 3: 8, 2: 12} if isa.registers >= 32 else {2: 6, 3: 4}
+        vectors = min(heights, key=lambda v: -filled % v)
+        return Shape(heights[vectors], vectors, False)
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -112,7 +124,7 @@ class Bands:
         """
         self.k, self.panels = k, panels
         self.tiles = (m + (rows - 1)) // rows
-        wanted = (k.const(GRID) + (panels * count - 1)) // k.max(panels * count, 1)
+        wanted = (k.min(k.threads * PARTS, GRID) + (panels * count - 1)) // k.max(panels * count, 1)
         self.blocks = k.max((self.tiles + (most - 1)) // most, k.min((self.tiles + 1) // 2, wanted))
         block_nbytes = row_nbytes * k.max(m // k.max(self.blocks, 1), 1)
         many = k.select(panels * panel_nbytes <= band_nbytes, 1, band_nbytes // k.max(block_nbytes, 1))
