@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-Array = np.ndarray[Any, Any]
-
 STEPS_PER_DOUBLING = 4
 """Rounding adds at most a quarter."""
 SMALLEST = 4096
 """Bytes that every block is given at least: small ones never tell buckets apart."""
 
 
-def rounded(nbytes: Array) -> Array:
-    """Sizes rounded up to 4096, 8192, 12288, 16384, 20480, 24576, 28672, 32768, 40960 ...: four to a doubling."""
-    pages = -(-nbytes // SMALLEST)
-    _, exponents = np.frexp(np.maximum(pages - 1, 1))
-    steps = np.left_shift(1, np.maximum(exponents - STEPS_PER_DOUBLING.bit_length(), 0).astype(np.int64))
-    found: Array = np.maximum(-(-pages // steps) * steps, 1) * SMALLEST
-    return found
+def rounded(nbytes: int) -> int:
+    """A size rounded up to 4096, 8192, 12288, 16384, 20480, 24576, 28672, 32768, 40960 ...: four to a doubling."""
+    pages = max(-(-nbytes // SMALLEST), 1)
+    step = 1 << max((pages - 1).bit_length() - STEPS_PER_DOUBLING.bit_length(), 0)
+    return -(-pages // step) * step * SMALLEST

@@ -74,7 +74,10 @@ class CpuExecutable:
         self._constants_nbytes = sum(a.nbytes for a in constants)
         self._constants = np.array([address(a) for a in constants], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
-        self._plans: OrderedDict[bytes, Plan] = OrderedDict()
+        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._sizes = list(dict.fromkeys(table.nbytes.tolist()))
+        self._scratch = list(dict.fromkeys(table.scratch.tolist()))
+        """Which numbers of the table are sizes of temporaries, and of scratch memory."""
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: CpuExecutable | None = None
@@ -326,7 +329,7 @@ class CpuExecutable:
         for check in table.checks:
             if not check.holds(numbers):
                 raise SizesDiffer(f"{check.what}: {numbers[check.size]}")
-        shape = Shape(self._plan(values), sizes, numbers, values, self._threads)
+        shape = Shape(self._plan(numbers), sizes, numbers, values, self._threads)
         if not remember:
             return shape
         if self._max_memory is not None:
@@ -353,18 +356,17 @@ class CpuExecutable:
         except OverflowError:
             raise SizesDiffer("a size has more than 64 bits") from None
 
-    def _plan(self, values: Array) -> Plan:
-        """The plan of the bucket that these sizes fall into."""
-        table = self.table
-        sizes = rounded(np.append(values[table.nbytes], values[table.scratch].max(initial=0)))
-        nbytes, scratch = sizes[:-1], int(sizes[-1])
-        key = sizes.tobytes()
+    def _plan(self, numbers: tuple[int, ...]) -> Plan:
+        """The plan of the bucket that these values of the table's expressions fall into."""
+        sizes = {i: rounded(numbers[i]) for i in self._sizes}
+        scratch = rounded(max((numbers[i] for i in self._scratch), default=0))
+        key = (*sizes.values(), scratch)
         with self._lock:
             plan = self._plans.get(key)
             if plan is not None:
                 self._plans.move_to_end(key)
                 return plan
-        plan = Plan(table, nbytes, scratch)
+        plan = Plan(self.table, [sizes[i] for i in self.table.nbytes.tolist()], scratch)
         with self._lock:
             self._plans[key] = plan
             if len(self._plans) > MAX_PLANS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,10 +42,10 @@ SLICE_S = 0.1
 class Plan:
     """Where every intermediate lies, for all shapes of a bucket."""
 
-    def __init__(self, table: Table, nbytes: Array, scratch_nbytes: int) -> None:
+    def __init__(self, table: Table, nbytes: Sequence[int], scratch_nbytes: int) -> None:
         """``nbytes`` are what the table's temporaries may take."""
         self.table = table
-        blocks = [Block(int(n), *life) for n, life in zip(nbytes, table.lives, strict=True)]
+        blocks = [Block(n, *life) for n, life in zip(nbytes, table.lives, strict=True)]
         placement = place(blocks)
         self.arena_nbytes = placement.nbytes
         self.live_nbytes = lower_bound(blocks)
