@@ -35,7 +35,7 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, is_by_pixel
-from sardonyx.providers.cpu.kernels.gemm import Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
+from sardonyx.providers.cpu.kernels.gemm import RUN, Bands, Shape, add_run, lanes_of, pace_of, scratch_nbytes
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, of_known
 from sardonyx.providers.cpu.kernels.pack import aligned, pack_panels, unit_axis
 from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, Block, has_room, is_inside, taps_args
@@ -43,8 +43,6 @@ from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, f32, f64, i64
 
-RUN = 128
-"""Terms of a run: a panel's, of up to four vectors, leaves room for rows of the image in L1."""
 SHALLOW = RUN
 """Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
 LOW = 4

@@ -9,13 +9,14 @@ fewer rows.
 runs are added in order. The order is the same for every tile height, thread count, blocking and machine (one without
 fused multiply-adds rounds products as well); runs keep the error of long sums near that of short ones.
 
-**Cache blocking.** With s bytes in an element, a run of a panel takes RUN * NR * s bytes (32 KiB with AVX-512, 16
-with AVX2 and NEON) and is read from L1 by all row tiles of a block before the next one is touched, while the rows of
-A come from L2: per k, MR * s bytes for MR * NV multiply-adds. So that they do, blocks are ordered in bands of rows,
-whose part of A, rows * k * s bytes, fills half of L2; within a band, panel by panel, so that B is read once for each
-band. Where B itself fits there, a band is one block. The grid of work is (batch, band, panel, block), a block being up
-to ``BLOCK`` rows, so that pages of A, one for each row where k is long, and those of B and the sums fit the 48 to 96
-entries of an L1 TLB; fewer rows when the grid would have less than ``GRID`` parts, or ``PARTS`` for each thread.
+**Cache blocking.** With s bytes in an element, a run of a panel takes RUN * NR * s bytes (up to 32 KiB with AVX-512,
+which leaves room in L1 for a tile's rows of A; 8 with AVX2 and NEON) and is read from L1 by all row tiles of a block
+before the next one is touched, while the rows of A come from L2: per k, MR * s bytes for MR * NV multiply-adds. So that
+they do, blocks are ordered in bands of rows, whose part of A, rows * k * s bytes, fills half of L2; within a band,
+panel by panel, so that B is read once for each band. Where B itself fits there, a band is one block. The grid of work
+is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for each row where k is
+long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid would have less than
+``GRID`` parts, or ``PARTS`` for each thread.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 )
 from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
-RUN, BLOCK, GRID, PARTS = 256, 48, 64, 8
+RUN, BLOCK, GRID, PARTS = 128, 48, 64, 8
 AHEAD = 16
 """Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line."""
 CHAINS = 8
