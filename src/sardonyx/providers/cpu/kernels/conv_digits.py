@@ -7,7 +7,6 @@ when it ends. Images are read as numbers, pixel by pixel, and results go whereve
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Kind, Work, convolu
 from sardonyx.providers.cpu.kernels.digit_loop import (
     PRODUCTS,
     ROUNDS,
+    SIDES,
     SQUARE,
     WEIGHTS,
     fourth,
@@ -51,7 +51,7 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 
 PARTS = 3
 """In which results are handed on, to convolutions that take bf16 parts."""
-SPARE = WEIGHTS
+SPARE = WEIGHTS // SIDES
 """Squares of scratch memory for the sums of a run."""
 
 
@@ -122,7 +122,7 @@ def _params(epilogue: Epilogue) -> Params:
 
 @kernel(_params)
 def conv_digits(k: Kernel, *, epilogue: Epilogue, **memory: Any) -> None:
-    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), _DigitWork)
+    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE, SIDES), _DigitWork)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _DigitWork(Work):
     def _scales(self) -> Buf:
         return scales_of(self.memory["w"], count_of(self.filters, PANEL), self.steps)
 
-    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+    def square(self, r: Val, column: Val, side: Val, step: Val, many: Val, fetched: Val) -> None:
         k, memory, run = self.k, self.memory, number(self.memory, "run")
         slot, levels = self.grid.sums.at(r * SQUARE), self.grid.sums.at(GROUP * SQUARE).as_type(i32)
         start, image, *_ = self.grid.entry(r)
@@ -141,26 +141,25 @@ class _DigitWork(Work):
         share = fetched * (DIGITS * LINE_NBYTES)
         following = weights.at(many * (DIGITS * 2 * TILE) + r * many * share)
         stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
-        scales = (column * count_of(self.steps, run) + step // run) * PANEL
         pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
-        for side, (weight, products) in itertools.product(range(2), ROUNDS):
-            column_at = weights.at(side * TILE)
-            with k.when(self.filters - column * PANEL > side * HALF), summed(self.tiles, levels, side, weight):
-                with k.loop(0, many) as s:
-                    here = pixels.at(self.distances.load(step + s))
-                    digits = [here.at(digit * i) for i in range(DIGITS)]
-                    multiply(self.tiles, digits, column_at.at(s * (DIGITS * 2 * TILE)), products, stride)
-                    if side == 0:
-                        ahead = following.at(s * share + (weight // 2) * (share // 2))
-                        with k.loop(0, (fetched * DIGITS + 1) // 2) as i:
+        columns = weights.at(side * TILE)
+        with k.when(self.filters - column * PANEL > side * HALF):
+            for weight, products in ROUNDS:
+                with summed(self.tiles, levels, weight):
+                    with k.loop(0, many) as s:
+                        here = pixels.at(self.distances.load(step + s))
+                        digits = [here.at(digit * i) for i in range(DIGITS)]
+                        multiply(self.tiles, digits, columns.at(s * (DIGITS * 2 * TILE)), products, stride)
+                        ahead = following.at(s * share + (side * SIDES + weight // 2) * (share // 4))
+                        with k.loop(0, (fetched * DIGITS + 3) // 4) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
-                if weight:
-                    with k.when(is_long), k.loop(0, many) as s:
-                        here = pixels.at(number(memory, "x_more") + self.distances.load(step + s))
-                        fourth(self.tiles, here, column_at.at(s * (DIGITS * 2 * TILE)), stride)
-        right = [self._scales.load(scales + side * HALF, HALF) for side in range(2)]
-        left = memory["x_scales"].load(image)
-        put_together(k, levels, slot, lambda _: left, right, step.eq(0))
+                    if weight:
+                        with k.when(is_long), k.loop(0, many) as s:
+                            here = pixels.at(number(memory, "x_more") + self.distances.load(step + s))
+                            fourth(self.tiles, here, columns.at(s * (DIGITS * 2 * TILE)), stride)
+            scales = (column * count_of(self.steps, run) + step // run) * PANEL + side * HALF
+            left, right = memory["x_scales"].load(image), self._scales.load(scales, HALF)
+            put_together(k, levels, slot.at(side * HALF), lambda _: left, right, step.eq(0))
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         k = self.k

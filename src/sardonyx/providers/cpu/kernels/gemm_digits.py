@@ -12,7 +12,6 @@ Groups of squares, and when they are finished, are those of ``gemm_amx`` (``tile
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels.digit_loop import (
     PRODUCTS,
     ROUNDS,
+    SIDES,
     SUMS,
     A,
     B,
@@ -53,8 +53,8 @@ from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
 
 PARTS = 3
 """In which results are handed on, to products that take bf16 parts."""
-SPARE = 2
-"""Squares of scratch memory for the four sums of a run of 16 rows."""
+SPARE = 1
+"""Squares of scratch memory for the four sums of a run, of 16 rows and columns."""
 LEAST_DEPTH = 96
 """Numbers of a sum that fill three quarters of a step; shorter ones fill more of bf16 parts, in steps of 32."""
 
@@ -112,9 +112,9 @@ def gemm_digits(
         lines = k.max(count_of(k.const(DIGITS * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, group.columns) as c, k.loop(0, rows) as r:
             slot = group.slot(r, c)
-            with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
-                product.add((row + r) * 2 + half, column + c, step, slot + half * (SQUARE // 2), done,
-                            stride * (DIGITS * 2 * TILE), (r * 2 + half) * 2, lines)  # fmt: skip
+            with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half, k.loop(0, SIDES) as side:
+                product.add((row + r) * 2 + half, column + c, side, step, slot + half * (SQUARE // 2), done,
+                            stride * (DIGITS * 2 * TILE), (r * 2 + half) * 2 + side, lines)  # fmt: skip
             with k.when(step + run >= steps):
                 done.finish.begin(row + r, column + c)
                 with k.when(is_odd, likely=False):
@@ -135,37 +135,37 @@ class _Product:
         for many, rows in ((1, 4), (2, 2), (4, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
-    def add(self, tile: Val, column: Val, step: Val, slot: Val, done: Done, stride: Val, turn: Val, lines: Val) -> None:
-        """Add a run to the sums of 16 rows and 32 columns.
+    def add(
+        self, tile: Val, column: Val, side: Val, step: Val, slot: Val, done: Done, stride: Val, turn: Val, lines: Val
+    ) -> None:
+        """Add a run to the sums of 16 rows and a side of 32 columns.
 
-        ``stride`` bytes on lies the run of B that comes next; each side of a group's halves, of which these are the
-        ``turn``-th and the one after it, fetches ``lines`` lines of it for each step.
+        ``stride`` bytes on lies the run of B that comes next; each side of a group's halves, of which this is the
+        ``turn``-th, fetches ``lines`` lines of it for each step.
         """
         k, levels = self.k, self.scratch.as_type(i32)
         many, number = k.min(self.run, self.steps - step), step // self.run
         b = self.memory["b"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
         a = self.memory["a"].at((tile * self.steps + step) * (DIGITS * TILE))
         rest = self.memory["a"].at((self.row_tiles * self.steps * DIGITS + tile * self.steps + step) * TILE)
-        is_long = self.memory["a_long"].load(tile * self.runs + number).ne(0)
-        for side, (weight, products) in itertools.product(range(2), ROUNDS):
-            columns = b.at(side * TILE)
-            with summed(self.tiles, levels, side, weight):
+        is_long, columns = self.memory["a_long"].load(tile * self.runs + number).ne(0), b.at(side * TILE)
+        for weight, products in ROUNDS:
+            with summed(self.tiles, levels, weight):
                 with k.loop(0, many) as s:
                     digits = [a.at((s * DIGITS + digit) * TILE) for digit in range(DIGITS)]
                     multiply(self.tiles, digits, columns.at(s * (DIGITS * 2 * TILE)), products)
                     if weight == 0:
                         done.some(self.pace)
                     else:
-                        ahead = b.at(stride + ((turn + side) * many + s) * (lines * LINE_NBYTES))
+                        ahead = b.at(stride + (turn * many + s) * (lines * LINE_NBYTES))
                         with k.loop(0, lines) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                 if weight:
                     with k.when(is_long), k.loop(0, many) as s:
                         fourth(self.tiles, rest.at(s * TILE), columns.at(s * (DIGITS * 2 * TILE)))
-        at = (column * self.runs + number) * PANEL
-        right = [self.scales.load(at + side * HALF, HALF) for side in range(2)]
+        right = self.scales.load((column * self.runs + number) * PANEL + side * HALF, HALF)
         left = self.memory["a_scales"].at((tile * self.runs + number) * HALF)
-        put_together(k, levels, self.scratch.at(slot), left.load, right, step.eq(0))
+        put_together(k, levels, self.scratch.at(slot + side * HALF), left.load, right, step.eq(0))
 
 
 @dataclass(frozen=True)
