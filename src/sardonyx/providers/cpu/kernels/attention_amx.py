@@ -34,7 +34,7 @@ from sardonyx.lower.groups import View
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels import functions
-from sardonyx.providers.cpu.kernels.attention_form import params
+from sardonyx.providers.cpu.kernels.attention_form import params, weight
 from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.split import (
@@ -270,7 +270,7 @@ class _Block:
             totals = [k.var(head.total.load(r * HALF, HALF) * head.faded.load(r)), k.var(k.zeros(f32, HALF))]
             with k.loop(0, count_of(count, STEP)) as step:
                 places = (step * STEP, step * STEP + HALF)
-                left, right = (functions.exp_nonpositive(k, line.load(at, HALF) - base) for at in places)
+                left, right = (weight(k, line.load(at, HALF) - base) for at in places)
                 for at, p, total in zip(places, (left, right), totals, strict=True):
                     line.store(at, p)
                     total += p
@@ -389,7 +389,7 @@ class _Adjust:
         for half in range(2):
             old, new = (at.load(half * HALF, HALF) for at in (head.top, head.base))
             base = k.select(new.eq(-math.inf), 0.0, new)
-            head.faded.store(half * HALF, functions.exp_nonpositive(k, old - base))
+            head.faded.store(half * HALF, weight(k, old - base))
             head.base.store(half * HALF, base)
             head.top.store(half * HALF, new)
 
