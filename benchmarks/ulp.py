@@ -152,7 +152,7 @@ def every_float(stride: int, name: str = "") -> Iterator[Array]:
     for start in range(0, 1 << 32, CHUNK * stride):
         stop = min(start + CHUNK * stride, 1 << 32)
         x = np.arange(start, stop, stride, dtype=np.uint64).astype(np.uint32).view(np.float32)
-        yield x[(x <= WHERE_NORMAL[name]) & (x > -87.3)] if name in WHERE_NORMAL else x
+        yield x[(x <= WHERE_NORMAL[name]) & (x > -86.9)] if name in WHERE_NORMAL else x
 
 
 def errors_in_ulp(got: Array, exact: Array) -> Array:

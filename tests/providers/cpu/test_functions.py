@@ -78,4 +78,15 @@ def test_width_does_not_matter(name: str, cpu: str) -> None:
 
 def test_softmax_exponential_vanishes() -> None:
     x = np.array([-np.inf, -1e30, -200.0, -100.0, 0.0, np.nan], np.float32)
-    np.testing.assert_array_equal(evaluate("exp_nonpositive", x)[[0, 1, 2, 4, 5]], [0, 0, 0, 1, np.nan])
+    np.testing.assert_array_equal(evaluate("exp_nonpositive", x), [0, 0, 0, 0, 1, np.nan])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softmax_exponential_is_never_denormal(dtype: type) -> None:
+    """It is 0, or as near as elsewhere: from half a power of two above the smallest normal number on."""
+    limit = float(np.log(np.finfo(dtype).tiny))
+    x: Array = np.linspace(limit - 5, limit + 5, 10_001).astype(dtype)
+    got, want = evaluate("exp_nonpositive", x), np.exp(x.astype(np.longdouble))
+    is_zero = got == 0
+    assert errors_in_ulp(got[~is_zero], want[~is_zero]).max() <= 1.0
+    assert x[is_zero].max() < limit + 0.5 * np.log(2) < x[~is_zero].min() + 1e-3

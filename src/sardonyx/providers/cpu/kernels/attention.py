@@ -23,7 +23,7 @@ from sardonyx.lower.groups import Apply, Attention, Expression, Loop, Storage, V
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import attention_amx, functions, loop
-from sardonyx.providers.cpu.kernels.attention_form import AXES, MASK_STRIDES, params
+from sardonyx.providers.cpu.kernels.attention_form import AXES, MASK_STRIDES, params, weight
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -106,13 +106,13 @@ def attention(
             )  # fmt: skip
             adjust.emit()
             base = [k.select(t.get().eq(-math.inf), 0.0, t.get()) for t in top]
-            faded = [functions.exp_nonpositive(k, o - s) for o, s in zip(old, base, strict=True)]
+            faded = [weight(k, o - s) for o, s in zip(old, base, strict=True)]
             for i in range(vectors):
                 total[i].set(total[i].get() * faded[i])
             with k.loop(0, count) as j:
                 for i in range(vectors):
                     at = j * block + i * lanes
-                    p = functions.exp_nonpositive(k, scores.load(at, lanes) - base[i])
+                    p = weight(k, scores.load(at, lanes) - base[i])
                     scores.store(at, p)
                     total[i] += p
             _accumulate(k, values_at.at(start * n["v_s"]), n["v_s"], count, value_width, scores, sums, faded, columns)

@@ -15,6 +15,10 @@ pairs of (i, i + 16), so two vectors make a row of a tile without any shuffle. O
 each block of rows 8, 24 or 48 of tile products and 20, 22 or 26 of softmax. Multiply-adds over lanes of rows take 128
 for each block, however few its rows, and as long for the softmax: tiles win with three parts and one row, too.
 
+**Memory.** Rows of a head are as far apart as those of all heads together, so the chip does not foresee which are read
+next, and each line would be waited for. While a block is weighed, what the next one reads and what this one writes is
+asked for.
+
 Results that are left operands of the next matrix product go out in tiles (``tile_epilogue``), with a flag for each row
 and head.
 
@@ -25,6 +29,8 @@ not *plain* (``split``), the squares of that block of rows are made from the num
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -33,8 +39,9 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import View
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, kernel
+from sardonyx.providers.cpu.isa import LINE_NBYTES
 from sardonyx.providers.cpu.kernels import functions
-from sardonyx.providers.cpu.kernels.attention_form import params
+from sardonyx.providers.cpu.kernels.attention_form import params, weight
 from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
 from sardonyx.providers.cpu.kernels.nest import known
 from sardonyx.providers.cpu.kernels.split import (
@@ -48,7 +55,7 @@ from sardonyx.providers.cpu.kernels.split import (
     plain_below,
     step_elements,
 )
-from sardonyx.providers.cpu.kernels.tile_epilogue import place_of, store_step
+from sardonyx.providers.cpu.kernels.tile_epilogue import PART, place_of, store_step
 from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, SQUARE_NBYTES
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, SUMS, TILES, multiply
 from sardonyx.providers.cpu.kernels.transpose import transposed
@@ -111,14 +118,25 @@ def attention_amx(
     blocks = count_of(rows, PANEL)
     head = _Head(k, tiles, keys, parts, given)
     held = k.var(-1)
-    with k.share(batch * heads * blocks) as unit:
-        b, h, first = unit // (heads * blocks), unit // blocks % heads, unit % blocks * PANEL
+    units = batch * heads * blocks
+
+    def place(unit: Val) -> tuple[Val, Val, Val]:
+        return unit // (heads * blocks), unit // blocks % heads, unit % blocks * PANEL
+
+    with k.share(units) as unit:
+        b, h, first = place(unit)
         head.locate(b, h // shared)
         which = unit // blocks // shared
         with k.when(held.ne(which)):
             held.set(which)
             head.split()
         block = _Block(head, b, h, first, rows)
+        b_after, h_after, _ = place(k.min(unit + blocks, units - 1))
+        ahead = block.reads(*place(k.min(unit + 1, units - 1)), *head.operands(b_after, h_after // shared))
+        if is_kept:
+            ahead += block.writes()
+        if handed:
+            ahead += block.hands_on(heads, rows, handed)
         offset = None if mask_ is None else mask_.at(b * given["mask_b"] + h * given["mask_h"])
         adjust = _Adjust(block, mask, offset, given, causal, softcap)
         seen = adjust.seen(k.min(keys, first + PANEL + past) if causal else keys)
@@ -126,7 +144,7 @@ def attention_amx(
             count = k.min(seen - start, KEYS)
             block.scores(start, count)
             adjust.emit(start, count, past)
-            block.weigh(count)
+            block.weigh(start, count, ahead)
             block.accumulate(start, count)
         if is_kept:
             block.finish()
@@ -169,9 +187,16 @@ class _Head:
         self.sums = take(self.panels * SQUARE_NBYTES, f32)
 
     def locate(self, b: Val, head: Val) -> None:
+        self.keys_at, self.values_at = self.operands(b, head)
+
+    def operands(self, b: Val, head: Val) -> tuple[Buf, Buf]:
+        """The keys and values of a head."""
         n = self.given
-        self.keys_at = n["k_"].at(b * n["k_b"] + head * n["k_h"])
-        self.values_at = n["v"].at(b * n["v_b"] + head * n["v_h"])
+        return n["k_"].at(b * n["k_b"] + head * n["k_h"]), n["v"].at(b * n["v_b"] + head * n["v_h"])
+
+    def rows_of(self, b: Val, h: Val, first: Val) -> Buf:
+        n = self.given
+        return n["q"].at(b * n["q_b"] + h * n["q_h"] + first * n["q_s"])  # type: ignore[no-any-return]
 
     def split(self) -> None:
         self.worst.set(self.k.zeros(u32, HALF))
@@ -214,13 +239,30 @@ class _Head:
                     to.store(pair * HALF + part * TILE, words)
 
 
+@dataclass(frozen=True)
+class _Lines:
+    """Lines of memory, some for each row of a block."""
+
+    of_row: Callable[[Val], Buf]
+    """Where those of a row begin."""
+    pace: int
+    """Elements from line to line."""
+    last: Val
+    """An element of the last."""
+    write: bool = False
+
+
+def _in_line(memory: Buf) -> int:
+    return LINE_NBYTES // memory.dtype.itemsize
+
+
 class _Block:
     """32 query rows of a head, block of keys by block of keys."""
 
     def __init__(self, head: _Head, b: Val, h: Val, first: Val, rows: Val) -> None:
         self.head, k, n = head, head.k, head.given
         self.k, self.first, self.high = k, first, k.min(rows - first, PANEL)
-        self.rows_at = n["q"].at(b * n["q_b"] + h * n["q_h"] + first * n["q_s"])
+        self.rows_at = head.rows_of(b, h, first)
         self.b, self.h = b, h
         worst = k.var(head.worst.get())
         words_at = head.q.as_type(u32)
@@ -261,16 +303,44 @@ class _Block:
                 total.set(k.fma(row.load(t) * head.given["scale"], key.load(t), total))
             head.scores.store(r * KEYS + j, total.sum())
 
-    def weigh(self, count: Val) -> None:
-        """Scores become p, in f32 and in tiles."""
+    def reads(self, b: Val, h: Val, first: Val, keys_at: Buf, values_at: Buf) -> list[_Lines]:
+        """The rows of the next block, and of the next head the keys and values that have the numbers of this block's
+        rows: the blocks of a head have asked for all of them, if there are as many rows as keys."""
+        head, n = self.head, self.head.given
+        rows_at = head.rows_of(b, h, first)
+
+        def key(r: Val) -> Val:
+            return self.k.min(self.first + r, head.keys - 1)
+
+        return [
+            _Lines(lambda r: rows_at.at(r * n["q_s"]), _in_line(rows_at), head.width - 1),
+            _Lines(lambda r: keys_at.at(key(r) * n["k_s"]), _in_line(keys_at), head.width - 1),
+            _Lines(lambda r: values_at.at(key(r) * n["v_s"]), _in_line(values_at), head.value_width - 1),
+        ]
+
+    def writes(self) -> list[_Lines]:
+        out_at, stride = self.out_at, self.head.given["o_s"]
+        return [_Lines(lambda r: out_at.at(r * stride), _in_line(out_at), self.head.value_width - 1, write=True)]
+
+    def hands_on(self, heads: Val, rows: Val, parts: int) -> list[_Lines]:
+        """A row has a line in every part of its steps."""
+        last = (self.head.panels * parts - 1) * PART
+        return [_Lines(lambda r: self._handed_at(r, heads, rows, parts), PART, last, write=True)]
+
+    def weigh(self, start: Val, count: Val, ahead: list[_Lines]) -> None:
+        """Scores become p, in f32 and in tiles. Memory has nothing to do meanwhile, but for what is asked ``ahead``."""
         k, head = self.k, self.head
         words_at = head.p.as_type(u32)
         with k.loop(0, self.high) as r:
             base, line = k.splat(head.base.load(r), HALF), head.scores.at(r * KEYS)
             totals = [k.var(head.total.load(r * HALF, HALF) * head.faded.load(r)), k.var(k.zeros(f32, HALF))]
+            fetched = [(lines, lines.of_row(r)) for lines in ahead]
             with k.loop(0, count_of(count, STEP)) as step:
+                for lines, row in fetched:
+                    at = k.min((start // STEP + step) * lines.pace, lines.last)
+                    row.prefetch(at, write=lines.write, locality=3 if lines.write else 2)
                 places = (step * STEP, step * STEP + HALF)
-                left, right = (functions.exp_nonpositive(k, line.load(at, HALF) - base) for at in places)
+                left, right = (weight(k, line.load(at, HALF) - base) for at in places)
                 for at, p, total in zip(places, (left, right), totals, strict=True):
                     line.store(at, p)
                     total += p
@@ -305,12 +375,16 @@ class _Block:
 
     def finish(self) -> None:
         k, head, n = self.k, self.head, self.head.given
-        out_at = n["out"].at(self.b * n["o_b"] + self.h * n["o_h"] + self.first * n["o_s"])
         with k.loop(0, self.high) as r:
-            out, inverse = out_at.at(r * n["o_s"]), self._inverse(r)
+            out, inverse = self.out_at.at(r * n["o_s"]), self._inverse(r)
             for t in k.tiles(head.value_width, HALF):
                 sums = head.sums.at(t.index // PANEL * SQUARE + r * PANEL + t.index % PANEL)
                 out.store(t, sums.load(0, HALF) * inverse)
+
+    @property
+    def out_at(self) -> Buf:
+        n = self.head.given
+        return n["out"].at(self.b * n["o_b"] + self.h * n["o_h"] + self.first * n["o_s"])  # type: ignore[no-any-return]
 
     def _inverse(self, r: Val) -> Val:
         total = self.head.total.load(r * HALF, HALF).sum()
@@ -323,10 +397,15 @@ class _Block:
             row, inverse = self.b * rows + self.first + r, self._inverse(r)
             flag = head.given["flags"].at(row * heads + self.h)
             flag.store(0, 0)
-            to = head.given["tiles"].at(place_of(row, heads * head.panels * size) + self.h * head.panels * size)
+            to = self._handed_at(r, heads, rows, parts)
             with k.loop(0, head.panels) as panel:
                 sums = head.sums.load(panel * SQUARE + r * PANEL, PANEL)
                 store_step(to.at(panel * size), sums * inverse, parts, flag)
+
+    def _handed_at(self, r: Val, heads: Val, rows: Val, parts: int) -> Buf:
+        """Where a row's numbers of this head begin."""
+        size, row = self.head.panels * step_elements(parts), self.b * rows + self.first + r
+        return self.head.given["tiles"].at(place_of(row, heads * size) + self.h * size)  # type: ignore[no-any-return]
 
 
 class _Adjust:
@@ -389,7 +468,7 @@ class _Adjust:
         for half in range(2):
             old, new = (at.load(half * HALF, HALF) for at in (head.top, head.base))
             base = k.select(new.eq(-math.inf), 0.0, new)
-            head.faded.store(half * HALF, functions.exp_nonpositive(k, old - base))
+            head.faded.store(half * HALF, weight(k, old - base))
             head.base.store(half * HALF, base)
             head.top.store(half * HALF, new)
 

@@ -138,7 +138,7 @@ class Row:
     # -- exponentials
 
     def is_exponential(self, step: Apply) -> bool:
-        """Whether it is exp(x - max(x)), which never overflows, and may be 0 where it is denormal."""
+        """Whether it is exp(x - max(x)), which never overflows, and may be 0 where it is hardly normal."""
         difference = self.schedule.step(step.args[0]) if step.program == EXPONENTIAL else None
         if not isinstance(difference, Apply) or difference.program != SUBTRACT or not difference.dtype.is_float:
             return False
