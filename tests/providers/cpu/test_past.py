@@ -26,6 +26,8 @@ CASES = {
     "nearest": f'{TWICE} y = Resize<mode = "nearest", nearest_mode = "floor", '
     'coordinate_transformation_mode = "asymmetric">(x, , s)',
     "linear": f'{TWICE} y = Resize<mode = "linear">(x, , s)',
+    "cubic": f'{TWICE} y = Resize<mode = "cubic">(x, , s)',
+    "larger": f'{TWICE.replace("2.0", "1.6")} y = Resize<mode = "linear">(x, , s)',
 }
 
 

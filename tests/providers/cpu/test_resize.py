@@ -73,6 +73,7 @@ CASES = {
     "linear many times": Case((1, 2, 4, 5), LINEAR, (), (1, 2, 48, 60)),
     "linear half": Case((1, 3, 10, 36), LINEAR, (1, 1, 0.5, 0.5)),
     "linear third": Case((1, 2, 7, 130), LINEAR, (1, 1, 0.7, 0.3)),
+    "linear a little larger": Case((1, 2, 6, 50), LINEAR, (1, 1, 1.6, 1.6)),
     "linear to sizes": Case((1, 2, 13, 17), LINEAR, (), (1, 2, 7, 40)),
     "linear to one": Case((1, 2, 13, 17), transformed("pytorch_half_pixel", LINEAR), (), (1, 2, 1, 1)),
     "linear from one": Case((1, 2, 1, 1), LINEAR, (), (1, 2, 5, 9)),
@@ -93,6 +94,8 @@ CASES = {
                  (), (1, 1, 4, 5), (0, 0, .2, .3, 1, 1, .7, .8)),
     "crop outside": Case((1, 2, 6, 8), transformed("tf_crop_and_resize", f"{LINEAR}, extrapolation_value = 9.0"),
                          (), (1, 2, 7, 5), (0, 0, -.2, .3, 1, 1, .7, 1.4)),
+    "crop of more than there is": Case((1, 2, 6, 40), transformed("tf_crop_and_resize", LINEAR),
+                                       (), (1, 2, 7, 80), (0, 0, 0, -1, 1, 1, 1, 2)),
     "crop nearest": Case((1, 2, 6, 8), transformed("tf_crop_and_resize", "extrapolation_value = 9.0, axes = [2, 3]"),
                          (), (7, 5), (-.2, .3, .7, 1.4)),
     "as large as fits": Case((1, 2, 5, 7), f'{LINEAR}, keep_aspect_ratio_policy = "not_larger", axes = [2, 3]',
@@ -115,7 +118,7 @@ def test_against_the_meaning(name: str) -> None:
 
 SLICE = ("nearest twice, asymmetric floor", "linear twice, half_pixel", "linear half", "cubic antialiased",
          "linear of 3 axes", "cubic of channels last", "cubic twice", "linear third", "cubic half_pixel",
-         "crop outside")  # fmt: skip
+         "linear a little larger", "linear to sizes", "axes", "crop outside", "crop of more than there is")  # fmt: skip
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "sapphirerapids"])

@@ -3,8 +3,8 @@
 The elements of all axes but the innermost that stand for a row of the result are rows of the image. They are summed
 with their weights, vector by vector: into registers where the innermost axis stays as it is, otherwise into a row in
 scratch memory, which is then read along. For a whole factor (``Phases``) that is a few vectors with constant weights,
-shuffled by constants; by a table, elements are picked out of two vectors, or, where they lie too far apart, one by one.
-Where vectors are long, scratch memory is left out. Rows that are only picked are read where they lie.
+shuffled by constants; by a table, elements are picked out of a vector or two, or, where they lie too far apart, one by
+one. Where vectors are long, scratch memory is left out. Rows that are only picked are read where they lie.
 
 The grid of work is the rows of the result: each is made in one place, in one order.
 """
@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.nest import Axis, known, traffic, walk
 from sardonyx.providers.cpu.kernels.resample_form import MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
-from sardonyx.providers.cpu.kernels.resample_picks import Picks, may_pick
+from sardonyx.providers.cpu.kernels.resample_picks import Picks, may_pick, reach_of
 from sardonyx.providers.cpu.kernels.resample_row import Row
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
@@ -77,7 +77,7 @@ def steps(group: Resample, target: Target) -> list[Step]:
     layout = _Layout(group)
     x, rest = layout.views[0], layout.views[1:]
     extra, outputs = rest[: len(group.extra)], rest[len(group.extra) :]
-    box, last = outputs[0].shape, layout.rank - 1
+    box, last, lanes = outputs[0].shape, layout.rank - 1, target.isa.lanes
     reads = [read_of(layout.along[i]) if i in layout.along else None for i in range(layout.rank)]
     expression, x_dtype = group.epilogue, group.x.dtype
     is_copy = not group.is_weighted and not expression.steps and x_dtype.bits in (8, 16, 32, 64)
@@ -85,7 +85,8 @@ def steps(group: Resample, target: Target) -> list[Step]:
         x_dtype = of_name(f"u{x_dtype.itemsize * 8}")
         expression = Expression((x_dtype,), (), expression.results)
     work = register_dtype(expression.operands[0])
-    form = Form(x_dtype, work, tuple(reads[:last]), reads[last], x.strides[last] == 1 or x.shape[last] == 1, is_copy)
+    is_unit, reach = x.strides[last] == 1 or x.shape[last] == 1, reach_of(reads[last], x.shape[last], box[last], lanes)
+    form = Form(x_dtype, work, tuple(reads[:last]), reads[last], is_unit, is_copy, reach)
     before, after = ([Matrix.of(v) for v in seen] for seen in (extra, outputs))
     epilogue, more = Epilogue.over(expression, before, after, box[last], last - 1)
     if is_copy:
@@ -104,10 +105,10 @@ def steps(group: Resample, target: Target) -> list[Step]:
         length = x.shape[last] if form.inner is not None else PIECE
         inner = layout.along.get(last)
         beside = inner.taps if isinstance(inner, Table) else max(form.beside)
-        row = dims.total((length, dims.mul(2, beside), (2 + SLACK) * target.isa.lanes))
+        row = dims.total((length, dims.mul(2, beside), (2 + SLACK) * lanes))
         scratch = known(dims.mul(dims.mul(row, STAGED if form.is_staged else 1), work.bits // 8))
-        if may_pick(form, target.isa.lanes):
-            scratch = known(dims.add(scratch, Picks.scratch_nbytes(form, box[last], target.isa.lanes)))
+        if may_pick(form, lanes):
+            scratch = known(dims.add(scratch, Picks.scratch_nbytes(form, box[last], lanes)))
     count = known(dims.product(box))
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
     read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))

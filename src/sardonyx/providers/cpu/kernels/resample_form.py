@@ -42,6 +42,8 @@ class Form:
     """Neighbours along the innermost axis are neighbours in memory."""
     is_copy: bool
     """Nothing is computed: elements are bits."""
+    reach: int = 1
+    """Vectors that one of results is picked out of, by a table: one or two."""
 
     @property
     def rows(self) -> int:

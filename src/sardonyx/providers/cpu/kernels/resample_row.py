@@ -167,23 +167,16 @@ class Row:
             self._put_table(self.form.inner, source, finish, row, count)
 
     def stream_table(self, picks: Picks, finish: Finish, row: Val, count: Val) -> None:
-        """The two vectors that a vector of results is picked out of are made in registers."""
+        """The vectors that one of results is picked out of are made in registers."""
         k, lanes, rows, weights = self.k, self.lanes, self._written_out(), self.memory[f"w{self.last}"]
         size = number(self.memory, f"in{self.last}")
+        masks = [k.mask(size - i * lanes, lanes) for i in range(self.form.reach)]
         for t in k.tiles(count, lanes):
-            first = picks.first(t.index)
-            places = first, first + lanes
-            pair = [k.var(k.zeros(self.form.work, lanes)) for _ in places]
-            with k.either(first + 2 * lanes <= size) as (whole, part):
-                with whole:
-                    for v, at in zip(pair, places, strict=True):
-                        v.set(self._sum(rows, Tile(at, lanes, None)))
-                with part:
-                    for v, at in zip(pair, places, strict=True):
-                        v.set(self._sum(rows, Tile(at, lanes, k.mask(size - at, lanes))))
+            start = picks.start(t.index)
+            near = [self._sum(rows, Tile(start + i * lanes, lanes, mask)) for i, mask in enumerate(masks)]
             total = k.zeros(self.form.work, lanes)
             for tap in range(picks.taps):
-                seen = picked(k, pair[0].get(), pair[1].get(), picks.behind(tap, t.index))
+                seen = picked(k, near, picks.behind(tap, t.index))
                 total = k.fma(seen, weights.at(count * tap).load(t), total)
             finish.put(row, t, total)
 
@@ -209,19 +202,19 @@ class Row:
         rows = self._written_out()
         first, last = (k.splat(self._sum(rows, Tile(i, 1, None)), lanes) for i in (k.const(0), size - 1))
 
-        def vector(at: Val, *, is_whole: bool) -> Val:
-            if is_whole:
-                return self._sum(rows, Tile(at, lanes, None))
+        def whole(at: Val) -> Val:
+            return self._sum(rows, Tile(at, lanes, None))
+
+        def part(at: Val) -> Val:
             mask = k.mask(size - at, lanes)
             return k.select(mask, self._sum(rows, Tile(at, lanes, mask)), last)
 
-        before, here = k.var(first), k.var(vector(k.const(0), is_whole=False))
-        start = k.const(0)
-        for is_whole in (True, False):
-            stop = k.max(size // lanes - 1, 0) * lanes if is_whole else size
+        before, here = k.var(first), k.var(part(k.const(0)))
+        start, inside = k.const(0), size // lanes * lanes
+        for stop, behind in ((k.max(inside - lanes, 0), whole), (inside, part), (size, lambda at: last)):
             with k.loop(start, stop, lanes) as at:
-                three = before.get(), here.get(), vector(at + lanes, is_whole=is_whole)
-                tile = Tile(at, lanes, None if is_whole else k.mask(size - at, lanes))
+                three = before.get(), here.get(), behind(at + lanes)
+                tile = Tile(at, lanes, k.mask(size - at, lanes) if stop is size else None)
                 self._put_parts(read, shifted(three), tile, finish, row, count)
                 before.set(three[1])
                 here.set(three[2])
