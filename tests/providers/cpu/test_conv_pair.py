@@ -65,6 +65,9 @@ CASES = {
     "one row": Case((2, 1, 40), 16, 48),
     "few pixels, many channels": Case((1, 7, 7), 160, 192),
     "a batch": Case((3, 8, 9), 24, 48),
+    "no whole vectors": Case((1, 9, 12), 24, 58),
+    "a vector and a half": Case((2, 8, 9), 12, 24, between="swish"),
+    "less than a vector": Case((1, 10, 11), 16, 9, window="pads = [1, 1, 1, 1], strides = [2, 2]"),
     "no batch": Case((0, 8, 9), 24, 48),
 }
 
@@ -104,7 +107,7 @@ def test_against_the_reference(name: str, cpu: str, monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(made.run([x], threads=threads)[0], got)
 
 
-@pytest.mark.parametrize("name", ["three vectors", "5x5", "columns fewer than a tile has pixels"])
+@pytest.mark.parametrize("name", ["three vectors", "5x5", "columns fewer than a tile has pixels", "no whole vectors"])
 def test_every_address_is_inside(name: str) -> None:
     case = CASES[name]
     made, x = compiled(case, "skylake-avx512"), case.image()

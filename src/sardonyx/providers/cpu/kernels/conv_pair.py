@@ -36,8 +36,12 @@ from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, i64
 
 DEEPEST = 160
 """Channels of the image that goes in up to which what is saved counts beside the products."""
+AGAIN = 12
+"""Products for a number between, on average, that may be made once more."""
 PARTS, BAND = 3, 4
 """Parts of work that a thread has at least, and rows of results that a band has."""
+SINGLE = 1.15
+"""What tiles of one vector cost more for each: they load a number for every product."""
 FIRST = "first_"
 """What the names of the pointwise convolution's arguments begin with."""
 
@@ -73,7 +77,7 @@ def _is_first(group: Convolution, target: Target) -> bool:
     filters, channels = (int(d) for d in group.w.shape[:2])
     is_flat = image.shape[2] == 1 and image.strides[3] == dims.mul(image.strides[4], image.shape[4])
     is_by_channel = not any(s for v in frame.extra for s in (v.strides[0], *v.strides[2:]))
-    is_worth = channels <= DEEPEST and filters % target.isa.lanes == 0 and image.shape[2:] == frame.size
+    is_worth = channels <= DEEPEST and 2 * filters >= target.isa.lanes and image.shape[2:] == frame.size
     return is_flat and is_by_channel and is_worth and conv_amx.parts_for(group, target) in (None, digits.DIGITS)
 
 
@@ -83,7 +87,16 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is out.dtype
     found = Pixels.of(group, target) if is_depthwise and is_all else None
-    return found is not None and found.form.is_even and found.frame.size[0] == 1
+    return found is not None and found.frame.size[0] == 1 and _is_worth(found.frame, int(first.w.shape[1]))
+
+
+def _is_worth(frame: Frame, channels: int) -> bool:
+    """Whether making rows that two bands see twice costs less than a way through memory."""
+    taps, (rows, columns) = frame.taps, frame.size[1:]
+    again = max((taps.kernel[1] - 1) * taps.dilations[1] + 1 - taps.strides[1], 0)
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        return True
+    return rows * columns <= SMALL or channels * again <= AGAIN * rows * taps.strides[1]
 
 
 def _matrix(view: View) -> Matrix:
@@ -124,9 +137,10 @@ def _nbytes(view: View) -> Known:
 
 
 def _shape(isa: Isa, filters: int) -> Shape:
-    """The register tile of the pointwise convolution: as many vectors as divide the filters."""
-    vectors = next(n for n in (3, 2, 1) if filters % (n * lanes_of(isa.lanes, f32)) == 0)
+    """The register tile of the pointwise convolution: its vectors divide the filters, or leave few lanes empty."""
     rows = {3: 8, 2: 12, 1: 12} if isa.registers >= 32 else {3: 4, 2: 6, 1: 8}
+    filled = -(-filters // lanes_of(isa.lanes, f32))
+    vectors = min(rows, key=lambda v: -(-filled // v) * v * (SINGLE if v == 1 else 1))
     return Shape(rows[vectors], vectors, False)
 
 
@@ -185,7 +199,7 @@ class _Pair(Filters):
         batch, channels, (_, out_y, out_x) = number(memory, "batch"), number(memory, "channels"), self.out
         if self.form.parts:
             zero_frame(k, memory["image"], memory, "image", batch)
-        panels = channels // self.wide
+        panels = ceil_div(channels, self.wide)
         most = k.max(k.min(k.threads * ceil_div(k.const(PARTS), k.max(batch * panels, 1)), out_y // BAND), 1)
         bands = k.opaque(k.select(out_y * out_x <= SMALL, 1, most))
         with k.share(batch * bands * panels) as at:
@@ -200,7 +214,8 @@ class _Pair(Filters):
         stride, seen = self.taps.strides[1], (self.taps.kernel[1] - 1) * self.taps.dilations[1] + 1
         x = memory["x"].at(image * number(memory, "x_b"))
         weights = memory["panels"].at(self.first * number(memory, "depth"))
-        outputs, made = Outputs(self, self.ring, (self.first, self.first + self.wide)), k.var(0)
+        behind = k.min(self.first + self.wide, number(memory, "channels"))
+        outputs, made = Outputs(self, self.ring, (self.first, behind)), k.var(0)
         with k.loop(top, bottom) as y:
             start = y * stride - self.pad[1]
             stop = k.min(start + seen, in_y)
@@ -231,7 +246,9 @@ class _Pair(Filters):
                 self._put(start + number_of, around, [self._finished(j, total.get()) for j, total in enumerate(row)])
 
     def _finished(self, j: int, sums: Val) -> Val:
-        (result,) = self.between.results(0, Tile(self.first + j * self.lanes, self.lanes, None), sums)
+        at = self.first + j * self.lanes
+        mask = None if self.form.is_even else self.k.mask(self.between.n - at, self.lanes)
+        (result,) = self.between.results(0, Tile(at, self.lanes, mask), sums)
         return result
 
     def _put(self, at: Val, around: Val, results: Sequence[Val]) -> None:
