@@ -122,7 +122,7 @@ def _params(epilogue: Epilogue) -> Params:
 
 @kernel(_params)
 def conv_digits(k: Kernel, *, epilogue: Epilogue, **memory: Any) -> None:
-    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE, SIDES), _DigitWork)
+    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), _DigitWork)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _DigitWork(Work):
     def _scales(self) -> Buf:
         return scales_of(self.memory["w"], count_of(self.filters, PANEL), self.steps)
 
-    def square(self, r: Val, column: Val, side: Val, step: Val, many: Val, fetched: Val) -> None:
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, memory, run = self.k, self.memory, number(self.memory, "run")
         slot, levels = self.grid.sums.at(r * SQUARE), self.grid.sums.at(GROUP * SQUARE).as_type(i32)
         start, image, *_ = self.grid.entry(r)
@@ -142,8 +142,9 @@ class _DigitWork(Work):
         following = weights.at(many * (DIGITS * 2 * TILE) + r * many * share)
         stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
         pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
-        columns = weights.at(side * TILE)
-        with k.when(self.filters - column * PANEL > side * HALF):
+        sides = k.min(count_of(self.filters - column * PANEL, HALF), SIDES)
+        with k.loop(0, sides) as side:
+            columns = weights.at(side * TILE)
             for weight, products in ROUNDS:
                 with summed(self.tiles, levels, weight):
                     with k.loop(0, many) as s:

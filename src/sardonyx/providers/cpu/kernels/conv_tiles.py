@@ -90,8 +90,6 @@ class Kind:
     """Of weights, for 32 filters."""
     spare: int = 1
     """Squares of scratch memory for the sums of a run."""
-    sides: int = 1
-    """Of the filters of a square, multiplied one after the other for all squares of a group."""
 
 
 def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: type[Work]) -> None:
@@ -134,15 +132,14 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: type[W
         fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
         with k.loop(0, steps, run) as step:
             many = k.min(run, steps - step)
-            with k.loop(0, kind.sides) as side:
-                is_last = (step + run >= steps) & side.eq(kind.sides - 1)
-                with k.loop(0, rows + k.cast(is_last, i64)) as r:
-                    with k.when(is_last & (r + 1 < rows)):
-                        work.fetch(r + 1, column)
-                    with k.when(r < rows):
-                        work.square(r, column, side, step, many, fetched)
-                    with k.when(is_last & (r > 0)):
-                        work.end(r - 1, column)
+            is_last = step + run >= steps
+            with k.loop(0, rows + k.cast(is_last, i64)) as r:
+                with k.when(is_last & (r + 1 < rows)):
+                    work.fetch(r + 1, column)
+                with k.when(r < rows):
+                    work.square(r, column, step, many, fetched)
+                with k.when(is_last & (r > 0)):
+                    work.end(r - 1, column)
     tiles.release()
 
 
@@ -227,9 +224,8 @@ class Work:
     def wide(self) -> Val:
         return number(self.memory, "wide")
 
-    def square(self, r: Val, column: Val, side: Val, step: Val, many: Val, fetched: Val) -> None:
-        """Add a run of ``many`` steps to the sums of a side of square ``r`` of the group; ``fetched`` lines a step come
-        near."""
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
         raise NotImplementedError
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
@@ -301,7 +297,7 @@ class _PartsWork(Work):
         found: Buf = self.memory["w"]
         return found
 
-    def square(self, r: Val, column: Val, side: Val, step: Val, many: Val, fetched: Val) -> None:
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, tiles, sums = self.k, self.tiles, self.grid.sums
         slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
         is_first = step.eq(0)
