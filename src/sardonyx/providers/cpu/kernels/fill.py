@@ -23,7 +23,7 @@ def steps(group: Fill, target: Target) -> list[Step]:
     stride = axes[0].strides[0] if axes else 1
     args: dict[str, Ref | Known | float] = {"out": Ref.of(out), "stride": stride}
     if group.start is not None and group.step is not None:
-        spec = count_up(dtype=out.dtype, kind=stride_class(stride))
+        spec = count_up(dtype=out.dtype, kind=stride_class(stride), is_same=group.step == 0)
         args |= {"start": group.start, "step": group.step, "count": product(out.shape)}
     else:
         spec = write(dtype=out.dtype, count=len(group.values))
@@ -44,10 +44,16 @@ def write(k: Kernel, out: Buf, stride: Val, *, dtype: DType, count: int, **value
 
 
 @kernel(out=("dtype",), stride=i64, start=i64, step=i64, count=i64)
-def count_up(k: Kernel, out: Buf, stride: Val, start: Val, step: Val, count: Val, *, dtype: DType, kind: str) -> None:
-    """start + i * step, in int64, converted to the type of the result."""
+def count_up(
+    k: Kernel, out: Buf, stride: Val, start: Val, step: Val, count: Val, *, dtype: DType, kind: str, is_same: bool
+) -> None:
+    """start + i * step, in int64, converted to the type of the result; or start everywhere."""
+    same = k.cast(start, register_dtype(dtype))
     with k.share((count + (PIECE - 1)) // PIECE) as piece:
         first = piece * PIECE
         for tile in k.tiles(k.min(count - first, PIECE)):
-            numbers = (k.iota(i64, tile.lanes) + (tile.index + first)) * step + start
-            store(out.at(first * stride), tile, kind, stride, k.cast(numbers, register_dtype(dtype)))
+            if is_same:
+                value = k.splat(same, tile.lanes)
+            else:
+                value = k.cast((k.iota(i64, tile.lanes) + (tile.index + first)) * step + start, register_dtype(dtype))
+            store(out.at(first * stride), tile, kind, stride, value)
