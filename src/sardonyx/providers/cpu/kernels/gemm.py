@@ -42,7 +42,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
 from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
 RUN, BLOCK, GRID, PARTS = 128, 48, 64, 8
-AHEAD = 16
+AHEAD = 64
 """Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line."""
 CHAINS = 8
 """Independent sums that keep two multiply-add units of latency 4 busy."""
