@@ -163,6 +163,19 @@ def test_sums_of_another_type_are_not_made_together(cpu: str) -> None:
     np.testing.assert_allclose(got, expected(case, case.image()), rtol=2e-5, atol=2e-5)
 
 
+ALONE = {
+    "a window of one element": Case((1, 30, 30), 16, 48, (1, 1), "strides = [1, 1]"),
+    "rows too few for bands": Case((1, 3, 90), 16, 48),
+    "rows that fill the cache": Case((1, 8, 3000), 16, 48),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_rings_stay_near(name: str) -> None:
+    sizes = ",".join(map(str, ALONE[name].x))
+    assert "convolve_pair" not in names_of(compiled(ALONE[name], "skylake-avx512", sizes=sizes))
+
+
 def test_tiles_are_quicker_where_parts_are_few() -> None:
     names = names_of(compiled(CASES["three vectors"], "sapphirerapids", sizes="1,14,14", precision="medium"))
     assert "convolve_pair" not in names and "conv_amx" in names

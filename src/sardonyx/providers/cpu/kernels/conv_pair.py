@@ -87,16 +87,21 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is f32
     found = Pixels.of(group, target) if is_depthwise and is_all else None
-    return found is not None and found.frame.size[0] == 1 and _is_worth(found.frame, int(first.w.shape[1]))
+    if found is None or found.frame.is_row or found.frame.size[0] != 1:
+        return False
+    filters, channels = (int(d) for d in first.w.shape[:2])
+    ring = _ring_nbytes(found, _shape(target.isa, filters), target.isa)
+    is_near = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
+    return is_near and _is_worth(found.frame, channels)
 
 
 def _is_worth(frame: Frame, channels: int) -> bool:
-    """Whether making rows that two bands see twice costs less than a way through memory."""
+    """Whether there are bands of rows, and making those that two see twice costs less than a way through memory."""
     taps, (rows, columns) = frame.taps, frame.size[1:]
     again = max((taps.kernel[1] - 1) * taps.dilations[1] + 1 - taps.strides[1], 0)
-    if not isinstance(rows, int) or not isinstance(columns, int):
+    if not isinstance(rows, int) or not isinstance(columns, int) or rows * columns <= SMALL:
         return True
-    return rows * columns <= SMALL or channels * again <= AGAIN * rows * taps.strides[1]
+    return rows >= BAND and channels * again <= AGAIN * rows * taps.strides[1]
 
 
 def _matrix(view: View) -> Matrix:
@@ -118,13 +123,10 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
         **{name: source[name] for name in ("x", "x_b", *(f"x_{a}" for a in AXES))},
         **{FIRST + name: value for name, value in more.items()},
     }  # fmt: skip
-    rows = _ring(found.form)
-    ring = dims.product((rows, found.frame.x.shape[4], shape.columns(isa, f32), 4))
-    scratch = dims.add(ring, shape.rows * shape.columns(isa, f32) * 4)
+    scratch = dims.add(_ring_nbytes(found, shape, isa), shape.rows * shape.columns(isa, f32) * 4)
     is_full = filters % shape.columns(isa, f32) == 0
-    spec = convolve_pair(
-        form=found.form, shape=shape, rows=rows, is_full=is_full, first=ending, epilogue=found.epilogue
-    )  # fmt: skip
+    form, rows = found.form, _ring(found.form)
+    spec = convolve_pair(form=form, shape=shape, rows=rows, is_full=is_full, first=ending, epilogue=found.epilogue)
     products = dims.add(dims.product((channels, *first.box)), dims.product((found.form.taps.count, *group.box)))
     flops = dims.known(dims.mul(2, products)) or 0
     seen = dims.total((before.nbytes, found.frame.nbytes, dims.mul(_nbytes(first.outputs[0]), -2)))
@@ -151,6 +153,10 @@ def _ring(form: Form) -> int:
     """Rows between that are kept: those that a window sees and the one that is begun, as a power of two."""
     seen = (form.taps.kernel[1] - 1) * form.taps.dilations[1] + 1
     return 1 << seen.bit_length()
+
+
+def _ring_nbytes(found: Pixels, shape: Shape, isa: Isa) -> Known | None:
+    return dims.known(dims.product((_ring(found.form), found.frame.x.shape[4], shape.columns(isa, f32), 4)))
 
 
 # -- the kernel
