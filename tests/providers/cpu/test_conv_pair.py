@@ -67,6 +67,7 @@ CASES = {
     "a batch": Case((3, 8, 9), 24, 48),
     "no whole vectors": Case((1, 9, 12), 24, 58),
     "a vector and a half": Case((2, 8, 9), 12, 24, between="swish"),
+    "seven vectors in pairs": Case((1, 9, 8), 16, 112),
     "less than a vector": Case((1, 10, 11), 16, 9, window="pads = [1, 1, 1, 1], strides = [2, 2]"),
     "no batch": Case((0, 8, 9), 24, 48),
 }
@@ -107,10 +108,14 @@ def test_against_the_reference(name: str, cpu: str, monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(made.run([x], threads=threads)[0], got)
 
 
-@pytest.mark.parametrize("name", ["three vectors", "5x5", "columns fewer than a tile has pixels", "no whole vectors"])
-def test_every_address_is_inside(name: str) -> None:
+WIDTHS = ("three vectors", "no whole vectors", "seven vectors in pairs")
+
+
+@pytest.mark.parametrize("cpu", CHIPS[:2])
+@pytest.mark.parametrize("name", [*WIDTHS, "5x5", "columns fewer than a tile has pixels"])
+def test_every_address_is_inside(name: str, cpu: str) -> None:
     case = CASES[name]
-    made, x = compiled(case, "skylake-avx512"), case.image()
+    made, x = compiled(case, cpu), case.image()
     np.testing.assert_array_equal(made.run([x], threads=2, checked=True)[0], made.run([x])[0])
 
 
@@ -144,6 +149,31 @@ def test_what_something_else_reads_is_there() -> None:
         body, f"{inputs}, float zero, float six", "float[n,p,q,144] y", CHIPS[1], constants=shared.weights()
     )
     assert "convolve_pair" not in names_of(made)
+
+
+@pytest.mark.parametrize("cpu", CHIPS)
+def test_sums_of_another_type_are_not_made_together(cpu: str) -> None:
+    case = CASES["three vectors"]
+    weights = {name: v.astype(np.float64) if name in ("w2", "b2") else v for name, v in case.weights().items()}
+    body = case.body.replace("d = Conv", "f = Cast<to = 11>(c) d = Conv").replace("(c, w2", "(f, w2")
+    inputs = "float[n,h,w,24] x, float[144,24,1,1] w1, float[144] b1, double[144,1,3,3] w2, double[144] b2"
+    made = Compiled(body, f"{inputs}, float zero, float six", "double[n,p,q,144] y", cpu, constants=weights)
+    assert names_of(made) == ["convolve_pixels", "convolve_depthwise_pixels"]
+    (got,) = made.run([case.image()])
+    np.testing.assert_allclose(got, expected(case, case.image()), rtol=2e-5, atol=2e-5)
+
+
+ALONE = {
+    "a window of one element": Case((1, 30, 30), 16, 48, (1, 1), "strides = [1, 1]"),
+    "rows too few for bands": Case((1, 3, 90), 16, 48),
+    "rows that fill the cache": Case((1, 8, 3000), 16, 48),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_rings_stay_near(name: str) -> None:
+    sizes = ",".join(map(str, ALONE[name].x))
+    assert "convolve_pair" not in names_of(compiled(ALONE[name], "skylake-avx512", sizes=sizes))
 
 
 def test_tiles_are_quicker_where_parts_are_few() -> None:

@@ -85,18 +85,23 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
     """Whether a convolution is depthwise, over all that another writes."""
     x, out = group.x, first.outputs[0]
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
-    is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is out.dtype
+    is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is f32
     found = Pixels.of(group, target) if is_depthwise and is_all else None
-    return found is not None and found.frame.size[0] == 1 and _is_worth(found.frame, int(first.w.shape[1]))
+    if found is None or found.frame.is_row or found.frame.size[0] != 1:
+        return False
+    filters, channels = (int(d) for d in first.w.shape[:2])
+    ring = _ring_nbytes(found, _shape(target.isa, filters), target.isa)
+    is_near = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
+    return is_near and _is_worth(found.frame, channels)
 
 
 def _is_worth(frame: Frame, channels: int) -> bool:
-    """Whether making rows that two bands see twice costs less than a way through memory."""
+    """Whether there are bands of rows, and making those that two see twice costs less than a way through memory."""
     taps, (rows, columns) = frame.taps, frame.size[1:]
     again = max((taps.kernel[1] - 1) * taps.dilations[1] + 1 - taps.strides[1], 0)
-    if not isinstance(rows, int) or not isinstance(columns, int):
+    if not isinstance(rows, int) or not isinstance(columns, int) or rows * columns <= SMALL:
         return True
-    return rows * columns <= SMALL or channels * again <= AGAIN * rows * taps.strides[1]
+    return rows >= BAND and channels * again <= AGAIN * rows * taps.strides[1]
 
 
 def _matrix(view: View) -> Matrix:
@@ -118,10 +123,10 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
         **{name: source[name] for name in ("x", "x_b", *(f"x_{a}" for a in AXES))},
         **{FIRST + name: value for name, value in more.items()},
     }  # fmt: skip
-    rows = _ring(found.form)
-    ring = dims.product((rows, found.frame.x.shape[4], shape.columns(isa, f32), 4))
-    scratch = dims.add(ring, shape.rows * shape.columns(isa, f32) * 4)
-    spec = convolve_pair(form=found.form, shape=shape, rows=rows, first=ending, epilogue=found.epilogue)
+    scratch = dims.add(_ring_nbytes(found, shape, isa), shape.rows * shape.columns(isa, f32) * 4)
+    is_full = filters % shape.columns(isa, f32) == 0
+    form, rows = found.form, _ring(found.form)
+    spec = convolve_pair(form=form, shape=shape, rows=rows, is_full=is_full, first=ending, epilogue=found.epilogue)
     products = dims.add(dims.product((channels, *first.box)), dims.product((found.form.taps.count, *group.box)))
     flops = dims.known(dims.mul(2, products)) or 0
     seen = dims.total((before.nbytes, found.frame.nbytes, dims.mul(_nbytes(first.outputs[0]), -2)))
@@ -129,7 +134,7 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
     variant = f"pointwise by {shape.rows} pixels x {shape.vectors} vectors, depthwise by {found.form.pixels} pixels"
     writes = found.epilogue.writes | ({"image"} if found.form.parts else set())
     nodes = (*first.nodes, *group.nodes)
-    return [*packing, Step(spec, args, writes, nodes, dims.known(scratch) or 0, flops, nbytes, variant)]
+    return [*packing, Step(spec, args, writes, nodes, of_known(scratch), flops, nbytes, variant)]
 
 
 def _nbytes(view: View) -> Known:
@@ -150,19 +155,24 @@ def _ring(form: Form) -> int:
     return 1 << seen.bit_length()
 
 
+def _ring_nbytes(found: Pixels, shape: Shape, isa: Isa) -> Known | None:
+    return dims.known(dims.product((_ring(found.form), found.frame.x.shape[4], shape.columns(isa, f32), 4)))
+
+
 # -- the kernel
 
 
-def _params(form: Form, shape: Shape, rows: int, first: Epilogue, epilogue: Epilogue) -> Params:
+def _params(form: Form, shape: Shape, rows: int, is_full: bool, first: Epilogue, epilogue: Epilogue) -> Params:
     more = {FIRST + name: kind for name, kind in first.params.items()}
     return {**pixels_params(form, f32, epilogue), "w": (f32,), "panels": (f32,), "depth": i64, **more}
 
 
 @kernel(_params)
 def convolve_pair(
-    k: Kernel, *, form: Form, shape: Shape, rows: int, first: Epilogue, epilogue: Epilogue, **memory: Any
+    k: Kernel, *, form: Form, shape: Shape, rows: int, is_full: bool, first: Epilogue, epilogue: Epilogue, **memory: Any
 ) -> None:
-    _Pair(k, form, shape, rows, first, epilogue, memory).slide()
+    """``is_full``: channels are whole panels."""
+    _Pair(k, form, shape, rows, is_full, first, epilogue, memory).slide()
 
 
 class _Pair(Filters):
@@ -174,12 +184,13 @@ class _Pair(Filters):
         form: Form,
         shape: Shape,
         rows: int,
+        is_full: bool,
         first: Epilogue,
         epilogue: Epilogue,
         memory: dict[str, Any],
     ) -> None:
         super().__init__(k, form, epilogue, memory)
-        self.shape, self.rows, self.wide = shape, rows, shape.vectors * self.lanes
+        self.shape, self.rows, self.is_full, self.wide = shape, rows, is_full, shape.vectors * self.lanes
         own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
         self.between = Finish(k, first, own, number(memory, "channels"), [k.const(0)] * 3)
         self.is_short = is_short(first.expression)
@@ -247,7 +258,7 @@ class _Pair(Filters):
 
     def _finished(self, j: int, sums: Val) -> Val:
         at = self.first + j * self.lanes
-        mask = None if self.form.is_even else self.k.mask(self.between.n - at, self.lanes)
+        mask = None if self.is_full else self.k.mask(self.between.n - at, self.lanes)
         (result,) = self.between.results(0, Tile(at, self.lanes, mask), sums)
         return result
 
