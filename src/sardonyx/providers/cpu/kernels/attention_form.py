@@ -13,7 +13,8 @@ STRIDES = tuple(f"{name}_{axis}" for name in "qkvo" for axis in AXES)
 MASK_STRIDES = ("mask_b", "mask_h", "mask_q", "mask_k")
 LEAST = -100
 """Weights below 2^LEAST, where a row's largest is 1, are 0: the others have bf16 parts that are normal numbers, as are
-their products with all but the smallest values."""
+their products with all but the smallest values. An infinite value of such a key makes NaN, as one that is hidden does.
+"""
 
 
 def params(

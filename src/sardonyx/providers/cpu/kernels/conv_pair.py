@@ -1,8 +1,8 @@
-"""A pointwise convolution and the depthwise one that alone reads it, as one step: what lies between never leaves L1.
+"""A pointwise convolution and the depthwise one that alone reads it, as one step: what lies between is never whole.
 
 Networks of such pairs widen an image sixfold to look at each channel by itself: what is between weighs more than what
 goes in and comes out. Here a thread takes some vectors of channels and a band of rows. It makes rows of the image
-between as its windows come to them, by the inner loop of ``gemm``, into a ring of so few rows that they stay in L1, and
+between as its windows come to them, by the inner loop of ``gemm``, into a ring of so few rows that they stay near, and
 slides its windows over them (``pixels``).
 
 **Order of sums.** Channel by channel in one run, then that of ``conv_depthwise_pixels``; the same for every grid.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.ir import dims
@@ -44,6 +45,19 @@ SINGLE = 1.15
 """What tiles of one vector cost more for each: they load a number for every product."""
 FIRST = "first_"
 """What the names of the pointwise convolution's arguments begin with."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """What is constant about the image between, and how it is made."""
+
+    shape: Shape
+    """The register tile."""
+    rows: int
+    """Of the ring."""
+    is_full: bool
+    """Its channels are whole panels."""
+    ending: Epilogue
 
 
 def between(groups: Sequence[Group], target: Target) -> dict[Storage, Convolution]:
@@ -124,21 +138,16 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
         **{FIRST + name: value for name, value in more.items()},
     }  # fmt: skip
     scratch = dims.add(_ring_nbytes(found, shape, isa), shape.rows * shape.columns(isa, f32) * 4)
-    is_full = filters % shape.columns(isa, f32) == 0
-    form, rows = found.form, _ring(found.form)
-    spec = convolve_pair(form=form, shape=shape, rows=rows, is_full=is_full, first=ending, epilogue=found.epilogue)
+    made = Between(shape, _ring(found.form), filters % shape.columns(isa, f32) == 0, ending)
+    spec = convolve_pair(form=found.form, between=made, epilogue=found.epilogue)
     products = dims.add(dims.product((channels, *first.box)), dims.product((found.form.taps.count, *group.box)))
     flops = dims.known(dims.mul(2, products)) or 0
-    seen = dims.total((before.nbytes, found.frame.nbytes, dims.mul(_nbytes(first.outputs[0]), -2)))
-    nbytes = dims.known(dims.add(seen, panels.elements * 4)) or 0
+    moved = dims.total(dims.product(v.shape) for v in (first.x, *group.outputs))
+    nbytes = dims.known(dims.mul(dims.add(moved, panels.elements), 4)) or 0
     variant = f"pointwise by {shape.rows} pixels x {shape.vectors} vectors, depthwise by {found.form.pixels} pixels"
     writes = found.epilogue.writes | ({"image"} if found.form.parts else set())
     nodes = (*first.nodes, *group.nodes)
     return [*packing, Step(spec, args, writes, nodes, of_known(scratch), flops, nbytes, variant)]
-
-
-def _nbytes(view: View) -> Known:
-    return of_known(dims.mul(dims.product(view.shape), view.dtype.itemsize))
 
 
 def _shape(isa: Isa, filters: int) -> Shape:
@@ -162,39 +171,26 @@ def _ring_nbytes(found: Pixels, shape: Shape, isa: Isa) -> Known | None:
 # -- the kernel
 
 
-def _params(form: Form, shape: Shape, rows: int, is_full: bool, first: Epilogue, epilogue: Epilogue) -> Params:
-    more = {FIRST + name: kind for name, kind in first.params.items()}
+def _params(form: Form, between: Between, epilogue: Epilogue) -> Params:
+    more = {FIRST + name: kind for name, kind in between.ending.params.items()}
     return {**pixels_params(form, f32, epilogue), "w": (f32,), "panels": (f32,), "depth": i64, **more}
 
 
 @kernel(_params)
-def convolve_pair(
-    k: Kernel, *, form: Form, shape: Shape, rows: int, is_full: bool, first: Epilogue, epilogue: Epilogue, **memory: Any
-) -> None:
-    """``is_full``: channels are whole panels."""
-    _Pair(k, form, shape, rows, is_full, first, epilogue, memory).slide()
+def convolve_pair(k: Kernel, *, form: Form, between: Between, epilogue: Epilogue, **memory: Any) -> None:
+    _Pair(k, form, between, epilogue, memory).slide()
 
 
 class _Pair(Filters):
     """Windows over rows that are made when they come to them."""
 
-    def __init__(
-        self,
-        k: Kernel,
-        form: Form,
-        shape: Shape,
-        rows: int,
-        is_full: bool,
-        first: Epilogue,
-        epilogue: Epilogue,
-        memory: dict[str, Any],
-    ) -> None:
+    def __init__(self, k: Kernel, form: Form, between: Between, epilogue: Epilogue, memory: dict[str, Any]) -> None:
         super().__init__(k, form, epilogue, memory)
-        self.shape, self.rows, self.is_full, self.wide = shape, rows, is_full, shape.vectors * self.lanes
+        self.between, self.shape, self.rows = between, between.shape, between.rows
+        self.wide = self.shape.vectors * self.lanes
         own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
-        self.between = Finish(k, first, own, number(memory, "channels"), [k.const(0)] * 3)
-        self.is_short = is_short(first.expression)
-        self.sums, self.ring = k.scratch(f32), k.scratch(f32, shape.rows * self.wide * 4)
+        self.finish = Finish(k, between.ending, own, number(memory, "channels"), [k.const(0)] * 3)
+        self.sums, self.ring = k.scratch(f32), k.scratch(f32, self.shape.rows * self.wide * 4)
         self.pixel, self.stride = self.stride[2], [k.const(0), self.size[2] * self.wide, k.const(self.wide)]
         self.first = k.const(0)
         """Of the channels at hand."""
@@ -245,21 +241,21 @@ class _Pair(Filters):
         given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
         found = tile_of(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
         start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
-        if not self.is_short:
+        if not is_short(self.between.ending.expression):
             for at, total in enumerate(total for row in found for total in row):
                 self.sums.store(at * lanes, total)
             with k.loop(0, k.min(room - pixel, many)) as i:
                 sums = [self.sums.load(i * self.wide + j * lanes, lanes) for j in range(self.shape.vectors)]
                 self._put(start + i, around, [self._finished(j, total) for j, total in enumerate(sums)])
             return
-        for number_of, row in enumerate(found):
-            with k.when(pixel + number_of < room, likely=True):
-                self._put(start + number_of, around, [self._finished(j, total.get()) for j, total in enumerate(row)])
+        for r, row in enumerate(found):
+            with k.when(pixel + r < room, likely=True):
+                self._put(start + r, around, [self._finished(j, total.get()) for j, total in enumerate(row)])
 
     def _finished(self, j: int, sums: Val) -> Val:
         at = self.first + j * self.lanes
-        mask = None if self.is_full else self.k.mask(self.between.n - at, self.lanes)
-        (result,) = self.between.results(0, Tile(at, self.lanes, mask), sums)
+        mask = None if self.between.is_full else self.k.mask(self.finish.n - at, self.lanes)
+        (result,) = self.finish.results(0, Tile(at, self.lanes, mask), sums)
         return result
 
     def _put(self, at: Val, around: Val, results: Sequence[Val]) -> None:

@@ -187,7 +187,7 @@ def convolve_pixels(
     lines: Val, length: Val,
     *, dtype: DType, shape: Shape, is_padded: bool, is_direct: bool, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    nr, heights = shape.vectors * lanes_of(k.lanes, dtype), tuple(h for h in (LOW, shape.rows) if h <= shape.rows)
+    nr, heights = shape.vectors * lanes_of(k.lanes, dtype), tuple(sorted({min(LOW, shape.rows), shape.rows}))
     panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
     block, zeros = Block(k, memory, most), k.scratch(dtype, Block.nbytes(most))
     sums = k.scratch(dtype, _head_nbytes(shape, dtype))

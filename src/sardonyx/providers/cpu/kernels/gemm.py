@@ -2,7 +2,7 @@
 
 The right operand lies in panels (``pack``): [n / NR][k][NR], NR columns of a panel being NV vectors. The innermost
 loop holds a tile of MR rows and NV vectors of sums in registers and adds, for each k, the product of MR single
-elements of A with NV vectors of B. MR and NV fill the register file (``Shape.of``); a tile at the lower edge has
+elements of A with NV vectors of B. MR and NV fill the register file (``Shape``); a tile at the lower edge has
 fewer rows.
 
 **Order of sums.** Each element is summed from k = 0 upwards in runs of ``RUN`` terms, each run from zero, and the
@@ -10,11 +10,11 @@ runs are added in order. The order is the same for every tile height, thread cou
 fused multiply-adds rounds products as well); runs keep the error of long sums near that of short ones.
 
 **Cache blocking.** With s bytes in an element, a run of a panel takes RUN * NR * s bytes (up to 32 KiB with AVX-512,
-which leaves room in L1 for a tile's rows of A; 8 with AVX2 and NEON) and is read from L1 by all row tiles of a block
-before the next one is touched, while the rows of A come from L2: per k, MR * s bytes for MR * NV multiply-adds. So that
-they do, blocks are ordered in bands of rows, whose part of A, rows * k * s bytes, fills half of L2; within a band,
-panel by panel, so that B is read once for each band. Where B itself fits there, a band is one block. The grid of work
-is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for each row where k is
+which leaves room in L1 for a tile's rows of A; 8 to 12 with AVX2, 8 with NEON) and is read from L1 by all row tiles of
+a block before the next one is touched, while the rows of A come from L2: per k, MR * s bytes for MR * NV multiply-adds.
+So that they do, blocks are ordered in bands of rows, whose part of A, rows * k * s bytes, fills half of L2; within a
+band, panel by panel, so that B is read once for each band. Where B itself fits there, a band is one block. The grid of
+work is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for each row where k is
 long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid would have less than
 ``GRID`` parts, or ``PARTS`` for each thread.
 """

@@ -211,10 +211,12 @@ class Row:
 
         before, here = k.var(first), k.var(part(k.const(0)))
         start, inside = k.const(0), size // lanes * lanes
-        for stop, behind in ((k.max(inside - lanes, 0), whole), (inside, part), (size, lambda at: last)):
+        for stop, behind, is_rest in (
+            (k.max(inside - lanes, 0), whole, False), (inside, part, False), (size, lambda at: last, True)
+        ):  # fmt: skip
             with k.loop(start, stop, lanes) as at:
                 three = before.get(), here.get(), behind(at + lanes)
-                tile = Tile(at, lanes, k.mask(size - at, lanes) if stop is size else None)
+                tile = Tile(at, lanes, k.mask(size - at, lanes) if is_rest else None)
                 self._put_parts(read, shifted(three), tile, finish, row, count)
                 before.set(three[1])
                 here.set(three[2])
