@@ -9,7 +9,8 @@
     SARDONYX_MAX_VALUE_NBYTES           int        most bytes of one computed value; by default 1024 times
                                                      what model and feeds hold, and 192 MiB in any case
 
-Variables are read when they are asked for, so that a program may set them at any time.
+Variables are read when they are asked for, so that a program may set them at any time. An empty one is one that is not
+set.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Knob(Record, Generic[T]):
 
     def get(self) -> T:
         text = os.environ.get(self.name)
-        return self.default if text is None else self.parse(text)
+        return self.parse(text) if text else self.default
 
 
 def _switch(text: str) -> bool:
