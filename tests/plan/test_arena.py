@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.plan.arena import ALIGNMENT, Block, lower_bound, place
-from sardonyx.plan.buckets import SMALLEST, rounded
+from sardonyx.plan.buckets import SMALLEST, bucket
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 
 BLOCKS = st.lists(
@@ -40,13 +40,14 @@ def test_a_chain_takes_two_blocks() -> None:
 
 @given(st.integers(0, 1 << 40))
 def test_a_bucket_is_at_most_a_quarter_above(size: int) -> None:
-    top = rounded(size)
-    assert size <= top <= max(size * 1.25, SMALLEST) + SMALLEST
-    assert rounded(top) == top and top % SMALLEST == 0
+    below, top = bucket(size)
+    assert below < size <= top <= max(size * 1.25, SMALLEST) + SMALLEST
+    assert bucket(top) == bucket(below + 1) == (below, top) and top % SMALLEST == 0
+    assert below < 0 or bucket(below)[1] == below
 
 
 def test_buckets_are_four_to_a_doubling() -> None:
-    assert len({rounded(n) for n in range(1 << 20, 1 << 21, 4096)}) <= 5
+    assert len({bucket(n) for n in range(1 << 20, 1 << 21, 4096)}) <= 5
 
 
 def test_barriers_stand_where_memory_crosses_steps() -> None:

@@ -156,8 +156,21 @@ def test_shapes_of_a_plan_learn_from_each_other() -> None:
             assert executable.run_again([np.ones(n, np.float32)]) is not None
     assert first.trial is None and second.trial is None and third.trial is not None
     executable.run_again([np.ones(7, np.float32)])
-    executable.run([np.ones(8, np.float32)], RunContext())
+    executable.run([np.ones(4, np.float32)], RunContext())
     assert [shape.trial for shape in executable._shapes.values()] == [None] * 4
+
+
+def test_a_large_shape_does_not_do_as_a_small_one_of_its_plan() -> None:
+    """Where nothing lies between steps, all sizes are of one bucket."""
+    provider = CpuProvider()
+    provider.threads = 2
+    executable = provider.compile(part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y")))
+    assert isinstance(executable, CpuExecutable)
+    for n in (5, 1 << 20):
+        executable.run([np.ones(n, np.float32)], RunContext())
+    small, large = executable._shapes.values()
+    assert small.plan is large.plan
+    assert small.threads == 1 and large.threads == 2 and small.trial is not large.trial
 
 
 def test_a_trial_is_made_again() -> None:

@@ -14,7 +14,7 @@ from sardonyx import forks
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.partition.provider import Memory
-from sardonyx.plan.buckets import rounded
+from sardonyx.plan.buckets import bucket
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.context import Code, Context
@@ -358,17 +358,15 @@ class CpuExecutable:
 
     def _plan(self, numbers: tuple[int, ...]) -> Plan:
         """The plan of the bucket that these values of the table's expressions fall into."""
-        sizes = {i: rounded(numbers[i]) for i in self._sizes}
-        scratch = rounded(max((numbers[i] for i in self._scratch), default=0))
-        key = (*sizes.values(), scratch)
+        scratch = max((numbers[i] for i in self._scratch), default=0)
         with self._lock:
-            plan = self._plans.get(key)
-            if plan is not None:
-                self._plans.move_to_end(key)
-                return plan
-        plan = Plan(self.table, [sizes[i] for i in self.table.nbytes.tolist()], scratch)
+            for plan in reversed(self._plans.values()):
+                if plan.fits(numbers, scratch):
+                    self._plans.move_to_end(plan.key)
+                    return plan
+        plan = Plan(self.table, {i: bucket(numbers[i]) for i in self._sizes}, bucket(scratch))
         with self._lock:
-            self._plans[key] = plan
+            self._plans[plan.key] = plan
             if len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
             for older in list(self._plans.values())[:-KEPT_PLANS]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.table import Table
 
 Array = np.ndarray[Any, Any]
+Bucket = tuple[int, int]
+"""Sizes that share a place: more than the first, and up to the second."""
 
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 4e10, 1e10
 """A modest core, for the choice of threads and of slices: only orders of magnitude matter."""
@@ -42,21 +44,37 @@ SLICE_S = 0.1
 class Plan:
     """Where every intermediate lies, for all shapes of a bucket."""
 
-    def __init__(self, table: Table, nbytes: Sequence[int], scratch_nbytes: int) -> None:
-        """``nbytes`` are what the table's temporaries may take."""
+    def __init__(self, table: Table, buckets: Mapping[int, Bucket], scratch: Bucket) -> None:
+        """``buckets`` are those of the table's numbers that are sizes of temporaries."""
         self.table = table
+        nbytes = (buckets[i][1] for i in table.nbytes.tolist())
         blocks = [Block(n, *life) for n, life in zip(nbytes, table.lives, strict=True)]
         placement = place(blocks)
         self.arena_nbytes = placement.nbytes
         self.live_nbytes = lower_bound(blocks)
         """No placement needs less than this."""
-        self.scratch_nbytes = scratch_nbytes
+        self.scratch_nbytes = scratch[1]
+        self.key = *(top for _, top in buckets.values()), scratch[1]
+        self._bounds, self._scratch = [(i, *of) for i, of in buckets.items()], scratch
         self.words = table.words.copy()
         if len(table.placed_at):
             self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
+        self.sized = self.words[table.sized_at]
+        """What words hold beside sizes."""
         self.frames: list[Frame] = []
-        self.trials: dict[bytes, Trial] = {}
-        """By which of the table's steps its shapes carry out."""
+        self.manners: dict[tuple[bytes, int], tuple[int, list[int], Trial | None]] = {}
+        """By which of the table's steps shapes carry out, and how much that is: threads that are worth it, slices of a
+        run, and what finds out who takes part in each step."""
+        self._work = list(dict.fromkeys([*table.flops.tolist(), *table.traffic.tolist()]))
+
+    def fits(self, numbers: tuple[int, ...], scratch: int) -> bool:
+        """Whether these values of the table's expressions are of its bucket."""
+        below, top = self._scratch
+        return below < scratch <= top and all(low < numbers[i] <= high for i, low, high in self._bounds)
+
+    def work(self, numbers: tuple[int, ...]) -> int:
+        """How much the largest step does, in powers of two: where nothing lies between steps, buckets do not tell."""
+        return max((numbers[i] for i in self._work), default=0).bit_length()
 
 
 class Shape:
@@ -72,7 +90,7 @@ class Shape:
         """Of the quick runs; None when it is over."""
         self._last_trial: Trial | None = None
         self._looks = 0
-        self.words_at_sizes = values[table.sized_by]
+        self.words_at_sizes = plan.sized + values[table.sized_by]
         self.words_at_holds = [int(all(c.holds(numbers) for c in conditions)) for _, conditions in table.holds]
         shapes = {shape: tuple([numbers[i] for i in shape]) for shape in dict.fromkeys(table.output_shapes)}
         self.outputs = [
@@ -85,24 +103,30 @@ class Shape:
                 check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
         self._pooled = any(nbytes >= memory.POOLED_FROM for _, _, nbytes in self.outputs)
         self.rows = _rows(table, numbers)
-        is_there = self.rows[:, Row.WHO] != NOBODY
-        self.flops, self.traffic = values[table.flops] * is_there, values[table.traffic] * is_there
-        seconds = self.flops * (1 / FLOPS_PER_SECOND) + self.traffic * (1 / BYTES_PER_SECOND)
+        done = (self.rows[:, Row.WHO] != NOBODY).tobytes() if table.only else b""
+        kind = done, plan.work(numbers)
+        if kind not in plan.manners:
+            plan.manners.setdefault(kind, self._manner(values, threads))
+        self.threads, self.ends, trial = plan.manners[kind]
+        """``ends``: steps up to which it runs without Python looking for signals."""
+        if trial is not None:
+            self._follow(trial)
+        self.is_quick = len(self.ends) == 1 and table.is_bounded
+
+    def _manner(self, values: Array, threads: int) -> tuple[int, list[int], Trial | None]:
+        """How this shape is run, and those of its plan that do as much."""
+        plan, table, is_there = self.plan, self.plan.table, self.rows[:, Row.WHO] != NOBODY
+        flops, traffic = values[table.flops] * is_there, values[table.traffic] * is_there
+        seconds = flops * (1 / FLOPS_PER_SECOND) + traffic * (1 / BYTES_PER_SECOND)
         # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
         total = max(float(seconds.sum()), plan.arena_nbytes / BYTES_PER_SECOND)
         if table.has_loops and threads > 1:
             # What a team saves, less what it takes to meet in every trip.
             total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
-        self.threads = threads if total > ALONE_S else 1
-        if threads > 1:
-            done = is_there.tobytes()
-            if done not in plan.trials:
-                turns = np.maximum(values[table.turns], 1)
-                plan.trials.setdefault(done, Trial(table, self.rows, turns, threads, total))
-            self._follow(plan.trials[done])
-        self.ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
-        """Steps up to which it runs without Python looking for signals."""
-        self.is_quick = len(self.ends) == 1 and table.is_bounded
+        turns = np.maximum(values[table.turns], 1)
+        trial = Trial(table, self.rows, turns, threads, total) if threads > 1 else None
+        ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
+        return (threads if total > ALONE_S else 1), ends, trial
 
     def learn(self, trial: Trial, way: Way, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""
@@ -198,7 +222,7 @@ class Frame:
     def take(self, shape: Shape, team: Team) -> None:
         """Make ready for a shape of the plan's bucket, and for a team."""
         table = self.plan.table
-        self.words[table.sized_at] = self.plan.words[table.sized_at] + shape.words_at_sizes
+        self.words[table.sized_at] = shape.words_at_sizes
         for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
             self.words[at] = holds
         self.shape, self.rows, self.team = shape, shape.rows, team
