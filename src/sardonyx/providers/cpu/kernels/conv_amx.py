@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import digits
 from sardonyx.providers.cpu.kernels.conv_tiles import conv_amx, scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
-from sardonyx.providers.cpu.kernels.frame import Frame
+from sardonyx.providers.cpu.kernels.frame import Frame, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
@@ -236,16 +236,11 @@ def _parts(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
 
 
 def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
-    matrix = _matrix(view)
+    matrix = pixels_by_channels(view)
     found = Access.of(matrix, channels)
     if found.columns == STRIDED and matrix.row == 1 and matrix.dtype in (f32, f16, bf16):
         found = Access(matrix.dtype, PLANES)
     return matrix, found
-
-
-def _matrix(view: View) -> Matrix:
-    b, c, z, y, x = view.strides
-    return Matrix(view.storage, view.offset, (b, z, y), x, c)
 
 
 def packed(group: Convolution, found: Geometry, isa: Isa) -> Packed:

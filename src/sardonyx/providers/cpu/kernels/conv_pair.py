@@ -20,16 +20,16 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Convolution, Group, Storage, View, Window
+from sardonyx.lower.groups import Convolution, Group, Storage, Window
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx, conv_few, conv_pixels, digits
 from sardonyx.providers.cpu.kernels.conv_depthwise_pixels import Filters, weights_of
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
-from sardonyx.providers.cpu.kernels.frame import AXES, Frame
-from sardonyx.providers.cpu.kernels.gemm import Shape, lanes_of, tile_of
+from sardonyx.providers.cpu.kernels.frame import AXES, Frame, pixels_by_channels
+from sardonyx.providers.cpu.kernels.gemm import Shape, tile_of
 from sardonyx.providers.cpu.kernels.image_tiles import zero_frame
-from sardonyx.providers.cpu.kernels.matrices import Matrix, number, of_known
+from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.pixels import SMALL, Form, Outputs, Pixels, pixels_params
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -41,8 +41,8 @@ AGAIN = 12
 """Products for a number between, on average, that may be made once more."""
 PARTS, BAND = 3, 4
 """Parts of work that a thread has at least, and rows of results that a band has."""
-SINGLE = 1.15
-"""What tiles of one vector cost more for each: they load a number for every product."""
+VECTORS = 3
+"""Of a panel of channels, at most: of more, a ring of rows does not stay near."""
 FIRST = "first_"
 """What the names of the pointwise convolution's arguments begin with."""
 
@@ -64,15 +64,13 @@ def between(groups: Sequence[Group], target: Target) -> dict[Storage, Convolutio
     """The pointwise convolutions that are made together with the depthwise ones that read them."""
     reads = Counter(view.storage for group in groups for view in group.reads)
     writes = Counter(view.storage for group in groups for view in group.writes)
-    made = {g.outputs[0].storage: g for g in groups if isinstance(g, Convolution) and _is_first(g, target)}
+    convolutions = [group for group in groups if isinstance(group, Convolution)]
+    made = {g.outputs[0].storage: g for g in convolutions if _is_first(g, target)}
     found: dict[Storage, Convolution] = {}
-    for group in groups:
-        first = made.get(group.x.storage) if isinstance(group, Convolution) else None
-        if first is None or not isinstance(group, Convolution):
-            continue
-        storage = group.x.storage
+    for group in convolutions:
+        storage, first = group.x.storage, made.get(group.x.storage)
         is_alone = reads[storage] == writes[storage] == 1 and storage.kind == "temporary"
-        if is_alone and _is_second(group, first, target):
+        if first is not None and is_alone and _is_second(group, first, target):
             found[storage] = first
     return found
 
@@ -104,7 +102,7 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
     if found is None or found.frame.is_row or found.frame.size[0] != 1:
         return False
     filters, channels = (int(d) for d in first.w.shape[:2])
-    ring = _ring_nbytes(found, _shape(target.isa, filters), target.isa)
+    ring = _ring_nbytes(found, Shape.fitted(target.isa, f32, filters, VECTORS), target.isa)
     is_near = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
     return is_near and _is_worth(found.frame, channels)
 
@@ -118,17 +116,13 @@ def _is_worth(frame: Frame, channels: int) -> bool:
     return rows >= BAND and channels * again <= AGAIN * rows * taps.strides[1]
 
 
-def _matrix(view: View) -> Matrix:
-    b, c, z, y, x = view.strides
-    return Matrix(view.storage, view.offset, (b, z, y), x, c)
-
-
 def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
     """What two convolutions do."""
     isa, found, before = target.isa, Pixels.of(group, target), Frame.of(first, is_joined=False)
     assert found is not None
-    shape, (filters, channels, *_) = _shape(isa, int(first.w.shape[0])), (int(d) for d in first.w.shape)
-    ending, more = Epilogue.over(first.epilogue, [_matrix(v) for v in before.extra], [], filters, 3)
+    filters, channels = (int(d) for d in first.w.shape[:2])
+    shape = Shape.fitted(isa, f32, filters, VECTORS)
+    ending, more = Epilogue.over(first.epilogue, [pixels_by_channels(v) for v in before.extra], [], filters, 3)
     packing, depthwise = weights_of(group, found.form, isa)
     panels = conv_pixels.packed(first, shape.columns(isa, f32), isa)
     source = before.args()
@@ -148,14 +142,6 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
     writes = found.epilogue.writes | ({"image"} if found.form.parts else set())
     nodes = (*first.nodes, *group.nodes)
     return [*packing, Step(spec, args, writes, nodes, of_known(scratch), flops, nbytes, variant)]
-
-
-def _shape(isa: Isa, filters: int) -> Shape:
-    """The register tile of the pointwise convolution: its vectors divide the filters, or leave few lanes empty."""
-    rows = {3: 8, 2: 12, 1: 12} if isa.registers >= 32 else {3: 4, 2: 6, 1: 8}
-    filled = -(-filters // lanes_of(isa.lanes, f32))
-    vectors = min(rows, key=lambda v: -(-filled // v) * v * (SINGLE if v == 1 else 1))
-    return Shape(rows[vectors], vectors, False)
 
 
 def _ring(form: Form) -> int:

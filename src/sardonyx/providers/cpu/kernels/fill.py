@@ -48,12 +48,10 @@ def count_up(
     k: Kernel, out: Buf, stride: Val, start: Val, step: Val, count: Val, *, dtype: DType, kind: str, is_same: bool
 ) -> None:
     """start + i * step, in int64, converted to the type of the result; or start everywhere."""
-    same = k.cast(start, register_dtype(dtype))
     with k.share((count + (PIECE - 1)) // PIECE) as piece:
         first = piece * PIECE
         for tile in k.tiles(k.min(count - first, PIECE)):
-            if is_same:
-                value = k.splat(same, tile.lanes)
-            else:
-                value = k.cast((k.iota(i64, tile.lanes) + (tile.index + first)) * step + start, register_dtype(dtype))
-            store(out.at(first * stride), tile, kind, stride, value)
+            numbers = k.splat(start, tile.lanes)
+            if not is_same:
+                numbers = (k.iota(i64, tile.lanes) + (tile.index + first)) * step + start
+            store(out.at(first * stride), tile, kind, stride, k.cast(numbers, register_dtype(dtype)))

@@ -164,6 +164,12 @@ def _lifted(view: View, lead: int) -> View:
     return view
 
 
+def pixels_by_channels(view: View) -> Matrix:
+    """A row of an image for each of (batch, z, y): pixels are the rows of a matrix, channels its columns."""
+    b, c, z, y, x = view.strides
+    return Matrix(view.storage, view.offset, (b, z, y), x, c)
+
+
 def _matrix(view: View) -> Matrix:
     b, c, z, y, x = view.strides
     return Matrix(view.storage, view.offset, (b, z, y), c, x)

@@ -71,15 +71,15 @@ class Shape:
         return Shape(12 if isa.registers >= 32 else 6, vectors, False)
 
     @staticmethod
-    def fitted(isa: Isa, dtype: DType, n: int) -> Shape:
-        """As many vectors as leave the fewest lanes without a column, and of those the most where registers are many:
-        sums of few rows load least.
+    def fitted(isa: Isa, dtype: DType, n: int, most: int = 4) -> Shape:
+        """As many vectors, up to ``most``, as leave the fewest lanes without a column, and of those the most where
+        registers are many: sums of few rows load least.
         """
         usual, filled = Shape.of(isa, dtype, n), -(-n // lanes_of(isa.lanes, dtype))
         if usual.by_lane or filled <= 2:
             return usual
         heights = {4: 6, 3: 8, 2: 12} if isa.registers >= 32 else {2: 6, 3: 4}
-        vectors = min(heights, key=lambda v: -filled % v)
+        vectors = min((v for v in heights if v <= most), key=lambda v: -filled % v)
         return Shape(heights[vectors], vectors, False)
 
     @property

@@ -21,16 +21,16 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Convolution, Pool, View
+from sardonyx.lower.groups import Convolution, Pool
 from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx
 from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Access, Epilogue, Finish
-from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, sizes
+from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, frame_params, pixels_by_channels, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, next_params, store_parts
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, zero_frame
-from sardonyx.providers.cpu.kernels.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF
 from sardonyx.providers.cpu.kernels.strip import ceil_div
 from sardonyx.providers.cpu.steps import Ref, Target
@@ -100,7 +100,7 @@ class Pixels:
         frame = Frame.of(group, is_joined=not images and source is None)
         if any(v.strides[1] != 1 for v in (frame.x, *frame.outputs)):
             return None
-        extra, outputs = ([_matrix(v) for v in seen] for seen in (frame.extra, frame.outputs))
+        extra, outputs = ([pixels_by_channels(v) for v in seen] for seen in (frame.extra, frame.outputs))
         if images:
             epilogue, more = conv_amx.epilogue_of(group, frame, target)
         else:
@@ -128,12 +128,6 @@ def slides(group: Convolution | Pool, target: Target) -> bool:
     if others or group.x.dtype is not f32 or out.dtype is not f32 or target.isa.lanes != HALF:
         return False
     return Pixels.of(group, replace(target, images={})) is not None
-
-
-def _matrix(view: View) -> Matrix:
-    """A row of the image, pixels being the rows of a matrix and channels its columns."""
-    b, c, z, y, x = view.strides
-    return Matrix(view.storage, view.offset, (b, z, y), x, c)
 
 
 def _has_rest(layout: Padded) -> bool:
