@@ -130,7 +130,7 @@ class Case:
         m, n, k = self.shape
         rng = np.random.default_rng(0)
         self.a, self.b = (rng.standard_normal(s, dtype=np.float32) for s in ((m, k), (k, n)))
-        self.y = np.zeros((m, n), np.float32)
+        self.y = allocate(4 * m * n).view(np.float32).reshape(m, n)  # on lines, as in a session
         a, b, y = (
             Storage(kind, f32, x.size) for kind, x in (("input", self.a), ("constant", self.b), ("output", self.y))
         )

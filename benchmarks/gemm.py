@@ -33,6 +33,7 @@ from sardonyx.providers.cpu.constants import content
 from sardonyx.providers.cpu.kernels import contraction
 from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +64,7 @@ class Ours:
         (m, k), n = a.shape, b.shape[1]
         left, right = Storage("input", f32, a.size), Storage("constant", f32, b.size, tensor=Tensor.of(b))
         out = Storage("output", f32, m * n)
-        self.result = np.zeros((m, n), np.float32)
+        self.result = allocate(4 * m * n).view(np.float32).reshape(m, n)
         self._arrays: dict[int, Array] = {left.number: a, out.number: self.result}
         views = View(left, (m, k), (k, 1)), View(right, (k, n), (n, 1))
         outputs = (View(out, (m, n), (n, 1)),)
@@ -79,7 +80,8 @@ class Ours:
         storage = ref.storage
         if storage.number not in self._arrays:
             constant = isinstance(storage, Packed)
-            empty = np.zeros(int(storage.elements), storage.dtype.numpy)
+            nbytes = storage.dtype.nbytes(int(storage.elements))
+            empty = allocate(nbytes).view(storage.dtype.numpy)  # on lines, as in a session
             found = self._arrays[storage.number] = content(storage) if constant else empty
             self.packed_nbytes += found.nbytes * constant
         return self._arrays[storage.number].reshape(-1)[int(ref.offset) :]
