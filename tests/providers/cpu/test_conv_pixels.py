@@ -14,6 +14,8 @@ MORE = {
     "many filters": Case((2, 24, 9, 10), (70, 24, 3, 3), "pads = [1, 1, 1, 1]", "y = Relu(a)"),
     "many pixels": Case((1, 12, 31, 33), (40, 12, 1, 1), "", "s = Sigmoid(a) y = Mul(a, s)"),
     "several runs of a tap": Case((1, 300, 4, 5), (34, 300, 3, 3), "pads = [1, 1, 1, 1]"),
+    "two runs, then in registers": Case((1, 64, 9, 11), (70, 64, 1, 1), "", "y = Relu(a)"),
+    "runs of taps, then in registers": Case((2, 12, 9, 10), (40, 12, 3, 3), "pads = [1, 1, 1, 1]", "y = Relu(a)"),
     "81 taps inside the image": Case((1, 20, 12, 13), (8, 20, 9, 9)),
     "three filters": Case((2, 40, 7, 9), (3, 40, 3, 3), "pads = [1, 1, 1, 1]", "y = Sigmoid(a)"),
     "one filter, one tap": Case((1, 24, 9, 11), (1, 24, 1, 1)),
@@ -59,6 +61,21 @@ def test_against_onnx(name: str) -> None:
     for threads in (2, 3):
         (again,) = made.run(given(feeds), threads=threads)
         np.testing.assert_array_equal(again, got)
+
+
+def test_short_sums_are_two_runs() -> None:
+    """Sums of 64 terms round less than one chain of multiply-adds does: half as much along the way."""
+    rng, channels = np.random.default_rng(0), 64
+    x = np.abs(rng.standard_normal((1, channels, 12, 13), np.float32))
+    w = rng.standard_normal((48, channels, 1, 1), np.float32)
+    b = np.zeros(48, np.float32)
+    case = Case(x.shape, w.shape)
+    (got,) = compiled(case, {"w": w}, "skylake-avx512").run([x, b])
+    exact, chain = np.zeros(got.shape), np.zeros(got.shape, np.float32)
+    for c in range(channels):
+        product = x[:, c : c + 1].astype(np.float64) * w[None, :, c].astype(np.float64)
+        exact, chain = exact + product, (chain + product).astype(np.float32)
+    assert np.linalg.norm(got - exact) < 0.85 * np.linalg.norm(chain - exact)
 
 
 SLICE = ("3x3", "3x3, several runs", "3x3, stride and dilation", "7x7, stride 2", "groups", "3 axes, stride", *MORE)

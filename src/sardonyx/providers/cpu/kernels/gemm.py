@@ -262,10 +262,18 @@ def _widen(k: Kernel, run: Buf, to: Buf, elements: Val) -> None:
 
 def add_run(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val) -> None:
     """Add a run to the sums of those before it."""
-    lanes = found[0][0].lanes
-    places = [(i * lanes, total) for i, total in enumerate(total for row in found for total in row)]
-    with k.when(is_later):
-        for at, total in places:
-            total.set(into.load(at, lanes) + total)
-    for at, total in places:
+    add_before(k, found, into, is_later)
+    for at, total in _places(found):
         into.store(at, total)
+
+
+def add_before(k: Kernel, found: list[list[Var]], sums: Buf, is_later: Val) -> None:
+    """Add the sums of the runs before to those of a run, in registers."""
+    with k.when(is_later):
+        for at, total in _places(found):
+            total.set(sums.load(at, total.lanes) + total)
+
+
+def _places(found: list[list[Var]]) -> list[tuple[int, Var]]:
+    """Where each vector of sums lies in memory."""
+    return [(i * total.lanes, total) for i, total in enumerate(total for row in found for total in row)]
