@@ -41,11 +41,12 @@ def exact(x: Array, w: Array, stride: int, pad: int, dilation: int = 1) -> tuple
 
 
 class Problem:
-    """A convolution behind a window that leaves the image as it is, pixel by pixel."""
+    """A convolution behind a window that leaves the image as it is, pixel by pixel, or ``before`` that does."""
 
     def __init__(
-        self, w: Array, size: tuple[int, int, int], *, stride: int = 1, pad: int = 0, dilation: int = 1
-    ) -> None:
+        self, w: Array, size: tuple[int, int, int], *, stride: int = 1, pad: int = 0, dilation: int = 1,
+        before: str = "t = MaxPool<kernel_shape = [1, 1]>(x)",
+    ) -> None:  # fmt: skip
         batch, high, wide = size
         filters, channels, kernel, _ = w.shape
         self.w, self.stride, self.pad, self.dilation = w, stride, pad, dilation
@@ -53,7 +54,7 @@ class Problem:
         attributes += f"dilations = [{dilation}, {dilation}]"
         inputs = f"float[{batch},{channels},{high},{wide}] x, "
         inputs += f"float[{filters},{channels},{kernel},{kernel}] w, float[{filters}] b"
-        body = f"t = MaxPool<kernel_shape = [1, 1]>(x) z = Conv<{attributes}>(t, w, b) y = Relu(z)"
+        body = f"{before} z = Conv<{attributes}>(t, w, b) y = Relu(z)"
         self.bias = random(filters)
         constants = {"w": w, "b": self.bias}
         self.compiled = Compiled(body, inputs, "float[B,F,Y,X] y", CHIP, constants=constants)
@@ -103,6 +104,30 @@ def test_sums_are_nearer_to_the_truth_than_those_of_f32() -> None:
     w, x = random(64, 128, 3, 3, scale=0.03), random(1, 128, 16, 16)
     true = np.maximum(exact(x, w, 1, 1)[0] + (problem := Problem(w, (1, 16, 16), pad=1)).bias[:, None, None], 0)
     assert np.linalg.norm(problem.run(x) - true) <= 2e-7 * np.linalg.norm(true)
+
+
+RECTIFIED = "p = MaxPool<kernel_shape = [1, 1]>(x) t = Relu(p)"
+
+
+@pytest.mark.parametrize("large", [None, 50.0, 3e4, 1e12])
+def test_images_without_negative_numbers(large: float | None) -> None:
+    """First digits without a sign, with a fourth digit and without, and where numbers are multiplied as they are."""
+    w, x = random(70, 128, 3, 3, scale=0.03), np.abs(random(2, 128, 9, 16))
+    if large is not None:
+        x[0, 5, 2, 3] = large
+    problem = Problem(w, (2, 9, 16), pad=1, before=RECTIFIED)
+    assert problem.kinds["conv_digits"] == 1
+    results = [problem.run(x, threads=threads, checked=threads == 2) for threads in (1, 2)]
+    np.testing.assert_array_equal(*results)
+    problem.check(results[0], x, 1)
+
+
+def test_the_bit_that_signs_leave_is_used() -> None:
+    w, x = random(64, 128, 3, 3, scale=0.03), np.maximum(random(1, 128, 16, 16), 0)
+    signed, unsigned = Problem(w, (1, 16, 16), pad=1), Problem(w, (1, 16, 16), pad=1, before=RECTIFIED)
+    true = np.maximum(exact(x, w, 1, 1)[0] + signed.bias[:, None, None], 0)
+    off, off_unsigned = (np.linalg.norm(problem.run(x) - true) for problem in (signed, unsigned))
+    assert off_unsigned < 0.85 * off
 
 
 def test_images_of_a_batch_have_scales_of_their_own() -> None:

@@ -16,6 +16,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, Branch, Group, Moving, Repeat, Storage
 from sardonyx.lower.groups.control import Row
+from sardonyx.lower.signs import never_negative
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes
 from sardonyx.providers.cpu.families import steps_of
@@ -49,7 +50,8 @@ def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None =
     """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that."""
     steps: list[Step] = []
     target = replace(target, between=conv_pair.between(groups, target))
-    target = replace(target, images=conv_layout.images(groups, target))
+    unsigned = never_negative(groups) if target.isa.amx else frozenset[Storage]()
+    target = replace(target, images=conv_layout.images(groups, target), unsigned=unsigned)
     made = {v.storage for g in groups for v in g.writes}
     for group in groups:
         if isinstance(group, Branch):

@@ -108,6 +108,8 @@ class Target:
     between: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Pointwise convolutions by what they write, which only a depthwise one reads: one step makes both
     (``kernels.conv_pair``)."""
+    unsigned: frozenset[Storage] = field(default=frozenset(), compare=False, repr=False)
+    """What holds no negative number (``lower.signs``)."""
     handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What is written in tiles for the matrix products that read it (``kernels.contraction_layout``)."""
 

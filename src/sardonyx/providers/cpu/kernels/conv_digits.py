@@ -8,10 +8,12 @@ when it ends. Images are read as numbers, pixel by pixel, and results go whereve
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.constants import give_back, identity
@@ -47,7 +49,7 @@ from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.spread_digits import SOURCE, source_args, spreading
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
+from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8
 
 PARTS = 3
 """In which results are handed on, to convolutions that take bf16 parts."""
@@ -65,7 +67,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     key = ("digits", x.storage.number, x.offset, x.shape, x.strides, found.layout)
     before: list[Step] = []
     if key not in target.splits:
-        before, target.splits[key] = spreading(x, found.layout, group.nodes)
+        before, target.splits[key] = spreading(x, found.layout, group.nodes, u8 if x.storage in target.unsigned else i8)
     image, weights = target.splits[key], _packed(group, found, target.isa)
     epilogue, more = conv_amx.epilogue_of(group, frame, target)
     args = {
@@ -74,7 +76,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         **{f"source_{name}": v for name, v in source_args(x).items()},
         **{f"pad_{a}": p for a, p in zip("zyx", frame.window.pads, strict=True)}, **more,
     }  # fmt: skip
-    spec = conv_digits(epilogue=epilogue)
+    spec = conv_digits(first=image.first, epilogue=epilogue)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, weights.elements)) or 0
     why = f"{target.precision}: {PRODUCTS} products of {DIGITS} digits on tiles"
@@ -113,7 +115,7 @@ def _packed(group: Convolution, found: conv_amx.Geometry, isa: Isa) -> Packed:
 # -- the kernel
 
 
-def _params(epilogue: Epilogue) -> Params:
+def _params(first: DType, epilogue: Epilogue) -> Params:
     memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_long": (i32,), "x_flags": (i32,), "source": (f32,)}
     sources = (f"source_{name}" for name in SOURCE)
     numbers = dict.fromkeys(("x_more", *sources, *(f"pad_{a}" for a in "zyx")), i64)
@@ -121,13 +123,17 @@ def _params(epilogue: Epilogue) -> Params:
 
 
 @kernel(_params)
-def conv_digits(k: Kernel, *, epilogue: Epilogue, **memory: Any) -> None:
-    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), _DigitWork)
+def conv_digits(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: Any) -> None:
+    """``first`` is the type of an image's first digits."""
+    work = partial(_DigitWork, first=first)
+    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), work)
 
 
 @dataclass(frozen=True)
 class _DigitWork(Work):
     """Products of digits."""
+
+    first: DType
 
     @property
     def _scales(self) -> Buf:
@@ -150,7 +156,8 @@ class _DigitWork(Work):
                     with k.loop(0, many) as s:
                         here = pixels.at(self.distances.load(step + s))
                         digits = [here.at(digit * i) for i in range(DIGITS)]
-                        multiply(self.tiles, digits, columns.at(s * (DIGITS * 2 * TILE)), products, stride)
+                        these = columns.at(s * (DIGITS * 2 * TILE))
+                        multiply(self.tiles, digits, these, products, stride, first=self.first)
                         ahead = following.at(s * share + (side * SIDES + weight // 2) * (share // 4))
                         with k.loop(0, (fetched * DIGITS + 3) // 4) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)

@@ -33,6 +33,7 @@ tile of a run reads on into other pixels, their infinities and NaN must not coun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +93,7 @@ class Kind:
     """Squares of scratch memory for the sums of a run."""
 
 
-def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: type[Work]) -> None:
+def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callable[..., Work]) -> None:
     """A convolution, square by square, as ``Work`` does them."""
     batch, blocks, filters, lines, length, wide, run = (
         number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")

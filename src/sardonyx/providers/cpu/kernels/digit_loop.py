@@ -5,7 +5,8 @@ weights, 256 times each other, which are kept apart: 16 x 16 results at a time, 
 with two tiles of sums and one tile of each operand. (Four tiles of sums and one round take the same time on a core of
 its own, and more where the other hardware thread has tiles in use, too: ``tile_loop``.)
 
-With runs of 256 numbers, 16 columns take 12 KiB of L1, 16 rows as much, and their sums of four weights 4.
+With runs of 256 numbers, 16 columns take 12 KiB of L1, 16 rows as much, and their sums of four weights 4. These sums
+are below 2^24, also where first digits of A have no sign: f32 holds them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.amx import ROW_NBYTES, Tiles
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.digits import DIGITS, TILE
@@ -42,9 +44,12 @@ def summed(tiles: Tiles, levels: Buf, weight: int) -> Iterator[None]:
 
 
 def multiply(
-    tiles: Tiles, a: Sequence[Buf], b: Buf, products: Sequence[tuple[int, int]], stride: Operand = ROW_NBYTES
-) -> None:
-    """One step of a round: ``a`` has the digits of 16 rows, ``stride`` bytes apart; ``b`` those of 16 columns."""
+    tiles: Tiles, a: Sequence[Buf], b: Buf, products: Sequence[tuple[int, int]], stride: Operand = ROW_NBYTES,
+    *, first: DType = i8,
+) -> None:  # fmt: skip
+    """One step of a round: ``a`` has the digits of 16 rows, ``stride`` bytes apart; ``b`` those of 16 columns. The
+    ``first`` digits of A are bytes of that type.
+    """
     held: dict[int, int] = {}
     for i, j in products:
         if held.get(A) != i:
@@ -52,7 +57,7 @@ def multiply(
         if held.get(B) != j:
             tiles.load(B, b.at(j * 2 * TILE))
         held = {A: i, B: j}
-        tiles.dot_bytes(SUMS[(i + j) % 2], A, B, i8, i8)
+        tiles.dot_bytes(SUMS[(i + j) % 2], A, B, i8 if i else first, i8)
 
 
 def fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand = ROW_NBYTES) -> None:

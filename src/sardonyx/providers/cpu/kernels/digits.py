@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
@@ -54,8 +55,8 @@ CREST = 12.0
 EVEN = 16.0
 """Times by which a constant's rows may be smaller than their root mean square."""
 
-_TOP = 127.49 * 65536
-"""What the largest number of a run is in units of the last digit."""
+_TOP = {i8: 127.49 * 65536, u8: 255.49 * 65536}
+"""What the largest number of a run is in units of the last digit, by the type of first digits."""
 _LEAST, _MOST = 2.0**-60, 2.0**60
 """Between which the largest number of a run lies: squares are floats."""
 _ABS = 0x7FFF_FFFF
@@ -77,10 +78,11 @@ def is_odd(largest: Val) -> Val:
 class Scale:
     """How runs whose largest numbers are given, as bits, become digits: one run, or one in each lane."""
 
-    def __init__(self, k: Kernel, largest: Val) -> None:
+    def __init__(self, k: Kernel, largest: Val, first: DType = i8) -> None:
+        """First digits may have no sign, and one bit more, where no number is negative."""
         self.k = k
         size = k.bitcast(k.select(largest.eq(0) | is_odd(largest), 0x3F80_0000, largest), f32)
-        self.unit = size * (1 / _TOP)
+        self.unit = size * (1 / _TOP[first])
         self.inverse = 1.0 / self.unit
         self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
         """Of a first digit of 1."""
