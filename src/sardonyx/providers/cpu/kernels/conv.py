@@ -41,6 +41,7 @@ from sardonyx.providers.cpu.kernels import (
     conv_few,
     conv_pair,
     conv_pixels,
+    conv_winograd,
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
@@ -146,6 +147,8 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     """By multiply-adds."""
     isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
+    if conv_winograd.is_for(group, target):
+        return conv_winograd.steps(group, target)
     if channels == 1 and group.groups > 1:
         return conv_depthwise_pixels.steps(group, target, filters) or conv_depthwise.steps(group, isa, filters)
     shape = Shape.of(isa, filters)
