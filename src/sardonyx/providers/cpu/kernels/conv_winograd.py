@@ -37,7 +37,7 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
-from sardonyx.providers.cpu.kernels.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma, odd_lines
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
@@ -47,9 +47,11 @@ Array = np.ndarray[Any, Any]
 
 ROWS, WIDTHS = 8, (3, 1)
 """Filters, and vectors of fours, of a register tile; narrow ones take what is left of a block."""
+TILES = 4
+"""Of filters that meet a kind of V while it is in L1."""
 SUMS = 16
-"""Of each kind: products in place of four outputs."""
-RUN = 32
+"""Kinds of V: products in place of four outputs."""
+RUN = 64
 """Channels of a run."""
 MOST = 24
 """Vectors of a block, at most: the sums of ``ROWS`` filters take 48 KiB with four lanes."""
@@ -125,25 +127,25 @@ def _packed(group: Convolution) -> Packed:
     return Packed("constant", f32, elements, w.storage.value, key=key, make=make)
 
 
-# -- scratch memory: rows of a channel with padding, V, sums of products, outputs
+# -- scratch memory: rows of a channel with their padding, sums of products, outputs, V
 
 
-def _distance(vectors: int, lanes: int) -> int:
-    return (-(-vectors * lanes // LINE) | 1) * LINE
+def _line_elements(lanes: int) -> int:
+    """Of a block that is one row, or one vector wide."""
+    longest = 4 * (2 * MOST * lanes + 2 * LINE)
+    return -(-max(longest, (2 * MOST + 2) * (2 * lanes + 2 * LINE)) // LINE) * LINE
 
 
-def _rows_elements(lanes: int) -> int:
-    """Of a block that is one row of vectors, or one vector wide."""
-    longest = (2 * MOST * lanes + 2 * LINE) * 4
-    return max(longest, (2 * MOST + 2) * (2 * lanes + 2 * LINE)) // LINE * LINE + LINE
+def _distance(lanes: int) -> int:
+    """From filter to filter of sums: an odd number of lines."""
+    return (-(-(MOST + 1) * lanes // LINE) | 1) * LINE
 
 
 def _scratch_nbytes(channels: int, isa: Isa) -> Known:
-    lanes, distance = isa.lanes, _distance(MOST, isa.lanes)
-    outputs = 4 * MOST * lanes * ROWS
-    room = max(isa.l2_nbytes // 2 // 4, SUMS * channels * lanes)
-    seen = room + SUMS * channels * 2 * LINE
-    return of_known((_rows_elements(lanes) + SUMS * ROWS * distance + outputs + seen) * 4 + 8 * 64)
+    lanes = isa.lanes
+    seen = max(isa.l2_nbytes // 2 // 4, SUMS * channels * lanes) + SUMS * channels * (2 * LINE + lanes)
+    sums = TILES * SUMS * ROWS * _distance(lanes)
+    return (_line_elements(lanes) + sums + ROWS * 4 * MOST * lanes + seen) * 4
 
 
 def _params(epilogue: Epilogue) -> Params:
@@ -155,43 +157,45 @@ def convolve_winograd(
     k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, room: Val, *, epilogue: Epilogue, **memory: Any
 ) -> None:
     (_, out_y, out_x), lanes = sizes(memory, "out"), k.lanes
-    high, wide = ceil_div(out_y, 2), ceil_div(out_x, 2 * lanes)
+    high, wide = ceil_div(out_y, 2), ceil_div(out_x, 2)
     most = k.max(k.min(room // k.max(SUMS * channels * lanes, 1), MOST), 1)
-    parts = k.opaque(k.max(ceil_div(wide, most), 1))
-    columns = k.opaque(ceil_div(wide, parts))
-    bands = k.opaque(k.max(ceil_div(high, k.max(most // k.max(columns, 1), 1)), 1))
+    parts = k.opaque(k.max(ceil_div(wide, most * lanes), 1))
+    columns = k.opaque(k.select(parts.eq(1), wide, ceil_div(ceil_div(wide, parts), lanes) * lanes))
+    bands = k.opaque(k.max(ceil_div(high, k.max(most // k.max(ceil_div(columns, lanes), 1), 1)), 1))
     rows = k.opaque(ceil_div(high, bands))
     tiles, count = ceil_div(filters, ROWS), k.opaque(batch * bands * parts)
     chunks = k.opaque(k.max(k.min(ceil_div(k.const(GRID), k.max(count, 1)), tiles // CHUNK), 1))
-    known = k.var(-1)
+    distance, known = k.opaque(odd_lines(rows * columns + lanes)), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         image, place = which // (bands * parts), which % (bands * parts)
         top, left = place // parts * rows, place % parts * columns
-        block = _Block(
-            k, memory, x.at(image * number(memory, "x_b")), channels, top, k.min(rows, high - top), left,
-            k.min(columns, wide - left), k.opaque(odd_lines(rows * columns * lanes)),
-        )  # fmt: skip
+        here_y, here_x = k.max(k.min(rows, high - top), 0), k.max(k.min(columns, wide - left), 0)
+        source = x.at(image * number(memory, "x_b"))
+        block = _Block(k, memory, source, channels, top, here_y, left, here_x, distance)
         with k.when(known.ne(which)):
             block.transform()
             known.set(which)
-        with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
-            with k.loop(0, SUMS) as kind:
-                block.multiply(kind, u.at((kind * tiles + tile) * channels * ROWS))
-            first = tile * ROWS
-            here = k.min(filters - first, ROWS)
-            is_odd = block.outputs(here)
-            with k.when(is_odd, likely=False):
-                block.mend(u.at(tile * channels * ROWS), tiles * channels * ROWS, here)
-            with k.loop(0, k.min(block.rows * 2, out_y - top * 2)) as y:
-                finish = Finish(k, epilogue, memory, out_x, [image, k.const(0), top * 2 + y])
-                start, length = left * (2 * lanes), block.columns * (2 * lanes)
-                finish.tile(block.out.at(y * length), block.pitch, first, here, start, k.min(length, out_x - start))
+        end = (chunk + 1) * tiles // chunks
+        with k.loop(chunk * tiles // chunks, end, TILES) as begin:
+            many = k.min(end - begin, TILES)
+            with k.loop(0, SUMS) as kind, k.loop(0, many) as i:
+                block.multiply(kind, u.at((kind * tiles + begin + i) * channels * ROWS), block.sums(i))
+            with k.loop(0, many) as i:
+                first = (begin + i) * ROWS
+                here = k.min(filters - first, ROWS)
+                is_odd = block.outputs(block.sums(i), here)
+                with k.when(is_odd, likely=False):
+                    block.mend(u.at((begin + i) * channels * ROWS), tiles * channels * ROWS, here)
+                with k.loop(0, k.min(here_y * 2, out_y - top * 2)) as y:
+                    finish = Finish(k, epilogue, memory, out_x, [image, k.const(0), top * 2 + y])
+                    made = k.min(here_x * 2, out_x - left * 2)
+                    finish.tile(block.out.at(y * block.length), block.pitch, first, here, left * 2, made)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of vectors of fours."""
+    """Some rows of fours, which follow each other without gap: their vectors reach over into the next row."""
 
     k: Kernel
     memory: dict[str, Any]
@@ -202,23 +206,16 @@ class _Block:
     left: Val
     columns: Val
     distance: Val
-    """Elements from channel to channel of V, and from filter to filter of sums."""
+    """Elements from channel to channel of V."""
 
     @property
     def lanes(self) -> int:
         return self.k.lanes
 
     @property
-    def line(self) -> Buf:
-        return self.k.scratch(f32)
-
-    @property
-    def sums(self) -> Buf:
-        return self.k.scratch(f32, _rows_elements(self.lanes) * 4)
-
-    @property
-    def out(self) -> Buf:
-        return self.sums.at(SUMS * ROWS * _distance(MOST, self.lanes))
+    def length(self) -> Val:
+        """Of a row of outputs, in whole vectors."""
+        return ceil_div(self.columns, self.lanes) * (2 * self.lanes)
 
     @property
     def pitch(self) -> int:
@@ -226,45 +223,49 @@ class _Block:
         return 4 * MOST * self.lanes
 
     @property
-    def seen(self) -> Buf:
-        """V."""
-        return self.out.at(ROWS * self.pitch)
+    def line(self) -> Buf:
+        return self.k.scratch(f32)
+
+    def sums(self, tile: Val | int) -> Buf:
+        """Of products, for a tile of filters."""
+        return self.line.at(_line_elements(self.lanes)).at(tile * (SUMS * ROWS * _distance(self.lanes)))
 
     @property
-    def vectors(self) -> Val:
-        return self.rows * self.columns
+    def out(self) -> Buf:
+        return self.sums(TILES)
+
+    @property
+    def seen(self) -> Buf:
+        """V, as [16][channel][fours]."""
+        return self.out.at(ROWS * self.pitch)
 
     def transform(self) -> None:
         """V of all channels."""
         k, lanes = self.k, self.lanes
-        pitch = k.opaque(ceil_div(self.columns * (2 * lanes) + 2, LINE) * LINE)
-        even, odd = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+        pitch = k.opaque(ceil_div(self.length + 2, LINE) * LINE)
+        halves = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
         with k.loop(0, self.channels) as c:
-            image = self.x.at(c * number(self.memory, "x_c"))
-            with k.loop(0, self.rows * 2 + 2) as y:
-                self._copy(image, y, self.line.at(y * pitch), self.columns * (2 * lanes) + 2)
-            to = self.seen.at(c * self.distance)
-            with k.loop(0, self.rows) as y, k.loop(0, self.columns) as v:
+            image, to = self.x.at(c * number(self.memory, "x_c")), self.seen.at(c * self.distance)
+            with k.loop(0, self.rows * 2 + 2) as line:
+                self._copy(image, line, self.line.at(line * pitch))
+            with k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
                 across = []
-                for j in range(4):
-                    row = self.line.at((y * 2 + j) * pitch + v * (2 * lanes))
-                    one, two = row.load(0, 2 * lanes), row.load(2, 2 * lanes)
-                    across.append(
-                        _differences([one.shuffle(even), one.shuffle(odd), two.shuffle(even), two.shuffle(odd)])
-                    )
                 for i in range(4):
-                    for j, value in enumerate(_differences([row[i] for row in across])):
-                        place = (j * 4 + i) * self.channels * self.distance + (y * self.columns + v) * lanes
-                        to.store(place, value)
+                    row = self.line.at((y * 2 + i) * pitch + v * 2)
+                    pairs = [row.load(start, 2 * lanes) for start in (0, 2)]
+                    across.append(_differences([pair.shuffle(half) for pair in pairs for half in halves]))
+                here = to.at(y * self.columns + v)
+                for i, column in enumerate(zip(*across, strict=True)):
+                    for down, value in enumerate(_differences(column)):
+                        here.store((down * 4 + i) * self.channels * self.distance, value)
 
-    def _copy(self, image: Buf, j: Val, to: Buf, length: Val) -> None:
-        """Row ``j`` of what the block sees, with zeros where there is no image."""
-        k, lanes = self.k, self.lanes
+    def _copy(self, image: Buf, line: Val, to: Buf) -> None:
+        """A row of what the block sees, with zeros where there is no image."""
+        k, lanes, length = self.k, self.lanes, self.length + 2
         (_, in_y, in_x), (_, pad_y, pad_x) = sizes(self.memory, "in"), sizes(self.memory, "pad")
-        y, first = self.top * 2 + j - pad_y, self.left * (2 * lanes) - pad_x
-        is_there = (y >= 0) & (y < in_y)
+        y, first = self.top * 2 + line - pad_y, self.left * 2 - pad_x
         low = k.min(k.max(-first, 0), length)
-        high = k.select(is_there, k.max(k.min(in_x - first, length), low), low)
+        high = k.select((y >= 0) & (y < in_y), k.max(k.min(in_x - first, length), low), low)
         row = image.at(y * number(self.memory, "x_y") + first)
         with k.loop(0, low) as i:
             to.store(i, 0.0)
@@ -273,30 +274,29 @@ class _Block:
         for t in k.tiles(length - high, lanes):
             to.at(high).store(t, k.zeros(f32, t.lanes))
 
-    def multiply(self, kind: Val, weights: Buf) -> None:
+    def multiply(self, kind: Val, weights: Buf, to: Buf) -> None:
         """The sums of one kind of products over all channels."""
-        k, vectors = self.k, self.vectors
+        k, vectors = self.k, ceil_div(self.rows * self.columns, self.lanes)
         with k.loop(0, k.max(self.channels, 1), RUN) as first:
             many, start = k.min(self.channels - first, RUN), k.const(0)
+            seen = self.seen.at((kind * self.channels + first) * self.distance)
             for width in WIDTHS:
                 stop = start + (vectors - start) // width * width
                 with k.loop(start, stop, width) as v:
-                    self._run(kind, weights.at(first * ROWS), first, many, v, width)
+                    into = to.at(kind * (ROWS * _distance(self.lanes)) + v * self.lanes)
+                    self._run(seen.at(v * self.lanes), weights.at(first * ROWS), many, width, into, first > 0)
                 start = stop
 
-    def _run(self, kind: Val, weights: Buf, first: Val, many: Val, v: Val, width: int) -> None:
-        k, lanes, distance = self.k, self.lanes, _distance(MOST, self.lanes)
+    def _run(self, seen: Buf, weights: Buf, many: Val, width: int, into: Buf, is_later: Val) -> None:
+        k, lanes, distance = self.k, self.lanes, _distance(self.lanes)
         total = [[k.var(k.zeros(f32, lanes)) for _ in range(width)] for _ in range(ROWS)]
-        seen = self.seen.at((kind * self.channels + first) * self.distance + v * lanes)
         with k.loop(0, many) as c:
-            here = seen.at(c * self.distance)
-            vectors = [here.load(j * lanes, lanes) for j in range(width)]
+            vectors = [seen.load(c * self.distance + j * lanes, lanes) for j in range(width)]
             for row, w in zip(total, self._singles(weights.at(c * ROWS)), strict=True):
                 for sums, value in zip(row, vectors, strict=True):
                     sums.set(fma(k, w, value, sums.get()))
-        into = self.sums.at(kind * (ROWS * distance) + v * lanes)
         places = [(into.at(r * distance + j * lanes), t) for r, row in enumerate(total) for j, t in enumerate(row)]
-        with k.when(first > 0):
+        with k.when(is_later):
             for at, sums in places:
                 sums.set(at.load(0, lanes) + sums.get())
         for at, sums in places:
@@ -310,42 +310,37 @@ class _Block:
             return [v.shuffle([i] * lanes) for v in vectors for i in range(lanes)]
         return [k.splat(w.load(r), lanes) for r in range(ROWS)]
 
-    def outputs(self, filters: Val) -> Val:
+    def outputs(self, of: Buf, filters: Val) -> Val:
         """Outputs of the products' sums; gives whether one of them is not finite."""
-        k, lanes, distance = self.k, self.lanes, _distance(MOST, self.lanes)
-        woven = [i // 2 + i % 2 * lanes for i in range(2 * lanes)]
-        length, odd = self.columns * (2 * lanes), k.var(k.zeros(f32, lanes))
-        with k.loop(0, filters) as r, k.loop(0, self.rows) as y, k.loop(0, self.columns) as v:
-            here = self.sums.at(r * distance + (y * self.columns + v) * lanes)
-            sums = [[here.load((j * 4 + i) * (ROWS * distance), lanes) for i in range(4)] for j in range(4)]
-            down = [_ends([sums[j][i] for j in range(4)]) for i in range(4)]
-            for j in range(2):
-                left, right = _ends([column[j] for column in down])
+        k, lanes, distance = self.k, self.lanes, _distance(self.lanes)
+        woven, odd = [i // 2 + i % 2 * lanes for i in range(2 * lanes)], k.var(k.zeros(f32, lanes))
+        with k.loop(0, filters) as r, k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
+            here = of.at(r * distance + y * self.columns + v)
+            sums = [[here.load((down * 4 + i) * (ROWS * distance), lanes) for i in range(4)] for down in range(4)]
+            ends = [_ends(column) for column in zip(*sums, strict=True)]
+            for j, row in enumerate(zip(*ends, strict=True)):
+                left, right = _ends(row)
                 odd.set(odd.get() + (left + right) * 0.0)
-                self.out.store(r * self.pitch + (y * 2 + j) * length + v * (2 * lanes), left.shuffle(woven, right))
+                self.out.store(r * self.pitch + (y * 2 + j) * self.length + v * 2, left.shuffle(woven, right))
         return odd.get().ne(0.0).any()
 
     def mend(self, u: Buf, kind: Val, filters: Val) -> None:
-        """All outputs of some filters once more, one by one; ``kind`` elements lie between sums of the same weights."""
-        k, lanes = self.k, self.lanes
-        (_, in_y, in_x), (_, pad_y, pad_x) = sizes(self.memory, "in"), sizes(self.memory, "pad")
-        length = self.columns * (2 * lanes)
-        with k.loop(0, filters) as r, k.loop(0, self.rows * 2) as y, k.loop(0, length) as x:
+        """All outputs of some filters once more, one by one; a weight's kinds of sums are ``kind`` elements apart."""
+        k, memory = self.k, self.memory
+        (_, in_y, in_x), (_, pad_y, pad_x) = sizes(memory, "in"), sizes(memory, "pad")
+        with k.loop(0, filters) as r, k.loop(0, self.rows * 2) as y, k.loop(0, self.columns * 2) as x:
             total = k.var(k.zeros(f32))
             with k.loop(0, self.channels) as c:
-                own = u.at(c * ROWS + r)
-                sums = [[own.load(kind * (j * 4 + i)) for i in range(4)] for j in range(4)]
-                weights = [_weights(line) for line in zip(*[_weights(row) for row in sums], strict=True)]
-                image = self.x.at(c * number(self.memory, "x_c"))
-                for tap_x, column in enumerate(weights):
-                    for tap_y, w in enumerate(column):
-                        at_y = self.top * 2 + y + tap_y - pad_y
-                        at_x = self.left * (2 * lanes) + x + tap_x - pad_x
-                        is_there = (at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)
-                        with k.when(is_there):
-                            value = image.load(at_y * number(self.memory, "x_y") + at_x)
+                own, image = u.at(c * ROWS + r), self.x.at(c * number(memory, "x_c"))
+                sums = [[own.load(kind * (down * 4 + i)) for i in range(4)] for down in range(4)]
+                across = [_weights(row) for row in sums]
+                for tap_x, column in enumerate(zip(*across, strict=True)):
+                    for tap_y, w in enumerate(_weights(column)):
+                        at_y, at_x = self.top * 2 + y + tap_y - pad_y, self.left * 2 + x + tap_x - pad_x
+                        with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
+                            value = image.load(at_y * number(memory, "x_y") + at_x)
                             total.set(fma(k, value, w, total.get()))
-            self.out.store(r * self.pitch + y * length + x, total.get())
+            self.out.store(r * self.pitch + y * self.length + x, total.get())
 
 
 def _differences(d: Sequence[Val]) -> list[Val]:
