@@ -4,8 +4,8 @@ A tile of sums is MR filters by NV vectors of neighbouring outputs. For each cha
 (``strip``) are multiplied with MR single weights, which lie as [group][filters / MR][channel][taps][MR]. Images stay
 as they are, channel by channel; no copy holds an element once for each tap.
 
-**Order of sums.** Channel by channel, tap by tap, in runs of whole channels of about ``RUN`` terms, each run from zero,
-the runs added in order: the same for every block, tile and thread count.
+**Order of sums.** Channel by channel, tap by tap, in runs of whole channels of about ``RUN`` terms, or half of a sum of
+fewer, each run from zero, the runs added in order: the same for every block, tile and thread count.
 
 **Cache blocking.** A block is the strip of some rows of outputs over all channels of a group; it takes half of L2. For
 one tile of filters after the other, the weights of a run (``RUN`` * MR elements, in L1) meet all outputs of the block,
@@ -159,8 +159,7 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
     before, weights = _weights(group, form, isa, filters)
     epilogue, more = frame.epilogue(group)
-    run = min(per_run(frame.taps), max(channels, 1)) if isinstance(channels, int) else per_run(frame.taps)
-    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
+    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, per_run(frame.taps, channels))
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
@@ -174,9 +173,10 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def per_run(taps: Taps) -> int:
+def per_run(taps: Taps, channels: Known) -> int:
     """Channels of a run."""
-    return max(RUN // taps.count, 1)
+    terms = conv_pixels.run_of(taps.count * channels) if isinstance(channels, int) else RUN
+    return max(terms // taps.count, 1)
 
 
 def _is_few(filters: Known, shape: Shape) -> bool:
