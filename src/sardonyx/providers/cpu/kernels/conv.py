@@ -159,7 +159,8 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
     before, weights = _weights(group, form, isa, filters)
     epilogue, more = frame.epilogue(group)
-    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, per_run(frame.taps, channels))
+    run = channels if is_direct and isinstance(channels, int) else per_run(frame.taps, channels)
+    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
@@ -175,8 +176,9 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
 
 def per_run(taps: Taps, channels: Known) -> int:
     """Channels of a run."""
-    terms = conv_pixels.run_of(taps.count * channels) if isinstance(channels, int) else RUN
-    return max(terms // taps.count, 1)
+    if not isinstance(channels, int):
+        return max(RUN // taps.count, 1)
+    return max(min(conv_pixels.run_of(taps.count * channels) // taps.count, channels), 1)
 
 
 def _is_few(filters: Known, shape: Shape) -> bool:

@@ -13,9 +13,9 @@ on at a time: its V; then, for some filters after the other, 16 matrix products,
 follows. The grid of work is (batch, block, chunk of filters), as in ``conv``.
 
 **Order of sums.** Channel by channel in runs of ``RUN``, each from zero, the runs added in order: the same for every
-block and thread count. (Sums of 64 channels are 1.6e-7 off by runs of 32, 2.2e-7 by one of 64, and those of ``conv``,
-576 terms by 128, 1.5e-7. Every element that takes part in an output is one that it sees: what is far larger elsewhere
-does not matter.)
+block and thread count. (Sums of 64 channels are 2.2e-7 off, those of ``conv``, 576 terms by 128, 1.5e-7; runs of 32,
+3 % slower, 1.6e-7. Of ResNet-50's error that is a twentieth. Every element that takes part in an output is one that it
+sees: what is far larger elsewhere does not matter.)
 
 **Infinities, NaN, and numbers whose sums are too large** make an output that is not finite, and the block's outputs of
 these filters are then made anew, one by one.

@@ -1,0 +1,147 @@
+"""3 x 3 convolutions with fewer products, in planes: every geometry, what follows, and whatever numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from sardonyx.providers.cpu import channels_last, isa
+from sardonyx.providers.cpu.kernels import conv_winograd
+from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.running import Array, Memory
+
+CHIPS = [chip for chip in (None, "skylake-avx512") if isa.named(chip).registers >= 32 and not isa.named(chip).amx]
+EPS = 2.0**-24
+
+
+@pytest.fixture(autouse=True)
+def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images stay as they are on every chip, and scratch memory is not zero."""
+    monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
+    monkeypatch.setattr(Memory, "garbage", b"\xff")
+    monkeypatch.setattr(conv_winograd, "GAIN", 0.0)
+
+
+def random(*shape: int, scale: float = 1.0) -> Array:
+    return (np.random.default_rng(shape).standard_normal(shape) * scale).astype(np.float32)
+
+
+def exact(x: Array, w: Array, pads: tuple[int, ...]) -> tuple[Array, Array]:
+    """The convolution in float64, and the same of sizes."""
+    top, left, bottom, right = pads
+    wide, weights = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right))), w.astype(np.float64)
+    seen = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), (2, 3))
+    with np.errstate(all="ignore"):
+        return tuple(
+            np.einsum("bcyxij,fcij->bfyx", a, b, optimize=True)
+            for a, b in ((seen, weights), (np.abs(seen), np.abs(weights)))
+        )
+
+
+def compiled(
+    w: Array, size: tuple[object, ...], pads: tuple[int, ...], chip: str | None, then: str = "y = Relu(z)"
+) -> Compiled:
+    batch, high, wide = size
+    filters, channels = w.shape[:2]
+    inputs = f"float[{batch},{channels},{high},{wide}] x, float[{filters},{channels},3,3] w, float[{filters}] b"
+    inputs += ", float[B,F,Y,X] r" if "r" in then.replace("Relu", "") else ""
+    body = f"z = Conv<pads = [{', '.join(map(str, pads))}]>(x, w, b) {then}"
+    constants = {"w": w, "b": random(filters)}
+    return Compiled(body, inputs, "float[B,F,Y,X] y", chip, constants=constants)
+
+
+def kinds(found: Compiled) -> Counter[str]:
+    return Counter(step.spec.name for step in found.steps)
+
+
+SAME = (1, 1, 1, 1)
+GEOMETRIES = [
+    # channels, filters, batch, high, wide, pads
+    (12, 12, 1, 8, 8, SAME),
+    (64, 24, 1, 14, 14, SAME),
+    (33, 20, 2, 13, 19, (0, 0, 0, 0)),
+    (130, 17, 1, 7, 7, SAME),
+    (16, 12, 1, 9, 160, (2, 2, 2, 2)),
+    (200, 40, 1, 9, 9, SAME),
+    (12, 70, 3, 40, 3, SAME),
+    (20, 13, 1, 5, 700, (1, 0, 1, 2)),
+    (64, 8 * 40, 1, 6, 6, (0, 2, 1, 0)),
+]
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=str)
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_kernel(geometry: tuple[int, int, int, int, int, tuple[int, ...]], chip: str | None) -> None:
+    channels, filters, batch, high, wide, pads = geometry
+    w, x = random(filters, channels, 3, 3, scale=(9 * channels) ** -0.5), random(batch, channels, high, wide)
+    found = compiled(w, (batch, high, wide), pads, chip)
+    assert kinds(found)["convolve_winograd"] == 1
+    results = [found.run([x], threads=threads, checked=threads == 2)[0] for threads in (1, 2, 3)]
+    assert all(np.array_equal(y, results[0]) for y in results)
+    true, size = exact(x, w, pads)
+    bias = random(filters)[:, None, None]
+    assert np.all(np.abs(results[0] - np.maximum(true + bias, 0)) <= 8 * EPS * (size + np.abs(bias)))
+    off = results[0] - np.maximum(true + bias, 0)
+    assert np.linalg.norm(off) <= 3e-7 * np.linalg.norm(true)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=str)
+def test_what_follows_and_sizes_of_the_run(chip: str | None) -> None:
+    w = random(24, 16, 3, 3, scale=0.1)
+    found = compiled(w, ("N", "H", "W"), SAME, chip, "s = Add(z, r) y = Sigmoid(s)")
+    assert kinds(found)["convolve_winograd"] == 1
+    for shape in ((1, 16, 9, 9), (2, 16, 30, 17), (1, 16, 1, 1)):
+        x, r = random(*shape), random(shape[0], 24, *shape[2:])
+        want = 1 / (1 + np.exp(-(exact(x, w, SAME)[0] + random(24)[:, None, None] + r)))
+        np.testing.assert_allclose(found.run([x, r], threads=2, checked=True)[0], want, rtol=2e-6)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=str)
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 1e-41])
+def test_numbers_that_sums_do_not_carry(bad: float, chip: str | None) -> None:
+    w, x = random(20, 16, 3, 3, scale=0.1), random(2, 16, 11, 13)
+    x[1, 3, 4, 5] = x[1, 2, 0, 0] = bad
+    y = compiled(w, (2, 11, 13), SAME, chip, "y = Identity(z)").run([x], threads=2, checked=True)[0]
+    true = exact(x, w, SAME)[0] + random(20)[:, None, None]
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(true))
+    there = np.isfinite(true)
+    np.testing.assert_array_equal(y[~there], true[~there].astype(np.float32))
+    scale = np.abs(true[there]).max()
+    np.testing.assert_allclose(y[there] / scale, true[there] / scale, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("chip", CHIPS, ids=str)
+def test_what_is_large_elsewhere_does_not_matter(chip: str | None) -> None:
+    """Outputs that do not see a number of another size are as near as without it."""
+    w, x = random(16, 16, 3, 3, scale=0.1), random(1, 16, 12, 12)
+    found = compiled(w, (1, 12, 12), SAME, chip, "y = Identity(z)")
+    for row in range(2, 6):
+        for column in range(2, 6):
+            large = x.copy()
+            large[0, :, row, column] = 1e6
+            y = found.run([large])[0]
+            true, size = exact(large, w, SAME)
+            far = np.ones((12, 12), bool)
+            far[row - 1 : row + 2, column - 1 : column + 2] = False
+            off = np.abs(y - true - random(16)[:, None, None])
+            assert np.all(off[..., far] <= 8 * EPS * (size[..., far] + 3))
+
+
+@pytest.mark.parametrize(
+    "attributes", ["strides = [2, 2]", "dilations = [2, 2], pads = [2, 2, 2, 2]", "group = 2", "kernel_shape = [1, 3]"]
+)
+def test_other_windows_are_multiplied_term_by_term(attributes: str) -> None:
+    shape = (32, 16, 3, 3) if "group" in attributes else (32, 32, *((1, 3) if "kernel" in attributes else (3, 3)))
+    w = random(*shape)
+    inputs = f"float[1,32,12,12] x, float[{','.join(map(str, shape))}] w"
+    found = Compiled(f"y = Conv<{attributes}>(x, w)", inputs, "float[B,F,Y,X] y", constants={"w": w})
+    assert "convolve_winograd" not in kinds(found)
+
+
+def test_few_channels_and_narrow_images_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
+    for channels, wide in ((8, 40), (64, 1)):
+        assert "convolve_winograd" not in kinds(compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, None))
