@@ -40,11 +40,13 @@ class Unavailable(Exception):
 class Runner(Protocol):
     """A model made ready."""
 
-    about: dict[str, Any]
-
     def run(self, feeds: Feeds) -> list[Array]: ...
     def names(self) -> list[set[str]]:
         """What each output is called."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """What else there is to tell of the model as it runs."""
         ...
 
 
@@ -56,13 +58,15 @@ class OrtShaped:
         options.intra_op_num_threads = threads
         self._session = package.InferenceSession(path, options, providers=["CPUExecutionProvider"], **more)
         self._run = self._session.run
-        self.about: dict[str, Any] = {}
 
     def run(self, feeds: Feeds) -> list[Array]:
         return list(self._run(None, feeds))
 
     def names(self) -> list[set[str]]:
         return [{o.name} for o in self._session.get_outputs()]
+
+    def about(self) -> dict[str, Any]:
+        return {}
 
 
 class Sardonyx(OrtShaped):
@@ -73,10 +77,12 @@ class Sardonyx(OrtShaped):
         if isa and not _runs_natively(isa):
             raise Unavailable(f"this machine only emulates {isa}")
         super().__init__(package, path, threads, **({"precision": precision} if takes else {}))
+
+    def about(self) -> dict[str, Any]:
         counts = self._session.explain().counts()
         packed = sum(getattr(e, "packed_nbytes", 0) for _, e in self._session._sess.engine.parts.compiled)
         nodes = {provider: sum(ops.values()) for provider, ops in counts.items()}
-        self.about = {"nodes": nodes, "packed_nbytes": packed}
+        return {"nodes": nodes, "packed_nbytes": packed}
 
 
 def _runs_natively(isa: str) -> bool:
@@ -101,7 +107,7 @@ class OpenVINO:
             raise Unavailable(f"asked for {wanted}, its CPU plugin takes {got} on this machine")
         self._request = compiled.create_infer_request()
         self._names = [set(o.get_names()) for o in compiled.outputs]
-        self.about: dict[str, Any] = {"runs_in": got}
+        self._about = {"runs_in": got}
 
     def run(self, feeds: Feeds) -> list[Array]:
         answers = self._request.infer(feeds, share_inputs=True, share_outputs=True)
@@ -109,6 +115,9 @@ class OpenVINO:
 
     def names(self) -> list[set[str]]:
         return self._names
+
+    def about(self) -> dict[str, Any]:
+        return self._about
 
 
 def open_model(contestant: Contestant, package: Any, path: str, threads: int, cache: str) -> Runner:

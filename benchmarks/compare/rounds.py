@@ -54,6 +54,7 @@ def measure(case: Case, contestants: Sequence[Contestant], settings: Settings) -
         for contestant in contestants:
             try:
                 about = opening[contestant].result()
+                about |= processes[contestant].ask("about")
                 about |= _ready(processes[contestant], case, settings.folder)
             except (Unavailable, Failed) as why:
                 result["absent" if isinstance(why, Unavailable) else "failed"][contestant.name] = str(why)

@@ -1,6 +1,7 @@
 """A contestant's process: opens a model once and then does what it is asked, one JSON line for one JSON line.
 
 open    {contestant, model, threads, cache}   import the engine and open the model
+about   {}                                    what the engine made of the model; a session may build much to tell it
 feed    {feeds}                               take a case's feeds
 turn    {runs, cores}                         run so often, maybe on certain cores; seconds of each run or step
 check   {reference}                           run once; seconds, errors against the reference, digest of the answers
@@ -43,7 +44,10 @@ class Worker:
         opened = time.perf_counter()
         self.names = self.runner.names()
         version = str(package.__version__).split("-")[0]
-        return {"import_s": imported - start, "open_s": opened - imported, "version": version, **self.runner.about}
+        return {"import_s": imported - start, "open_s": opened - imported, "version": version}
+
+    def about(self) -> Reply:
+        return self.runner.about()
 
     def feed(self, feeds: str) -> Reply:
         self.feeds = stored(Path(feeds), "in")
