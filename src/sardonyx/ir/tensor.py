@@ -81,6 +81,12 @@ class Tensor:
         """The elements for one look: computed, or as they lie in the file, perhaps not aligned; nothing is kept."""
         return self._lies() if self._array is None and self._lies is not None else self.numpy()
 
+    def span_in(self, file: object) -> tuple[int, ...] | None:
+        """Where in a model's file, as ``origin`` knows it, the elements lie as they are used; None if they do not."""
+        if self._lies is None or not isinstance(self.origin, tuple) or self.origin[0] != file:
+            return None
+        return self.origin[1:]
+
     def item(self) -> Any:
         return self.numpy().item()
 

@@ -63,7 +63,11 @@ class Folder:
 
 def identity(path: str) -> tuple[int, ...]:
     """What tells a file from any other, and from itself after a change."""
-    info = os.stat(path)
+    return identity_of(os.stat(path))
+
+
+def identity_of(info: os.stat_result) -> tuple[int, ...]:
+    """The same, of a file that was looked at."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 

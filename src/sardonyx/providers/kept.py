@@ -14,6 +14,7 @@ from sardonyx.partition.provider import Executable
 from sardonyx.providers.cpu import kept as tables
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.late import Kind, Late, Reads
+from sardonyx.providers.cpu.packing import Source
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider
@@ -25,8 +26,12 @@ Frozen = tuple[str, Any]
 class Freezer:
     """Takes executables to pieces, and gathers their arrays."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: object = None) -> None:
+        """``file`` is what the origins of the model's tensors know its file by, if that may be asked for arrays."""
+        self._file = file
         self.arrays: list[Any] = []
+        self.sources: list[Source | None] = []
+        """Of each array, where the file has what it is made of."""
         self._late: set[str] = set()
 
     def chain(self, made: Any) -> tuple[Any, ...]:
@@ -38,7 +43,7 @@ class Freezer:
 
     def executable(self, executable: Executable) -> Frozen:
         if isinstance(executable, CpuExecutable):
-            return "table", self._with_arrays(*tables.freeze(executable))
+            return "table", self._with_arrays(*tables.freeze(executable), tables.sources(executable, self._file))
         if isinstance(executable, Single):
             return "single", self._with_arrays(*programs.freeze(executable.program))
         if isinstance(executable, Program):
@@ -50,10 +55,13 @@ class Freezer:
             return "late", (executable.name, tuple(executable.reads))
         return "chain", self.chain(executable)
 
-    def _with_arrays(self, plain: dict[str, Any], arrays: Sequence[Any]) -> tuple[dict[str, Any], int, int]:
+    def _with_arrays(
+        self, plain: dict[str, Any], arrays: Sequence[Any], sources: Sequence[Source | None] | None = None
+    ) -> tuple[dict[str, Any], int, int]:
         """Plain values, and where their arrays are."""
         first = len(self.arrays)
         self.arrays += arrays
+        self.sources += sources or [None] * len(arrays)
         return plain, first, len(self.arrays)
 
 

@@ -4,7 +4,8 @@ What is kept is all that runs take: the table of steps, its constants as kernels
 of inputs and outputs. A start then reads one file; the model is loaded, lowered and explained only when somebody asks.
 The name of a file is a digest of everything that decides what is in it: the model's file by size, time and place,
 options, chip, versions, and our own sources. A model may be many parts: tables of steps, and numpy's functions with
-their attributes. What is compiled only when a run tells how is kept in files of its own, as soon as it is.
+their attributes. What is compiled only when a run tells how is kept in files of its own, as soon as it is. Of models
+with large weights it is kept how they are packed, and where the model's file has them.
 Not kept are models with data in other files, with operators of the user's, with bodies that Python calls, or with
 random numbers, whose streams are the process's.
 """
@@ -12,6 +13,7 @@ random numbers, whose streams are the process's.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import stat
 import sys
@@ -121,27 +123,34 @@ class KeptEngine(Engine):
 class Start:
     """The place of one model and one set of options in the folder."""
 
-    def __init__(self, stem: str, provider: Any) -> None:
-        self._stem, self._provider = stem, provider
+    def __init__(self, stem: str, provider: Any, info: os.stat_result) -> None:
+        """``info`` is that of the model's file from which the stem was made."""
+        self._stem, self._provider, self._info = stem, provider, info
 
     def read(self, source: str | os.PathLike[str], options: BuildOptions) -> Engine | None:
         """The engine that was kept, or None."""
         began = time.perf_counter()
-        found = _revived(f"{self._stem}.start", self._provider, lambda name, kind: self._kinds(name).read(kind))
-        if found is None:
+        path = f"{self._stem}.start"
+        if not os.path.exists(path):
             return None
         try:
             built = _Model(source, options, self)
         except OSError:
+            return None
+        if _facts(built.info) != _facts(self._info):
+            return None
+        found = _revived(path, self._provider, lambda name, kind: self._kinds(name).read(kind), model=built.mapped)
+        if found is None:
             return None
         told, chain, defaults = found
         return KeptEngine(told, chain, defaults, built, {"start": time.perf_counter() - began})
 
     def write(self, engine: Engine) -> None:
         """Keep an engine, if its parts have a plain form."""
+        from sardonyx.model.external import identity_of
         from sardonyx.providers.kept import Freezer
 
-        graph, parts, freezer = engine.model.graph, engine.parts, Freezer()
+        graph, parts, freezer = engine.model.graph, engine.parts, Freezer(identity_of(self._info))
         if not engine.is_in_one_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
             return
         defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
@@ -160,7 +169,8 @@ class Start:
             }
         except Unkept:
             return
-        stored.write(f"{self._stem}.start", told, [*freezer.arrays, *(graph.inputs[i].numpy() for i in defaults)])
+        arrays = [*freezer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
+        stored.write(f"{self._stem}.start", told, arrays, freezer.sources)
         self.serve(engine)
 
     def serve(self, engine: Engine) -> None:
@@ -205,10 +215,14 @@ class Kinds:
 
 
 def _revived(
-    path: str, provider: Any, find: Callable[[str, Kind], Executable | None] | None, kind: Any = None
+    path: str,
+    provider: Any,
+    find: Callable[[str, Kind], Executable | None] | None,
+    kind: Any = None,
+    model: Callable[[], tuple[object, Any]] | None = None,
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
     """What a file tells, the chain that it describes, and the arrays behind that."""
-    found = stored.read(path)
+    found = stored.read(path, provider.threads, model)
     if found is None or found[0].get("kind") != kind:
         return None
     from sardonyx.providers.kept import Gone, Reviver
@@ -246,7 +260,14 @@ class _Model:
         self._source, self._options, self._start = source, options, start
         self._file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
+        self.info = os.fstat(self._file)
         self.engine: Engine | None = None
+
+    def mapped(self) -> tuple[object, Any]:
+        """What tensors know the file by, and its content."""
+        from sardonyx.model.external import identity_of
+
+        return identity_of(self.info), memoryview(mmap.mmap(self._file, self.info.st_size, access=mmap.ACCESS_READ))
 
     def __call__(self) -> Engine:
         with _building:
@@ -298,10 +319,15 @@ def find(source: Any, options: BuildOptions) -> Start | None:
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
     asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
-    file = os.path.realpath(source), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
+    file = os.path.realpath(source), *_facts(info)
     here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
     digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
-    return Start(os.path.join(where, digest), provider)
+    return Start(os.path.join(where, digest), provider, info)
+
+
+def _facts(info: os.stat_result) -> tuple[int, ...]:
+    """What tells a file from any other, and from itself after a change."""
+    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev
 
 
 @cache

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -28,12 +29,18 @@ def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
     """The elements of constants, packed by several threads: the kernels that pack let go of Python's lock."""
     from sardonyx.providers.cpu.steps import Packed
 
-    if threads == 1 or sum(isinstance(s, Packed) for s in storages) < 2:
-        return [content(s) for s in storages]
+    makers = [partial(content, s) for s in storages]
+    return made(makers, threads if sum(isinstance(s, Packed) for s in storages) > 1 else 1)
+
+
+def made(makers: Iterable[Callable[[], Array]], threads: int) -> list[Array]:
+    """What makers give, of which so many are at work at a time."""
+    if threads == 1:
+        return [make() for make in makers]
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(content, storages))
+        return list(pool.map(lambda make: make(), makers))
 
 
 def content(storage: Storage) -> Array:

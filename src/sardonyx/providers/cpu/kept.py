@@ -20,9 +20,11 @@ from sardonyx.plan.sizes import Binding, Condition, Only, SizesDiffer, revived
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.packing import Source
 from sardonyx.providers.cpu.trim import Trim
 
 if TYPE_CHECKING:
+    from sardonyx.lower.groups import Storage
     from sardonyx.providers.cpu import CpuProvider
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +56,20 @@ def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
     plain["checks"] = [tuple(c) for c in table.checks]
     plain["holds"] = [(at, [tuple(c) for c in conditions]) for at, conditions in table.holds]
     return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
+
+
+def sources(executable: CpuExecutable, file: object) -> list[Source | None]:
+    """For each array of a frozen executable, where a model's file has what it is made of."""
+    return [*[None] * len(ARRAYS), *(_source(s, file) for s in executable.table.constants)]
+
+
+def _source(storage: Storage, file: object) -> Source | None:
+    from sardonyx.providers.cpu.steps import Packed
+
+    if isinstance(storage, Packed):
+        return None if storage.packing is None else Source.of(storage.packing.tensor, file, storage.packing)
+    assert storage.tensor is not None
+    return Source.of(storage.tensor, file)
 
 
 def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider) -> KeptExecutable | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.errors import Fail
 from sardonyx.providers.cpu.context import COUNTERS, STEP_SLOT, Context
-from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.dsl import Spec
 
 Array = np.ndarray[Any, Any]
 STEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -28,24 +31,36 @@ def word(value: float, dtype: DType) -> int:
     return int(struct.unpack(as_int, struct.pack(code, value))[0])
 
 
+class Signature(NamedTuple):
+    """What there is to know of a kernel that is compiled already."""
+
+    name: str
+    params: Mapping[str, tuple[str, DType]]
+
+
 class Launch:
     """A kernel with its arguments, ready to be called; arrays are written in place.
 
-    An array may come with the place of its element 0: others may lie in front of it.
+    An array may come with the place of its element 0: others may lie in front of it. ``at`` is the kernel's address,
+    where that is known.
     """
 
     def __init__(
         self,
-        spec: Spec,
+        spec: Spec | Signature,
         arguments: dict[str, Any],
         *,
         threads: int = 1,
         scratch_nbytes: int = 0,
         isa: Isa | None = None,
         checked: bool | None = None,
+        at: int | None = None,
     ) -> None:
         self.spec, self.threads = spec, threads
-        self._call = STEP(linker.address(spec, isa, checked=checked))
+        if at is None:
+            assert not isinstance(spec, Signature)
+            at = linker.address(spec, isa, checked=checked)
+        self._call = STEP(at)
         self._arrays: list[Array] = []
         words = [0]
         for name, (kind, dtype) in spec.params.items():

@@ -14,6 +14,7 @@ from sardonyx.lower.groups import Moving, Storage, View
 from sardonyx.plan.sizes import Only as Only  # noqa: PLC0414 -- kernels know it as a part of steps
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.packing import Packing
 
 FAR = 4
 """Times the cache that is a core's own: from that size on, whoever reads a result does not find it in caches."""
@@ -86,6 +87,8 @@ class Packed(Storage):
     key: tuple[Any, ...] = ()
     make: Callable[[], Any] = field(default=lambda: None)
     """Gives the packed array."""
+    packing: Packing | None = None
+    """The call of a kernel that gives it too, where nothing else is needed; what ``make`` refuses it need not."""
 
 
 @dataclass(frozen=True)

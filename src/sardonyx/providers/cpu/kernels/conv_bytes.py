@@ -35,9 +35,10 @@ from sardonyx.providers.cpu.kernels.gemm import Shape
 from sardonyx.providers.cpu.kernels.gemm_bytes import ByteTile, put
 from sardonyx.providers.cpu.kernels.gemm_bytes_amx import PANEL, SQUARE, Square, first_row
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
-from sardonyx.providers.cpu.kernels.pack import COLUMNS, aligned
+from sardonyx.providers.cpu.kernels.pack import COLUMNS
 from sardonyx.providers.cpu.kernels.pack_bytes import QUAD, Quads, depth_of, rows_a
 from sardonyx.providers.cpu.kernels.strip import ceil_div
+from sardonyx.providers.cpu.packing import aligned
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, bool_, i8, i32, i64
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
+from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
@@ -36,8 +37,9 @@ from sardonyx.providers.cpu.kernels.digits import (
     DIGITS,
     STEP,
     TILE,
-    packed,
+    in_digits,
     packed_nbytes,
+    packing_of,
     run_steps,
     scales_of,
     uneven,
@@ -48,7 +50,7 @@ from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.spread_digits import SOURCE, source_args, spreading
-from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8
 
 PARTS = 3
@@ -102,11 +104,8 @@ def _packed(group: Convolution, found: conv_amx.Geometry, isa: Isa) -> Packed:
         lined = np.zeros((count, layout.room, filters), np.float32)
         lined[:, :channels] = content.reshape(filters, channels, count).transpose(2, 1, 0)
         lined = lined.reshape(count, layout.blocks, STEP, filters).transpose(1, 0, 2, 3)
-        made = packed(np.ascontiguousarray(lined).reshape(-1), filters, 1, depth, filters, run, isa)
-        if made is None:
-            raise Exceptional(uneven(tensor))
         give_back(content)
-        return made
+        return in_digits(packing_of(Tensor.of(lined), 0, filters, 1, depth, filters, isa, refused=uneven(tensor)))
 
     key = ("conv digits", identity(tensor), w.offset, (filters, channels, *taps))
     return Packed("constant", i8, packed_nbytes(depth, filters, run), w.storage.value, key=key, make=make)

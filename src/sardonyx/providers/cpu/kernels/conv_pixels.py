@@ -46,9 +46,10 @@ from sardonyx.providers.cpu.kernels.gemm import (
     scratch_nbytes,
 )
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, of_known
-from sardonyx.providers.cpu.kernels.pack import aligned, pack_panels, unit_axis
+from sardonyx.providers.cpu.kernels.pack import pack_panels, unit_axis
 from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, Block, has_room, is_inside, taps_args
 from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.packing import aligned
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, f32, f64, i64
 

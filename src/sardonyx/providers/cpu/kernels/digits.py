@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,14 @@ import numpy as np
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import Problem, of_known
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.packing import Packing
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
 
@@ -329,19 +330,9 @@ def constant_in_digits(p: Problem, isa: Isa) -> Storage:
     tensor, b = p.weight, p.b
     assert tensor is not None
     depth, n = int(p.k), int(p.n)
-    run = run_steps(depth)
-    elements = packed_nbytes(depth, n, run)
-
-    def make() -> Array:
-        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(b.offset) :]
-        made = packed(content, int(b.row), int(b.column), depth, n, run, isa)
-        if made is None:
-            raise Exceptional(uneven(tensor))
-        give_back(content)
-        return made
-
-    key = ("digits", identity(tensor), b.offset, b.row, b.column, depth, n)
-    return Packed("constant", i8, elements, b.storage.value, key=key, make=make)
+    packing = packing_of(tensor, int(b.offset), int(b.row), int(b.column), depth, n, isa, refused=uneven(tensor))
+    make = partial(in_digits, packing)
+    return Packed("constant", i8, packing.elements, b.storage.value, key=packing.key, make=make, packing=packing)
 
 
 def packed_nbytes(depth: int, n: int, run: int) -> int:
@@ -350,15 +341,23 @@ def packed_nbytes(depth: int, n: int, run: int) -> int:
     return panels * (steps * DIGITS * 2 * TILE + -(-steps // run) * PANEL * 4)
 
 
-def packed(content: Array, row: int, column: int, depth: int, n: int, run: int, isa: Isa) -> Array | None:
-    """The digits of a constant whose elements lie ``row`` and ``column`` apart; None if it is not kept so."""
-    if not _is_even(np.lib.stride_tricks.as_strided(content, (depth, n), (row * 4, column * 4), writeable=False)):
-        return None
-    made = allocate(packed_nbytes(depth, n, run)).view(np.int8)
-    flags = np.zeros(-(-n // PANEL) * 2 * -(-depth // (STEP * run)), np.int32)
+def packing_of(
+    tensor: Tensor, first: int, row: int, column: int, depth: int, n: int, isa: Isa, *, refused: object
+) -> Packing:
+    """Of a constant whose elements lie ``row`` and ``column`` apart, in digits."""
+    run = run_steps(depth)
     numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "run": run}
-    Launch(pack_digits(), {"x": content, "y": made, "flags": flags, **numbers}, isa=isa)()
-    return None if flags.any() else made
+    flags = -(-n // PANEL) * 2 * -(-depth // (STEP * run))
+    return Packing(tensor, first, pack_digits(), isa, numbers, packed_nbytes(depth, n, run), i8, flags, refused)
+
+
+def in_digits(packing: Packing) -> Array:
+    """The digits; ``Exceptional`` if the numbers are not of one kind."""
+    numbers, content = packing.numbers, np.ascontiguousarray(packing.tensor.peek()).reshape(-1)[packing.first :]
+    shape, strides = (numbers["depth"], numbers["n"]), (numbers["x_k"] * 4, numbers["x_column"] * 4)
+    if not _is_even(np.lib.stride_tricks.as_strided(content, shape, strides, writeable=False)):
+        raise Exceptional(packing.refused)
+    return packing()
 
 
 def _is_even(b: Array) -> bool:

@@ -50,9 +50,12 @@ class Matrix:
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
         """The arguments of a parameter that ``matrix_params`` declared."""
-        strides = {f"{name}_row": self.row, f"{name}_col": self.column}
+        return {name: Ref(self.storage, self.offset), **self.strides(name)}
+
+    def strides(self, name: str) -> dict[str, Known]:
+        """Those of them that are numbers."""
         batch = {f"{name}_batch{i}": s for i, s in enumerate(self.batch)}
-        return {name: Ref(self.storage, self.offset), **strides, **batch}
+        return {f"{name}_row": self.row, f"{name}_col": self.column, **batch}
 
 
 @dataclass(frozen=True)

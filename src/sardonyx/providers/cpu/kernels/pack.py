@@ -17,7 +17,6 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import (
@@ -32,8 +31,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
     number,
     of_known,
 )
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.packing import Packing, aligned
 from sardonyx.providers.cpu.steps import Packed, Ref, Step
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
@@ -154,15 +152,15 @@ def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], 
     def spec(axes: int) -> Spec:
         return pack_panels(source=p.b.dtype, target=target, unit=unit_axis(p.b), nr=nr, axes=axes)
 
-    return placed_b(p, spec, target, panels_elements(p, nr), ("panels", nr), isa)
+    return placed_b(p, spec, target, panels_elements(p, nr), nr, isa)
 
 
 def placed_b(
-    p: Problem, spec_of: Callable[[int], Spec], target: DType, each: Known, layout: tuple[str, int], isa: Isa
+    p: Problem, spec_of: Callable[[int], Spec], target: DType, each: Known, nr: int, isa: Isa
 ) -> tuple[list[Step], Matrix]:
     """B as a kernel lays it out: for a number of batch axes, ``spec_of`` gives one like ``pack_panels``.
 
-    ``each`` are the elements of one matrix; ``layout`` is what equal packed constants have in common beside B.
+    ``each`` are the elements of one matrix, and ``nr`` those of a row of a panel.
     """
     b = p.b
     shared = [d for d, s in zip(p.batch, b.batch, strict=True) if s != 0]
@@ -182,27 +180,25 @@ def placed_b(
         step = Step(
             spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant="B packed: not a constant of fixed sizes"
         )
-        return [step], Matrix(to, 0, tuple(strides), layout[1], 1)
+        return [step], Matrix(to, 0, tuple(strides), nr, 1)
 
-    def make() -> Array:
-        content = np.ascontiguousarray(tensor.peek()).reshape(-1)
-        out = aligned(int(elements), target)
-        if spec.definition is pack_panels and out.nbytes <= PLAIN_NBYTES and b.dtype is target:
-            shape = (math.prod(map(int, shared)), int(p.k), int(p.n))
-            steps = [int(s) * content.itemsize for s in (*kept, b.row, b.column)]
-            start = int(b.offset) * content.itemsize
-            buffer: Any = content.view(np.uint8)
-            x = np.ndarray((*map(int, shared), *shape[1:]), content.dtype, buffer, start, steps)
-            _in_panels(x.reshape(shape), out, layout[1])
-            return out
-        numbers = {**source.args("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
-        Launch(spec, {**numbers, "x": content[int(b.offset) :], "y": out}, isa=isa)()
-        give_back(content)
+    def plainly() -> Array:
+        content, out = np.ascontiguousarray(tensor.peek()).reshape(-1), aligned(int(elements), target)
+        shape = (math.prod(map(int, shared)), int(p.k), int(p.n))
+        steps = [int(s) * content.itemsize for s in (*kept, b.row, b.column)]
+        start = int(b.offset) * content.itemsize
+        buffer: Any = content.view(np.uint8)
+        x = np.ndarray((*map(int, shared), *shape[1:]), content.dtype, buffer, start, steps)
+        _in_panels(x.reshape(shape), out, nr)
         return out
 
-    key = (*layout, identity(tensor), b.offset, b.row, b.column, kept, tuple(shared), p.k, p.n, target)
-    made = Packed("constant", target, elements, b.storage.value, key=key, make=make)
-    return [], Matrix(made, 0, tuple(strides), layout[1], 1)
+    numbers = {**source.strides("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
+    packing = Packing(tensor, int(b.offset), spec, isa, numbers, int(elements), target)
+    if spec.definition is pack_panels and target.nbytes(int(elements)) <= PLAIN_NBYTES and b.dtype is target:
+        made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=plainly)
+    else:
+        made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=packing, packing=packing)
+    return [], Matrix(made, 0, tuple(strides), nr, 1)
 
 
 def _in_panels(x: Array, out: Array, nr: int) -> None:
@@ -230,8 +226,3 @@ def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:
     why = "not neighbours along k" if a.column != 1 else f"{a.dtype} to {target}"
     step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
     return [step], Matrix(to, 0, strides, p.k, 1)
-
-
-def aligned(elements: int, dtype: DType) -> Array:
-    """Memory for a packed operand."""
-    return allocate(dtype.nbytes(elements)).view(dtype.numpy)

@@ -132,7 +132,7 @@ def quads_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
         return pack_quads(unit=unit_axis(p.b), nr=nr, axes=axes, step=step_of(isa))
 
     each = of_known(dims.mul(panel_nbytes(depth_of(p.k, isa), nr), dims.ceildiv(p.n, nr)))
-    return placed_b(p, spec, i8, each, (f"quads by {step_of(isa)}", nr), isa)
+    return placed_b(p, spec, i8, each, nr, isa)
 
 
 # -- the left operand

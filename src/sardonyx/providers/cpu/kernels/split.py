@@ -25,7 +25,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Expression, Storage, View
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import (
@@ -38,9 +38,8 @@ from sardonyx.providers.cpu.kernels.matrices import (
     number,
     of_known,
 )
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.packing import Packing
+from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
 
 Array = np.ndarray[Any, Any]
@@ -352,17 +351,12 @@ class _Source:
         assert tensor is not None
         (elements, batch), (flags, _) = (self._batched(each) for each in self._matrix)
 
-        def make() -> Array:
-            content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(self.offset) :]
-            tiles, found = allocate(int(elements) * 2).view(bf16.numpy), np.zeros(int(flags), np.int32)
-            Launch(self._spec(), {"x": content, "y": tiles, "flags": found, **self._numbers()}, isa=isa)()
-            if found.any():
-                raise Exceptional(identity(tensor))
-            give_back(content)
-            return tiles
-
-        key = ("tiles", identity(tensor), *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
-        return Tiled(Packed("constant", bf16, elements, self.storage.value, key=key, make=make), batch, None, ())
+        packing = Packing(
+            tensor, int(self.offset), self._spec(), isa, self._numbers(), int(elements), bf16, int(flags),
+            refused=identity(tensor),
+        )  # fmt: skip
+        made = Packed("constant", bf16, elements, self.storage.value, key=packing.key, make=packing, packing=packing)
+        return Tiled(made, batch, None, ())
 
 
 def weight_is_plain(array: Array) -> bool:

@@ -140,7 +140,8 @@ def panels(p: Problem, isa: Isa) -> Matrix:
         return made
 
     key = ("plain", *packed.key)
-    return replace(b, storage=Packed("constant", packed.dtype, packed.elements, packed.value, key=key, make=make))
+    made = Packed("constant", packed.dtype, packed.elements, packed.value, key=key, make=make, packing=packed.packing)
+    return replace(b, storage=made)
 
 
 def _params(source: DType) -> Params:
