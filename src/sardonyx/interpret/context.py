@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sardonyx.errors import Fail
+from sardonyx.errors import Fail, InvalidArgument
 
 
 class Held(NamedTuple):
@@ -24,6 +24,13 @@ class Held(NamedTuple):
     def window(self, size: int) -> Any:
         """The first ``size`` along the axis."""
         return self.memory[(slice(None),) * self.axis + (slice(size),)]
+
+    def window_for(self, shape: tuple[int, ...]) -> Any:
+        """What an output of this shape takes; there must be room for it."""
+        room, axis = self.memory.shape, self.axis
+        if shape[:axis] != room[:axis] or shape[axis + 1 :] != room[axis + 1 :] or shape[axis] > room[axis]:
+            raise InvalidArgument("a state has no room for what is appended", expected=list(room), got=list(shape))
+        return self.window(shape[axis])
 
 
 class RunContext:

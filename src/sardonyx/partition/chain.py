@@ -20,7 +20,7 @@ class Link(NamedTuple):
 class _Step(NamedTuple):
     run: Callable[[Sequence[Any], RunContext], list[Any]]
     run_again: Again | None
-    """Without a context, for shapes that ran before."""
+    """Without a context, as ``Quick.run_again``."""
     taken: Callable[[list[Any]], Sequence[Any]]
     """Its inputs, out of a frame."""
 

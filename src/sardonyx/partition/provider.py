@@ -62,7 +62,7 @@ class Quick(Protocol):
     """An executable whose outputs share memory with nothing, and that can run without a context."""
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
-        """The outputs, for shapes that ran before; None for others."""
+        """The outputs, for shapes that ran before or are planned as such are; None for others, perhaps."""
 
 
 class Provider(Protocol):

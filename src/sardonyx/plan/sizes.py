@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Atom, Expr, Known
@@ -42,14 +42,18 @@ class Sizes:
         variables = {name: f"v{i}" for i, name in enumerate(names)}
         unpack = f"{', '.join(variables.values())}, = sizes" if names else "pass"
         results = "".join(f"    {source(e, variables)},\n" for e in self.expressions)
-        scope: dict[str, Any] = {}
-        exec(f"def evaluate(sizes):\n  {unpack}\n  return (\n{results}  )", scope)
-        return revived(scope["evaluate"].__code__)
+        return revived(_code(f"def evaluate(sizes):\n  {unpack}\n  return (\n{results}  )"))
 
 
-def revived(code: CodeType) -> Evaluate:
-    """The function of ``Sizes.compiled`` that has this code."""
-    scope = {"div": _div, "mod": _mod, "broadcast": _broadcast, "min": min, "max": max}
+def _code(text: str) -> CodeType:
+    """That of the function which a text defines."""
+    (found,) = (c for c in compile(text, "<sizes>", "exec").co_consts if isinstance(c, CodeType))
+    return found
+
+
+def revived(code: CodeType, **names: Any) -> Callable[[Any], tuple[int, ...]]:
+    """The function of ``Sizes`` or a ``Binding`` that has this code, which knows these names too."""
+    scope = {"div": _div, "mod": _mod, "broadcast": _broadcast, "min": min, "max": max, **names}
     return FunctionType(code, scope)
 
 
@@ -80,9 +84,12 @@ class Condition(NamedTuple):
 
     def holds(self, numbers: Sequence[int]) -> bool:
         size = numbers[self.size]
-        if self.allowed and all(size != numbers[a] for a in self.allowed):
+        if self.least is not None and size < self.least:
             return False
-        return self.least is None or size >= self.least
+        for a in self.allowed:
+            if size == numbers[a]:
+                return True
+        return not self.allowed
 
 
 def source(size: Known, variables: dict[str, str]) -> str:
@@ -129,39 +136,46 @@ class Binding:
         self.shapes = tuple(shapes)
         places = places_of(shapes)
         self.names = tuple(places)
-        self._places = tuple(places.values())
         checked = [
             (i, axis, d)
             for i, shape in enumerate(shapes)
             for axis, d in enumerate(shape or ())
             if places.get(name_of(d) or "") != (i, axis, 1)
         ]
-        sizes = Sizes()
-        self._checks = tuple((i, axis, sizes.number(d)) for i, axis, d in checked)
-        self._evaluate = sizes.compiled(self.names)
+        self._code = _code(_binding(places, checked))
+        self._bind = revived(self._code, differ=self._differ)
 
     def frozen(self) -> tuple[Any, ...]:
         """All of it in plain values."""
         told = tuple(None if shape is None else tuple(map(str, shape)) for shape in self.shapes)
-        return told, self.names, self._places, self._checks, cast(FunctionType, self._evaluate).__code__
+        return told, self.names, self._code
 
     @classmethod
     def revived(cls, frozen: tuple[Any, ...]) -> Binding:
         made = cls.__new__(cls)
-        made.shapes, made.names, made._places, made._checks, code = frozen
-        made._evaluate = revived(code)
+        made.shapes, made.names, made._code = frozen
+        made._bind = revived(made._code, differ=made._differ)
         return made
 
     def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """The size of each name. SizesDiffer when a dimension is not what the others make it."""
-        found = tuple([shapes[i][axis] // times for i, axis, times in self._places])
-        expected = self._evaluate(found)
-        for i, axis, number in self._checks:
-            if shapes[i][axis] != expected[number]:
-                raise SizesDiffer(
-                    f"axis {axis} of input {i} is {shapes[i][axis]}, but {self.shapes[i][axis]} is {expected[number]}"  # type: ignore[index]
-                )
-        return found
+        return self._bind(shapes)
+
+    def _differ(self, i: int, axis: int, given: int, expected: int) -> None:
+        shape = self.shapes[i]
+        assert shape is not None
+        raise SizesDiffer(f"axis {axis} of input {i} is {given}, but {shape[axis]} is {expected}")
+
+
+def _binding(places: dict[str, tuple[int, int, int]], checked: Sequence[tuple[int, int, Known]]) -> str:
+    """The function of a ``Binding``: names are read in their places, and dimensions checked."""
+    variables = {name: f"v{k}" for k, name in enumerate(places)}
+    lines = [f"{variables[name]} = shapes[{i}][{axis}] // {times}" for name, (i, axis, times) in places.items()]
+    for i, axis, d in checked:
+        given, expected = f"shapes[{i}][{axis}]", source(d, variables)
+        lines.append(f"if {given} != {expected}: differ({i}, {axis}, {given}, {expected})")
+    lines.append(f"return ({''.join(f'{v}, ' for v in variables.values())})")
+    return "def bind(shapes):\n" + "".join(f"  {line}\n" for line in lines)
 
 
 def name_of(d: Known) -> str | None:

@@ -68,7 +68,7 @@ class Engine:
         self.quick = quick if isinstance(quick, Quick) else None
         """The only part, if it can be run without this engine's help."""
         self.again = parts.again if not model.sparse_outputs else None
-        """All outputs for shapes that ran before, as ``Quick.run_again`` gives them."""
+        """All outputs, as ``Quick.run_again`` gives them."""
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""

@@ -340,7 +340,7 @@ class NativeSession:
         return [shown(value) for value in results]
 
     def _again(self, feed: dict[str, Any]) -> list[Any] | None:
-        """All outputs, where the model's parts have run these shapes before; None otherwise."""
+        """All outputs, where the model's parts have run such shapes before; None otherwise."""
         checks = self._checks
         if len(feed) != len(checks):
             return None

@@ -14,7 +14,6 @@ from sardonyx import forks
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.partition.provider import Memory
-from sardonyx.plan.buckets import bucket
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.context import Code, Context
@@ -75,9 +74,6 @@ class CpuExecutable:
         self._constants = np.array([address(a) for a in constants], np.int64)
         self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
         self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
-        self._sizes = list(dict.fromkeys(table.nbytes.tolist()))
-        self._scratch = list(dict.fromkeys(table.scratch.tolist()))
-        """Which numbers of the table are sizes of temporaries, and of scratch memory."""
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: CpuExecutable | None = None
@@ -133,7 +129,7 @@ class CpuExecutable:
         places: dict[int, Array] = {}
         for held in context.held:
             args[held.input] = held.memory
-            places[held.output] = held.window(_size_in(held, shape.outputs[held.output][0]))
+            places[held.output] = held.window_for(shape.outputs[held.output][0])
         results = shape.outputs_in(places)
         try:
             while not self._execute(shape, args, results, context):
@@ -166,9 +162,12 @@ class CpuExecutable:
         return found
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
-        shape = self._shapes.get(tuple([a.shape for a in args]))
-        if shape is None and self._other is not None:
-            return self._other.run_again(args)
+        shapes = tuple([a.shape for a in args])
+        shape = self._shapes.get(shapes)
+        if shape is None:
+            if self._other is not None and shapes in self._other._shapes:
+                return self._other.run_again(args)
+            shape = self._bind_within(shapes)
         if shape is None or not shape.is_quick:
             return None
         results = shape.new_outputs()
@@ -323,48 +322,61 @@ class CpuExecutable:
 
     def _bind(self, shapes: tuple[tuple[int, ...], ...], *, remember: bool = True) -> Shape:
         """Sizes, checks and a plan for shapes not seen lately."""
-        table = self.table
-        sizes = table.binding(shapes)
-        numbers, values = self._evaluated(sizes)
-        for check in table.checks:
-            if not check.holds(numbers):
-                raise SizesDiffer(f"{check.what}: {numbers[check.size]}")
-        shape = Shape(self._plan(numbers), sizes, numbers, values, self._threads)
-        if not remember:
-            return shape
-        if self._max_memory is not None:
-            self._refuse_more(self._memory(shape).peak_nbytes)
-        with self._lock:
-            self._shapes[shapes] = shape
-            if len(self._shapes) > MAX_SHAPES:
-                self._shapes.popitem(last=False)
-        return shape
+        sizes, numbers, values = self._measured(shapes)
+        shape = Shape(self._plan(numbers) or self._new_plan(numbers), sizes, numbers, values, self._threads)
+        return self._remembered(shapes, shape) if remember else shape
 
-    def _refuse_more(self, peak_nbytes: int) -> None:
+    def _bind_within(self, shapes: tuple[tuple[int, ...], ...]) -> Shape | None:
+        """The same in a bucket that has a plan; None in others, and where there is something to say."""
+        try:
+            sizes, numbers, values = self._measured(shapes)
+            plan = self._plan(numbers)
+            if plan is not None:
+                return self._remembered(shapes, Shape(plan, sizes, numbers, values, self._threads))
+        except (SizesDiffer, OutOfBudget):
+            pass
+        return None
+
+    def _remembered(self, shapes: tuple[tuple[int, ...], ...], shape: Shape) -> Shape:
+        """A shape for the runs to come, if it keeps to the budget."""
+        peak_nbytes = 0 if self._max_memory is None else self._memory(shape).peak_nbytes
         if self._max_memory is not None and peak_nbytes > self._max_memory:
             raise OutOfBudget(
                 "a run of these shapes needs more than max_memory",
                 expected=f"{self._max_memory} bytes",
                 got=f"{peak_nbytes} bytes",
             )
+        with self._lock:
+            self._shapes[shapes] = shape
+            if len(self._shapes) > MAX_SHAPES:
+                self._shapes.popitem(last=False)
+        return shape
 
-    def _evaluated(self, sizes: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
-        """The values of the table's expressions."""
+    def _measured(self, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], tuple[int, ...], Array]:
+        """The sizes of names, and the values of the table's expressions, which its checks allow, also as an array."""
+        table = self.table
+        sizes = table.binding(shapes)
         try:
-            numbers = self.table.evaluate(sizes)
-            return numbers, np.array(numbers, np.int64)
+            numbers = table.evaluate(sizes)
+            values = np.array(numbers, np.int64)
         except OverflowError:
             raise SizesDiffer("a size has more than 64 bits") from None
+        for check in table.checks:
+            if not check.holds(numbers):
+                raise SizesDiffer(f"{check.what}: {numbers[check.size]}")
+        return sizes, numbers, values
 
-    def _plan(self, numbers: tuple[int, ...]) -> Plan:
-        """The plan of the bucket that these values of the table's expressions fall into."""
-        scratch = max((numbers[i] for i in self._scratch), default=0)
+    def _plan(self, numbers: tuple[int, ...]) -> Plan | None:
+        """The plan of the bucket that these values of the table's expressions fall into, if there is one."""
         with self._lock:
             for plan in reversed(self._plans.values()):
-                if plan.fits(numbers, scratch):
+                if plan.fits(numbers):
                     self._plans.move_to_end(plan.key)
                     return plan
-        plan = Plan(self.table, {i: bucket(numbers[i]) for i in self._sizes}, bucket(scratch))
+        return None
+
+    def _new_plan(self, numbers: tuple[int, ...]) -> Plan:
+        plan = Plan(self.table, numbers)
         with self._lock:
             self._plans[plan.key] = plan
             if len(self._plans) > MAX_PLANS:
@@ -379,14 +391,6 @@ class CpuExecutable:
         from sardonyx.interpret.program import Program
 
         return Program(self.part.nodes, self.part.inputs, self.part.outputs, bind).run(args, context)
-
-
-def _size_in(held: Held, shape: tuple[int, ...]) -> int:
-    """How far an output of this shape reaches along the axis of its state, which must have room for it."""
-    room, axis = held.memory.shape, held.axis
-    if shape[:axis] != room[:axis] or shape[axis + 1 :] != room[axis + 1 :] or shape[axis] > room[axis]:
-        raise InvalidArgument("a state has no room for what is appended", expected=list(room), got=list(shape))
-    return shape[axis]
 
 
 def _may_be_written(place: Array, result: Array, args: Sequence[Array]) -> bool:

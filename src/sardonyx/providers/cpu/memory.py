@@ -62,22 +62,23 @@ def _pages(nbytes: int) -> Array:
     return whole[-address(whole) % HUGE_PAGE :]
 
 
-def address(array: Array) -> int:
-    """Where an array's first element lies."""
-    where: int = array.__array_interface__["data"][0]
-    return where
-
-
 def _data_offset() -> int:
     """How far behind an array's own address numpy keeps that of its elements: right behind Python's object header."""
     probes = [np.zeros(n, np.uint8) for n in (1, 100, 10_000)]
     for offset in range(16, 65, 8):
-        if all(ctypes.c_size_t.from_address(id(a) + offset).value == address(a) for a in probes):
+        if all(_word_at(id(a) + offset).value == a.__array_interface__["data"][0] for a in probes):
             return offset
     raise RuntimeError("numpy's arrays are not laid out as its C interface says")
 
 
+_word_at = ctypes.c_size_t.from_address
 DATA_OFFSET = _data_offset()
+
+
+def address(array: Array) -> int:
+    """Where an array's first element lies. Asking numpy takes four times as long, and 20 us when caches are cold."""
+    return _word_at(id(array) + DATA_OFFSET).value
+
 
 _slabs = _Slabs()
 

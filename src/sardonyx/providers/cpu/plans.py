@@ -16,6 +16,7 @@ import numpy as np
 
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
+from sardonyx.plan.buckets import bucket
 from sardonyx.providers.cpu import memory
 from sardonyx.providers.cpu.context import ARENA, COUNTERS, NOBODY, Context, Row
 from sardonyx.providers.cpu.memory import PADDING, address, allocate
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.table import Table
 
 Array = np.ndarray[Any, Any]
-Bucket = tuple[int, int]
-"""Sizes that share a place: more than the first, and up to the second."""
 
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 4e10, 1e10
 """A modest core, for the choice of threads and of slices: only orders of magnitude matter."""
@@ -44,9 +43,12 @@ SLICE_S = 0.1
 class Plan:
     """Where every intermediate lies, for all shapes of a bucket."""
 
-    def __init__(self, table: Table, buckets: Mapping[int, Bucket], scratch: Bucket) -> None:
-        """``buckets`` are those of the table's numbers that are sizes of temporaries."""
+    def __init__(self, table: Table, numbers: tuple[int, ...]) -> None:
+        """``numbers`` are the values of the table's expressions for one of the shapes."""
         self.table = table
+        buckets = {i: bucket(numbers[i]) for i in table.nbytes.tolist()}
+        self._scratches = list(dict.fromkeys(table.scratch.tolist()))
+        scratch = bucket(_largest(self._scratches, numbers))
         nbytes = (buckets[i][1] for i in table.nbytes.tolist())
         blocks = [Block(n, *life) for n, life in zip(nbytes, table.lives, strict=True)]
         placement = place(blocks)
@@ -67,14 +69,17 @@ class Plan:
         run, and what finds out who takes part in each step."""
         self._work = list(dict.fromkeys([*table.flops.tolist(), *table.traffic.tolist()]))
 
-    def fits(self, numbers: tuple[int, ...], scratch: int) -> bool:
+    def fits(self, numbers: tuple[int, ...]) -> bool:
         """Whether these values of the table's expressions are of its bucket."""
+        for i, low, high in self._bounds:
+            if not low < numbers[i] <= high:
+                return False
         below, top = self._scratch
-        return below < scratch <= top and all(low < numbers[i] <= high for i, low, high in self._bounds)
+        return below < _largest(self._scratches, numbers) <= top
 
     def work(self, numbers: tuple[int, ...]) -> int:
         """How much the largest step does, in powers of two: where nothing lies between steps, buckets do not tell."""
-        return max((numbers[i] for i in self._work), default=0).bit_length()
+        return _largest(self._work, numbers).bit_length()
 
 
 class Shape:
@@ -90,19 +95,24 @@ class Shape:
         """Of the quick runs; None when it is over."""
         self._last_trial: Trial | None = None
         self._looks = 0
-        self.words_at_sizes = plan.sized + values[table.sized_by]
-        self.words_at_holds = [int(all(c.holds(numbers) for c in conditions)) for _, conditions in table.holds]
-        shapes = {shape: tuple([numbers[i] for i in shape]) for shape in dict.fromkeys(table.output_shapes)}
-        self.outputs = [
-            (shapes[shape], dtype, math.prod(shapes[shape]) * dtype.itemsize)
-            for shape, dtype in zip(table.output_shapes, table.output_dtypes, strict=True)
-        ]
+        self.words_at_sizes = plan.sized + values.take(table.sized_by)
+        self.holds = [(at, int(all(c.holds(numbers) for c in of))) for at, of in table.holds] if table.holds else []
+        """Words that tell whether conditions hold, and what they tell."""
+        self.outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
         """The shape, type and bytes of each."""
-        for dims, dtype, nbytes in self.outputs:
-            if nbytes > FREE_NBYTES:
-                check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
-        self._pooled = any(nbytes >= memory.POOLED_FROM for _, _, nbytes in self.outputs)
-        self.rows = _rows(table, numbers)
+        self._pooled = False
+        known: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for shape, dtype in zip(table.output_shapes, table.output_dtypes, strict=True):
+            dims = known.get(shape)
+            if dims is None:
+                dims = known[shape] = tuple([numbers[i] for i in shape])
+            nbytes = math.prod(dims) * dtype.itemsize
+            if nbytes >= memory.POOLED_FROM:
+                self._pooled = True
+                if nbytes > FREE_NBYTES:
+                    check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
+            self.outputs.append((dims, dtype, nbytes))
+        self.rows = _rows(table, numbers) if table.only else table.rows
         done = (self.rows[:, Row.WHO] != NOBODY).tobytes() if table.only else b""
         kind = done, plan.work(numbers)
         if kind not in plan.manners:
@@ -161,10 +171,17 @@ class Shape:
         return [places[i] if i in places else _new(output) for i, output in enumerate(self.outputs)]
 
 
+def _largest(places: list[int], numbers: tuple[int, ...]) -> int:
+    """Of the numbers in these places; a loop is half of what a generator costs after a run that left no cache warm."""
+    most = 0
+    for i in places:
+        if numbers[i] > most:
+            most = numbers[i]
+    return most
+
+
 def _rows(table: Table, numbers: tuple[int, ...]) -> Array:
     """The table's rows, without the steps that are not for these sizes."""
-    if not table.only:
-        return table.rows
     rows: Array = table.rows.copy()
     for i, only, size in table.only:
         if not only.holds(numbers[size]):
@@ -223,7 +240,7 @@ class Frame:
         """Make ready for a shape of the plan's bucket, and for a team."""
         table = self.plan.table
         self.words[table.sized_at] = shape.words_at_sizes
-        for (at, _), holds in zip(table.holds, shape.words_at_holds, strict=True):
+        for at, holds in shape.holds:
             self.words[at] = holds
         self.shape, self.rows, self.team = shape, shape.rows, team
         self.slots[Context.STEPS], self.slots[Context.LEFT] = address(self.rows), shape.runs_left

@@ -1,0 +1,89 @@
+"""Shapes that did not run before: in a bucket that is planned they run as those that did, elsewhere as first ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import sardonyx
+from sardonyx.errors import OutOfBudget, SardonyxError
+from sardonyx.providers.cpu.executable import CpuExecutable
+
+TEXT = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 32] x, float[n, 64] z) => (float[n, 32] y, float[64, n] t)
+{
+    h = MatMul(x, w)
+    a = Add(h, z)
+    r = Relu(a)
+    y = MatMul(r, v)
+    t = Transpose<perm = [1, 0]>(r)
+}
+"""
+RNG = np.random.default_rng(0)
+W, V = (RNG.standard_normal(shape).astype("f") for shape in ((32, 64), (64, 32)))
+
+
+def session(**options: Any) -> sardonyx.InferenceSession:
+    model = onnx.parser.parse_model(TEXT)
+    model.graph.initializer.extend([onnx.numpy_helper.from_array(W, "w"), onnx.numpy_helper.from_array(V, "v")])
+    return sardonyx.InferenceSession(model.SerializeToString(), **options)
+
+
+def feeds(n: int, of_z: int | None = None) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(n)
+    shapes = {"x": (n, 32), "z": (of_z or n, 64)}
+    return {name: rng.standard_normal(shape).astype("f") for name, shape in shapes.items()}
+
+
+def check(got: list[np.ndarray], x: np.ndarray, z: np.ndarray) -> None:
+    r = np.maximum(x.astype("d") @ W + z, 0)
+    for a, b in zip(got, (r @ V, r.T), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def whole(made: sardonyx.InferenceSession) -> CpuExecutable:
+    found = made._sess.engine.quick
+    assert isinstance(found, CpuExecutable)
+    return found
+
+
+def test_a_new_shape_of_a_planned_bucket_needs_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = session()
+    made.run(None, feeds(100))
+    executable = whole(made)
+    monkeypatch.setattr(CpuExecutable, "run", lambda *_: pytest.fail("a context was made"))
+    for n in (99, 97, 100, 98):
+        check(made.run(None, feeds(n)), **feeds(n))
+    assert len(executable._plans) == 1 and len(executable._shapes) == 4
+
+
+def test_a_new_bucket_is_left_to_a_run_with_a_context() -> None:
+    made = session()
+    made.run(None, feeds(100))
+    executable, given = whole(made), feeds(1000)
+    assert executable.run_again(list(given.values())) is None and len(executable._plans) == 1
+    check(made.run(None, given), **given)
+    assert len(executable._plans) == 2
+
+
+def test_shapes_that_do_not_fit_each_other_are_refused_as_ever() -> None:
+    made = session()
+    made.run(None, feeds(100))
+    given = feeds(100, of_z=99)
+    assert whole(made).run_again(list(given.values())) is None
+    with pytest.raises(SardonyxError):
+        made.run(None, given)
+
+
+def test_the_budget_is_asked_for_every_shape() -> None:
+    enough = session().plan({"x": (98, 32), "z": (98, 64)}).peak_nbytes
+    made = session(max_memory=enough)
+    made.run(None, feeds(98))
+    with pytest.raises(OutOfBudget):
+        made.run(None, feeds(100))
+    check(made.run(None, feeds(97)), **feeds(97))
