@@ -52,9 +52,10 @@ from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Moving, S
 from sardonyx.providers.cpu.steps import Only, Step, Target, either
 from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f16, f32, f64, i64, register_dtype
 
-RUN, GRID, CHUNK = 128, 64, 4
+RUN, GRID, CHUNK, FEW = 128, 64, 4, 8
 """Terms of a run: fewer round less (errors of ResNet-50: 1.6e-5 by 256, 1.2e-5 by 128; 1.0e-5 by 64, which is 2 %
-slower); parts of work that are wanted; tiles of filters that are worth a strip of their own."""
+slower); parts of work that are wanted; tiles of filters that are worth a strip of their own; and those up to which an
+image is read where it lies."""
 SHALLOW = 48
 """Terms of a sum up to which what follows it is done in registers: of more, a way through scratch costs little."""
 
@@ -183,7 +184,7 @@ def per_run(taps: Taps, channels: Known) -> int:
 
 def _is_few(filters: Known, shape: Shape) -> bool:
     """Whether an image is read too few times to be worth a copy with neighbouring channels near each other."""
-    return isinstance(filters, int) and filters <= CHUNK * shape.rows
+    return isinstance(filters, int) and filters <= FEW * shape.rows
 
 
 def _weights(group: Convolution, form: Form, isa: Isa, filters: Known) -> tuple[list[Step], Matrix]:
@@ -372,8 +373,9 @@ class _Run:
         k, strip = self.k, self.strip
         lanes, pitch = strip.lanes, strip.sums_pitch
         into = strip.sums.at(v * lanes)
-        is_later = self.channel > 0
-        for r, row in enumerate(found):
-            for j, x in enumerate(row):
-                at = into.at(r * pitch + j * lanes)
-                at.store(0, k.select(is_later, at.load(0, lanes), 0.0) + x)
+        places = [(into.at(r * pitch + j * lanes), k.var(x)) for r, row in enumerate(found) for j, x in enumerate(row)]
+        with k.when(self.channel > 0):
+            for at, total in places:
+                total.set(at.load(0, lanes) + total.get())
+        for at, total in places:
+            at.store(0, total)
