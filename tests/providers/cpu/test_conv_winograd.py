@@ -143,5 +143,5 @@ def test_other_windows_are_multiplied_term_by_term(attributes: str) -> None:
 def test_few_channels_and_narrow_images_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
-    for channels, wide in ((8, 40), (64, 1)):
+    for channels, wide in ((7, 40), (64, 1)):
         assert "convolve_winograd" not in kinds(compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, None))

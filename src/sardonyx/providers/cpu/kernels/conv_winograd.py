@@ -57,7 +57,7 @@ MOST = 24
 """Vectors of a block, at most: the sums of ``ROWS`` filters take 48 KiB with four lanes."""
 GRID, CHUNK = 64, 4
 """Parts of work that are wanted, and tiles of filters that are worth a V of their own."""
-LEAST = 12
+LEAST = 8
 """Channels and filters from which fewer products outweigh the sums around them."""
 GAIN = 1.3
 """Times fewer products that there must be, outputs that do not exist counted."""
