@@ -89,7 +89,9 @@ class Memory:
                 arguments[name] = self._flat[given.storage.number], self.number(given.offset)
                 continue
             arguments[name] = self.number(given)
-        return Launch(step.spec, arguments, scratch_nbytes=self.number(step.scratch_nbytes), **options)
+        made = Launch(step.spec, arguments, scratch_nbytes=self.number(step.scratch_nbytes), **options)
+        made.scratch[:] = self.garbage[0]
+        return made
 
     def run(self, steps: Sequence[Step], *, threads: int = 1, isa: Isa | None = None, checked: bool = False) -> None:
         for launch in self.launches(steps, threads=threads, isa=isa, checked=checked):

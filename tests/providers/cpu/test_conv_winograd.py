@@ -129,6 +129,21 @@ def test_what_is_large_elsewhere_does_not_matter(chip: str | None) -> None:
             assert np.all(off[..., far] <= 8 * EPS * (size[..., far] + 3))
 
 
+@pytest.mark.parametrize("chip", CHIPS, ids=str)
+@pytest.mark.parametrize("geometry", [(16, 16, 4, 10), (123, 12, 5, 34), (35, 29, 16, 3)], ids=str)
+def test_what_scratch_memory_holds_does_not_matter(
+    geometry: tuple[int, int, int, int], chip: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are no whole vectors: what lies behind the last one is not taken for outputs that are not finite."""
+    channels, filters, *size = geometry
+    found, x = compiled(random(filters, channels, 3, 3, scale=0.1), (1, *size), SAME, chip), random(1, channels, *size)
+    results = []
+    for garbage in (b"\0", b"\xff"):
+        monkeypatch.setattr(Memory, "garbage", garbage)
+        results += found.run([x])
+    np.testing.assert_array_equal(*results)
+
+
 @pytest.mark.parametrize(
     "attributes", ["strides = [2, 2]", "dilations = [2, 2], pads = [2, 2, 2, 2]", "group = 2", "kernel_shape = [1, 3]"]
 )

@@ -78,10 +78,10 @@ class Launch:
         self._args[STEP_SLOT] = 0
         self._bases = np.array([a.ctypes.data for a in self._arrays] or [0], np.int64)
         stride = -(-scratch_nbytes // 64) * 64
-        self._scratch = np.zeros(stride * threads + 64, np.uint8)
+        self.scratch = np.zeros(stride * threads + 64, np.uint8)
         self.context = np.zeros(Context.SLOTS, np.int64)
         self.context[Context.BASES] = self._bases.ctypes.data
-        self.context[Context.SCRATCH] = -(-self._scratch.ctypes.data // 64) * 64
+        self.context[Context.SCRATCH] = -(-self.scratch.ctypes.data // 64) * 64
         self.context[Context.SCRATCH_STRIDE] = stride
         self._counters = np.zeros(COUNTERS * threads, np.int64)
         self.context[Context.COUNTER_NBYTES] = 8 * threads

@@ -318,9 +318,10 @@ class _Block:
             here = of.at(r * distance + y * self.columns + v)
             sums = [[here.load((down * 4 + i) * (ROWS * distance), lanes) for i in range(4)] for down in range(4)]
             ends = [_ends(column) for column in zip(*sums, strict=True)]
+            is_there = k.mask(self.columns - v, lanes)
             for j, row in enumerate(zip(*ends, strict=True)):
                 left, right = _ends(row)
-                odd.set(odd.get() + (left + right) * 0.0)
+                odd.set(odd.get() + k.select(is_there, (left + right) * 0.0, 0.0))
                 self.out.store(r * self.pitch + (y * 2 + j) * self.length + v * 2, left.shuffle(woven, right))
         return odd.get().ne(0.0).any()
 
