@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import sardonyx as sx
 from sardonyx.providers.cpu import channels_last, isa
 from sardonyx.providers.cpu.kernels import conv_winograd
 from tests.providers.cpu.compiled import Compiled
@@ -142,6 +145,21 @@ def test_what_scratch_memory_holds_does_not_matter(
         monkeypatch.setattr(Memory, "garbage", garbage)
         results += found.run([x])
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan, 3e38])
+def test_weights_that_sums_do_not_carry(bad: float) -> None:
+    """All nine of a filter and channel."""
+    w, x = random(16, 12, 3, 3, scale=0.1), np.abs(random(1, 12, 9, 9)) / 64
+    w[5, 3] = bad
+    given = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], [numpy_helper.from_array(w, "w")],
+    )  # fmt: skip
+    model = helper.make_model(given, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    want = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    np.testing.assert_allclose(sx.InferenceSession(model).run(None, {"x": x})[0], want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ import numpy as np
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
@@ -40,7 +41,7 @@ from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma, odd_lines
 from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i64
 
 Array = np.ndarray[Any, Any]
@@ -61,6 +62,8 @@ LEAST = 8
 """Channels and filters from which fewer products outweigh the sums around them."""
 GAIN = 1.3
 """Times fewer products that there must be, outputs that do not exist counted."""
+LARGEST = float(np.finfo(np.float32).max) * 4 / 9
+"""Weight of which all nine make a finite sum: a quarter of each."""
 
 
 def is_for(group: Convolution, target: Target) -> bool:
@@ -70,6 +73,8 @@ def is_for(group: Convolution, target: Target) -> bool:
     if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1} or not frame.is_unit:
         return False
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
+        return False
+    if _refused(w.storage.tensor) in target.exceptional:
         return False
     is_plain = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
     is_known = frame.x.shape[2] == frame.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
@@ -104,8 +109,13 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
+def _refused(tensor: Tensor) -> object:
+    """By what weights are known that have no finite sums."""
+    return ("winograd", identity(tensor))
+
+
 def _packed(group: Convolution) -> Packed:
-    """The weights' sums, as [16][filters / ROWS][channel][ROWS]."""
+    """The weights' sums, as [16][filters / ROWS][channel][ROWS]; ``Exceptional`` if they are not finite."""
     w, tensor = group.w, group.w.storage.tensor
     assert tensor is not None
     filters, channels = (int(d) for d in w.shape[:2])
@@ -114,6 +124,8 @@ def _packed(group: Convolution) -> Packed:
 
     def make() -> Array:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: filters * channels * 9]
+        if not np.abs(content).max() <= LARGEST:
+            raise Exceptional(_refused(tensor))
         g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
         made = np.einsum("iy,fcyx,jx->ijcf", g, content.reshape(filters, channels, 3, 3).astype(np.float64), g)
         out = allocate(elements * 4).view(np.float32).reshape(SUMS, tiles, channels, ROWS)
@@ -123,7 +135,7 @@ def _packed(group: Convolution) -> Packed:
         give_back(content)
         return out.reshape(-1)
 
-    key = ("winograd", identity(tensor), w.offset, tuple(w.shape))
+    key = (_refused(tensor), w.offset, tuple(w.shape))
     return Packed("constant", f32, elements, w.storage.value, key=key, make=make)
 
 
@@ -311,7 +323,10 @@ class _Block:
         return [k.splat(w.load(r), lanes) for r in range(ROWS)]
 
     def outputs(self, of: Buf, filters: Val) -> Val:
-        """Outputs of the products' sums; gives whether one of them is not finite."""
+        """Outputs of the products' sums; gives whether one of them is not finite.
+
+        Behind a row lies the next one, and behind the last one anything.
+        """
         k, lanes, distance = self.k, self.lanes, _distance(self.lanes)
         woven, odd = [i // 2 + i % 2 * lanes for i in range(2 * lanes)], k.var(k.zeros(f32, lanes))
         with k.loop(0, filters) as r, k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
