@@ -187,6 +187,17 @@ def test_other_weights_in_the_same_file_are_another_start(model: Path) -> None:
     assert was_kept(sx.InferenceSession(model))
 
 
+def test_other_weights_at_the_same_time_are_other_weights(model: Path) -> None:
+    """Written in place, as large as before, and with the old time put back, while a session has the old ones."""
+    info, first = model.stat(), sx.InferenceSession(model)
+    before = answer(first)
+    write(model, weights(1))
+    os.utime(model, ns=(info.st_atime_ns, info.st_mtime_ns))
+    assert (model.stat().st_ino, model.stat().st_size) == (info.st_ino, info.st_size)
+    assert close(answer(sx.InferenceSession(model)), expected(model))
+    assert not close(before, expected(model))
+
+
 def test_a_model_that_is_cut_is_no_model(model: Path) -> None:
     sx.InferenceSession(model)
     os.truncate(model, model.stat().st_size // 2)

@@ -347,7 +347,9 @@ def c_of_model() -> bytes:
     return np.array([1, 2, 3, 4], "f").tobytes()
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "array changed", "another form", "objects gone", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "changed", "length changed", "array changed", "another form", "objects gone", "empty"]
+)
 def test_what_is_damaged_is_built_anew(model: Path, folder: Path, damage: str) -> None:
     linker._addresses.clear()
     expected = sx.InferenceSession(model).run(None, feed())
@@ -359,7 +361,12 @@ def test_what_is_damaged_is_built_anew(model: Path, folder: Path, damage: str) -
         linker._addresses.clear()
     else:
         told = len(stored.MARK) + 8 + 32
-        at = {"changed": told + 9, "array changed": content.rindex(c_of_model()), "another form": len(stored.MARK) - 1}
+        at = {
+            "changed": told + 9,
+            "length changed": len(stored.MARK) + 7,
+            "array changed": content.rindex(c_of_model()),
+            "another form": len(stored.MARK) - 1,
+        }
         cut = {"cut": content[:-100], "empty": b""}
         constants._packed.clear()
         kept.write_bytes(cut[damage] if damage in cut else flipped(content, at[damage]))

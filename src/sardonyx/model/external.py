@@ -68,7 +68,7 @@ def identity(path: str) -> tuple[int, ...]:
 
 def identity_of(info: os.stat_result) -> tuple[int, ...]:
     """The same, of a file that was looked at."""
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _inside(path: str, root: str) -> bool:

@@ -2,8 +2,8 @@
 
 An entry holds the graph after the optimizer, with the constants that the optimizer made; the model's own initializers
 are referred to by name and stay in its file. Its name is a digest of everything that decides what the optimizer does:
-the model without its large payloads, size and time of the files that hold those, level and options, versions, and size
-and time of our own sources. The folder must be private to the user. An entry that cannot be read is a miss, and one
+the model without its large payloads, place, size and times of the files that hold those, level and options, versions,
+and those of our own sources. The folder must be private to the user. An entry that cannot be read is a miss, and one
 that cannot be written is left out: both are logged.
 """
 
@@ -25,6 +25,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import ValueType
+from sardonyx.model.external import identity
 from sardonyx.model.load import Opened, load, open_model
 from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
 from sardonyx.model.types import from_proto, to_proto
@@ -56,7 +57,7 @@ class Entry:
         digest = hashlib.blake2b(digest_size=20)
         digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
         files = [opened.path, *_external_files(opened)]
-        told = [[os.path.realpath(f), *_identity(f)] for f in files if f is not None]
+        told = [[os.path.realpath(f), *identity(f)] for f in files if f is not None]
         digest.update(
             json.dumps([told, settings, get_build_info(), onnx.__version__, _sources(), _customs(opened)]).encode()
         )
@@ -122,7 +123,7 @@ def _sources() -> str:
     files = (
         path for name in ("ir", "model", "ops", "normalize", "optimize") for path in (package / name).rglob("*.py")
     )
-    told = sorted((str(path.relative_to(package)), *_identity(str(path))) for path in files)
+    told = sorted((str(path.relative_to(package)), *identity(str(path))) for path in files)
     return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
@@ -159,8 +160,3 @@ def _external_files(opened: Opened) -> list[str]:
     base = opened.payloads.folder.base
     found = {e.value for t in opened.proto.graph.initializer for e in t.external_data if e.key == "location"}
     return [os.path.join(base, location) for location in sorted(found)]
-
-
-def _identity(path: str) -> tuple[int, int, int]:
-    info = os.stat(path)
-    return info.st_size, info.st_mtime_ns, info.st_ino

@@ -47,15 +47,16 @@ def read(
 
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.getuid() or file.read(len(MARK)) != MARK:
+            info = os.fstat(file.fileno())
+            if info.st_uid != os.getuid() or file.read(len(MARK)) != MARK:
                 return None
             nbytes = int.from_bytes(file.read(8), "little")
-            digest, head = file.read(32), file.read(nbytes)
+            digest, head = file.read(32), file.read(min(nbytes, info.st_size))
             if hashlib.sha256(head).digest() != digest:
                 raise ValueError("it is damaged")
             told = marshal.loads(head)
             first = _rounded(file.tell())
-            if first + told["nbytes"] != os.fstat(file.fileno()).st_size:
+            if first + told["nbytes"] != info.st_size:
                 raise ValueError("it is not whole")
             rows: list[tuple[bool, Any]] = told["arrays"]
             source = () if model is None or all(is_here for is_here, _ in rows) else model()
