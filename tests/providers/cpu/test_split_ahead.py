@@ -63,7 +63,7 @@ def test_memory_that_holds_anything_is_not_read() -> None:
     memory = Arrays()
     group, out = group_of(memory, a, b, True)
     for launch in memory.launches(steps_of(group, "highest"), isa=CHIP, threads=2):
-        launch._scratch.fill(0xFF)
+        launch.scratch.fill(0xFF)
         launch()
     np.testing.assert_array_equal(memory.array(out), product(a, b, "highest"))
 
