@@ -1,4 +1,4 @@
-"""The cache folder: private to the user, or not used at all. Files are written whole."""
+"""The cache folder: private to the user, or not used at all. Files are written whole, and told apart."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from functools import lru_cache
 from sardonyx import knobs
 
 OFF = "off"
+
+
+def identity_of(info: os.stat_result) -> tuple[int, ...]:
+    """What tells a file from any other, and from itself after a change."""
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def chosen() -> str | None:

@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 
 from sardonyx.errors import BrokenGraph
+from sardonyx.folders import identity_of
 
 
 class Folder:
@@ -41,7 +42,7 @@ class Folder:
         """What tells an external file from any other, and from itself after a change."""
         if location in self.in_memory:
             return id(self.in_memory[location])
-        return identity(self._resolve(location, location))
+        return identity_of(os.stat(self._resolve(location, location)))
 
     def _resolve(self, location: str, where: str) -> str:
         parts = location.replace("\\", "/").split("/")
@@ -59,16 +60,6 @@ class Folder:
                 got=repr(location),
             )
         return real
-
-
-def identity(path: str) -> tuple[int, ...]:
-    """What tells a file from any other, and from itself after a change."""
-    return identity_of(os.stat(path))
-
-
-def identity_of(info: os.stat_result) -> tuple[int, ...]:
-    """The same, of a file that was looked at."""
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _inside(path: str, root: str) -> bool:

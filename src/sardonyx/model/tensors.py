@@ -16,10 +16,11 @@ from onnx import numpy_helper
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.errors import BrokenGraph, OutOfBudget
+from sardonyx.folders import identity_of
 from sardonyx.ir.shape import count
 from sardonyx.ir.tensor import Tensor
 from sardonyx.model import wire
-from sardonyx.model.external import Folder, identity
+from sardonyx.model.external import Folder
 from sardonyx.model.protos import subgraphs
 from sardonyx.model.types import MAX_RANK, dtype_of, text
 
@@ -33,7 +34,9 @@ class Payloads:
 
     def __init__(self, source: memoryview, skeleton: wire.Skeleton, folder: Folder, path: str | None = None) -> None:
         self.source, self.skeleton, self.folder = source, skeleton, folder
-        self.file: object = identity(path) if path is not None and isinstance(source.obj, mmap.mmap) else id(source)
+        self.file: object = (
+            identity_of(os.stat(path)) if path is not None and isinstance(source.obj, mmap.mmap) else id(source)
+        )
         """What tells the source from any other."""
         self.shelf: list[onnx.SparseTensorProto] = []
 

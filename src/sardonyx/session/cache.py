@@ -25,7 +25,6 @@ from sardonyx.errors import SardonyxError
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import ValueType
-from sardonyx.model.external import identity
 from sardonyx.model.load import Opened, load, open_model
 from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
 from sardonyx.model.types import from_proto, to_proto
@@ -57,7 +56,7 @@ class Entry:
         digest = hashlib.blake2b(digest_size=20)
         digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
         files = [opened.path, *_external_files(opened)]
-        told = [[os.path.realpath(f), *identity(f)] for f in files if f is not None]
+        told = [[os.path.realpath(f), *folders.identity_of(os.stat(f))] for f in files if f is not None]
         digest.update(
             json.dumps([told, settings, get_build_info(), onnx.__version__, _sources(), _customs(opened)]).encode()
         )
@@ -123,7 +122,7 @@ def _sources() -> str:
     files = (
         path for name in ("ir", "model", "ops", "normalize", "optimize") for path in (package / name).rglob("*.py")
     )
-    told = sorted((str(path.relative_to(package)), *identity(str(path))) for path in files)
+    told = sorted((str(path.relative_to(package)), *folders.identity_of(path.stat())) for path in files)
     return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 

@@ -137,7 +137,7 @@ class Start:
             built = _Model(source, options, self)
         except OSError:
             return None
-        if _facts(built.info) != _facts(self._info):
+        if folders.identity_of(built.info) != folders.identity_of(self._info):
             return None
         found = _revived(path, self._provider, lambda name, kind: self._kinds(name).read(kind), model=built.mapped)
         if found is None:
@@ -147,10 +147,9 @@ class Start:
 
     def write(self, engine: Engine) -> None:
         """Keep an engine, if its parts have a plain form."""
-        from sardonyx.model.external import identity_of
         from sardonyx.providers.kept import Freezer
 
-        graph, parts, freezer = engine.model.graph, engine.parts, Freezer(identity_of(self._info))
+        graph, parts, freezer = engine.model.graph, engine.parts, Freezer(folders.identity_of(self._info))
         if not engine.is_in_one_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
             return
         defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
@@ -265,9 +264,8 @@ class _Model:
 
     def mapped(self) -> tuple[object, Any]:
         """What tensors know the file by, and its content."""
-        from sardonyx.model.external import identity_of
-
-        return identity_of(self.info), memoryview(mmap.mmap(self._file, self.info.st_size, access=mmap.ACCESS_READ))
+        content = mmap.mmap(self._file, self.info.st_size, access=mmap.ACCESS_READ)
+        return folders.identity_of(self.info), memoryview(content)
 
     def __call__(self) -> Engine:
         with _building:
@@ -319,15 +317,10 @@ def find(source: Any, options: BuildOptions) -> Start | None:
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
     asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
-    file = os.path.realpath(source), *_facts(info)
+    file = os.path.realpath(source), *folders.identity_of(info)
     here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
     digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
     return Start(os.path.join(where, digest), provider, info)
-
-
-def _facts(info: os.stat_result) -> tuple[int, ...]:
-    """What tells a file from any other, and from itself after a change."""
-    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev
 
 
 @cache

@@ -45,17 +45,26 @@ from sardonyx.providers.cpu.kernels import (
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
-from sardonyx.providers.cpu.kernels.gemm import lanes_of
+from sardonyx.providers.cpu.kernels.gemm import RUN, add_run, lanes_of, run_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
-from sardonyx.providers.cpu.kernels.strip import LINE, Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
+from sardonyx.providers.cpu.kernels.strip import (
+    LINE,
+    Blocks,
+    Layout,
+    Moving,
+    Strip,
+    ceil_div,
+    fma,
+    layout_params,
+    spread,
+)
 from sardonyx.providers.cpu.steps import Only, Step, Target, either
-from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f16, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, bf16, f16, f32, f64, i64, register_dtype
 
-RUN, GRID, CHUNK, FEW = 128, 64, 4, 8
-"""Terms of a run: fewer round less (errors of ResNet-50: 1.6e-5 by 256, 1.2e-5 by 128; 1.0e-5 by 64, which is 2 %
-slower); parts of work that are wanted; tiles of filters that are worth a strip of their own; and those up to which an
-image is read where it lies."""
+GRID, CHUNK, FEW = 64, 4, 8
+"""Parts of work that are wanted; tiles of filters that are worth a strip of their own; and those up to which an image
+is read where it lies."""
 SHALLOW = 48
 """Terms of a sum up to which what follows it is done in registers: of more, a way through scratch costs little."""
 
@@ -66,8 +75,6 @@ class Shape:
 
     rows: int
     vectors: int
-    by_lane: bool
-    """Weights are loaded as vectors and multiplied lane by lane, as NEON can; otherwise they are repeated."""
 
     @staticmethod
     def of(isa: Isa, filters: Known) -> Shape:
@@ -75,7 +82,7 @@ class Shape:
         rows, count = (8 if isa.registers >= 32 else 4), filters if isinstance(filters, int) else 64
         while rows > 1 and count <= rows // 2:
             rows //= 2
-        return Shape(rows, min(isa.registers * 3 // 4 // rows, 12), isa.name == "neon")
+        return Shape(rows, min(isa.registers * 3 // 4 // rows, 12))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -179,7 +186,7 @@ def per_run(taps: Taps, channels: Known) -> int:
     """Channels of a run."""
     if not isinstance(channels, int):
         return max(RUN // taps.count, 1)
-    return max(min(conv_pixels.run_of(taps.count * channels) // taps.count, channels), 1)
+    return max(min(run_of(taps.count * channels) // taps.count, channels), 1)
 
 
 def _is_few(filters: Known, shape: Shape) -> bool:
@@ -280,13 +287,13 @@ class _Ending:
         is_full = self.is_even & self.rows.eq(self.form.shape.rows)
         return k.select(is_full, strip.rows * strip.columns // strip.lanes, 0)
 
-    def put(self, found: list[list[Val]], v: Val) -> None:
+    def put(self, found: list[list[Var]], v: Val) -> None:
         """Finish a register tile."""
         finish, place = self._joined()
         lanes = self.strip.lanes
         for r, row in enumerate(found):
             for j, total in enumerate(row):
-                finish.put(self.first + r, Tile(place + (v + j) * lanes, lanes, None), total)
+                finish.put(self.first + r, Tile(place + (v + j) * lanes, lanes, None), total.get())
 
     def rest(self, done: Val) -> None:
         """Finish what lies in scratch, from vector ``done`` on."""
@@ -324,20 +331,21 @@ class _Run:
 
     def sums(self, ending: _Ending | None = None) -> Val:
         """Into scratch; or, where there is one run only, to their end. Gives how many vectors went there."""
-        k, done, most = self.k, self.k.const(0), self.form.shape.vectors
+        k, strip, done, most = self.k, self.strip, self.k.const(0), self.form.shape.vectors
         finished = done
         if ending is not None:
             finished = done = ending.whole // most * most
             with k.loop(0, done, most) as v:
                 ending.put(self._tile(v, most), v)
         for width in self.form.shape.widths:
-            stop = done + (self.strip.vectors - done) // width * width
+            stop = done + (strip.vectors - done) // width * width
             with k.loop(done, stop, width) as v:
-                self._add(self._tile(v, width), v)
+                sums = strip.sums.at(v * strip.lanes)
+                add_run(k, self._tile(v, width), sums, self.channel > 0, strip.sums_pitch)
             done = stop
         return finished
 
-    def _tile(self, v: Val, width: int) -> list[list[Val]]:
+    def _tile(self, v: Val, width: int) -> list[list[Var]]:
         k, strip, shape = self.k, self.strip, self.form.shape
         total = [[k.var(k.zeros(self.form.dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
         image = strip.elements.at(self.channel * strip.channel)
@@ -348,34 +356,14 @@ class _Run:
                 starts[-1].at(here).prefetch(LINE)
             vectors = [s.load(here, strip.lanes) for s in starts]
             sums = [[x.get() for x in row] for row in total]
-            made = self._step(sums, self._singles(self.weights.at(term * shape.rows)), vectors)
+            made = self._step(sums, spread(k, self.weights.at(term * shape.rows), shape.rows, strip.lanes), vectors)
             for row, new in zip(total, made, strict=True):
                 for x, value in zip(row, new, strict=True):
                     x.set(value)
-        return [[x.get() for x in row] for row in total]
-
-    def _singles(self, w: Buf) -> Iterator[Val]:
-        """The weights of a tap, each in all lanes; loaded when they are asked for, so that few are held."""
-        k, lanes, rows = self.k, self.strip.lanes, self.form.shape.rows
-        if self.form.shape.by_lane and rows % lanes == 0:
-            vectors = [w.load(i, lanes) for i in range(0, rows, lanes)]
-            return (v.shuffle([i] * lanes) for v in vectors for i in range(lanes))
-        return (k.splat(w.load(r), lanes) for r in range(rows))
+        return total
 
     def _step(self, sums: list[list[Val]], singles: Iterator[Val], vectors: list[Val]) -> list[list[Val]]:
         return [
             [fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)]
             for row, w in zip(sums, singles, strict=True)
         ]
-
-    def _add(self, found: list[list[Val]], v: Val) -> None:
-        """Add a run to the sums of those before it."""
-        k, strip = self.k, self.strip
-        lanes, pitch = strip.lanes, strip.sums_pitch
-        into = strip.sums.at(v * lanes)
-        places = [(into.at(r * pitch + j * lanes), k.var(x)) for r, row in enumerate(found) for j, x in enumerate(row)]
-        with k.when(self.channel > 0):
-            for at, total in places:
-                total.set(at.load(0, lanes) + total.get())
-        for at, total in places:
-            at.store(0, total)

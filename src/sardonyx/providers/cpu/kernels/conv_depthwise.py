@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, size
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
-from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params
+from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params, spread
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
 
@@ -163,7 +163,7 @@ class _Channel:
         k, strip, taps = self.k, self.strip, self.form.taps
         lanes, high, wide = strip.lanes, len(taps.phases(1)), len(taps.phases(2))
         found = [[k.zeros(self.form.dtype, lanes)] * width for _ in range(ROWS)]
-        weights = self._spread()
+        weights = list(spread(k, self.w, taps.count, lanes))
         start = strip.elements.at(y * strip.pitch + x)
         for tz in range(taps.kernel[0]):
             for phase in range(high):
@@ -180,14 +180,6 @@ class _Channel:
         for out, vectors in enumerate(found):
             for j, v in enumerate(vectors):
                 to.at(strip.columns * out).store(j * lanes, v)
-
-    def _spread(self) -> list[Val]:
-        """The weights, each in all lanes."""
-        k, lanes, count = self.k, self.strip.lanes, self.form.taps.count
-        whole = count // lanes * lanes if k.isa.name == "neon" else 0
-        vectors = [self.w.load(i, lanes) for i in range(0, whole, lanes)]
-        spread = [v.shuffle([i] * lanes) for v in vectors for i in range(lanes)]
-        return [*spread, *(k.splat(self.w.load(i), lanes) for i in range(whole, count))]
 
     def vectors(self, widths: tuple[int, ...]) -> None:
         """Vectors of outputs in order, with a loop over the taps."""

@@ -43,6 +43,7 @@ from sardonyx.providers.cpu.kernels.gemm import (
     add_run,
     lanes_of,
     pace_of,
+    run_of,
     scratch_nbytes,
 )
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, of_known
@@ -53,23 +54,10 @@ from sardonyx.providers.cpu.packing import aligned
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, f32, f64, i64
 
-LEAST_RUN = 32
-"""Terms of a sum that are one run."""
 SHALLOW = RUN
 """Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
 LOW = 4
 """Pixels of the tile that takes what is left of an image; those that do not exist repeat the last."""
-
-
-def run_of(terms: int) -> int:
-    """Terms of a run: half of a sum, between ``LEAST_RUN`` and ``RUN``.
-
-    The longer a run, the more it rounds; and sums of few terms belong to the first layers of a network, whose errors
-    the others magnify: two of 64 terms, behind a pooling, made half of the variance of ResNet-50's error. (In halves it
-    is 0.98e-5 and not 1.14e-5 on tiles, 1.06e-5 and not 1.40e-5 without. A second run takes 34 cycles of a tile, which
-    is 4 % of 64 terms.)
-    """
-    return min(max(-(-terms // 2), LEAST_RUN), RUN)
 
 
 def fits(group: Convolution) -> bool:

@@ -38,8 +38,9 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.gemm import add_run
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma, odd_lines
+from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma, odd_lines, spread
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i64
@@ -300,27 +301,14 @@ class _Block:
                 start = stop
 
     def _run(self, seen: Buf, weights: Buf, many: Val, width: int, into: Buf, is_later: Val) -> None:
-        k, lanes, distance = self.k, self.lanes, _distance(self.lanes)
+        k, lanes = self.k, self.lanes
         total = [[k.var(k.zeros(f32, lanes)) for _ in range(width)] for _ in range(ROWS)]
         with k.loop(0, many) as c:
             vectors = [seen.load(c * self.distance + j * lanes, lanes) for j in range(width)]
-            for row, w in zip(total, self._singles(weights.at(c * ROWS)), strict=True):
+            for row, w in zip(total, spread(k, weights.at(c * ROWS), ROWS, lanes), strict=True):
                 for sums, value in zip(row, vectors, strict=True):
                     sums.set(fma(k, w, value, sums.get()))
-        places = [(into.at(r * distance + j * lanes), t) for r, row in enumerate(total) for j, t in enumerate(row)]
-        with k.when(is_later):
-            for at, sums in places:
-                sums.set(at.load(0, lanes) + sums.get())
-        for at, sums in places:
-            at.store(0, sums)
-
-    def _singles(self, w: Buf) -> list[Val]:
-        """The weights of a channel, each in all lanes."""
-        k, lanes = self.k, self.lanes
-        if k.isa.name == "neon":
-            vectors = [w.load(i, lanes) for i in range(0, ROWS, lanes)]
-            return [v.shuffle([i] * lanes) for v in vectors for i in range(lanes)]
-        return [k.splat(w.load(r), lanes) for r in range(ROWS)]
+        add_run(k, total, into, is_later, _distance(lanes))
 
     def outputs(self, of: Buf, filters: Val) -> Val:
         """Outputs of the products' sums; gives whether one of them is not finite.

@@ -42,6 +42,8 @@ from sardonyx.providers.cpu.kernels.matrices import (
 from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
 RUN, BLOCK, GRID, PARTS = 128, 48, 64, 8
+LEAST_RUN = 32
+"""Terms of a sum that are one run, in convolutions."""
 AHEAD = 64
 """Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line."""
 CHAINS = 8
@@ -104,6 +106,17 @@ class Shape:
     def columns(self, isa: Isa, dtype: DType) -> int:
         """NR, the columns of a panel."""
         return self.vectors * lanes_of(isa.lanes, dtype)
+
+
+def run_of(terms: int) -> int:
+    """Terms of a run of a convolution: half of a sum, between ``LEAST_RUN`` and ``RUN``.
+
+    The longer a run, the more it rounds; and sums of few terms belong to the first layers of a network, whose errors
+    the others magnify: two of 64 terms, behind a pooling, made half of the variance of ResNet-50's error. (In halves it
+    is 0.98e-5 and not 1.14e-5 on tiles, 1.06e-5 and not 1.40e-5 without. A second run takes 34 cycles of a tile, which
+    is 4 % of 64 terms.)
+    """
+    return min(max(-(-terms // 2), LEAST_RUN), RUN)
 
 
 def lanes_of(lanes: int, dtype: DType) -> int:
@@ -260,20 +273,22 @@ def _widen(k: Kernel, run: Buf, to: Buf, elements: Val) -> None:
         to.store(i, run.load(i, lanes))
 
 
-def add_run(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val) -> None:
-    """Add a run to the sums of those before it."""
-    add_before(k, found, into, is_later)
-    for at, total in _places(found):
+def add_run(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
+    """Add a run to the sums of those before it, whose rows are ``pitch`` apart, or follow each other."""
+    add_before(k, found, into, is_later, pitch)
+    for at, total in _places(found, pitch):
         into.store(at, total)
 
 
-def add_before(k: Kernel, found: list[list[Var]], sums: Buf, is_later: Val) -> None:
+def add_before(k: Kernel, found: list[list[Var]], sums: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
     """Add the sums of the runs before to those of a run, in registers."""
     with k.when(is_later):
-        for at, total in _places(found):
+        for at, total in _places(found, pitch):
             total.set(sums.load(at, total.lanes) + total)
 
 
-def _places(found: list[list[Var]]) -> list[tuple[int, Var]]:
+def _places(found: list[list[Var]], pitch: Val | int | None) -> Iterator[tuple[Val | int, Var]]:
     """Where each vector of sums lies in memory."""
-    return [(i * total.lanes, total) for i, total in enumerate(total for row in found for total in row)]
+    for r, row in enumerate(found):
+        for j, total in enumerate(row):
+            yield r * (len(row) * total.lanes if pitch is None else pitch) + j * total.lanes, total

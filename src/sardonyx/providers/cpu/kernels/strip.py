@@ -12,7 +12,7 @@ vector; whichever wastes less. Lanes without an output compute what nobody reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -292,6 +292,17 @@ class _Row:
 def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
     """a * b + c, rounded once where the machine can."""
     return k.fma(a, b, c) if k.isa.name != "generic" else c + a * b
+
+
+def spread(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:
+    """Neighbouring weights, each in all lanes.
+
+    NEON multiplies by a lane of a vector, so whole vectors are loaded; others when they are asked for: few are held.
+    """
+    whole = count // lanes * lanes if k.isa.name == "neon" else 0
+    vectors = [w.load(i, lanes) for i in range(0, whole, lanes)]
+    yield from (v.shuffle([i] * lanes) for v in vectors for i in range(lanes))
+    yield from (k.splat(w.load(i), lanes) for i in range(whole, count))
 
 
 def odd_lines(elements: Val) -> Val:
