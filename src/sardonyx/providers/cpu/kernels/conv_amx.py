@@ -15,7 +15,8 @@ from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Windo
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import digits
-from sardonyx.providers.cpu.kernels.conv_tiles import conv_amx, scratch_nbytes
+from sardonyx.providers.cpu.kernels.conv_parts import conv_amx
+from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
@@ -42,7 +43,9 @@ NARROW = 0.25
 """Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By parts: share of the rows of tiles that must be outputs."""
-LEAST_DEPTH, LEAST_CHANNELS = 4 * digits.STEP, 0.7
+IN_DIGITS = 0.8
+"""Times that gain, for digits, whose products take less time."""
+LEAST_DEPTH, LEAST_CHANNELS = 2 * digits.STEP, 0.7
 """Numbers of a sum from which those of digits, four for each, are put together in little time; and share of the
 channels in tiles that there must be."""
 
@@ -114,6 +117,8 @@ def parts_for(group: Convolution, target: Target) -> int | None:
     gain = products / (channels * float(np.prod(window.strides)) + filters)
     ease, outputs = (1 if group.x.dtype is f32 else NARROW), dims.product((group.box[0], *group.box[2:]))
     few = 1 + FEW[parts] / max(outputs, 1) if isinstance(outputs, int) else 1
+    if parts == digits.DIGITS and _fills_digits(group, target):
+        few *= IN_DIGITS
     return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * few * LEAST_GAIN[parts] else None
 
 
@@ -121,12 +126,16 @@ def is_in_digits(group: Convolution, target: Target) -> bool:
     """Whether a convolution that would take three parts takes digits (``conv_digits``): where the channels of its image
     follow each other and fill tiles, and its weights are of one kind.
     """
-    if parts_for(group, target) != digits.DIGITS or any(v.dtype is not f32 for v in (group.x, group.w)):
-        return False
+    is_split = parts_for(group, target) == digits.DIGITS
+    return is_split and group.x.strides[1] == 1 and _fills_digits(group, target)
+
+
+def _fills_digits(group: Convolution, target: Target) -> bool:
     tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
     room = -(-channels // digits.STEP) * digits.STEP
     is_full = channels >= LEAST_CHANNELS * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
-    return is_full and group.x.strides[1] == 1 and digits.uneven(tensor) not in target.exceptional
+    is_plain = all(v.dtype is f32 for v in (group.x, group.w))
+    return is_plain and is_full and digits.uneven(tensor) not in target.exceptional
 
 
 def _used_rows(group: Convolution, window: Window) -> float:

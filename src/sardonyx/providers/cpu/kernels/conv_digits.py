@@ -8,7 +8,6 @@ when it ends. Images are read as numbers, pixel by pixel, and results go whereve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,21 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.kernels import conv_amx
-from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Kind, Work, convolution_params, scratch_nbytes, walk
+from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Grid, Kind, Work, convolution_params, scratch_nbytes, walk
 from sardonyx.providers.cpu.kernels.digit_loop import (
     PRODUCTS,
     ROUNDS,
     SIDES,
     SQUARE,
     WEIGHTS,
+    PutTogether,
     fourth,
     multiply,
-    put_together,
     summed,
 )
 from sardonyx.providers.cpu.kernels.digits import (
@@ -124,7 +124,15 @@ def _params(first: DType, epilogue: Epilogue) -> Params:
 @kernel(_params)
 def conv_digits(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: Any) -> None:
     """``first`` is the type of an image's first digits."""
-    work = partial(_DigitWork, first=first)
+
+    def work(
+        k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
+    ) -> Work:
+        scales = scales_of(memory["w"], count_of(number(memory, "filters"), PANEL), steps)
+        levels = grid.sums.at(GROUP * SQUARE).as_type(i32)
+        behind = PutTogether(k, levels, grid.sums, lambda image, _: memory["x_scales"].load(image), scales)
+        return _DigitWork(k, tiles, memory, distances, grid, steps, epilogue, kind, first, behind)
+
     walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), work)
 
 
@@ -133,14 +141,10 @@ class _DigitWork(Work):
     """Products of digits."""
 
     first: DType
-
-    @property
-    def _scales(self) -> Buf:
-        return scales_of(self.memory["w"], count_of(self.filters, PANEL), self.steps)
+    behind: PutTogether
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        k, memory, run = self.k, self.memory, number(self.memory, "run")
-        slot, levels = self.grid.sums.at(r * SQUARE), self.grid.sums.at(GROUP * SQUARE).as_type(i32)
+        k, memory, run, behind = self.k, self.memory, number(self.memory, "run"), self.behind
         start, image, *_ = self.grid.entry(r)
         weights = memory["w"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
         share = fetched * (DIGITS * LINE_NBYTES)
@@ -148,25 +152,29 @@ class _DigitWork(Work):
         stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
         pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
         sides = k.min(count_of(self.filters - column * PANEL, HALF), SIDES)
+        scales, pace = (column * count_of(self.steps, run) + step // run) * PANEL, behind.share(many)
         with k.loop(0, sides) as side:
             columns = weights.at(side * TILE)
             for weight, products in ROUNDS:
-                with summed(self.tiles, levels, weight):
+                with summed(self.tiles, behind.levels, weight):
                     with k.loop(0, many) as s:
                         here = pixels.at(self.distances.load(step + s))
                         digits = [here.at(digit * i) for i in range(DIGITS)]
                         these = columns.at(s * (DIGITS * 2 * TILE))
                         multiply(self.tiles, digits, these, products, stride, first=self.first)
+                        if weight:
+                            behind.some(pace)
                         ahead = following.at(s * share + (side * SIDES + weight // 2) * (share // 4))
-                        with k.loop(0, (fetched * DIGITS + 3) // 4) as i:
+                        with k.loop(0, count_of(fetched * DIGITS, 4)) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     if weight:
                         with k.when(is_long), k.loop(0, many) as s:
                             here = pixels.at(number(memory, "x_more") + self.distances.load(step + s))
                             fourth(self.tiles, here, columns.at(s * (DIGITS * 2 * TILE)), stride)
-            scales = (column * count_of(self.steps, run) + step // run) * PANEL + side * HALF
-            left, right = memory["x_scales"].load(image), self._scales.load(scales, HALF)
-            put_together(k, levels, slot.at(side * HALF), lambda _: left, right, step.eq(0))
+            behind.take(r * SQUARE + side * HALF, image, scales + side * HALF, step.eq(0))
+
+    def settle(self) -> None:
+        self.behind.rest()
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         k = self.k
@@ -199,7 +207,7 @@ class _DigitWork(Work):
             with k.loop(0, k.select(is_there, channels, 0)) as c:
                 v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
                 for half, total in enumerate(totals):
-                    w = whole(k, memory["w"], self._scales, self.steps, run, panel * PANEL, half, j)
+                    w = whole(k, memory["w"], self.behind.right, self.steps, run, panel * PANEL, half, j)
                     total.set(k.fma(v, w, total))
             step += 1
         for half, total in enumerate(totals):

@@ -1,22 +1,16 @@
-"""Convolutions on tiles: an implicit matrix product of pixels in bf16 parts (``image_tiles``) and weights.
+"""Convolutions on tiles: an implicit matrix product of pixels and weights, in bf16 parts (``conv_parts``) or in digits
+(``conv_digits``).
 
-A tile of A is 32 numbers of 16 pixels each, loaded from where they lie: nothing is copied for a tap. In an image of
-blocks these are the channels of one block as one tap sees them; where pixels lie close together, 32 numbers out of the
-run that a row of taps sees. Weights are packed once, like the right operand of a matrix product, with k in that order:
-
-    [filters / 32][step][part][2][16 pairs of numbers][16 filters][2]
-
-A *step* is one such tile. Its pixels are ``distances[step]`` elements from those of the first, a table in scratch
-memory: kernel, stride, dilation, padding and layout are numbers of the run, and one kernel serves every geometry. Of at
-most 16 filters in the last panel, only the tile that has them is multiplied.
+A tile of A is some numbers of 16 pixels each, loaded from where they lie: nothing is copied for a tap. In an image of
+blocks these are the channels of one block as one tap sees them; where pixels lie close together, so many numbers out of
+the run that a row of taps sees. A *step* is one such tile. Its pixels are ``distances[step]`` elements from those of
+the first, a table in scratch memory: kernel, stride, dilation, padding and layout are numbers of the run, and one
+kernel serves every geometry.
 
 **Pixels.** Where windows move by one along every axis, the pixels of an image are one line, which runs over the ends of
 rows through the padding between them: what is computed there is dropped, and maps of 7 or 14 pixels a row still fill
 tiles. With strides every row is a line. A line is cut into tiles of equal height, at most 16, which the tile unit is
 told, so that it does no more; a tile and 32 filters are a *square* of sums (``tile_loop`` tells why not more).
-
-**Order of sums.** Step by step, in runs, as in ``gemm_amx``: a run goes on from the sums of the one before, or with
-three parts begins at zero and is added to them.
 
 **Caches.** A run of weights takes 24 KiB and stays in L1 while the squares of a group pass by. Taps of a block follow
 each other, so its pixels come from L2 once for those of a run: with one part and 3 x 3 taps about 12 bytes a cycle. The
@@ -25,10 +19,6 @@ next run of weights is fetched into L2 meanwhile.
 **What follows** a square is written behind the products of the next, which are few instructions and many cycles: the
 chip does both at once. Results go out pixel by pixel or, where images lie plane by plane, turned in registers first;
 and, if the next layer is a convolution on tiles, as that one wants to read them, split and padded (``image_epilogue``).
-
-**Numbers that tiles do not carry** make NaN of the sums that they touch, and so does overflow between parts: a square
-with such a sum is made anew in f32 from the numbers behind the parts. One part carries them all; but where the last
-tile of a run reads on into other pixels, their infinities and NaN must not count.
 """
 
 from __future__ import annotations
@@ -38,14 +28,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.dsl import Kernel, Params
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SQUARE, ImageFinish, has_next, next_params
-from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, whole_of, zero_frame
+from sardonyx.providers.cpu.kernels.image_tiles import zero_frame
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
-from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, TILES, A, B, Dot, events
-from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f32, i64
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.tile_loop import SUMS, TILES, A
+from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, i64
 
 GROUP = 16
 """Squares of a group, at most."""
@@ -67,15 +57,6 @@ _NUMBERS = (
 def convolution_params(epilogue: Epilogue) -> Params:
     """All but images and weights."""
     return {**dict.fromkeys((*_NUMBERS, *_TAPS), i64), **next_params(epilogue)}
-
-
-def _params(parts: int, epilogue: Epilogue) -> Params:
-    return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
-
-
-@kernel(_params)
-def conv_amx(k: Kernel, *, parts: int, epilogue: Epilogue, **memory: Any) -> None:
-    walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), _PartsWork)
 
 
 @dataclass(frozen=True)
@@ -137,8 +118,11 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
             with k.loop(0, rows + k.cast(is_last, i64)) as r:
                 with k.when(is_last & (r + 1 < rows)):
                     work.fetch(r + 1, column)
-                with k.when(r < rows):
-                    work.square(r, column, step, many, fetched)
+                with k.either(r < rows) as (more, none):
+                    with more:
+                        work.square(r, column, step, many, fetched)
+                    with none:
+                        work.settle()
                 with k.when(is_last & (r > 0)):
                     work.end(r - 1, column)
     tiles.release()
@@ -229,6 +213,9 @@ class Work:
         """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Complete the sums of the square that was last."""
+
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         """Make sums anew that tiles did not make right."""
         raise NotImplementedError
@@ -278,109 +265,3 @@ class Work:
         """What follows the sums of pixels of one row."""
         turned = self.grid.sums.at((GROUP + self.kind.spare) * SQUARE)
         return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.parts)
-
-
-@dataclass(frozen=True)
-class _PartsWork(Work):
-    """Products of bf16 parts."""
-
-    @property
-    def parts(self) -> int:
-        return self.kind.parts
-
-    @property
-    def x(self) -> Buf:
-        found: Buf = self.memory["x"]
-        return found
-
-    @property
-    def w(self) -> Buf:
-        found: Buf = self.memory["w"]
-        return found
-
-    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        k, tiles, sums = self.k, self.tiles, self.grid.sums
-        slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
-        is_first = step.eq(0)
-        if self.parts == 3:
-            for t in SUMS:
-                tiles.zero(t)
-            self._multiply(r, column, step, many, fetched)
-            to = k.choose(is_first, slot, spare)
-            for t in SUMS:
-                tiles.store(t, to.at(t * HALF), PANEL * 4)
-            with k.when(~is_first), k.loop(0, SQUARE, 4 * HALF) as i:
-                for v in range(0, 4 * HALF, HALF):
-                    slot.store(i + v, slot.load(i + v, HALF) + spare.load(i + v, HALF))
-            return
-        with k.either(is_first) as (first, later):
-            with first:
-                for t in SUMS:
-                    tiles.zero(t)
-            with later:
-                for t in SUMS:
-                    tiles.load(t, slot.at(t * HALF), PANEL * 4)
-        self._multiply(r, column, step, many, fetched)
-        for t in SUMS:
-            tiles.store(t, slot.at(t * HALF), PANEL * 4)
-
-    def _multiply(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
-            for branch, halves in ((half, 1), (whole, 2)):
-                with branch:
-                    self._products(r, column, step, many, fetched, halves)
-
-    def _products(self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int) -> None:
-        k, size = self.k, step_elements(self.parts)
-        pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
-        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
-        weights = self.w.at((column * self.steps + step) * size)
-        share = fetched * (self.parts * LINE)
-        following = weights.at(many * size + r * many * share)
-        with k.loop(0, many) as s:
-            here, ahead = pixels.at(self.distances.load(step + s)), following.at(s * share)
-            with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
-                ahead.prefetch(i * LINE, locality=2)
-            lines = list(range(0, FETCHED * self.parts * LINE, LINE))
-            for event in events(self.parts, 1, halves):
-                if isinstance(event, Dot):
-                    self.tiles.dot_bf16(event.sums, A, B)
-                    for line in lines[:2]:
-                        ahead.prefetch(line, locality=2)
-                    lines = lines[2:]
-                elif event.tile == B:
-                    self.tiles.load(B, weights.at(s * size + event.offset))
-                else:
-                    self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride)
-
-    def mend(self, r: Val, column: Val, slot: Buf) -> None:
-        if self.parts > 1:
-            self._mend(r, column, slot)
-        else:
-            with self.k.when((self.wide % BLOCK).ne(0)):
-                self._mend(r, column, slot)
-
-    def _mend(self, r: Val, column: Val, slot: Buf) -> None:
-        k = self.k
-        odd = [k.var(k.zeros(f32, HALF)) for _ in SUMS]
-        with k.loop(0, self.grid.high) as i:
-            for half, total in zip(SUMS, odd, strict=True):
-                total.set(k.fma(slot.load(i * PANEL + half * HALF, HALF), 0.0, total))
-        with k.when((odd[0].get() + odd[1].get()).ne(0.0).any(), likely=False):
-            start, *_, many = self.grid.entry(r)
-            with k.loop(0, many) as i:
-                pixel = self.x.at(start + i * number(self.memory, "stride_x") * number(self.memory, "x_x"))
-                self._exact(pixel, column, slot.at(i * PANEL))
-
-    def _exact(self, pixel: Buf, column: Val, to: Buf) -> None:
-        """The sums of one pixel of the result and 32 filters, in f32."""
-        k, size, part = self.k, step_elements(self.parts), number(self.memory, "x_part")
-        with k.loop(0, 2) as half:
-            total = k.var(k.zeros(f32, HALF))
-            with k.loop(0, self.steps) as s:
-                here, first = pixel.at(self.distances.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
-                weights = self.w.at((column * self.steps + s) * size + half * TILE)
-                with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
-                    v = k.splat(whole_of(k, here.at(c), part, self.parts, 1), HALF)
-                    total.set(k.fma(v, whole(k, weights, self.parts, c), total))
-            to.store(half * HALF, total)

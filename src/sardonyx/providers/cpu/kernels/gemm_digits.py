@@ -25,9 +25,9 @@ from sardonyx.providers.cpu.kernels.digit_loop import (
     SUMS,
     A,
     B,
+    PutTogether,
     fourth,
     multiply,
-    put_together,
     summed,
 )
 from sardonyx.providers.cpu.kernels.digits import (
@@ -118,7 +118,9 @@ def gemm_digits(
             with k.when(step + run >= steps):
                 done.finish.begin(row + r, column + c)
                 with k.when(is_odd, likely=False):
+                    product.behind.rest()
                     mend.square(scratch.at(slot), row + r, column + c)
+        product.behind.rest()
     tiles.release()
 
 
@@ -128,9 +130,12 @@ class _Product:
     def __init__(
         self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, m: Val, n: Val, steps: Val, run: Val
     ) -> None:
-        self.k, self.tiles, self.scratch, self.memory, self.steps, self.run = k, tiles, scratch, memory, steps, run
+        self.k, self.tiles, self.memory, self.steps, self.run = k, tiles, memory, steps, run
         self.row_tiles, self.runs = count_of(m, HALF), count_of(steps, run)
-        self.scales = scales_of(memory["b"], count_of(n, PANEL), steps)
+        scales = scales_of(memory["b"], count_of(n, PANEL), steps)
+        self.behind = PutTogether(
+            k, scratch.as_type(i32), scratch, lambda at, r: memory["a_scales"].load(at + r), scales
+        )
         self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
         for many, rows in ((1, 4), (2, 2), (4, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
@@ -143,29 +148,30 @@ class _Product:
         ``stride`` bytes on lies the run of B that comes next; each side of a group's halves, of which this is the
         ``turn``-th, fetches ``lines`` lines of it for each step.
         """
-        k, levels = self.k, self.scratch.as_type(i32)
+        k, behind = self.k, self.behind
         many, number = k.min(self.run, self.steps - step), step // self.run
         b = self.memory["b"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
         a = self.memory["a"].at((tile * self.steps + step) * (DIGITS * TILE))
         rest = self.memory["a"].at((self.row_tiles * self.steps * DIGITS + tile * self.steps + step) * TILE)
         is_long, columns = self.memory["a_long"].load(tile * self.runs + number).ne(0), b.at(side * TILE)
+        pace = behind.share(many)
         for weight, products in ROUNDS:
-            with summed(self.tiles, levels, weight):
+            with summed(self.tiles, behind.levels, weight):
                 with k.loop(0, many) as s:
                     digits = [a.at((s * DIGITS + digit) * TILE) for digit in range(DIGITS)]
                     multiply(self.tiles, digits, columns.at(s * (DIGITS * 2 * TILE)), products)
-                    if weight == 0:
-                        done.some(self.pace)
-                    else:
+                    if weight:
+                        behind.some(pace)
                         ahead = b.at(stride + (turn * many + s) * (lines * LINE_NBYTES))
                         with k.loop(0, lines) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
+                    else:
+                        done.some(self.pace)
                 if weight:
                     with k.when(is_long), k.loop(0, many) as s:
                         fourth(self.tiles, rest.at(s * TILE), columns.at(s * (DIGITS * 2 * TILE)))
-        right = self.scales.load((column * self.runs + number) * PANEL + side * HALF, HALF)
-        left = self.memory["a_scales"].at((tile * self.runs + number) * HALF)
-        put_together(k, levels, self.scratch.at(slot + side * HALF), left.load, right, step.eq(0))
+        scales = (column * self.runs + number) * PANEL + side * HALF
+        behind.take(slot + side * HALF, (tile * self.runs + number) * HALF, scales, step.eq(0))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A step multiplies the parts of 32 numbers along k of 16 rows and 32 columns: two tiles of sums, and one tile of each
 operand that is loaded again and again. ``multiply`` serves matrix products (``gemm_amx``) and attention
-(``attention_amx``); convolutions (``conv_tiles``) load their pixels in another way, in the order of ``events``.
+(``attention_amx``); convolutions (``conv_parts``) load their pixels in another way, in the order of ``events``.
 
 **Few tiles.** The chip renames tiles: a load need not wait for the products that still read what it replaces. But where
 the core's other hardware thread has tiles in use too, there are ten registers in all, and what is not live is what

@@ -1,0 +1,163 @@
+"""Convolutions on tiles of bf16, from images and weights in parts (``image_tiles``, ``split``).
+
+The way through pixels, steps and filters is that of ``conv_tiles``. A tile of A is 32 numbers of 16 pixels each, and
+weights are packed once, like the right operand of a matrix product, with k in the order of steps:
+
+    [filters / 32][step][part][2][16 pairs of numbers][16 filters][2]
+
+Of at most 16 filters in the last panel, only the tile that has them is multiplied.
+
+**Order of sums.** Step by step, in runs, as in ``gemm_amx``: a run goes on from the sums of the one before, or with
+three parts begins at zero and is added to them (``tile_behind``).
+
+**Numbers that tiles do not carry** make NaN of the sums that they touch, and so does overflow between parts: a square
+with such a sum is made anew in f32 from the numbers behind the parts. One part carries them all; but where the last
+tile of a run reads on into other pixels, their infinities and NaN must not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.kernels.conv_tiles import FETCHED, GROUP, Grid, Kind, Work, convolution_params, walk
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.image_epilogue import SQUARE
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, whole_of
+from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
+from sardonyx.providers.cpu.kernels.tile_behind import Added
+from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events
+from sardonyx.providers.cpu.values import Buf, Val, bf16, f32
+
+
+def _params(parts: int, epilogue: Epilogue) -> Params:
+    return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
+
+
+@kernel(_params)
+def conv_amx(k: Kernel, *, parts: int, epilogue: Epilogue, **memory: Any) -> None:
+    def work(
+        k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
+    ) -> Work:
+        behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
+        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind)
+
+    walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
+
+
+@dataclass(frozen=True)
+class _PartsWork(Work):
+    """Products of bf16 parts."""
+
+    behind: Added | None
+    """With three parts."""
+
+    @property
+    def parts(self) -> int:
+        return self.kind.parts
+
+    @property
+    def x(self) -> Buf:
+        found: Buf = self.memory["x"]
+        return found
+
+    @property
+    def w(self) -> Buf:
+        found: Buf = self.memory["w"]
+        return found
+
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        k, tiles, sums = self.k, self.tiles, self.grid.sums
+        slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
+        is_first = step.eq(0)
+        if self.behind is not None:
+            for t in SUMS:
+                tiles.zero(t)
+            self._multiply(r, column, step, many, fetched)
+            to = k.choose(is_first, slot, spare)
+            for t in SUMS:
+                tiles.store(t, to.at(t * HALF), PANEL * 4)
+            with k.when(~is_first):
+                self.behind.take(r * SQUARE)
+            return
+        with k.either(is_first) as (first, later):
+            with first:
+                for t in SUMS:
+                    tiles.zero(t)
+            with later:
+                for t in SUMS:
+                    tiles.load(t, slot.at(t * HALF), PANEL * 4)
+        self._multiply(r, column, step, many, fetched)
+        for t in SUMS:
+            tiles.store(t, slot.at(t * HALF), PANEL * 4)
+
+    def _multiply(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
+            for branch, halves in ((half, 1), (whole, 2)):
+                with branch:
+                    self._products(r, column, step, many, fetched, halves)
+
+    def _products(self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int) -> None:
+        k, size = self.k, step_elements(self.parts)
+        pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
+        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
+        weights = self.w.at((column * self.steps + step) * size)
+        share = fetched * (self.parts * LINE)
+        following = weights.at(many * size + r * many * share)
+        pace = self.behind.share(many) if self.behind is not None else None
+        with k.loop(0, many) as s:
+            here, ahead = pixels.at(self.distances.load(step + s)), following.at(s * share)
+            with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
+                ahead.prefetch(i * LINE, locality=2)
+            lines = list(range(0, FETCHED * self.parts * LINE, LINE))
+            for event in events(self.parts, 1, halves):
+                if isinstance(event, Dot):
+                    self.tiles.dot_bf16(event.sums, A, B)
+                    for line in lines[:2]:
+                        ahead.prefetch(line, locality=2)
+                    lines = lines[2:]
+                elif event.tile == B:
+                    self.tiles.load(B, weights.at(s * size + event.offset))
+                else:
+                    self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride)
+            if self.behind is not None and pace is not None:
+                self.behind.some(pace)
+
+    def settle(self) -> None:
+        if self.behind is not None:
+            self.behind.rest()
+
+    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+        if self.parts > 1:
+            self._mend(r, column, slot)
+        else:
+            with self.k.when((self.wide % BLOCK).ne(0)):
+                self._mend(r, column, slot)
+
+    def _mend(self, r: Val, column: Val, slot: Buf) -> None:
+        k = self.k
+        odd = [k.var(k.zeros(f32, HALF)) for _ in SUMS]
+        with k.loop(0, self.grid.high) as i:
+            for half, total in zip(SUMS, odd, strict=True):
+                total.set(k.fma(slot.load(i * PANEL + half * HALF, HALF), 0.0, total))
+        with k.when((odd[0].get() + odd[1].get()).ne(0.0).any(), likely=False):
+            start, *_, many = self.grid.entry(r)
+            with k.loop(0, many) as i:
+                pixel = self.x.at(start + i * number(self.memory, "stride_x") * number(self.memory, "x_x"))
+                self._exact(pixel, column, slot.at(i * PANEL))
+
+    def _exact(self, pixel: Buf, column: Val, to: Buf) -> None:
+        """The sums of one pixel of the result and 32 filters, in f32."""
+        k, size, part = self.k, step_elements(self.parts), number(self.memory, "x_part")
+        with k.loop(0, 2) as half:
+            total = k.var(k.zeros(f32, HALF))
+            with k.loop(0, self.steps) as s:
+                here, first = pixel.at(self.distances.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
+                weights = self.w.at((column * self.steps + s) * size + half * TILE)
+                with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
+                    v = k.splat(whole_of(k, here.at(c), part, self.parts, 1), HALF)
+                    total.set(k.fma(v, whole(k, weights, self.parts, c), total))
+            to.store(half * HALF, total)
