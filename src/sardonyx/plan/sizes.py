@@ -6,7 +6,7 @@ source it writes. ``Binding`` finds the sizes of names in the shapes that a call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -23,26 +23,44 @@ class SizesDiffer(Exception):
 
 
 class Sizes:
-    """A numbered set of expressions."""
+    """A numbered set of expressions, and of the largest of some."""
 
     def __init__(self) -> None:
-        self.expressions: list[Known] = []
-        self._numbers: dict[Known, int] = {}
+        self._numbers: dict[Known | tuple[int, ...], int] = {}
+
+    @property
+    def expressions(self) -> list[Known]:
+        return [e for e in self._numbers if not isinstance(e, tuple)]
 
     def number(self, size: Known) -> int:
         """The place of an expression among the results."""
-        known = self._numbers.get(size)
-        if known is None:
-            known = self._numbers[size] = len(self.expressions)
-            self.expressions.append(size)
-        return known
+        return self._numbers.setdefault(size, len(self._numbers))
 
-    def compiled(self, names: Sequence[str]) -> Evaluate:
-        """A function from the sizes of names to the values of all expressions."""
+    def largest(self, numbers: Iterable[int]) -> int:
+        """The place of the largest of these results and 0."""
+        return self._numbers.setdefault(tuple(dict.fromkeys(numbers)), len(self._numbers))
+
+    def compiled(self, names: Sequence[str], conditions: Sequence[Condition] = ()) -> Evaluate:
+        """A function from the sizes of names to the values of all expressions; SizesDiffer where a condition fails.
+
+        All of it is lines of one function: a run leaves no cache warm, and then each object asked takes microseconds.
+        """
         variables = {name: f"v{i}" for i, name in enumerate(names)}
-        unpack = f"{', '.join(variables.values())}, = sizes" if names else "pass"
-        results = "".join(f"    {source(e, variables)},\n" for e in self.expressions)
-        return revived(_code(f"def evaluate(sizes):\n  {unpack}\n  return (\n{results}  )"))
+        lines = [f"{', '.join(variables.values())}, = sizes"] if names else []
+        for e, i in self._numbers.items():
+            value = f"max(({', '.join(('0', *map(_result, e)))},))" if isinstance(e, tuple) else source(e, variables)
+            lines.append(f"{_result(i)} = {value}")
+        lines += [f"if {c.broken}: refuse({c.what!r}, {_result(c.size)})" for c in conditions if c.broken]
+        lines.append(f"return ({''.join(f'{_result(i)}, ' for i in self._numbers.values())})")
+        return revived(_code(_function("evaluate(sizes)", lines)))
+
+
+def _result(number: int) -> str:
+    return f"n{number}"
+
+
+def _function(head: str, lines: Sequence[str]) -> str:
+    return f"def {head}:\n" + "".join(f"  {line}\n" for line in lines)
 
 
 def _code(text: str) -> CodeType:
@@ -53,7 +71,7 @@ def _code(text: str) -> CodeType:
 
 def revived(code: CodeType, **names: Any) -> Callable[[Any], tuple[int, ...]]:
     """The function of ``Sizes`` or a ``Binding`` that has this code, which knows these names too."""
-    scope = {"div": _div, "mod": _mod, "broadcast": _broadcast, "min": min, "max": max, **names}
+    scope = {"div": _div, "mod": _mod, "broadcast": _broadcast, "min": min, "max": max, "refuse": _refuse, **names}
     return FunctionType(code, scope)
 
 
@@ -91,6 +109,13 @@ class Condition(NamedTuple):
                 return True
         return not self.allowed
 
+    @property
+    def broken(self) -> str:
+        """That it does not hold, as Python; nothing where it always does."""
+        size, others = _result(self.size), map(_result, self.allowed)
+        not_allowed = " and ".join(f"{size} != {other}" for other in others)
+        return " or ".join(filter(None, [not_allowed, "" if self.least is None else f"{size} < {self.least}"]))
+
 
 def source(size: Known, variables: dict[str, str]) -> str:
     """An expression as Python; KeyError for a name that has no variable."""
@@ -125,6 +150,10 @@ def _broadcast(a: int, b: int) -> int:
     return b if a == 1 else a
 
 
+def _refuse(what: str, size: int) -> None:
+    raise SizesDiffer(f"{what}: {size}")
+
+
 class Binding:
     """From the shapes of inputs to the sizes of names; every other dimension of an input is checked against them.
 
@@ -143,7 +172,8 @@ class Binding:
             if places.get(name_of(d) or "") != (i, axis, 1)
         ]
         self._code = _code(_binding(places, checked))
-        self._bind = revived(self._code, differ=self._differ)
+        self.bind = revived(self._code, differ=self._differ)
+        """From shapes to the size of each name. SizesDiffer when a dimension is not what the others make it."""
 
     def frozen(self) -> tuple[Any, ...]:
         """All of it in plain values."""
@@ -154,12 +184,8 @@ class Binding:
     def revived(cls, frozen: tuple[Any, ...]) -> Binding:
         made = cls.__new__(cls)
         made.shapes, made.names, made._code = frozen
-        made._bind = revived(made._code, differ=made._differ)
+        made.bind = revived(made._code, differ=made._differ)
         return made
-
-    def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """The size of each name. SizesDiffer when a dimension is not what the others make it."""
-        return self._bind(shapes)
 
     def _differ(self, i: int, axis: int, given: int, expected: int) -> None:
         shape = self.shapes[i]
@@ -175,7 +201,7 @@ def _binding(places: dict[str, tuple[int, int, int]], checked: Sequence[tuple[in
         given, expected = f"shapes[{i}][{axis}]", source(d, variables)
         lines.append(f"if {given} != {expected}: differ({i}, {axis}, {given}, {expected})")
     lines.append(f"return ({''.join(f'{v}, ' for v in variables.values())})")
-    return "def bind(shapes):\n" + "".join(f"  {line}\n" for line in lines)
+    return _function("bind(shapes)", lines)
 
 
 def name_of(d: Known) -> str | None:

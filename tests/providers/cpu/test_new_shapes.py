@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import OutOfBudget, SardonyxError
+from sardonyx.providers.cpu import plans
 from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.kept import KeptExecutable
+from sardonyx.providers.cpu.threads import Team
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>
@@ -28,10 +33,14 @@ RNG = np.random.default_rng(0)
 W, V = (RNG.standard_normal(shape).astype("f") for shape in ((32, 64), (64, 32)))
 
 
+def model() -> bytes:
+    made = onnx.parser.parse_model(TEXT)
+    made.graph.initializer.extend([onnx.numpy_helper.from_array(W, "w"), onnx.numpy_helper.from_array(V, "v")])
+    return made.SerializeToString()
+
+
 def session(**options: Any) -> sardonyx.InferenceSession:
-    model = onnx.parser.parse_model(TEXT)
-    model.graph.initializer.extend([onnx.numpy_helper.from_array(W, "w"), onnx.numpy_helper.from_array(V, "v")])
-    return sardonyx.InferenceSession(model.SerializeToString(), **options)
+    return sardonyx.InferenceSession(model(), **options)
 
 
 def feeds(n: int, of_z: int | None = None) -> dict[str, np.ndarray]:
@@ -78,6 +87,67 @@ def test_shapes_that_do_not_fit_each_other_are_refused_as_ever() -> None:
     assert whole(made).run_again(list(given.values())) is None
     with pytest.raises(SardonyxError):
         made.run(None, given)
+
+
+def test_new_shapes_of_several_buckets_in_several_threads() -> None:
+    made = session()
+    lengths = np.random.default_rng(1).permutation(np.r_[80:180])
+    with ThreadPoolExecutor(4) as pool:
+        for n, got in zip(lengths, pool.map(lambda n: made.run(None, feeds(n)), lengths), strict=True):
+            check(got, **feeds(n))
+
+
+def test_new_shapes_in_arrays_of_the_callers() -> None:
+    made = session()
+    made.run(None, feeds(100))
+    for n in (99, 97, 99):
+        binding, y = made.io_binding(), np.empty((n, 32), "f")
+        for name, array in feeds(n).items():
+            binding.bind_cpu_input(name, array)
+        binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+        binding.bind_output("t")
+        made.run_with_iobinding(binding)
+        check([y, binding.get_outputs()[1].numpy()], **feeds(n))
+
+
+def test_new_shapes_of_a_kept_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "model.onnx").write_bytes(model())
+    sardonyx.InferenceSession(tmp_path / "model.onnx")
+    made = sardonyx.InferenceSession(tmp_path / "model.onnx")
+    assert isinstance(whole(made), KeptExecutable)
+    for n in (100, 99, 300, 97, 100):
+        check(made.run(None, feeds(n)), **feeds(n))
+    with pytest.raises(SardonyxError):
+        made.run(None, feeds(100, of_z=99))
+
+
+def test_what_stops_a_new_shape_leaves_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = session()
+    made.run(None, feeds(100))
+
+    def serve(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="new thread"):
+        patch.setattr(Team, "serve", serve)
+        made.run(None, feeds(99))
+    for n in (100, 99, 100):
+        check(made.run(None, feeds(n)), **feeds(n))
+
+
+def test_plans_that_nobody_turns_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MAX_PLANS", 3)
+    monkeypatch.setattr(plans, "KEPT_PLANS", 2)
+    made = session()
+    executable = whole(made)
+    for n in (100, 200, 400, 99, 800):
+        check(made.run(None, feeds(n)), **feeds(n))
+    known = {n: executable._plans.find(executable.table.evaluate((n,))) for n in (100, 200, 400, 800)}
+    assert known[200] is None and len(executable._plans) == 3
+    assert [n for n, plan in known.items() if plan is not None and plan.frames] == [100, 800]
+    for n in (200, 99, 400, 798):
+        check(made.run(None, feeds(n)), **feeds(n))
 
 
 def test_the_budget_is_asked_for_every_shape() -> None:

@@ -74,7 +74,7 @@ class Table:
         self.rows[0::2, 0], self.rows[0::2, 1], self.rows[0::2, 2] = linker.address(shift()), starts, 1
         self.rows[1::2, 0], self.rows[1::2, 1], self.rows[1::2, 2] = linker.address(turn()), starts + 7 * 8, 1
         self.slots = threads.new_context(team)
-        self.slots[Context.BASES], self.slots[Context.STEPS] = address(self.bases), address(self.rows)
+        self.slots[Context.BASES], self.slots[Context.ROWS] = address(self.bases), id(self.rows)
         self.slots[Context.ARGS], self.slots[Context.LAST] = address(self.args), 2 * rounds
         self.counters = np.zeros(2 * rounds * COUNTERS * THREADS, np.int64)
         self.slots[Context.COUNTER_NBYTES] = 8 * THREADS

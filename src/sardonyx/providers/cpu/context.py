@@ -10,8 +10,18 @@ class Context:
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
     OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT, TEAM = range(16, 24)
     ARRIVED, GENERATION, SLEEPERS, WANTED, LEFT = 24, 32, 40, 48, 49
-    COUNTER_NBYTES = 56
+    COUNTER_NBYTES, ROWS, VALUES, SIZED, SIZED_COUNT = range(56, 61)
+    """``ROWS`` and ``VALUES`` are numpy arrays, by the addresses of the objects: the step table; and what the argument
+    blocks hold of a shape, if that is another than the last run's, or else 0."""
     SLOTS = 64
+
+
+class Sized:
+    """The int64 words that tell of a word of the argument blocks what it holds: where it lies, which of a shape's
+    values it takes, and what is added to that."""
+
+    AT, BY, PLUS = range(3)
+    WORDS = 3
 
 
 class Row:

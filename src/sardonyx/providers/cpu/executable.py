@@ -18,7 +18,7 @@ from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.context import Code, Context
 from sardonyx.providers.cpu.memory import address
-from sardonyx.providers.cpu.plans import SLICE_S, Frame, Plan, Shape
+from sardonyx.providers.cpu.plans import SLICE_S, Frame, Plan, Plans, Shape
 from sardonyx.providers.cpu.sharing import Trial
 from sardonyx.providers.cpu.threads import Settings, Team, team_for, ticks_per_second
 from sardonyx.providers.cpu.threads import now as ticks_now
@@ -35,11 +35,8 @@ Array = np.ndarray[Any, Any]
 
 MAX_SHAPES = 256
 """Shapes whose sizes are remembered."""
-MAX_PLANS = 64
 MAX_APPENDING = 8
 """Sets of states, with their capacities, for which the part is kept in a form that appends to them."""
-KEPT_PLANS = 3
-"""Plans whose memory is kept for their next run; the others keep what they know."""
 
 _compiling = forks.rlock()
 """Held for seconds, while a part is compiled for sizes that nobody expected."""
@@ -72,8 +69,8 @@ class CpuExecutable:
         self.constants = constants
         self._constants_nbytes = sum(a.nbytes for a in constants)
         self._constants = np.array([address(a) for a in constants], np.int64)
-        self._shapes: OrderedDict[tuple[tuple[int, ...], ...], Shape] = OrderedDict()
-        self._plans: OrderedDict[tuple[int, ...], Plan] = OrderedDict()
+        self._shapes: dict[tuple[tuple[int, ...], ...], Shape] = {}
+        self._plans = Plans()
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: CpuExecutable | None = None
@@ -221,7 +218,7 @@ class CpuExecutable:
         count, rows = way = trial.choice
         recorder = self._recorder(count, frame.slots)
         frame.shape = None
-        frame.slots[Context.STEPS], frame.slots[Context.LEFT] = address(rows), 0
+        frame.slots[Context.ROWS], frame.slots[Context.LEFT] = id(rows), 0
         self._team.serve(frame.slots, count)
         try:
             start = time.perf_counter()
@@ -323,14 +320,14 @@ class CpuExecutable:
     def _bind(self, shapes: tuple[tuple[int, ...], ...], *, remember: bool = True) -> Shape:
         """Sizes, checks and a plan for shapes not seen lately."""
         sizes, numbers, values = self._measured(shapes)
-        shape = Shape(self._plan(numbers) or self._new_plan(numbers), sizes, numbers, values, self._threads)
+        shape = Shape(self._plans.find(numbers) or self._new_plan(numbers), sizes, numbers, values, self._threads)
         return self._remembered(shapes, shape) if remember else shape
 
     def _bind_within(self, shapes: tuple[tuple[int, ...], ...]) -> Shape | None:
         """The same in a bucket that has a plan; None in others, and where there is something to say."""
         try:
             sizes, numbers, values = self._measured(shapes)
-            plan = self._plan(numbers)
+            plan = self._plans.find(numbers)
             if plan is not None:
                 return self._remembered(shapes, Shape(plan, sizes, numbers, values, self._threads))
         except (SizesDiffer, OutOfBudget):
@@ -349,40 +346,23 @@ class CpuExecutable:
         with self._lock:
             self._shapes[shapes] = shape
             if len(self._shapes) > MAX_SHAPES:
-                self._shapes.popitem(last=False)
+                del self._shapes[next(iter(self._shapes))]
         return shape
 
     def _measured(self, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], tuple[int, ...], Array]:
-        """The sizes of names, and the values of the table's expressions, which its checks allow, also as an array."""
+        """The sizes of names, and the values of the table's expressions, also as an array."""
         table = self.table
-        sizes = table.binding(shapes)
+        sizes = table.binding.bind(shapes)
         try:
             numbers = table.evaluate(sizes)
             values = np.array(numbers, np.int64)
         except OverflowError:
             raise SizesDiffer("a size has more than 64 bits") from None
-        for check in table.checks:
-            if not check.holds(numbers):
-                raise SizesDiffer(f"{check.what}: {numbers[check.size]}")
         return sizes, numbers, values
-
-    def _plan(self, numbers: tuple[int, ...]) -> Plan | None:
-        """The plan of the bucket that these values of the table's expressions fall into, if there is one."""
-        with self._lock:
-            for plan in reversed(self._plans.values()):
-                if plan.fits(numbers):
-                    self._plans.move_to_end(plan.key)
-                    return plan
-        return None
 
     def _new_plan(self, numbers: tuple[int, ...]) -> Plan:
         plan = Plan(self.table, numbers)
-        with self._lock:
-            self._plans[plan.key] = plan
-            if len(self._plans) > MAX_PLANS:
-                self._plans.popitem(last=False)
-            for older in list(self._plans.values())[:-KEPT_PLANS]:
-                older.frames.clear()
+        self._plans.add(plan)
         return plan
 
     def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 ARRAYS = (
-    "words", "rows", "sized_at", "sized_by", "placed_at", "placed_by", "nbytes", "scratch", "flops", "traffic",
-    "meetings", "turns",
+    "words", "rows", "sized_at", "sized_by", "placed_at", "placed_by", "nbytes", "flops", "traffic", "meetings",
+    "turns",
 )  # fmt: skip
-PLAIN = ("intervals", "lives", "output_shapes", "first_input", "given_count", "base_count", "has_loops", "is_bounded")
+PLAIN = (
+    "intervals", "lives", "scratch", "work", "first_input", "given_count", "base_count", "has_loops", "is_bounded",
+)  # fmt: skip
 
 
 def settings(provider: CpuProvider) -> str:
@@ -52,8 +54,7 @@ def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
     plain["natives"] = dict(linker.natives)
     plain["binding"], plain["trim"] = table.binding.frozen(), table.trim and table.trim.frozen()
     plain["evaluate"] = cast(FunctionType, table.evaluate).__code__
-    plain["dtypes"] = [dtypes.of_numpy(t).name for t in table.output_dtypes]
-    plain["checks"] = [tuple(c) for c in table.checks]
+    plain["outputs"] = [(shape, dtypes.of_numpy(t).name) for shape, t in table.outputs]
     plain["holds"] = [(at, [tuple(c) for c in conditions]) for at, conditions in table.holds]
     return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
 
@@ -87,8 +88,7 @@ def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider
     table.only = [(i, Only(0, least, most), size) for i, least, most, size in plain["only"]]
     table.binding, table.evaluate = Binding.revived(plain["binding"]), revived(plain["evaluate"])
     table.trim = Trim.revived(plain["trim"]) if plain["trim"] else None
-    table.output_dtypes = [dtypes.of_name(name).numpy for name in plain["dtypes"]]
-    table.checks = tuple(Condition(*c) for c in plain["checks"])
+    table.outputs = [(shape, dtypes.of_name(name).numpy) for shape, name in plain["outputs"]]
     table.holds = [(at, tuple(Condition(*c) for c in conditions)) for at, conditions in plain["holds"]]
     return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
 

@@ -8,12 +8,12 @@ over; a frame that last ran another shape of the bucket refreshes the words that
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sardonyx import forks
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.plan.buckets import bucket
@@ -36,6 +36,9 @@ MEETING_S = 2e-6
 """What it takes a team to meet, with those that are late."""
 FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
 """Runs of a shape after which the choice of threads is looked at again, more and more rarely."""
+MAX_PLANS = 64
+KEPT_PLANS = 3
+"""Plans whose memory is kept for their next run; the others keep what they know."""
 SLICE_S = 0.1
 """Python looks for signals about this often."""
 
@@ -46,40 +49,70 @@ class Plan:
     def __init__(self, table: Table, numbers: tuple[int, ...]) -> None:
         """``numbers`` are the values of the table's expressions for one of the shapes."""
         self.table = table
-        buckets = {i: bucket(numbers[i]) for i in table.nbytes.tolist()}
-        self._scratches = list(dict.fromkeys(table.scratch.tolist()))
-        scratch = bucket(_largest(self._scratches, numbers))
+        buckets = {i: bucket(numbers[i]) for i in (*table.nbytes.tolist(), table.scratch)}
         nbytes = (buckets[i][1] for i in table.nbytes.tolist())
         blocks = [Block(n, *life) for n, life in zip(nbytes, table.lives, strict=True)]
         placement = place(blocks)
         self.arena_nbytes = placement.nbytes
         self.live_nbytes = lower_bound(blocks)
         """No placement needs less than this."""
-        self.scratch_nbytes = scratch[1]
-        self.key = *(top for _, top in buckets.values()), scratch[1]
-        self._bounds, self._scratch = [(i, *of) for i, of in buckets.items()], scratch
+        self.scratch_nbytes = buckets[table.scratch][1]
+        self.key = tuple(top for _, top in buckets.values())
+        self._bounds = [(i, *of) for i, of in buckets.items()]
         self.words = table.words.copy()
         if len(table.placed_at):
             self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
-        self.sized = self.words[table.sized_at]
-        """What words hold beside sizes."""
+        self.sized = np.column_stack([table.sized_at, table.sized_by, self.words[table.sized_at]])
+        """Rows of ``Sized``."""
         self.frames: list[Frame] = []
+        self.used = 0
+        """When it was last turned to, by a count of such turns."""
         self.manners: dict[tuple[bytes, int], tuple[int, list[int], Trial | None]] = {}
         """By which of the table's steps shapes carry out, and how much that is: threads that are worth it, slices of a
         run, and what finds out who takes part in each step."""
-        self._work = list(dict.fromkeys([*table.flops.tolist(), *table.traffic.tolist()]))
 
     def fits(self, numbers: tuple[int, ...]) -> bool:
         """Whether these values of the table's expressions are of its bucket."""
-        for i, low, high in self._bounds:
+        for i, low, high in self._bounds:  # noqa: SIM110 a generator costs twice as much with cold caches
             if not low < numbers[i] <= high:
                 return False
-        below, top = self._scratch
-        return below < _largest(self._scratches, numbers) <= top
+        return True
 
-    def work(self, numbers: tuple[int, ...]) -> int:
-        """How much the largest step does, in powers of two: where nothing lies between steps, buckets do not tell."""
-        return _largest(self._work, numbers).bit_length()
+
+class Plans:
+    """Those of a table."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Plan, ...] = ()
+        """Replaced, never changed: who looks for a plan needs no lock."""
+        self._last: Plan | None = None
+        """The one last turned to; the order of all is left alone then, since a new tuple takes 14 us after a run."""
+        self._lock = forks.lock()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def find(self, numbers: tuple[int, ...]) -> Plan | None:
+        """The plan of the bucket that these values of the table's expressions fall into, if there is one."""
+        last = self._last
+        if last is not None and last.fits(numbers):
+            return last
+        for plan in self._all:
+            if plan.fits(numbers):
+                self._use(plan)
+                return plan
+        return None
+
+    def add(self, plan: Plan) -> None:
+        with self._lock:
+            others = sorted((p for p in self._all if p.key != plan.key), key=lambda p: p.used, reverse=True)
+            self._all = (plan, *others[: MAX_PLANS - 1])
+            for older in self._all[KEPT_PLANS:]:
+                older.frames.clear()
+            self._use(plan)
+
+    def _use(self, plan: Plan) -> None:
+        plan.used, self._last = 1 + (self._last.used if self._last is not None else 0), plan
 
 
 class Shape:
@@ -90,23 +123,23 @@ class Shape:
     ) -> None:
         """``numbers`` and ``values`` are the values of the table's expressions, as a tuple and as an array."""
         table = plan.table
-        self.plan, self.sizes = plan, sizes
+        self.plan, self.sizes, self.values = plan, sizes, values
         self.trial: Trial | None = None
         """Of the quick runs; None when it is over."""
         self._last_trial: Trial | None = None
-        self._looks = 0
-        self.words_at_sizes = plan.sized + values.take(table.sized_by)
         self.holds = [(at, int(all(c.holds(numbers) for c in of))) for at, of in table.holds] if table.holds else []
         """Words that tell whether conditions hold, and what they tell."""
         self.outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
         """The shape, type and bytes of each."""
         self._pooled = False
         known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for shape, dtype in zip(table.output_shapes, table.output_dtypes, strict=True):
+        for shape, dtype in table.outputs:
             dims = known.get(shape)
             if dims is None:
                 dims = known[shape] = tuple([numbers[i] for i in shape])
-            nbytes = math.prod(dims) * dtype.itemsize
+            nbytes = dtype.itemsize
+            for d in dims:
+                nbytes *= d
             if nbytes >= memory.POOLED_FROM:
                 self._pooled = True
                 if nbytes > FREE_NBYTES:
@@ -114,18 +147,21 @@ class Shape:
             self.outputs.append((dims, dtype, nbytes))
         self.rows = _rows(table, numbers) if table.only else table.rows
         done = (self.rows[:, Row.WHO] != NOBODY).tobytes() if table.only else b""
-        kind = done, plan.work(numbers)
-        if kind not in plan.manners:
-            plan.manners.setdefault(kind, self._manner(values, threads))
-        self.threads, self.ends, trial = plan.manners[kind]
+        # Where nothing lies between steps, buckets do not tell how much the largest does.
+        kind = done, numbers[table.work].bit_length()
+        manner = plan.manners.get(kind) or plan.manners.setdefault(kind, self._manner(threads))
+        self.threads, self.ends, trial = manner
         """``ends``: steps up to which it runs without Python looking for signals."""
+        self.runs_left = 0 if trial is None else FIRST_LOOK
+        """Until the next look; 0 where there is none."""
         if trial is not None:
             self._follow(trial)
         self.is_quick = len(self.ends) == 1 and table.is_bounded
 
-    def _manner(self, values: Array, threads: int) -> tuple[int, list[int], Trial | None]:
+    def _manner(self, threads: int) -> tuple[int, list[int], Trial | None]:
         """How this shape is run, and those of its plan that do as much."""
         plan, table, is_there = self.plan, self.plan.table, self.rows[:, Row.WHO] != NOBODY
+        values = self.values
         flops, traffic = values[table.flops] * is_there, values[table.traffic] * is_there
         seconds = flops * (1 / FLOPS_PER_SECOND) + traffic * (1 / BYTES_PER_SECOND)
         # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
@@ -146,14 +182,9 @@ class Shape:
     def look_again(self) -> None:
         """Try once more who takes part in which step: the moment of the last trial may have been a busy one."""
         if self._last_trial is not None:
-            self._looks += 1
+            self.runs_left = min(self.runs_left * FACTOR, LAST_LOOK)
             self._last_trial.begin()
             self._follow(self._last_trial)
-
-    @property
-    def runs_left(self) -> int:
-        """Runs until the next look; 0 where there is none."""
-        return 0 if self._last_trial is None else min(FIRST_LOOK * FACTOR**self._looks, LAST_LOOK)
 
     def _follow(self, trial: Trial) -> None:
         self.trial = self._last_trial = trial
@@ -169,15 +200,6 @@ class Shape:
     def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
         """The same, of which some are given."""
         return [places[i] if i in places else _new(output) for i, output in enumerate(self.outputs)]
-
-
-def _largest(places: list[int], numbers: tuple[int, ...]) -> int:
-    """Of the numbers in these places; a loop is half of what a generator costs after a run that left no cache warm."""
-    most = 0
-    for i in places:
-        if numbers[i] > most:
-            most = numbers[i]
-    return most
 
 
 def _rows(table: Table, numbers: tuple[int, ...]) -> Array:
@@ -211,9 +233,11 @@ class Frame:
         self.plan, self.team = plan, team
         self.shape: Shape | None = None
         self.rows: Array | None = None
-        """Those of the shape when it was taken, which ``slots`` has the address of."""
-        self.slots = new_context(team)
-        self.error = ctypes.c_int64.from_address(address(self.slots) + 8 * Context.ERROR)
+        """Those of the shape when it was taken, which ``slots`` knows."""
+        context = new_context(team)
+        self.at = address(context)
+        self.slots = (ctypes.c_int64 * Context.SLOTS).from_buffer(context)
+        self.error = ctypes.c_int64.from_address(self.at + 8 * Context.ERROR)
         self.words = plan.words.copy()
         self.bases = (ctypes.c_int64 * table.base_count)()
         self._arena = allocate(plan.arena_nbytes)
@@ -223,12 +247,12 @@ class Frame:
         """The arrays of a run: inputs, then outputs."""
         self.bases[ARENA] = address(self._arena)
         self.bases[1 : 1 + len(constants)] = constants.tolist()
-        self.at = address(self.slots)
         slots = self.slots
         slots[Context.BASES] = ctypes.addressof(self.bases)
         slots[Context.SCRATCH] = address(self._scratch)
         slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
         slots[Context.ARGS] = address(self.words)
+        slots[Context.SIZED], slots[Context.SIZED_COUNT] = address(plan.sized), len(plan.sized)
         slots[Context.LAST] = len(table.steps)
         slots[Context.COUNTER_NBYTES] = 8 * threads
         self._counters = allocate(len(table.steps) * COUNTERS * 8 * threads)
@@ -238,10 +262,9 @@ class Frame:
 
     def take(self, shape: Shape, team: Team) -> None:
         """Make ready for a shape of the plan's bucket, and for a team."""
-        table = self.plan.table
-        self.words[table.sized_at] = shape.words_at_sizes
+        slots, rows = self.slots, shape.rows
+        team.serve(slots, shape.threads)
         for at, holds in shape.holds:
             self.words[at] = holds
-        self.shape, self.rows, self.team = shape, shape.rows, team
-        self.slots[Context.STEPS], self.slots[Context.LEFT] = address(self.rows), shape.runs_left
-        team.serve(self.slots, shape.threads)
+        slots[Context.VALUES], slots[Context.ROWS], slots[Context.LEFT] = id(shape.values), id(rows), shape.runs_left
+        self.shape, self.rows, self.team = shape, rows, team

@@ -1,7 +1,7 @@
 """The step table of a part: everything about it that does not depend on the sizes of its inputs.
 
 Argument blocks are one array of int64 words. Most words are the same for every shape; of the others the table knows
-where they lie and which expression gives them, so that ``Plan`` fills them with two array operations.
+where they lie and which expression gives them, so that a run of another shape fills them before its first step.
 """
 
 from __future__ import annotations
@@ -67,17 +67,19 @@ class Table:
         lives = lifetimes([_backed(a) for a in accesses], numbers, loops)
         self.lives = [lives[s] for s in self.temporaries]
         self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
-        self.scratch = self._numbers([s.scratch_nbytes for s in steps])
+        self.scratch = self.sizes.largest(self._numbers([s.scratch_nbytes for s in steps]).tolist())
+        """That of the largest step."""
         self.flops = self._numbers([s.flops for s in steps])
         self.traffic = self._numbers([s.nbytes for s in steps])
+        self.work = self.sizes.largest([*self.flops.tolist(), *self.traffic.tolist()])
+        """That of the largest step, in either."""
         self.meetings = self._numbers(
             [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
         )
         """How often threads meet in front of each step."""
         self.turns = self._numbers([s.turns for s in steps])
-        self.output_shapes = [tuple(self.sizes.number(d) for d in v.shape) for v in outputs]
-        self.output_dtypes = [v.dtype.numpy for v in outputs]
-        self.checks = self._numbered(checks)
+        self.outputs = [(tuple(self.sizes.number(d) for d in v.shape), v.dtype.numpy) for v in outputs]
+        conditions = self._numbered(checks)
         self._lay_out()
         self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
         for i, step in enumerate(steps):
@@ -91,7 +93,8 @@ class Table:
         missing = unbound(self.sizes.expressions, self.binding.names)
         if missing:
             raise Unplannable(f"no input gives a size to {', '.join(missing)}")
-        self.evaluate = self.sizes.compiled(self.binding.names)
+        self.evaluate = self.sizes.compiled(self.binding.names, conditions)
+        """The values of all expressions, which the checks allow."""
 
     def _numbers(self, expressions: Sequence[Known]) -> Array:
         return np.array([self.sizes.number(e) for e in expressions], np.int64)

@@ -123,7 +123,7 @@ class Team:
         """Ticks that a thread waits before it sleeps."""
         return int(SPIN_S * ticks_per_second()) if self.settings.spins else 0
 
-    def serve(self, slots: Array, threads: int) -> None:
+    def serve(self, slots: Any, threads: int) -> None:
         """Let runs of a context have up to so many threads, the caller's own included."""
         wanted = min(threads - 1, MAX_WORKERS)
         if wanted > self._count:
