@@ -36,7 +36,7 @@ def check_for(value: Value) -> Check:
 
 def _check(name: str, t: ValueType | None) -> Check:
     if isinstance(t, TensorType):
-        return _TensorCheck(name, t)
+        return _TensorCheck(name, t).checked
     if isinstance(t, OptionalType):
         inner = _check(name, t.elem)
         return lambda given: None if _unwrapped(given) is None else inner(given)
@@ -61,7 +61,8 @@ class _TensorCheck:
         """The shape that was last found to fit."""
         self.fixed = tuple((i, d) for i, d in enumerate(t.shape or ()) if isinstance(d, int) and d >= 0)
 
-    def __call__(self, given: Any) -> Array:
+    def checked(self, given: Any) -> Array:
+        """A bound method is called in two thirds of the time of an object with ``__call__``."""
         if type(given) is np.ndarray and given.dtype is self.numpy and self.is_plain:
             array = given
         else:
@@ -133,7 +134,7 @@ def _sequence_check(name: str, t: SequenceType) -> Check:
         element = _check(name, t.elem)
         return lambda given: [element(v) for v in _items(name, t, given)]
     elem = t.elem
-    check = _TensorCheck(name, TensorType(elem.dtype))
+    check = _TensorCheck(name, TensorType(elem.dtype)).checked
 
     def tensors(given: Any) -> list[Any]:
         items = _items(name, t, given)

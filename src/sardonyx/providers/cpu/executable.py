@@ -159,7 +159,10 @@ class CpuExecutable:
         return found
 
     def run_again(self, args: Sequence[Any]) -> list[Any] | None:
-        shapes = tuple([a.shape for a in args])
+        given = []
+        for a in args:
+            given.append(a.shape)  # noqa: PERF401 a comprehension is a call up to Python 3.11: 0.3 us of 5
+        shapes = tuple(given)
         shape = self._shapes.get(shapes)
         if shape is None:
             if self._other is not None and shapes in self._other._shapes:

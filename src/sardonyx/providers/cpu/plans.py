@@ -194,7 +194,10 @@ class Shape:
     def new_outputs(self) -> list[Array]:
         """Arrays for the results of a run."""
         if not self._pooled:
-            return [np.empty(dims, dtype) for dims, dtype, _ in self.outputs]
+            made = []
+            for dims, dtype, _ in self.outputs:
+                made.append(np.empty(dims, dtype))
+            return made
         return [_new(output) for output in self.outputs]
 
     def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
