@@ -66,7 +66,7 @@ class Plan:
         """Rows of ``Sized``."""
         self.frames: list[Frame] = []
         self.used = 0
-        """When it was last turned to, by a count of such turns."""
+        """When it was last turned to, in a count of the turns to any plan of the table."""
         self.manners: dict[tuple[bytes, int], tuple[int, list[int], Trial | None]] = {}
         """By which of the table's steps shapes carry out, and how much that is: threads that are worth it, slices of a
         run, and what finds out who takes part in each step."""

@@ -68,11 +68,11 @@ class Table:
         self.lives = [lives[s] for s in self.temporaries]
         self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
         self.scratch = self.sizes.largest(self._numbers([s.scratch_nbytes for s in steps]).tolist())
-        """That of the largest step."""
+        """The number of the most bytes that a step takes."""
         self.flops = self._numbers([s.flops for s in steps])
         self.traffic = self._numbers([s.nbytes for s in steps])
         self.work = self.sizes.largest([*self.flops.tolist(), *self.traffic.tolist()])
-        """That of the largest step, in either."""
+        """The number of the most that a step does, in flops or in bytes."""
         self.meetings = self._numbers(
             [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
         )
