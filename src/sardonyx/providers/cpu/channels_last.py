@@ -21,11 +21,10 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
 from sardonyx.providers.cpu import image_edges, neighbours
-from sardonyx.providers.cpu.kernels import conv_amx, conv_dots, conv_few, conv_pixels
+from sardonyx.providers.cpu.kernels import conv_amx, conv_dots, conv_few, conv_first, conv_pixels
+from sardonyx.providers.cpu.kernels.frame import LEAST_LANES
 from sardonyx.providers.cpu.steps import Target
 
-LEAST_LANES = 8
-"""Lanes of a vector from which on this pays."""
 LEAST_FILTERS = 4
 """Filters and channels of a group, where there are several, below which lanes stay empty."""
 
@@ -43,7 +42,7 @@ def turned(groups: Sequence[Group], target: Target) -> list[Group]:
     made: list[Group] = []
     for group in neighbours.joined([_placed(g, images) for g in groups]):
         if isinstance(group, Convolution) and _is_wanted(group, target) and conv_amx.parts_for(group, target) is None:
-            made += image_edges.with_copies(group)
+            made += image_edges.with_copies(group, target.isa)
         else:
             made.append(group)
     return made
@@ -114,7 +113,7 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
     if not conv_pixels.fits(group):
         return False
     if group.groups == 1:
-        return image_edges.has_few_channels(group) or conv_dots.fills_lanes(group, target.isa)
+        return conv_first.has_few_channels(group) or conv_dots.fills_lanes(group, target.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
 

@@ -1,7 +1,8 @@
 """Convolutions where an image that lies pixel by pixel begins or ends: copies in between, and first layers.
 
-Images of few channels (the first of a network) are copied with their padding. The taps of a row are then neighbours in
-memory and count as channels, which a view says: pixels of the result are as far apart as the stride, and overlap.
+Images of few channels (the first of a network) are copied with their padding, row by row as they are needed
+(``conv_first``) or before. The taps of a row are then neighbours in memory and count as channels, which a view says:
+pixels of the result are as far apart as the stride, and overlap.
 """
 
 from __future__ import annotations
@@ -9,36 +10,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Storage, View, Window
-from sardonyx.providers.cpu.constants import identity
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.kernels import conv_first
 from sardonyx.providers.cpu.kernels.frame import is_by_pixel
 
-FEW = 12
-"""Channels that are joined with the taps of a row."""
 
-
-def with_copies(group: Convolution) -> list[Group]:
+def with_copies(group: Convolution, isa: Isa) -> list[Group]:
     """The convolution, with copies of what does not lie pixel by pixel."""
-    before, after = list[Group](), list[Group]()
-    if has_few_channels(group):
-        before, group = _joined(group)
-    elif not is_by_pixel(group.x):
-        copy = _fresh(group.x)
-        before, group = [_copied(group, group.x, copy)], replace(group, x=copy)
-    outputs = []
+    before, after, outputs = list[Group](), list[Group](), list[View]()
     for view in group.outputs:
         if is_by_pixel(view):
             outputs.append(view)
         else:
             outputs.append(_fresh(view))
             after.append(_copied(group, outputs[-1], view))
-    return [*before, replace(group, outputs=tuple(outputs)), *after]
+    group = replace(group, outputs=tuple(outputs))
+    if conv_first.has_few_channels(group):
+        if conv_first.rows_of(group, isa) is None:
+            before, group = _joined(group)
+    elif not is_by_pixel(group.x):
+        copy = _fresh(group.x)
+        before, group = [_copied(group, group.x, copy)], replace(group, x=copy)
+    return [*before, group, *after]
 
 
 def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
@@ -56,39 +53,11 @@ def _copied(group: Group, source: View, target: View) -> Loop:
     return Loop(group.nodes, source.shape, 0, (source,), expression, (target,))
 
 
-def has_few_channels(group: Convolution) -> bool:
-    """Whether taps of a row are joined with the channels, of which there are few."""
-    window, channels = group.window, group.w.shape[1]
-    return (
-        group.groups == 1
-        and isinstance(channels, int)
-        and channels <= FEW
-        and window.kernel[-1] > 1
-        and window.dilations[-1] == 1
-        and all(isinstance(p, int) and p >= 0 for p in window.pads)
-        and _padded(group) is not None
-    )
-
-
-def _padded(group: Convolution) -> tuple[Known, ...] | None:
-    """The sizes of an image with all that its windows see; None where these are too long expressions."""
-    window, found = group.window, list[Known]()
-    for i, (n, out) in enumerate(zip(group.x.shape[2:], group.box[2:], strict=True)):
-        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
-        seen = dims.add(dims.mul(dims.sub(out, 1), window.strides[i]), reach)
-        whole = dims.known(dims.maximum(seen, dims.add(n, window.pads[i])))
-        if whole is None:
-            return None
-        found.append(whole)
-    is_short = dims.known(dims.product((*group.x.shape[:2], *found))) is not None
-    return tuple(found) if is_short else None
-
-
 def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
     """The taps of a row as channels, of an image with its padding."""
     window, x, w = group.window, group.x, group.w
     sizes, result = x.shape[2:], group.box[2:]
-    padded = _padded(group)
+    padded = conv_first.padded_sizes(group)
     assert padded is not None
     channels = int(w.shape[1])
     before: list[Group] = []
@@ -114,18 +83,4 @@ def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
     )
     kernel = (*window.kernel[:-1], 1)
     made = Window(kernel, (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (0,) * len(kernel))
-    return before, replace(group, x=joined, w=_weights(w), window=made)
-
-
-def _weights(w: View) -> View:
-    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1); equal ones are the same to
-    ``constants.identity``.
-    """
-    tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)
-    assert tensor is not None and isinstance(w.offset, int)
-    content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
-    turned = np.moveaxis(content, -1, 1)
-    turned = np.ascontiguousarray(turned.reshape(shape[0], -1, *shape[2:-1], 1))
-    made = Tensor.of(turned)
-    made.origin = ("taps as channels", identity(tensor), w.offset, shape)
-    return views.dense(Storage("constant", w.dtype, turned.size, w.storage.value, made), turned.shape)
+    return before, replace(group, x=joined, w=conv_first.taps_as_channels(w), window=made)

@@ -39,6 +39,7 @@ from sardonyx.providers.cpu.kernels import (
     conv_digits,
     conv_dots,
     conv_few,
+    conv_first,
     conv_pair,
     conv_pixels,
     conv_winograd,
@@ -124,6 +125,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     if group.x.storage in target.between:
         return conv_pair.steps(target.between[group.x.storage], group, target)
     parts, is_by_pixel = conv_amx.parts_for(group, target), _is_by_pixel(group, target.isa)
+    if parts is None and (first := conv_first.rows_of(group, target.isa)) is not None:
+        return conv_pixels.steps(first.group, target, first)
     if is_by_pixel and parts is None:
         return _by_pixel(group, target)
     few = conv_few.is_for(group, target)

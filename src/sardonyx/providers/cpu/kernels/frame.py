@@ -21,6 +21,8 @@ from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Val, i64
 
 AXES = ("z", "y", "x")
+LEAST_LANES = 8
+"""Lanes of a vector from which on images lie pixel by pixel (``channels_last``)."""
 
 
 @dataclass(frozen=True)
