@@ -16,6 +16,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Attention, Branch, Group, Moving, Repeat, Storage
 from sardonyx.lower.groups.control import Row
+from sardonyx.lower.inside import placed_inside
 from sardonyx.lower.signs import never_negative
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes
@@ -36,6 +37,7 @@ PACKING = (pack.pack_panels, pack.pack_rows, split.split, digits.split_digits)
 
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
+    groups = placed_inside(groups, conv_layout.in_parts(groups, target))
     groups = image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target))
     target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
     return _steps(groups, replace(target, handed=contraction_layout.handed(groups, target)))

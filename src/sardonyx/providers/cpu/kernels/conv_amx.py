@@ -117,7 +117,7 @@ def parts_for(group: Convolution, target: Target) -> int | None:
     gain = products / (channels * float(np.prod(window.strides)) + filters)
     ease, outputs = (1 if group.x.dtype is f32 else NARROW), dims.product((group.box[0], *group.box[2:]))
     few = 1 + FEW[parts] / max(outputs, 1) if isinstance(outputs, int) else 1
-    if parts == digits.DIGITS and _fills_digits(group, target):
+    if fills_digits(group, target):
         few *= IN_DIGITS
     return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * few * LEAST_GAIN[parts] else None
 
@@ -126,11 +126,13 @@ def is_in_digits(group: Convolution, target: Target) -> bool:
     """Whether a convolution that would take three parts takes digits (``conv_digits``): where the channels of its image
     follow each other and fill tiles, and its weights are of one kind.
     """
-    is_split = parts_for(group, target) == digits.DIGITS
-    return is_split and group.x.strides[1] == 1 and _fills_digits(group, target)
+    return parts_for(group, target) is not None and group.x.strides[1] == 1 and fills_digits(group, target)
 
 
-def _fills_digits(group: Convolution, target: Target) -> bool:
+def fills_digits(group: Convolution, target: Target) -> bool:
+    """Whether a convolution on tiles, if its image lies pixel by pixel, is one in digits."""
+    if parts_of(target.precision, group.x.dtype, group.w.dtype) != digits.DIGITS:
+        return False
     tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
     room = -(-channels // digits.STEP) * digits.STEP
     is_full = channels >= LEAST_CHANNELS * room and channels * int(np.prod(taps)) >= LEAST_DEPTH

@@ -109,6 +109,12 @@ class _Kinds:
         return wanted.pop() if len(wanted) == 1 else 0
 
 
+def in_parts(groups: Sequence[Group], target: Target) -> set[Storage]:
+    """Images that convolutions on tiles read in parts, which others write for them: of memory of their own."""
+    readers = (g for g in groups if isinstance(g, Convolution) and views.is_whole(g.x))
+    return {g.x.storage for g in readers if conv_amx.parts_for(g, target) and not conv_amx.fills_digits(g, target)}
+
+
 def _slides(group: Group, target: Target) -> bool:
     """Whether a group is a window over pixels that takes images in parts."""
     if isinstance(group, Convolution):
