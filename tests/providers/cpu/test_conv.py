@@ -54,6 +54,12 @@ CASES = {
     "pointwise": Case((2, 5, 7, 9), (11, 5, 1, 1)),
     "pointwise, whole vectors": Case((1, 33, 16, 12), (16, 33, 1, 1), then="y = Relu(a)"),
     "pointwise, many channels": Case((1, 600, 3, 3), (9, 600, 1, 1)),
+    "pointwise, several tiles of filters": Case((2, 70, 9, 13), (37, 70, 1, 1), then="y = Relu(a)"),
+    "pointwise, one run": Case((1, 24, 11, 13), (21, 24, 1, 1), then="y = Relu(a)"),
+    "pointwise, few pixels": Case((1, 150, 3, 3), (40, 150, 1, 1)),
+    "pointwise, groups": Case((2, 36, 5, 9), (30, 12, 1, 1), "group = 3"),
+    "pointwise, activation": Case((1, 60, 7, 7), (20, 60, 1, 1), "", "s = Sigmoid(a) y = Mul(a, s)"),
+    "pointwise, columns apart": Case((1, 9, 5, 6), (11, 9, 1, 1), "", "y = Transpose<perm = [0, 2, 3, 1]>(a)"),
     "pointwise, padded": Case((1, 3, 4, 5), (4, 3, 1, 1), "pads = [1, 0, 2, 1]"),
     # taps
     "3x3": Case((2, 6, 10, 11), (9, 6, 3, 3), "pads = [1, 1, 1, 1]"),
@@ -102,8 +108,11 @@ CASES = {
     "double": Case((1, 6, 7, 8), (9, 6, 3, 3), "pads = [1, 1, 1, 1]", dtype="double"),
     "half": Case((1, 6, 7, 8), (9, 6, 3, 3), "strides = [2, 2]", dtype="float16"),
     "brain": Case((1, 6, 7, 8), (9, 6, 3, 3), "pads = [1, 1, 1, 1]", dtype="bfloat16"),
+    "pointwise, double": Case((1, 20, 7, 8), (19, 20, 1, 1), dtype="double"),
+    "pointwise, half": Case((1, 20, 7, 8), (19, 20, 1, 1), dtype="float16"),
     # nothing
     "no batch": Case((0, 3, 4, 5), (4, 3, 3, 3)),
+    "pointwise, no channels": Case((1, 0, 4, 5), (4, 0, 1, 1)),
     "no channels": Case((1, 0, 4, 5), (4, 0, 3, 3)),
 }  # fmt: skip
 
@@ -167,6 +176,8 @@ def test_against_onnx(name: str) -> None:
     [
         (Case((1, 2, 12, 108), (9, 2, 4, 4), "strides = [4, 4]"), 2 * 16 * 81),
         (Case((1, 300, 5, 33), (4, 300, 1, 1)), 300 * 64),
+        (Case((2, 150, 5, 33), (20, 150, 1, 1)), 150 * 36),
+        (Case((1, 40, 5, 33), (20, 40, 1, 1), then="y = Relu(a)"), 40),
         (Case((1, 60, 9, 70), (9, 60, 3, 3), "pads = [1, 1, 1, 1]"), 60 * 3 * 73),
     ],
 )
@@ -178,7 +189,16 @@ def test_blocks_stay_inside_their_scratch(case: Case, elements: int) -> None:
     assert_close(got, expected(case, feeds), case)
 
 
-SLICE = ("pointwise, whole vectors", "3x3", "3x3, stride and dilation", "patches", "groups", "depthwise, stride 2")
+POINTWISE = ("pointwise, several tiles of filters", "pointwise, one run", "pointwise, groups")
+SLICE = (
+    *POINTWISE,
+    "pointwise, whole vectors",
+    "3x3",
+    "3x3, stride and dilation",
+    "patches",
+    "groups",
+    "depthwise, stride 2",
+)
 
 
 @pytest.mark.parametrize("cpu", CHIPS[1:])

@@ -11,8 +11,7 @@ fewer, each run from zero, the runs added in order: the same for every block, ti
 one tile of filters after the other, the weights of a run (``RUN`` * MR elements, in L1) meet all outputs of the block,
 whose sums lie in scratch. Meanwhile the lines that the next tile of outputs reads are fetched into L1. The grid of work
 is (batch, group, plane, block, chunk of filters); a thread whose next chunk is of the same block keeps the strip.
-Blocks follow from sizes and caches, chunks from sizes. With few filters, images under windows of one tap are read where
-they lie.
+Blocks follow from sizes and caches, chunks from sizes. Windows of one tap are ``conv_pointwise``'s.
 
 The window is a number of the run: places of taps are looked up, which costs nothing beside the products of a tile, and
 one kernel serves all windows.
@@ -28,7 +27,6 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
-from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
@@ -42,13 +40,14 @@ from sardonyx.providers.cpu.kernels import (
     conv_first,
     conv_pair,
     conv_pixels,
+    conv_pointwise,
     conv_winograd,
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
-from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
-from sardonyx.providers.cpu.kernels.gemm import RUN, add_run, lanes_of, run_of
-from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
-from sardonyx.providers.cpu.kernels.pack import packed_b
+from sardonyx.providers.cpu.kernels.filter_tiles import Shape, chunks_of, is_shallow, packed_filters, per_run
+from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.gemm import add_run, lanes_of
+from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.strip import (
     LINE,
     Blocks,
@@ -62,32 +61,6 @@ from sardonyx.providers.cpu.kernels.strip import (
 )
 from sardonyx.providers.cpu.steps import Only, Step, Target, either
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, bf16, f16, f32, f64, i64, register_dtype
-
-GRID, CHUNK, FEW = 64, 4, 8
-"""Parts of work that are wanted; tiles of filters that are worth a strip of their own; and those up to which an image
-is read where it lies."""
-SHALLOW = 48
-"""Terms of a sum up to which what follows it is done in registers: of more, a way through scratch costs little."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The register tile: ``rows`` filters by ``vectors`` of outputs; narrower ones take the rest of a block."""
-
-    rows: int
-    vectors: int
-
-    @staticmethod
-    def of(isa: Isa, filters: Known) -> Shape:
-        """As many filters as there are, up to 8 (4 with 16 registers); sums fill three quarters of the registers."""
-        rows, count = (8 if isa.registers >= 32 else 4), filters if isinstance(filters, int) else 64
-        while rows > 1 and count <= rows // 2:
-            rows //= 2
-        return Shape(rows, min(isa.registers * 3 // 4 // rows, 12))
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys((self.vectors, 1)))
 
 
 @dataclass(frozen=True)
@@ -162,20 +135,20 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
         return conv_winograd.steps(group, target)
     if channels == 1 and group.groups > 1:
         return conv_depthwise_pixels.steps(group, target, filters) or conv_depthwise.steps(group, isa, filters)
+    if frame.is_row and frame.is_unit:
+        return conv_pointwise.steps(group, target)
     shape = Shape.of(isa, filters)
-    in_place = frame.is_row and frame.is_unit and group.x.dtype is dtype and _is_few(filters, shape)
-    is_shallow = isinstance(channels, int) and channels * frame.taps.count <= SHALLOW
     is_joined = frame.is_joined
-    is_direct = is_joined and is_shallow and is_short(group.epilogue)
+    is_direct = is_joined and is_shallow(frame.taps, channels) and is_short(group.epilogue)
     form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
-    before, weights = _weights(group, form, isa, filters)
+    before, weights = packed_filters(group, dtype, shape.rows, isa)
     epilogue, more = frame.epilogue(group)
     run = channels if is_direct and isinstance(channels, int) else per_run(frame.taps, channels)
     layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
-        "filters": filters, "room": room_nbytes * 8 // form.dtype.bits, "in_place": int(in_place), **more,
+        "filters": filters, "room": room_nbytes * 8 // form.dtype.bits, **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8))) or 0
@@ -185,48 +158,23 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def per_run(taps: Taps, channels: Known) -> int:
-    """Channels of a run."""
-    if not isinstance(channels, int):
-        return max(RUN // taps.count, 1)
-    return max(min(run_of(taps.count * channels) // taps.count, channels), 1)
-
-
-def _is_few(filters: Known, shape: Shape) -> bool:
-    """Whether an image is read too few times to be worth a copy with neighbouring channels near each other."""
-    return isinstance(filters, int) and filters <= FEW * shape.rows
-
-
-def _weights(group: Convolution, form: Form, isa: Isa, filters: Known) -> tuple[list[Step], Matrix]:
-    """The weights in panels, one for each tile of filters."""
-    w = group.w
-    depth = of_known(dims.product(w.shape[1:]))
-    b = Matrix(w.storage, w.offset, (of_known(dims.mul(depth, filters)),), 1, depth)
-    if group.groups == 1:
-        b = Matrix(w.storage, w.offset, (), 1, depth)
-    batch = () if group.groups == 1 else (group.groups,)
-    p = Problem(group.nodes, batch, 0, filters, depth, b, b, group.epilogue, (), ())
-    return packed_b(p, form.dtype, form.shape.rows, isa)
-
-
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("groups", "channels", "filters", "room", "in_place"), i64)
+    numbers = dict.fromkeys(("groups", "channels", "filters", "room"), i64)
     return {**frame_params(x_dtype), **layout_params(), "w": (form.dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
 def convolve(
-    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val, in_place: Val,
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val,
     *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     taps, shape, lanes = Moving(k, memory), form.shape, lanes_of(k.lanes, form.dtype)
     memory = {**memory, "is_unit": form.is_unit}
-    depth, (planes, _, out_x) = channels * taps.count, sizes(memory, "out")
+    depth, (planes, *_) = channels * taps.count, sizes(memory, "out")
     tiles = ceil_div(filters, shape.rows)
     blocks = Blocks(k, taps, memory, room // k.max(channels * taps.planes, 1), shape.rows, lanes)
     count = batch * groups * planes * blocks.count
-    chunks = k.max(k.min(ceil_div(k.const(GRID), k.max(count, 1)), tiles // CHUNK), 1)
-    filled = k.var(-1)
+    chunks, filled = chunks_of(k, count, tiles), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         image, block = which // blocks.count, which % blocks.count
@@ -234,9 +182,6 @@ def convolve(
         group, image = image % groups, image // groups
         strip = Strip(k, taps, memory, blocks, block, form.dtype, lanes, form.step)
         start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
-        if x_dtype is form.dtype:
-            is_whole = strip.left + strip.vectors * strip.lanes <= out_x
-            strip.borrow(start.at(strip.left), number(memory, "x_c"), is_whole & in_place.ne(0))
         with k.when(filled.ne(which)):
             strip.tables()
             strip.fill(start, plane, channels, 0.0)

@@ -37,10 +37,11 @@ from sardonyx.providers.cpu.constants import give_back, identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.filter_tiles import Shape, Sums, chunks_of
 from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import add_run
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma, odd_lines, spread
+from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma, odd_lines
 from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i64
@@ -57,8 +58,6 @@ RUN = 64
 """Channels of a run."""
 MOST = 24
 """Vectors of a block, at most: the sums of ``ROWS`` filters take 48 KiB with four lanes."""
-GRID, CHUNK = 64, 4
-"""Parts of work that are wanted, and tiles of filters that are worth a V of their own."""
 LEAST = 8
 """Channels and filters from which fewer products outweigh the sums around them."""
 GAIN = 1.3
@@ -177,7 +176,7 @@ def convolve_winograd(
     bands = k.opaque(k.max(ceil_div(high, k.max(most // k.max(ceil_div(columns, lanes), 1), 1)), 1))
     rows = k.opaque(ceil_div(high, bands))
     tiles, count = ceil_div(filters, ROWS), k.opaque(batch * bands * parts)
-    chunks = k.opaque(k.max(k.min(ceil_div(k.const(GRID), k.max(count, 1)), tiles // CHUNK), 1))
+    chunks = chunks_of(k, count, tiles)
     distance, known = k.opaque(odd_lines(rows * columns + lanes)), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
@@ -301,14 +300,9 @@ class _Block:
                 start = stop
 
     def _run(self, seen: Buf, weights: Buf, many: Val, width: int, into: Buf, is_later: Val) -> None:
-        k, lanes = self.k, self.lanes
-        total = [[k.var(k.zeros(f32, lanes)) for _ in range(width)] for _ in range(ROWS)]
-        with k.loop(0, many) as c:
-            vectors = [seen.load(c * self.distance + j * lanes, lanes) for j in range(width)]
-            for row, w in zip(total, spread(k, weights.at(c * ROWS), ROWS, lanes), strict=True):
-                for sums, value in zip(row, vectors, strict=True):
-                    sums.set(fma(k, w, value, sums.get()))
-        add_run(k, total, into, is_later, _distance(lanes))
+        sums = Sums(self.k, f32, Shape(ROWS, width))
+        sums.add(seen, self.distance, weights, many)
+        add_run(self.k, sums.total, into, is_later, _distance(self.lanes))
 
     def outputs(self, of: Buf, filters: Val) -> Val:
         """Outputs of the products' sums; gives whether one of them is not finite.

@@ -137,17 +137,18 @@ class Finish:
         *,
         width: int | None = None,
         at_once: bool = False,
+        unroll: int = 1,
     ) -> None:
         """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j).
 
         Tiles that are ``width`` columns wide, where that is given, are finished without a loop along the row, or even
-        as one long vector: narrow results then fill registers.
+        as one long vector: narrow results then fill registers. Others may take ``unroll`` vectors at a time.
         """
         k = self.k
         lanes = k.lanes * 32 // max(sums.dtype.bits, 32)
         if width is None:
             with k.loop(0, rows) as i:
-                for t in k.tiles(columns, lanes):
+                for t in k.tiles(columns, lanes, unroll=unroll):
                     self.put(row + i, Tile(column + t.index, t.lanes, t.mask), sums.at(i * stride).load(t))
             return
         assert width % lanes == 0

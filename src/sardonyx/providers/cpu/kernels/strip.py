@@ -162,16 +162,9 @@ class Strip:
         self.row = k.opaque(k.select(self.is_padded, padded, self.pitch))
         self.vectors = k.opaque(k.select(self.is_padded, self.rows * padded // lanes, dense))
         self.runs, self.places = k.scratch(i64), k.scratch(i64, number(memory, "layout_places_at"))
-        self.is_borrowed: Val | None = None
         self.sums = k.scratch(dtype, number(memory, "layout_sums_at"))
         self.sums_pitch = number(memory, "layout_pitch")
         self.elements = k.scratch(dtype, number(memory, "layout_strip_at"))
-
-    def borrow(self, image: Buf, distance: Val, condition: Val) -> None:
-        """Where the condition holds, read the images themselves, which lie this far apart, and fill in nothing."""
-        self.is_borrowed = condition
-        self.elements = self.k.choose(condition, image, self.elements)
-        self.channel = self.k.select(condition, distance, self.channel)
 
     def place(self, v: Val) -> Val:
         """Where vector ``v`` of the outputs begins in the strip."""
@@ -184,8 +177,6 @@ class Strip:
     def fill(self, x: Buf, plane: Val, channels: Val, padding: float) -> None:
         """Copy what the block sees of ``channels`` images, the first of which begins at ``x``."""
         k, taps = self.k, self.taps
-        if self.is_borrowed is not None:
-            channels = k.select(self.is_borrowed, 0, channels)
         with k.loop(0, channels) as c:
             self._channel(x.at(number(self.memory, "x_c") * c), self.elements.at(c * self.channel), plane, padding)
             end = self.elements.at(c * self.channel + self.plane * taps.planes)
