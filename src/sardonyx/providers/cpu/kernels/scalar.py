@@ -140,17 +140,24 @@ def _to_odd(k: Kernel, v: Val) -> Val:
 
 def maximum(k: Kernel, a: Val, b: Val) -> Val:
     """NaN if either is."""
-    return _propagating(k, k.max, a, b)
+    return _propagating(k, "llvm.maximum", k.max, a, b)
 
 
 def minimum(k: Kernel, a: Val, b: Val) -> Val:
-    return _propagating(k, k.min, a, b)
+    return _propagating(k, "llvm.minimum", k.min, a, b)
 
 
-def _propagating(k: Kernel, pick: Callable[[Val, Val], Val], a: Val, b: Val) -> Val:
-    """``pick`` gives its second operand where either is NaN, so a constant goes first and the other needs no test."""
+def _propagating(k: Kernel, name: str, pick: Callable[[Val, Val], Val], a: Val, b: Val) -> Val:
+    """One instruction where the chip has it, as NEON does.
+
+    Elsewhere ``pick`` gives its second operand where either is NaN, so a constant goes first and the other needs no
+    test.
+    """
     if not a.dtype.is_float:
         return pick(a, b)
+    if k.isa.name == "neon":
+        x, y = k.unify(a, b)
+        return k.intrinsic(name, [x, y], x.dtype, x.lanes, over=[x])
     if b.is_number:
         return pick(b, a)
     picked = pick(a, b)
