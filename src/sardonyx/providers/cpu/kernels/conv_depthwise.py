@@ -1,12 +1,15 @@
 """Depthwise convolutions: every filter sees one channel.
 
 The grid of work is (batch, plane, block, chunk of filters). A part copies one channel of its block after the other into
-a strip in L1 (``strip``), sums the products of all outputs there, and finishes them. With few taps, tiles of ``ROWS``
-rows of outputs are summed at a time, from vectors that are loaded once for all of them, with every tap written out.
+a strip in L1 (``strip``), whose padding stays, sums the products of all outputs there, and finishes them. With few
+taps, tiles of some rows and two vectors of outputs are summed at a time, from vectors that are loaded once for all of
+them, with every tap written out; what follows is done in registers where it is short. (3 x 3 windows on Neoverse-N1: 11
+to 17 cycles for a vector of outputs, of which 7 are the pipes' for 9 products, bias, bounds and a store; 20 for maps of
+7 x 7. With a stride of 2, 21 to 37: four vectors are read for one.)
 
-Rows of outputs begin with a vector in the strip, but follow each other without gap in scratch: where a vector reaches
-beyond the end of its row, the next row's first is stored later. The order of a sum follows from the window and, by the
-height of a block, from the sizes of the image.
+Vectors of a row that is not made of whole ones overlap. In scratch, where rows of outputs follow each other without
+gap, a vector that is longer than its row reaches into the next one, which is stored later. The order of a sum follows
+from the window and, by the height of a block, from the sizes of the image.
 """
 
 from __future__ import annotations
@@ -20,17 +23,19 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.epilogue import SAME, Epilogue, Finish, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params, spread
 from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Tile, Val, i64, register_dtype
 
-ROWS, TILED = 4, 25
-"""Rows of outputs at a time, for windows of up to so many taps."""
+TILED, HEIGHTS = 25, (7, 4)
+"""Taps up to which rows of outputs are summed at a time, and how many: maps of 224 pixels that are halved have a
+multiple of 7. Two vectors of each are 14 registers of sums, beside up to 7 of weights.
+"""
 UNROLLED = 8
 """Taps of a row up to which their code is written out."""
 WIDTHS = (8, 4, 1)
@@ -46,24 +51,26 @@ class Form:
     dtype: DType
     """Of the sums."""
     taps: Taps
+    rows: int
+    """Of outputs that are summed at a time; 0: vectors of outputs in order."""
     is_unit: bool
     """Neighbours of a row are neighbours in memory."""
     is_joined: bool
     """Rows of the result, and of what is read beside it, follow each other without gap."""
+    is_direct: bool
+    """What follows the sums of tiles is done in registers: it is short, and rows have vectors."""
 
     def layout(self, lanes: int) -> Layout:
         return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), 1)
-
-    @property
-    def is_tiled(self) -> bool:
-        return 1 < self.taps.count <= TILED
 
 
 def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
     """``per_channel`` filters see each channel."""
     frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
-    form = Form(dtype, frame.taps, frame.is_unit, frame.is_joined)
     epilogue, more = frame.epilogue(group)
+    rows = _rows(frame, isa)
+    is_direct = rows > 0 and _is_direct(frame, epilogue, lanes_of(isa.lanes, dtype))
+    form = Form(dtype, frame.taps, rows, frame.is_unit, frame.is_joined, is_direct)
     before, weights = _weights(group, form, isa)
     room_nbytes = isa.l1_nbytes // 2
     numbers = {"filters": group.box[1], "per_channel": per_channel, "room": room_nbytes * 8 // dtype.bits}
@@ -76,6 +83,23 @@ def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
         *before,
         Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, "one channel at a time"),
     ]
+
+
+def _rows(frame: Frame, isa: Isa) -> int:
+    """As many as leave the fewest that are made twice."""
+    rows = frame.size[1]
+    if not 1 < frame.taps.count <= TILED:
+        return 0
+    if not isinstance(rows, int) or isa.registers < 32:
+        return HEIGHTS[-1]
+    return min((h for h in HEIGHTS if h <= rows), key=lambda h: -rows % h, default=HEIGHTS[-1])
+
+
+def _is_direct(frame: Frame, epilogue: Epilogue, lanes: int) -> bool:
+    """Overlapping vectors are finished twice: nothing that may lie where the result does is read for it."""
+    columns, is_alone = frame.size[2], all(x.columns == SAME for x in epilogue.extra)
+    has_vectors = not isinstance(columns, int) or columns >= lanes
+    return frame.is_joined and is_alone and has_vectors and is_short(epilogue.expression)
 
 
 def _weights(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Ref]:
@@ -100,37 +124,60 @@ def convolve_depthwise(
     *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     memory = {**memory, "is_unit": form.is_unit}
-    planes, out_y, out_x = sizes(memory, "out")
+    planes, *_ = sizes(memory, "out")
     taps, lanes = Moving(k, memory), lanes_of(k.lanes, form.dtype)
     blocks = Blocks(k, taps, memory, room // taps.planes, 1, lanes)
     count = batch * planes * blocks.count
     chunks = k.max(ceil_div(filters, CHUNK), k.min(ceil_div(k.const(GRID), k.max(count, 1)), filters))
+    padded = k.var(-1)
     with k.share(count * chunks) as at:
-        chunk, rest = at % chunks, at // chunks
-        block, rest = rest % blocks.count, rest // blocks.count
-        plane, image = rest % planes, rest // planes
+        chunk, which = at % chunks, at // chunks
+        block, plane, image = which % blocks.count, which // blocks.count % planes, which // blocks.count // planes
         strip = Strip(k, taps, memory, blocks, block, form.dtype, lanes, form.taps.step, is_padded=True)
-        strip.tables()
+        with k.when(padded.get().ne(which)):
+            strip.blank()
+            padded.set(which)
+        is_tiled = strip.rows >= form.rows if form.rows else k.const(0).ne(0)
+        if form.is_direct:
+            is_tiled &= strip.columns >= lanes
+        with k.when(~is_tiled):
+            strip.tables()
         with k.loop(chunk * filters // chunks, (chunk + 1) * filters // chunks) as c:
             start = image * number(memory, "x_b") + c // per_channel * number(memory, "x_c")
-            strip.fill(x.at(start), plane, k.const(1), 0.0)
-            channel = _Channel(k, form, strip, w.at(c * form.taps.count))
-            if form.is_tiled:
-                with k.either(strip.rows >= ROWS) as (yes, no):
-                    with yes:
-                        channel.tiles()
-                    with no:
-                        channel.vectors(WIDTHS[1:])
-            else:
-                channel.vectors(WIDTHS)
-            if form.is_joined:
-                finish = Finish(k, epilogue, memory, out_y * out_x, [image, plane, k.const(0)])
-                place = strip.top * out_x + strip.left
-                finish.tile(strip.sums, 0, c, 1, place, strip.rows * strip.columns)
-            else:
-                with k.loop(0, strip.rows) as y:
-                    finish = Finish(k, epilogue, memory, out_x, [image, plane, strip.top + y])
-                    finish.tile(strip.sums.at(y * strip.columns), 0, c, 1, strip.left, strip.columns)
+            strip.renew(x.at(start), plane, form.taps)
+            ending = _Ending(k, form, epilogue, memory, strip, [image, plane], c)
+            _Channel(k, form, strip, w.at(c * form.taps.count), ending).make(is_tiled)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What follows the sums of a filter."""
+
+    k: Kernel
+    form: Form
+    epilogue: Epilogue
+    memory: dict[str, Any]
+    strip: Strip
+    at: list[Val]
+    """The image and the plane."""
+    filter: Val
+
+    def joined(self) -> tuple[Finish, Val]:
+        """Rows of results as one, and where in it the block begins."""
+        k, strip, (_, out_y, out_x) = self.k, self.strip, sizes(self.memory, "out")
+        finish = Finish(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
+        return finish.of_row(self.filter), strip.top * out_x + strip.left
+
+    def rest(self) -> None:
+        """Finish what lies in scratch."""
+        k, strip, (*_, out_x) = self.k, self.strip, sizes(self.memory, "out")
+        if self.form.is_joined:
+            finish, place = self.joined()
+            finish.tile(strip.sums, 0, self.filter, 1, place, strip.rows * strip.columns)
+            return
+        with k.loop(0, strip.rows) as y:
+            finish = Finish(k, self.epilogue, self.memory, out_x, [*self.at, strip.top + y])
+            finish.tile(strip.sums.at(y * strip.columns), 0, self.filter, 1, strip.left, strip.columns)
 
 
 @dataclass(frozen=True)
@@ -142,44 +189,70 @@ class _Channel:
     strip: Strip
     w: Buf
     """The filter."""
+    ending: _Ending
+
+    def make(self, is_tiled: Val) -> None:
+        """All outputs of the block."""
+        k, is_direct = self.k, self.form.is_direct
+        if not self.form.rows:
+            self.vectors(WIDTHS)
+        else:
+            with k.either(is_tiled) as (yes, no):
+                with yes:
+                    self.tiles()
+                with no:
+                    self.vectors(WIDTHS[1:])
+                    if is_direct:
+                        self.ending.rest()
+        if not is_direct:
+            self.ending.rest()
 
     def tiles(self) -> None:
-        """Tiles of ``ROWS`` rows, the last of which may overlap the one before; each from right to left.
+        """Tiles of some rows and two vectors or one, the last of which may overlap those before.
 
-        So a vector that reaches into the next row is stored before that row's first.
+        Sums go to their end, or into scratch. There, a vector that is longer than a row reaches into the next one,
+        which is stored later.
         """
-        k, strip = self.k, self.strip
-        each = strip.row // strip.lanes
-        with k.loop(0, strip.rows, ROWS) as i:
-            y = k.min(i, strip.rows - ROWS)
-            pairs = each // 2
-            with k.loop(0, pairs) as j:
-                self._tile(y, (each - j * 2 - 2) * strip.lanes, 2)
-            with k.when(each - pairs * 2 > 0):
-                self._tile(y, k.const(0), 1)
+        k, strip, lanes, rows = self.k, self.strip, self.strip.lanes, self.form.rows
+        finish, place = self.ending.joined()
 
-    def _tile(self, y: Val, x: Val, width: int) -> None:
+        def tile(y: Val, x: Val, width: int) -> None:
+            for out, vectors in enumerate(self._tile(y, x, width)):
+                start = (y + out) * columns + x
+                for j, v in enumerate(vectors):
+                    if self.form.is_direct:
+                        finish.put(self.ending.filter, Tile(place + start + j * lanes, lanes, None), v)
+                    else:
+                        strip.sums.store(start + j * lanes, v)
+
+        columns, pair = strip.columns, 2 * lanes
+        pairs = k.select(columns >= pair, (columns + (lanes - 1)) // pair, 0)
+        with k.loop(0, strip.rows, rows) as i:
+            y = k.min(i, strip.rows - rows)
+            with k.loop(0, pairs) as j:
+                tile(y, k.min(j * pair, columns - pair), 2)
+            with k.loop(pairs * pair, columns, lanes) as x:
+                tile(y, k.max(k.min(x, columns - lanes), 0), 1)
+
+    def _tile(self, y: Val, x: Val, width: int) -> list[list[Val]]:
         """Phase by phase and row by row of the strip: each of its vectors meets all outputs that see it."""
         k, strip, taps = self.k, self.strip, self.form.taps
         lanes, high, wide = strip.lanes, len(taps.phases(1)), len(taps.phases(2))
-        found = [[k.zeros(self.form.dtype, lanes)] * width for _ in range(ROWS)]
+        found = [[k.zeros(self.form.dtype, lanes)] * width for _ in range(self.form.rows)]
         weights = list(spread(k, self.w, taps.count, lanes))
         start = strip.elements.at(y * strip.pitch + x)
         for tz in range(taps.kernel[0]):
             for phase in range(high):
                 rows = [(ty, ahead) for ty, (p, ahead) in enumerate(taps.places(1)) if p == phase]
-                for row in range(ROWS + taps.reach(1)):
-                    uses = [(ty, row - ahead) for ty, ahead in rows if 0 <= row - ahead < ROWS]
+                for row in range(self.form.rows + taps.reach(1)):
+                    uses = [(ty, row - ahead) for ty, ahead in rows if 0 <= row - ahead < self.form.rows]
                     for tx, (p, ahead) in enumerate(taps.places(2) if uses else ()):
                         at = start.at(strip.plane * ((tz * high + phase) * wide + p) + strip.pitch * row)
                         seen = [at.load(ahead + j * lanes, lanes) for j in range(width)]
                         for ty, out in uses:
                             weight = weights[(tz * taps.kernel[1] + ty) * taps.kernel[2] + tx]
                             found[out] = [fma(k, weight, v, sums) for sums, v in zip(found[out], seen, strict=True)]
-        to = strip.sums.at(y * strip.columns + x)
-        for out, vectors in enumerate(found):
-            for j, v in enumerate(vectors):
-                to.at(strip.columns * out).store(j * lanes, v)
+        return found
 
     def vectors(self, widths: tuple[int, ...]) -> None:
         """Vectors of outputs in order, with a loop over the taps."""

@@ -134,9 +134,10 @@ class _Ending:
     def put(self, sums: Sums, pixel: Val) -> None:
         """Finish a register tile, all of whose rows are filters, from a pixel of the block on."""
         for r, row in enumerate(sums.total):
+            own = self.finish.of_row(self.filter + r)
             for j, total in enumerate(row):
                 at = Tile(self.pixel + pixel + j * total.lanes, total.lanes, None)
-                self.finish.put(self.filter + r, at, total.get())
+                own.put(self.filter + r, at, total.get())
 
     def rest(self, sums: Buf, pitch: int, pixel: Val, count: Val) -> None:
         """Finish what lies in scratch, from a pixel of the block on."""

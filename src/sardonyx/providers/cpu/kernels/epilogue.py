@@ -12,6 +12,7 @@ row's masked rest) however many registers a kernel sums in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from sardonyx.dtypes import DType
@@ -148,8 +149,9 @@ class Finish:
         lanes = k.lanes * 32 // max(sums.dtype.bits, 32)
         if width is None:
             with k.loop(0, rows) as i:
+                own = self.of_row(row + i)
                 for t in k.tiles(columns, lanes, unroll=unroll):
-                    self.put(row + i, Tile(column + t.index, t.lanes, t.mask), sums.at(i * stride).load(t))
+                    own.put(row + i, Tile(column + t.index, t.lanes, t.mask), sums.at(i * stride).load(t))
             return
         assert width % lanes == 0
         with k.either(columns.eq(width)) as (whole, part):
@@ -160,6 +162,13 @@ class Finish:
             with part, k.loop(0, rows) as i, k.loop(0, columns, lanes) as at:
                 t = Tile(column + at, lanes, k.mask(columns - at, lanes))
                 self.put(row + i, t, sums.load(i * stride + at, lanes))
+
+    def of_row(self, row: Operand) -> Finish:
+        """For this row only: what has one number for all of it is loaded here, once."""
+        made = copy(self)
+        names = [name for name, x in self.epilogue.names if x.columns == SAME and not x.is_flat and name[0] == "x"]
+        made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
+        return made
 
     def put(self, row: Operand, t: Tile, sums: Val) -> None:
         """Finish the sums of ``row`` at the columns of ``t``, whose mask leaves out those that do not exist."""

@@ -12,7 +12,7 @@ vector; whichever wastes less. Lanes without an output compute what nobody reads
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,6 +204,37 @@ class Strip:
                         with no:
                             row.fill(target.at(j * self.pitch))
 
+    def blank(self) -> None:
+        """Zeros in the place of one image, and behind it."""
+        with self.k.loop(0, self.plane * self.taps.planes + LINE, self.lanes) as i:
+            self.elements.store(i, self.k.zeros(self.dtype, self.lanes))
+
+    def renew(self, image: Buf, plane: Val, taps: Taps) -> None:
+        """Copy what the block sees of another image into that place. What is not of the image is as it was.
+
+        Rows are read in their order, whatever phase they are of: the chip fetches them ahead.
+        """
+        k, stride, high, across = self.k, taps.strides[1], taps.phases(1), taps.phases(2)
+        depth, height, _ = sizes(self.memory, "in")
+        pad_z, pad_y, _ = sizes(self.memory, "pad")
+        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
+        rows: Sequence[_Row | _Pair] = [_Row(self, k.const(phase), 0.0) for phase in across]
+        if across == [0, 1] and self.step == 2 and self.memory["is_unit"]:
+            rows = [_Pair(self)]
+        first = self.top * stride - pad_y
+        low, stop = k.max(-first, 0), k.max(k.min(height - first, self.high * stride), 0)
+        for tz in range(taps.kernel[0]):
+            z = plane * taps.strides[0] + (tz * taps.dilations[0] - pad_z)
+            to = self.elements.at(self.plane * (tz * len(high) * len(across)))
+            with k.loop(low, k.select((z >= 0) & (z < depth), stop, low)) as y:
+                source, phase = image.at(z * stride_z + (first + y) * stride_y), y % stride
+                if high != list(range(stride)):
+                    phase = k.table([high.index(i) if i in high else -1 for i in range(stride)], i64).load(phase)
+                with k.when(phase >= 0, likely=True):
+                    target = to.at(self.plane * (phase * len(across)) + y // stride * self.pitch)
+                    for px, row in enumerate(rows):
+                        row.inside(source, target.at(self.plane * px))
+
     def tables(self) -> None:
         """Where taps of some channels and vectors of outputs begin."""
         k, taps, (deep, high, wide) = self.k, self.taps, self.taps.kernel
@@ -248,11 +279,15 @@ class _Row:
         k = self.k
         with k.loop(0, self.low) as i:
             to.store(i, self.padding)
+        self.inside(row, to)
+        with k.loop(self.high, self.strip.pitch) as i:
+            to.store(i, self.padding)
+
+    def inside(self, row: Buf, to: Buf) -> None:
+        """Those that are in the image."""
         stride = number(self.strip.memory, "x_x")
         source = row.at((self.first + self.low * self.stride) * stride)
         self._elements(source, to.at(self.low), self.high - self.low, stride)
-        with k.loop(self.high, self.strip.pitch) as i:
-            to.store(i, self.padding)
 
     def _elements(self, source: Buf, to: Buf, count: Val, stride: Val) -> None:
         """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
@@ -278,6 +313,42 @@ class _Row:
         back = int(is_last)
         one, two = source.load(i * 2, lanes), source.load(i * 2 + lanes - back, lanes)
         return one.shuffle([*range(0, lanes, 2), *range(lanes + back, 2 * lanes, 2)], two)
+
+
+class _Pair:
+    """How a row is copied into its two phases at a time, where the stride is 2: elements 2 m + e of those in the image
+    are neighbours of one phase.
+    """
+
+    def __init__(self, strip: Strip) -> None:
+        k, self.strip = strip.k, strip
+        (*_, width), (*_, pad) = sizes(strip.memory, "in"), sizes(strip.memory, "pad")
+        first = strip.left * 2 - pad
+        self.start = k.max(first, 0)
+        self.count = k.opaque(k.max(k.min(width - self.start, first + strip.pitch * 2 - self.start), 0))
+        ahead = [self.start - first + e for e in (0, 1)]
+        self.places = [k.opaque(at % 2 * strip.plane + at // 2) for at in ahead]
+
+    def inside(self, row: Buf, to: Buf) -> None:
+        """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
+        k, lanes, half = self.strip.k, self.strip.lanes, self.count >> 1
+        source, targets = row.at(self.start), [to.at(place) for place in self.places]
+
+        def copy(i: Val, lanes: int) -> None:
+            pairs = source.load(i * 2, 2 * lanes)
+            for e, target in enumerate(targets):
+                target.store(i, pairs.shuffle(range(e, 2 * lanes, 2)))
+
+        with k.either(half >= lanes) as (yes, no):
+            with yes:
+                with k.loop(0, half - lanes, lanes) as i:
+                    copy(i, lanes)
+                copy(half - lanes, lanes)
+            with no, k.loop(0, half) as i:
+                for e, target in enumerate(targets):
+                    target.store(i, source.load(i * 2 + e))
+        with k.when(self.count > half * 2):
+            targets[0].store(half, source.load(half * 2))
 
 
 def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
