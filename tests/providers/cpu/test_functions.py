@@ -90,3 +90,14 @@ def test_softmax_exponential_is_never_denormal(dtype: type) -> None:
     is_zero = got == 0
     assert errors_in_ulp(got[~is_zero], want[~is_zero]).max() <= 1.0
     assert x[is_zero].max() < limit + 0.5 * np.log(2) < x[~is_zero].min() + 1e-3
+
+
+@pytest.mark.parametrize("cpu", [None, "haswell", "skylake-avx512"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sigmoid_at_its_ends(dtype: type, cpu: str | None) -> None:
+    """It is 0 or as near as elsewhere where it is below the normal numbers."""
+    x: Array = np.array([np.inf, 1e30, 800, 90, 0, -0.0, -1e30, -800, -np.inf, np.nan]).astype(dtype)
+    np.testing.assert_array_equal(evaluate("sigmoid", x, cpu=cpu), [1, 1, 1, 1, 0.5, 0.5, 0, 0, 0, np.nan])
+    end: Array = np.linspace(86, 90, 1001) if dtype is np.float32 else np.linspace(707, 711, 1001)
+    got, tiny = evaluate("sigmoid", -end.astype(dtype), cpu=cpu), np.finfo(dtype).tiny
+    np.testing.assert_allclose(got, 1 / (1 + np.exp(end.astype(dtype).astype(np.longdouble))), rtol=1e-6, atol=tiny)

@@ -248,3 +248,18 @@ def test_says_what_it_cannot(name: str) -> None:
     assert program is not None
     assert name in str(scalar.supported(program, [dtype, dtype]))
     assert scalar.supported(program, [f32, f32]) is None
+
+
+@pytest.mark.parametrize("write", [
+    lambda e, x: e.log(1 + e.exp(x)),
+    lambda e, x: x / (1 + e.exp(x)),
+    lambda e, x: 1 / (1 + e.exp(x)) + e.exp(x),
+    lambda e, x: e.exp(x) - 1,
+])  # fmt: skip
+def test_exponentials_that_are_no_sigmoids_are_whole(write: Any) -> None:
+    """From 2^127.5 on, a sigmoid's is infinite; others are not."""
+    x, y, program = np.linspace(88.3, 88.7, 64).astype(np.float32), np.zeros(64, np.float32), trace(write, (True,))
+    memory = {"x": x.view(np.uint8), "y": y.view(np.uint8), "count": len(x)}
+    Launch(run_all(programs=((program, (f32,)),), lanes=None), memory)()
+    assert np.isfinite(y).all()
+    np.testing.assert_allclose(y, run_numpy(program, x.astype(np.float64)), rtol=1e-6)

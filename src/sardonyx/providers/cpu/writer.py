@@ -241,12 +241,21 @@ class Kernel:
     def max(self, a: Operand, b: Operand) -> Val:
         """The larger; b if either is NaN, so put what may be NaN second."""
         x, y = self.unify(a, b)
-        return self.select(x > y, x, y)
+        return self.propagating("llvm.maximum", x, y) if self._propagates(a, x) else self.select(x > y, x, y)
 
     def min(self, a: Operand, b: Operand) -> Val:
         """The smaller; b if either is NaN."""
         x, y = self.unify(a, b)
-        return self.select(x < y, x, y)
+        return self.propagating("llvm.minimum", x, y) if self._propagates(a, x) else self.select(x < y, x, y)
+
+    def _propagates(self, a: Operand, x: Val) -> bool:
+        """Whether ``a``, which became ``x``, is a number, and NEON's instructions, which keep any NaN, do as asked."""
+        is_number = a.is_number if isinstance(a, Val) else not isinstance(a, Var) and a == a
+        return is_number and x.dtype.is_float and self.isa.name == "neon"
+
+    def propagating(self, name: str, x: Val, y: Val) -> Val:
+        """The larger or the smaller, by LLVM's name for it; NaN if either is. One instruction on NEON."""
+        return self.intrinsic(name, [x, y], x.dtype, x.lanes, over=[x])
 
     def fma(self, a: Operand, b: Operand, c: Operand) -> Val:
         """a * b + c, rounded once."""

@@ -64,6 +64,19 @@ def exp_reduced(k: Kernel, r: Val) -> Val:
     return polynomial(k, r, (1.0, 1.0, *format_of(r).expm1))
 
 
+def exp_in_sigmoid(k: Kernel, x: Val) -> Val:
+    """exp(x), as far as it shows in 1 / (1 + exp(x)) where that is normal.
+
+    What is below the normal numbers is the smallest of them, and what is larger than the inverse of any, infinite: one
+    power of two is enough.
+    """
+    f = format_of(x)
+    if has_scale(k, x):
+        return exp(k, x)
+    r, _, word = reduced(k, k.min(f.highest, k.max((1 - f.bias) * math.log(2), x)), f.bias)
+    return exp_reduced(k, r) * power_of_two(k, word, x.dtype)
+
+
 def exp_nonpositive(k: Kernel, x: Val, least: int | None = None) -> Val:
     """exp of x <= 0, or 0 where it is below 2^(least + 1/2): by default, where it could be denormal.
 

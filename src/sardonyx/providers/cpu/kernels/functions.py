@@ -12,6 +12,7 @@ from sardonyx.providers.cpu.kernels.exponentials import (
     cosh,
     erf,
     exp,
+    exp_in_sigmoid,
     exp_nonpositive,
     expm1,
     log,
@@ -22,6 +23,6 @@ from sardonyx.providers.cpu.kernels.exponentials import (
 from sardonyx.providers.cpu.kernels.powers import fmod, pow, pow_constant
 
 __all__ = [
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp_nonpositive", "expm1", "fmod",
-    "log", "log1p", "pow", "pow_constant", "sin", "sinh", "tan", "tanh",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "exp_in_sigmoid", "exp_nonpositive",
+    "expm1", "fmod", "log", "log1p", "pow", "pow_constant", "sin", "sinh", "tan", "tanh",
 ]  # fmt: skip

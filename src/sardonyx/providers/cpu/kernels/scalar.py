@@ -63,14 +63,34 @@ def emit(k: Kernel, program: Program, args: Sequence[Val], dtypes: Sequence[DTyp
         return dtype
 
     values: list[Value] = []
-    for step in program.steps:
+    of_sigmoids = _of_sigmoids(program)
+    for i, step in enumerate(program.steps):
         if step.op in _LEAVES:
             values.append(args[step.value] if step.op == "arg" else step.value)
+        elif i in of_sigmoids:
+            values.append(functions.exp_in_sigmoid(k, *_meet(k, [values[step.args[0]]], dtype_of(step.type))))
         else:
             values.append(_apply(k, step, [values[i] for i in step.args], dtype_of(step.type)))
     last = values[-1]
     assert isinstance(last, Val)
     return k.cast(last, register_dtype(dtype_of(program.type)))
+
+
+def _of_sigmoids(program: Program) -> set[int]:
+    """The exponentials e of 1 / (1 + e) that nothing else reads, nor their sums."""
+    steps = program.steps
+    readers: dict[int, set[int]] = {i: set() for i in range(len(steps))}
+    for reader, step in enumerate(steps):
+        for i in step.args:
+            readers[i].add(reader)
+
+    def is_one(i: int) -> bool:
+        return steps[i].op in ("int", "real") and steps[i].value == 1
+
+    inverses = {i for i, step in enumerate(steps) if step.op == "div" and is_one(step.args[0])}
+    sums = {i for i, step in enumerate(steps) if step.op == "add" and any(map(is_one, step.args))}
+    sums = {i for i in sums if readers[i] and readers[i] <= inverses}
+    return {i for i, step in enumerate(steps) if step.op == "exp" and readers[i] and readers[i] <= sums}
 
 
 _LEAVES = frozenset(("arg", "int", "real"))
@@ -148,18 +168,13 @@ def minimum(k: Kernel, a: Val, b: Val) -> Val:
 
 
 def _propagating(k: Kernel, name: str, pick: Callable[[Val, Val], Val], a: Val, b: Val) -> Val:
-    """One instruction where the chip has it, as NEON does.
-
-    Elsewhere ``pick`` gives its second operand where either is NaN, so a constant goes first and the other needs no
-    test.
-    """
+    """``pick`` gives its second operand where either is NaN, so a constant goes first and the other needs no test."""
     if not a.dtype.is_float:
         return pick(a, b)
-    if k.isa.name == "neon":
-        x, y = k.unify(a, b)
-        return k.intrinsic(name, [x, y], x.dtype, x.lanes, over=[x])
     if b.is_number:
         return pick(b, a)
+    if k.isa.name == "neon":
+        return k.propagating(name, *k.unify(a, b))
     picked = pick(a, b)
     return picked if a.is_number else k.select(a.ne(a), a, picked)
 
