@@ -60,6 +60,10 @@ CASES = {
     "pointwise, groups": Case((2, 36, 5, 9), (30, 12, 1, 1), "group = 3"),
     "pointwise, activation": Case((1, 60, 7, 7), (20, 60, 1, 1), "", "s = Sigmoid(a) y = Mul(a, s)"),
     "pointwise, columns apart": Case((1, 9, 5, 6), (11, 9, 1, 1), "", "y = Transpose<perm = [0, 2, 3, 1]>(a)"),
+    "pointwise, stride 2": Case((2, 20, 9, 12), (40, 20, 1, 1), "strides = [2, 2]", "y = Relu(a)"),
+    "pointwise, stride 2, groups": Case((1, 20, 9, 12), (80, 10, 1, 1), "strides = [2, 2], group = 2"),
+    "pointwise, stride 2, padded behind": Case((1, 9, 8, 12), (40, 9, 1, 1), "strides = [2, 2], pads = [0, 0, 1, 1]"),
+    "pointwise, every third row": Case((1, 20, 11, 12), (40, 20, 1, 1), "strides = [3, 1]", dtype="float16"),
     "pointwise, padded": Case((1, 3, 4, 5), (4, 3, 1, 1), "pads = [1, 0, 2, 1]"),
     # taps
     "3x3": Case((2, 6, 10, 11), (9, 6, 3, 3), "pads = [1, 1, 1, 1]"),
@@ -235,6 +239,19 @@ def test_sizes_are_numbers_of_the_run(name: str) -> None:
     assert len(compiled.steps) == (1 if "group" in attributes else 2), "weights are packed, then all is one kernel"
     for n, h, v in sizes:
         case = Case((n, 3, h, v), w, attributes, "y = Relu(a)")
+        feeds = case.feeds()
+        (got,) = compiled.run(list(feeds.values()), threads=2)
+        if got.size:
+            assert_close(got, expected(case, feeds), case)
+
+
+def test_elements_apart_are_copied_for_many_filters() -> None:
+    attributes = "strides = [2, 2]"
+    inputs, outputs = "float[n,5,h,v] x, float[40,5,1,1] w, float[40] b", "float[n,c,p,q] y"
+    compiled = Compiled(f"a = Conv<{attributes}>(x, w, b) y = Relu(a)", inputs, outputs)
+    assert len(compiled.steps) == 3, "elements are copied, weights are packed"
+    for n, h, v in ((1, 9, 9), (2, 1, 1), (1, 40, 33), (0, 3, 3), (1, 3, 700)):
+        case = Case((n, 5, h, v), (40, 5, 1, 1), attributes, "y = Relu(a)")
         feeds = case.feeds()
         (got,) = compiled.run(list(feeds.values()), threads=2)
         if got.size:

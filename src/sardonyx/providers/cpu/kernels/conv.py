@@ -137,6 +137,10 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
         return conv_depthwise_pixels.steps(group, target, filters) or conv_depthwise.steps(group, isa, filters)
     if frame.is_row and frame.is_unit:
         return conv_pointwise.steps(group, target)
+    thinned = conv_pointwise.thinned(group, frame, target)
+    if thinned is not None:
+        copying, group = thinned
+        return [*copying, *conv_pointwise.steps(group, target)]
     shape = Shape.of(isa, filters)
     is_joined = frame.is_joined
     is_direct = is_joined and is_shallow(frame.taps, channels) and is_short(group.epilogue)

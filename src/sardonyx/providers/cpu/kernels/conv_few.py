@@ -61,7 +61,7 @@ def _rows(
 ) -> tuple[list[Step], View]:
     """What each output sees, over (batch, z, y, x, depth), and the steps that bring it there."""
     x, window = frame.x, frame.window
-    if _stays_inside(frame):
+    if frame.stays_inside:
         moved = tuple(of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
         if frame.taps.count == 1:
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, x.strides[1]), x.offset)
@@ -73,17 +73,6 @@ def _rows(
     nbytes = of_known(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
     spec = unfold(x_dtype=x.dtype, dtype=dtype)
     return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
-
-
-def _stays_inside(frame: Frame) -> bool:
-    """Whether no window reaches over the image: results are as many as fit, or fewer."""
-    window = frame.window
-    for i, (n, out) in enumerate(zip(frame.x.shape[2:], frame.size, strict=True)):
-        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
-        most = dims.add(dims.floordiv(dims.sub(n, reach), window.strides[i]), 1)
-        if not dims.at_least(dims.sub(most, out), 0):
-            return False
-    return not any(window.pads)
 
 
 def _params(x_dtype: DType, dtype: DType) -> Params:

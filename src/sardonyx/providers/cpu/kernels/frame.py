@@ -123,6 +123,17 @@ class Frame:
         return _is_pointwise(self.window) and self.x.shape[2:4] == (1, 1) and self.x.shape[2:] == self.size
 
     @property
+    def stays_inside(self) -> bool:
+        """Whether no window reaches over the image: results are as many as fit, or fewer."""
+        window = self.window
+        for i, (n, out) in enumerate(zip(self.x.shape[2:], self.size, strict=True)):
+            reach = (window.kernel[i] - 1) * window.dilations[i] + 1
+            most = dims.add(dims.floordiv(dims.sub(n, reach), window.strides[i]), 1)
+            if not dims.at_least(dims.sub(most, out), 0):
+                return False
+        return not any(window.pads)
+
+    @property
     def is_joined(self) -> bool:
         """Whether rows of the result, and of what is read beside it, follow each other without gap."""
         return self.size[1] == 1 or all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
