@@ -14,6 +14,7 @@ from the window and, by the height of a block, from the sizes of the image.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,7 +167,13 @@ class _Ending:
         """Rows of results as one, and where in it the block begins."""
         k, strip, (_, out_y, out_x) = self.k, self.strip, sizes(self.memory, "out")
         finish = Finish(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
-        return finish.of_row(self.filter), strip.top * out_x + strip.left
+        return finish, strip.top * out_x + strip.left
+
+    def put(self) -> Callable[[Val, Val], None]:
+        """What finishes a vector of sums at a place of the block."""
+        finish, start = self.joined()
+        own = finish.of_row(self.filter)
+        return lambda place, sums: own.put(self.filter, Tile(start + place, sums.lanes, None), sums)
 
     def rest(self) -> None:
         """Finish what lies in scratch."""
@@ -214,18 +221,14 @@ class _Channel:
         which is stored later.
         """
         k, strip, lanes, rows = self.k, self.strip, self.strip.lanes, self.form.rows
-        finish, place = self.ending.joined()
+        columns, pair = strip.columns, 2 * lanes
+        put = self.ending.put() if self.form.is_direct else strip.sums.store
 
         def tile(y: Val, x: Val, width: int) -> None:
             for out, vectors in enumerate(self._tile(y, x, width)):
-                start = (y + out) * columns + x
                 for j, v in enumerate(vectors):
-                    if self.form.is_direct:
-                        finish.put(self.ending.filter, Tile(place + start + j * lanes, lanes, None), v)
-                    else:
-                        strip.sums.store(start + j * lanes, v)
+                    put((y + out) * columns + x + j * lanes, v)
 
-        columns, pair = strip.columns, 2 * lanes
         pairs = k.select(columns >= pair, (columns + (lanes - 1)) // pair, 0)
         with k.loop(0, strip.rows, rows) as i:
             y = k.min(i, strip.rows - rows)

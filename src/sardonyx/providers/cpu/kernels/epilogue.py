@@ -165,8 +165,8 @@ class Finish:
 
     def of_row(self, row: Operand) -> Finish:
         """For this row only: what has one number for all of it is loaded here, once."""
-        made = copy(self)
-        names = [name for name, x in self.epilogue.names if x.columns == SAME and not x.is_flat and name[0] == "x"]
+        made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
+        names = [name for name, x in extra if x.columns == SAME and not x.is_flat]
         made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
         return made
 

@@ -45,6 +45,7 @@ class Shape:
 
 
 def is_shallow(taps: Taps, channels: Known) -> bool:
+    """Whether a sum has few terms."""
     return isinstance(channels, int) and channels * taps.count <= SHALLOW
 
 
