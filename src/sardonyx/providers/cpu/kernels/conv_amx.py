@@ -23,7 +23,7 @@ from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
-from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, split, step_elements
+from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, equal_runs, split, step_elements
 from sardonyx.providers.cpu.kernels.spread import spreading
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
 from sardonyx.providers.cpu.launch import Launch
@@ -32,7 +32,7 @@ from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import bf16, f16, f32
 
 RUN = {1: 12, 2: 6, 3: 4}
-"""Steps of a run, by parts: 24 KiB of weights."""
+"""Steps of a run, by parts, at most: 24 KiB of weights."""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}
@@ -84,7 +84,7 @@ class Geometry:
         found |= {f"x_{s}": v for s, v in self.layout.strides().items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
         found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
-        found |= {"wide": wide, "run": RUN[self.layout.parts]}
+        found |= {"wide": wide, "run": equal_runs(self.steps, RUN[self.layout.parts])}
         kernel = (*self.kernel[:2], runs)
         given = {"kernel": kernel, "dilation": self.dilations, "stride": self.strides, "out": self.size}
         return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}

@@ -37,7 +37,7 @@ from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.matrices import Problem, of_known
-from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of, equal_runs
 from sardonyx.providers.cpu.packing import Packing
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
@@ -66,9 +66,8 @@ _RANGE -= _LOW
 
 
 def run_steps(depth: int) -> int:
-    """Steps of a run: runs of a sum are as many as need be, and equal."""
-    steps = -(-depth // STEP)
-    return -(-steps // -(-steps // LONGEST))
+    """Steps of a run of a sum."""
+    return equal_runs(-(-depth // STEP), LONGEST)
 
 
 def is_odd(largest: Val) -> Val:

@@ -73,6 +73,13 @@ def count_of(size: Val, unit: int | Val) -> Val:
     return (size + (unit - 1)) // unit
 
 
+def equal_runs(steps: int, most: int) -> int:
+    """Steps of a run, up to ``most``: runs of a sum are as many as need be, and equal, for a short one has no time for
+    what is done between its products.
+    """
+    return max(-(-steps // max(-(-steps // most), 1)), 1)
+
+
 # -- the kernel
 
 
