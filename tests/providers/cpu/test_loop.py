@@ -355,6 +355,15 @@ def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
         np.testing.assert_array_equal(again, results[0])
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_elements_that_use_a_reduction_across_rows(machine: str | None) -> None:
+    """A reduced axis that could be cut in bands is not where elements are stored."""
+    e = Expression((f32,), (*mean().steps, Apply(MUL, (0, 3), f32)), (4,))
+    x = floats(1, 2048, 64)
+    (y,) = run([x.transpose(0, 2, 1)], e, [((1, 64, 2048), "f")], reduced=1, order=(0, 2, 1), machine=machine)
+    np.testing.assert_allclose(y, (x * x.astype(np.float64).mean(1, keepdims=True)).transpose(0, 2, 1), atol=1e-6)
+
+
 def test_reductions_of_pixels_of_any_number() -> None:
     n, p = dims.symbol("n"), dims.symbol("p")
     shape = (n, 24, dims.mul(64, p) or 0)

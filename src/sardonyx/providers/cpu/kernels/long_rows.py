@@ -87,7 +87,7 @@ def _cut(loop: Loop) -> Loop:
 
 def _schedule(loop: Loop) -> Schedule | None:
     """Of a loop with one pass, which stores no elements; None for others, and where indices are found."""
-    if any(len(v.strides) == len(loop.extents) for v in loop.outputs):
+    if any(len(v.strides) > len(loop.extents) - loop.reduced for v in loop.outputs):
         return None
     schedule = Schedule(loop.expression, frozenset(_of_row(loop)), frozenset(range(len(loop.outputs))))
     if len(schedule.passes) != 1:
