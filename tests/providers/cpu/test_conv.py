@@ -63,6 +63,12 @@ CASES = {
     "pointwise, stride 2": Case((2, 20, 9, 12), (40, 20, 1, 1), "strides = [2, 2]", "y = Relu(a)"),
     "pointwise, stride 2, groups": Case((1, 20, 9, 12), (80, 10, 1, 1), "strides = [2, 2], group = 2"),
     "pointwise, stride 2, padded behind": Case((1, 9, 8, 12), (40, 9, 1, 1), "strides = [2, 2], pads = [0, 0, 1, 1]"),
+    "pointwise, stride 2, rows apart": Case(
+        (1, 9, 8, 12), (40, 9, 1, 1), "strides = [2, 2]", "y = Concat<axis = 3>(a, a)"
+    ),
+    "pointwise, stride 2, in another order": Case(
+        (1, 9, 8, 12), (40, 9, 1, 1), "strides = [2, 2]", "y = Transpose<perm = [0, 1, 3, 2]>(a)"
+    ),
     "pointwise, every third row": Case((1, 20, 11, 12), (40, 20, 1, 1), "strides = [3, 1]", dtype="float16"),
     "pointwise, padded": Case((1, 3, 4, 5), (4, 3, 1, 1), "pads = [1, 0, 2, 1]"),
     # taps

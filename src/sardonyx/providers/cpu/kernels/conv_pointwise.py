@@ -67,7 +67,8 @@ class Form:
 def thinned(group: Convolution, frame: Frame, target: Target) -> tuple[list[Step], Convolution] | None:
     """A convolution of single elements some apart as one of all elements of a copy of them, and what copies.
 
-    None if it is none, or has so few filters that each element is read only a few times.
+    None if it is none, if it has so few filters that each element is read only a few times, or if rows of results, or
+    of what is read beside them, do not follow each other.
     """
     window, x, filters = group.window, group.x, dims.exact_div(group.w.shape[0], group.groups)
     is_single = {*window.kernel} == {1} and {*window.strides} != {1} and frame.stays_inside
@@ -78,8 +79,11 @@ def thinned(group: Convolution, frame: Frame, target: Target) -> tuple[list[Step
     seen = View(x.storage, size, (*x.strides[:2], *apart), x.offset)
     copy = views.dense(Storage("temporary", x.dtype, of_known(dims.product(size))), size)
     ones = (1,) * len(window.kernel)
+    made = replace(group, x=copy, window=Window(ones, ones, ones, (0,) * len(ones)))
+    if not Frame.of(made).is_row:
+        return None
     moved = Loop(group.nodes, size, 0, (seen,), Expression((x.dtype,), (), (0,)), (copy,))
-    return loop.steps(moved, target), replace(group, x=copy, window=Window(ones, ones, ones, (0,) * len(ones)))
+    return loop.steps(moved, target), made
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
