@@ -9,8 +9,9 @@ import pytest
 from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
-from sardonyx.lower import interpret
-from sardonyx.lower.groups import Group
+from sardonyx.dtypes import f32
+from sardonyx.lower import interpret, views
+from sardonyx.lower.groups import Expression, Group, Loop, Storage
 from sardonyx.lower.inside import placed_inside
 from tests.lower import agree
 
@@ -67,3 +68,15 @@ def test_what_is_kept_stays() -> None:
     groups = agree.lowered(graph).groups
     a = next(v.storage for g in groups for v in g.writes if str(v.storage) == "temporary:a")
     assert tuple(placed_inside(groups, {a})) == groups
+
+
+def test_what_is_written_over_stays() -> None:
+    """A copy into memory to which something else is written later, where the first is read again."""
+    source, first, whole, read = (Storage(kind, f32, 4) for kind in ("input", "temporary", "temporary", "output"))
+
+    def copy(of: Storage, to: Storage) -> Loop:
+        return Loop((), (4,), 0, (seen[of],), Expression((f32,), (), (0,)), (seen[to],))
+
+    seen = {s: views.dense(s, (4,)) for s in (source, first, whole, read)}
+    groups = [copy(source, first), copy(first, whole), copy(source, whole), copy(first, read)]
+    assert placed_inside(groups) == groups

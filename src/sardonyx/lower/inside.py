@@ -73,8 +73,8 @@ def _is_free(groups: Sequence[Group], i: int, inner: View, outer: View) -> bool:
     if inner.storage.kind != "temporary" or outer.storage.kind != "temporary":
         return False
     is_final = not any(v.storage is inner.storage for g in groups[i + 1 :] for v in g.writes)
-    others = (v for g in groups for v in g.writes if v.storage is outer.storage and v is not outer)
-    return is_final and all(_is_apart(outer, v) for v in others)
+    others = (v for j, g in enumerate(groups) for v in g.writes if j != i or v is not outer)
+    return is_final and all(_is_apart(outer, v) for v in others if v.storage is outer.storage)
 
 
 def _is_apart(a: View, b: View) -> bool:
