@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from sardonyx.dtypes import f32
 from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
-from sardonyx.dtypes import f32
 from sardonyx.lower import interpret, views
 from sardonyx.lower.groups import Expression, Group, Loop, Storage
 from sardonyx.lower.inside import placed_inside
@@ -38,6 +38,11 @@ LEFT = {
     "a batch": "a = Conv(m, w, b) e = Conv(a, w, b) k = Concat<axis = 1>(a, e) y = Conv(k, w2, b)",
     "along columns": CONV + "k = Concat<axis = 3>(a, e) y = Conv(k, w, b)",
     "twice in one": "a = Conv(x, w, b) k = Concat<axis = 1>(a, a) y = Conv(k, w2, b)",
+    "a loop begins with it": (
+        "a = Conv(x, w, b) n = Constant<value_int = 3>() t = Constant<value = bool {1}>() f = Loop<body = trip "
+        "(int64 i, bool c, float[1,4,6,6] s) => (bool d, float[1,4,6,6] r) { d = Identity(c) r = Tanh(s) }>(n, t, a) "
+        "y = Add(a, f)"
+    ),
     "in two": CONV + "k = Concat<axis = 3>(a, e) l = Concat<axis = 3>(e, a) s = Add(k, l) y = Conv(s, w, b)",
 }
 

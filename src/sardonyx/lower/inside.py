@@ -13,7 +13,7 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Expression, Finished, Group, Loop, Storage, View
+from sardonyx.lower.groups import Expression, Finished, Group, Loop, Moving, Storage, View
 
 
 def placed_inside(groups: Sequence[Group], kept: Collection[Storage] = ()) -> list[Group]:
@@ -72,6 +72,8 @@ def _is_free(groups: Sequence[Group], i: int, inner: View, outer: View) -> bool:
     """
     if inner.storage.kind != "temporary" or outer.storage.kind != "temporary":
         return False
+    if any(isinstance(v.storage, Moving) and outer.storage in v.storage.backing for g in groups for v in g.writes):
+        return False  # trips write to it through addresses of the run
     is_final = not any(v.storage is inner.storage for g in groups[i + 1 :] for v in g.writes)
     others = (v for j, g in enumerate(groups) for v in g.writes if j != i or v is not outer)
     return is_final and all(_is_apart(outer, v) for v in others if v.storage is outer.storage)
