@@ -265,7 +265,7 @@ class Frame:
 
     def take(self, shape: Shape, team: Team) -> None:
         """Make ready for a shape of the plan's bucket, and for a team."""
-        slots, rows = self.slots, shape.rows
+        slots, rows, self.shape = self.slots, shape.rows, None  # until it is ready: signals may raise in between
         team.serve(slots, shape.threads)
         for at, holds in shape.holds:
             self.words[at] = holds
