@@ -15,7 +15,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Storage, View
 from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import conv_pixels
+from sardonyx.providers.cpu.kernels import conv_dots, conv_pixels
 from sardonyx.providers.cpu.kernels.first_rows import CHANNELS, FirstRows
 from sardonyx.providers.cpu.kernels.frame import LEAST_LANES, is_by_pixel
 from sardonyx.providers.cpu.kernels.gemm import BLOCK
@@ -62,6 +62,8 @@ def rows_of(group: Convolution, isa: Isa) -> FirstRows | None:
         return None
     padded = padded_sizes(group)
     if padded is None or not (conv_pixels.fits(group) and all(map(is_by_pixel, group.outputs))):
+        return None
+    if conv_dots.has_few_filters(group, isa):  # which may take another kernel
         return None
     found = FirstRows.of(group, taps_as_channels(group.w), int(padded[0]), BLOCK)
     return found if found.nbytes <= isa.l1_nbytes // 2 else None
