@@ -7,8 +7,7 @@ one without gaps (channels, for a batch of one image), it is made there alone, a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -44,7 +43,7 @@ def _pairs(group: Group) -> Iterator[tuple[View, View]]:
     if not isinstance(group, (Finished, Loop)):
         return
     stored = list(zip(_expression(group).results, group.outputs, strict=True))
-    if isinstance(group, Loop) and not group.expression.steps:  # a copy: results are operands
+    if isinstance(group, Loop) and group.is_copy:
         stored += enumerate(group.inputs)
     for result, inner in stored:
         for other, outer in stored[: len(group.outputs)]:
@@ -55,7 +54,7 @@ def _pairs(group: Group) -> Iterator[tuple[View, View]]:
 
 def _is_idle(group: Group) -> bool:
     """Whether a group copies what is there already."""
-    return isinstance(group, Loop) and not group.expression.steps and group.outputs == group.inputs
+    return isinstance(group, Loop) and group.is_copy and group.outputs == group.inputs
 
 
 def _expression(group: Finished | Loop) -> Expression:
@@ -102,16 +101,7 @@ def _moved(group: Group, inner: Storage, outer: View) -> Group:
             group = replace(group, epilogue=made, outputs=outputs)
         else:
             group = replace(group, expression=made, outputs=outputs)
-    changed: dict[str, Any] = {}
-    for field in fields(group):
-        value = getattr(group, field.name)
-        if isinstance(value, View) and value.storage is inner:
-            changed[field.name] = _inside(value, outer)
-        elif isinstance(value, tuple) and any(isinstance(v, View) and v.storage is inner for v in value):
-            changed[field.name] = tuple(
-                _inside(v, outer) if isinstance(v, View) and v.storage is inner else v for v in value
-            )
-    return replace(group, **changed) if changed else group
+    return group.with_views(lambda v: _inside(v, outer) if v.storage is inner else v)
 
 
 def _inside(view: View, outer: View) -> View:

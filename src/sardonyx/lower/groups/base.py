@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
@@ -62,3 +64,14 @@ class Group(ABC):
     @property
     @abstractmethod
     def writes(self) -> tuple[View, ...]: ...
+
+    def with_views(self, change: Callable[[View], View]) -> Group:
+        """The same work on other views: each that it holds, or a tuple that it holds, as ``change`` tells."""
+        changed: dict[str, Any] = {}
+        for own in fields(self):
+            value = getattr(self, own.name)
+            if isinstance(value, View):
+                changed[own.name] = change(value)
+            elif isinstance(value, tuple) and any(isinstance(v, View) for v in value):
+                changed[own.name] = tuple(change(v) if isinstance(v, View) else v for v in value)
+        return replace(self, **changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
 from sardonyx.lower.groups.base import Group, View
 from sardonyx.lower.groups.expression import Expression
 
@@ -24,6 +25,16 @@ class Loop(Group):
     inputs: tuple[View, ...]
     expression: Expression
     outputs: tuple[View, ...]
+
+    @staticmethod
+    def copying(nodes: tuple[Node, ...], source: View, target: View) -> Loop:
+        """A copy of all elements of a view."""
+        return Loop(nodes, source.shape, 0, (source,), Expression((source.dtype,), (), (0,)), (target,))
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether results are operands."""
+        return not self.expression.steps
 
     @property
     def reads(self) -> tuple[View, ...]:

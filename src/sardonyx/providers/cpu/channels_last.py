@@ -13,8 +13,7 @@ views alone. At the edges, where an image is the caller's or something needs it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
@@ -207,14 +206,7 @@ def _image_of(view: View) -> Image | None:
 
 def _placed(group: Group, images: dict[Storage, Image]) -> Group:
     """The group, with its views of turned storages."""
-    changed: dict[str, Any] = {}
-    for field in fields(group):
-        value = getattr(group, field.name)
-        if isinstance(value, View):
-            changed[field.name] = _view(value, images)
-        elif isinstance(value, tuple) and value and all(isinstance(v, View) for v in value):
-            changed[field.name] = tuple(_view(v, images) for v in value)
-    return replace(group, **changed)
+    return group.with_views(lambda view: _view(view, images))
 
 
 def _view(view: View, images: dict[Storage, Image]) -> View:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, Expression, Fill, Group, Loop, Storage, View, Window
+from sardonyx.lower.groups import Convolution, Fill, Group, Loop, Storage, View, Window
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_first
 from sardonyx.providers.cpu.kernels.frame import is_by_pixel
@@ -27,14 +27,14 @@ def with_copies(group: Convolution, isa: Isa) -> list[Group]:
             outputs.append(view)
         else:
             outputs.append(_fresh(view))
-            after.append(_copied(group, outputs[-1], view))
+            after.append(Loop.copying(group.nodes, outputs[-1], view))
     group = replace(group, outputs=tuple(outputs))
     if conv_first.has_few_channels(group):
         if conv_first.rows_of(group, isa) is None:
             before, group = _joined(group)
     elif not is_by_pixel(group.x):
         copy = _fresh(group.x)
-        before, group = [_copied(group, group.x, copy)], replace(group, x=copy)
+        before, group = [Loop.copying(group.nodes, group.x, copy)], replace(group, x=copy)
     return [*before, group, *after]
 
 
@@ -46,11 +46,6 @@ def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
     assert elements is not None
     made = views.dense(Storage("temporary", view.dtype, elements, view.storage.value), shape)
     return views.permuted(made, (0, len(shape) - 1, *range(1, len(shape) - 1)))
-
-
-def _copied(group: Group, source: View, target: View) -> Loop:
-    expression = Expression((source.dtype,), (), (0,))
-    return Loop(group.nodes, source.shape, 0, (source,), expression, (target,))
 
 
 def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
@@ -67,7 +62,7 @@ def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
         within = image
         for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
             within = views.window(within, 2 + i, pad, n)
-        before.append(_copied(group, x, within))
+        before.append(Loop.copying(group.nodes, x, within))
         if is_padded:
             flat = View(image.storage, (image.storage.elements,), (1,), 0)
             before.insert(0, Fill(group.nodes, flat, start=0, step=0))

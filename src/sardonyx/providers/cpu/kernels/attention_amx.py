@@ -57,7 +57,7 @@ from sardonyx.providers.cpu.kernels.split import (
 )
 from sardonyx.providers.cpu.kernels.tile_epilogue import PART, place_of, store_step
 from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, SQUARE_NBYTES
-from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, SUMS, TILES, multiply
+from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, SUMS, TILES, from_zero, multiply
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Target
 from sardonyx.providers.cpu.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
@@ -284,12 +284,11 @@ class _Block:
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
         """A square of sums, to memory whose rows are ``stride`` numbers apart."""
         k, tiles, parts = self.k, self.head.tiles, self.head.parts
-        with k.loop(0, count_of(self.high, HALF)) as half:
-            for t in SUMS:
-                tiles.zero(t)
+        with (
+            k.loop(0, count_of(self.high, HALF)) as half,
+            from_zero(tiles, [to.at((half * stride + t) * HALF) for t in SUMS], stride * 4),
+        ):
             multiply(tiles, a.at(half * TILE), b, steps, parts, SCHEDULES[parts])
-            for t in SUMS:
-                tiles.store(t, to.at((half * stride + t) * HALF), stride * 4)
 
     def scores(self, start: Val, count: Val) -> None:
         k, head = self.k, self.head

@@ -43,7 +43,7 @@ from sardonyx.providers.cpu.kernels import (
     conv_pointwise,
     conv_winograd,
 )
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, is_short
 from sardonyx.providers.cpu.kernels.filter_tiles import Shape, chunks_of, is_shallow, packed_filters, per_run
 from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import add_run, lanes_of
@@ -59,6 +59,7 @@ from sardonyx.providers.cpu.kernels.strip import (
     layout_params,
     spread,
 )
+from sardonyx.providers.cpu.kernels.strip_epilogue import StripEnding
 from sardonyx.providers.cpu.steps import Only, Step, Target, either
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, bf16, f16, f32, f64, i64, register_dtype
 
@@ -137,9 +138,9 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
         return conv_depthwise_pixels.steps(group, target, filters) or conv_depthwise.steps(group, isa, filters)
     if frame.is_row and frame.is_unit:
         return conv_pointwise.steps(group, target)
-    thinned = conv_pointwise.thinned(group, frame, target)
-    if thinned is not None:
-        copying, group = thinned
+    close = conv_pointwise.close_together(group, frame, target)
+    if close is not None:
+        copying, group = close
         return [*copying, *conv_pointwise.steps(group, target)]
     shape = Shape.of(isa, filters)
     is_joined = frame.is_joined
@@ -194,7 +195,7 @@ def convolve(
             weights = w.at((group * tiles + tile) * depth * shape.rows)
             first = tile * shape.rows
             rows = k.min(filters - first, shape.rows)
-            ending = _Ending(k, form, epilogue, memory, strip, [image, plane], group * filters + first, rows)
+            ending = _Ending(k, epilogue, memory, strip, [image, plane], group * filters + first, rows, form)
             if form.is_direct:
                 run = _Run(k, form, strip, weights, k.const(0), channels)
                 ending.rest(run.sums(ending))
@@ -207,30 +208,15 @@ def convolve(
 
 
 @dataclass(frozen=True)
-class _Ending:
+class _Ending(StripEnding):
     """What follows the sums of a tile of filters."""
 
-    k: Kernel
     form: Form
-    epilogue: Epilogue
-    memory: dict[str, Any]
-    strip: Strip
-    at: list[Val]
-    """The image and the plane."""
-    first: Val
-    rows: Val
-    """The filters."""
 
     @property
     def is_even(self) -> Val:
         """Whether the sums of a filter are neighbours in scratch as the results are in memory."""
         return (self.strip.columns % self.strip.lanes).eq(0) | self.strip.rows.eq(1)
-
-    def _joined(self) -> tuple[Finish, Val]:
-        """Rows of results as one, and where in it the block begins."""
-        k, strip, (_, out_y, out_x) = self.k, self.strip, sizes(self.memory, "out")
-        finish = Finish(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
-        return finish, strip.top * out_x + strip.left
 
     @property
     def whole(self) -> Val:
@@ -241,7 +227,7 @@ class _Ending:
 
     def put(self, found: list[list[Var]], v: Val) -> None:
         """Finish a register tile."""
-        finish, place = self._joined()
+        finish, place = self.joined()
         lanes = self.strip.lanes
         for r, row in enumerate(found):
             for j, total in enumerate(row):
@@ -251,23 +237,16 @@ class _Ending:
         """Finish what lies in scratch, from vector ``done`` on."""
         k, strip = self.k, self.strip
         if not self.form.is_joined:
-            self._row_by_row()
+            self.row_by_row(self.strip.row)
             return
-        finish, place = self._joined()
+        finish, place = self.joined()
         with k.either(self.is_even) as (yes, no):
             with yes:
                 before = done * strip.lanes
                 sums, count = strip.sums.at(before), strip.rows * strip.columns - before
                 finish.tile(sums, strip.sums_pitch, self.first, self.rows, place + before, count)
             with no:
-                self._row_by_row()
-
-    def _row_by_row(self) -> None:
-        k, strip, (*_, out_x) = self.k, self.strip, sizes(self.memory, "out")
-        with k.loop(0, strip.rows) as y:
-            finish = Finish(k, self.epilogue, self.memory, out_x, [*self.at, strip.top + y])
-            sums = strip.sums.at(y * strip.row)
-            finish.tile(sums, strip.sums_pitch, self.first, self.rows, strip.left, strip.columns)
+                self.row_by_row(self.strip.row)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,13 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.epilogue import SAME, Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.epilogue import SAME, Epilogue, is_short
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.kernels.strip import Blocks, Layout, Moving, Strip, ceil_div, fma, layout_params, spread
+from sardonyx.providers.cpu.kernels.strip_epilogue import StripEnding
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Tile, Val, i64, register_dtype
 
@@ -146,45 +147,30 @@ def convolve_depthwise(
         with k.loop(chunk * filters // chunks, (chunk + 1) * filters // chunks) as c:
             start = image * number(memory, "x_b") + c // per_channel * number(memory, "x_c")
             strip.renew(x.at(start), plane, form.taps)
-            ending = _Ending(k, form, epilogue, memory, strip, [image, plane], c)
+            ending = _Ending(k, epilogue, memory, strip, [image, plane], c, k.const(1), form)
             _Channel(k, form, strip, w.at(c * form.taps.count), ending).make(is_tiled)
 
 
 @dataclass(frozen=True)
-class _Ending:
+class _Ending(StripEnding):
     """What follows the sums of a filter."""
 
-    k: Kernel
     form: Form
-    epilogue: Epilogue
-    memory: dict[str, Any]
-    strip: Strip
-    at: list[Val]
-    """The image and the plane."""
-    filter: Val
-
-    def joined(self) -> tuple[Finish, Val]:
-        """Rows of results as one, and where in it the block begins."""
-        k, strip, (_, out_y, out_x) = self.k, self.strip, sizes(self.memory, "out")
-        finish = Finish(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
-        return finish, strip.top * out_x + strip.left
 
     def put(self) -> Callable[[Val, Val], None]:
         """What finishes a vector of sums at a place of the block."""
         finish, start = self.joined()
-        own = finish.of_row(self.filter)
-        return lambda place, sums: own.put(self.filter, Tile(start + place, sums.lanes, None), sums)
+        own = finish.of_row(self.first)
+        return lambda place, sums: own.put(self.first, Tile(start + place, sums.lanes, None), sums)
 
     def rest(self) -> None:
         """Finish what lies in scratch."""
-        k, strip, (*_, out_x) = self.k, self.strip, sizes(self.memory, "out")
-        if self.form.is_joined:
-            finish, place = self.joined()
-            finish.tile(strip.sums, 0, self.filter, 1, place, strip.rows * strip.columns)
+        strip = self.strip
+        if not self.form.is_joined:
+            self.row_by_row(strip.columns)
             return
-        with k.loop(0, strip.rows) as y:
-            finish = Finish(k, self.epilogue, self.memory, out_x, [*self.at, strip.top + y])
-            finish.tile(strip.sums.at(y * strip.columns), 0, self.filter, 1, strip.left, strip.columns)
+        finish, place = self.joined()
+        finish.tile(strip.sums, strip.sums_pitch, self.first, self.rows, place, strip.rows * strip.columns)
 
 
 @dataclass(frozen=True)

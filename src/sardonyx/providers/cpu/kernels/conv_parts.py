@@ -29,7 +29,7 @@ from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, whole_of
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_behind import Added
-from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events
+from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events, from_zero, going_on
 from sardonyx.providers.cpu.values import Buf, Val, bf16, f32
 
 
@@ -70,29 +70,17 @@ class _PartsWork(Work):
         return found
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        k, tiles, sums = self.k, self.tiles, self.grid.sums
+        k, sums, is_first = self.k, self.grid.sums, step.eq(0)
         slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
-        is_first = step.eq(0)
-        if self.behind is not None:
-            for t in SUMS:
-                tiles.zero(t)
-            self._multiply(r, column, step, many, fetched)
-            to = k.choose(is_first, slot, spare)
-            for t in SUMS:
-                tiles.store(t, to.at(t * HALF), PANEL * 4)
-            with k.when(~is_first):
-                self.behind.take(r * SQUARE)
+        if self.behind is None:
+            with going_on(self.tiles, [slot.at(t * HALF) for t in SUMS], PANEL * 4, is_first):
+                self._multiply(r, column, step, many, fetched)
             return
-        with k.either(is_first) as (first, later):
-            with first:
-                for t in SUMS:
-                    tiles.zero(t)
-            with later:
-                for t in SUMS:
-                    tiles.load(t, slot.at(t * HALF), PANEL * 4)
-        self._multiply(r, column, step, many, fetched)
-        for t in SUMS:
-            tiles.store(t, slot.at(t * HALF), PANEL * 4)
+        to = k.choose(is_first, slot, spare)
+        with from_zero(self.tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
+            self._multiply(r, column, step, many, fetched)
+        with k.when(~is_first):
+            self.behind.take(r * SQUARE)
 
     def _multiply(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):

@@ -22,7 +22,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Convolution, Expression, Loop, Storage, View, Window
+from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels import loop
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
@@ -64,7 +64,7 @@ class Form:
         return (SUMS // self.shape.rows // LINE | 1) * LINE
 
 
-def thinned(group: Convolution, frame: Frame, target: Target) -> tuple[list[Step], Convolution] | None:
+def close_together(group: Convolution, frame: Frame, target: Target) -> tuple[list[Step], Convolution] | None:
     """A convolution of single elements some apart as one of all elements of a copy of them, and what copies.
 
     None if it is none, if it has so few filters that each element is read only a few times, or if rows of results, or
@@ -82,8 +82,7 @@ def thinned(group: Convolution, frame: Frame, target: Target) -> tuple[list[Step
     made = replace(group, x=copy, window=Window(ones, ones, ones, (0,) * len(ones)))
     if not Frame.of(made).is_row:
         return None
-    moved = Loop(group.nodes, size, 0, (seen,), Expression((x.dtype,), (), (0,)), (copy,))
-    return loop.steps(moved, target), made
+    return loop.steps(Loop.copying(group.nodes, seen, copy), target), made
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:

@@ -2,9 +2,9 @@
 
 Of the nine products of three digits with three the last, 2^-32 of the first, is left out. The others are sums of four
 weights, 256 times each other, which are kept apart: 16 x 16 results at a time, in two rounds along a run of steps, each
-with two tiles of sums and one tile of each operand. (Four tiles of sums, one of A and three of B in one round load six
-tiles and not ten: 0.85 of the time on a core of its own, twice the time where the other hardware thread has tiles in
-use, too: ``tile_loop``.)
+with two tiles of sums, of an even weight and of an odd one, and one tile of each operand (``tile_loop``). Four tiles of
+sums, one of A and three of B in one round load six tiles and not ten: 0.85 of the time on a core of its own, and twice
+the time where the other hardware thread has tiles in use, too.
 
 With runs of 256 numbers, 16 columns take 12 KiB of L1, 16 rows as much, and their sums of four weights 4. These sums
 are below 2^24, also where first digits of A have no sign: f32 holds them.
@@ -12,8 +12,8 @@ are below 2^24, also where first digits of A have no sign: f32 holds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.amx import ROW_NBYTES, Tiles
@@ -21,6 +21,7 @@ from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.digits import DIGITS, TILE
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL
 from sardonyx.providers.cpu.kernels.tile_behind import Behind
+from sardonyx.providers.cpu.kernels.tile_loop import SUMS, A, B, from_zero
 from sardonyx.providers.cpu.values import Buf, Operand, Val, f32, i8, i64
 
 ROUNDS = ((2, ((0, 2), (1, 2), (1, 1), (2, 1), (2, 0))), (0, ((1, 0), (0, 0), (0, 1))))
@@ -31,18 +32,11 @@ WEIGHTS = 4
 SQUARE = HALF * PANEL
 """Sums of 16 rows and 32 columns, two sides."""
 SIDES, SIDE = 2, HALF * HALF
-SUMS, A, B = (0, 1), 2, 3
-"""The tiles: sums of the even and of the odd weight of a round, and one of each operand."""
 
 
-@contextmanager
-def summed(tiles: Tiles, levels: Buf, weight: int) -> Iterator[None]:
+def summed(tiles: Tiles, levels: Buf, weight: int) -> AbstractContextManager[None]:
     """Around the products of a round: its sums begin at zero, and are stored as ``PutTogether`` reads them."""
-    for t in SUMS:
-        tiles.zero(t)
-    yield
-    for t in SUMS:
-        tiles.store(t, levels.at((weight + t) * SIDE), HALF * 4)
+    return from_zero(tiles, [levels.at((weight + t) * SIDE) for t in SUMS], HALF * 4)
 
 
 def multiply(

@@ -70,7 +70,18 @@ from sardonyx.providers.cpu.kernels.split import (
 from sardonyx.providers.cpu.kernels.split_ahead import Ahead
 from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish
 from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, Blocking, Done, Groups
-from sardonyx.providers.cpu.kernels.tile_loop import LINE, PRODUCTS, SCHEDULES, SUMS, TILES, A, Schedule, multiply
+from sardonyx.providers.cpu.kernels.tile_loop import (
+    LINE,
+    PRODUCTS,
+    SCHEDULES,
+    SUMS,
+    TILES,
+    A,
+    Schedule,
+    from_zero,
+    going_on,
+    multiply,
+)
 from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
 from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.steps import Step, Target
@@ -229,27 +240,16 @@ class _Product:
         share, is_fetched = self.lines * (self.parts * LINE), self.schedule.fetched and split is None
         fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if is_fetched else None
         is_first = step.eq(0)
-        if self.parts == 3:
-            for t in SUMS:
-                tiles.zero(t)
-            self._multiply(a, b, many, is_short, fetched)
-            to = scratch.at(k.select(is_first, at, 0))
-            for t in SUMS:
-                tiles.store(t, to.at(t * HALF), PANEL * 4)
-            with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
-                for v in (i + j * HALF for j in range(4)):
-                    sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
+        if self.parts < 3:
+            with going_on(tiles, sums, PANEL * 4, is_first):
+                self._multiply(a, b, many, is_short, fetched)
             return
-        with k.either(is_first) as (first, later):
-            with first:
-                for t in SUMS:
-                    tiles.zero(t)
-            with later:
-                for t, place in zip(SUMS, sums, strict=True):
-                    tiles.load(t, place, PANEL * 4)
-        self._multiply(a, b, many, is_short, fetched)
-        for t, place in zip(SUMS, sums, strict=True):
-            tiles.store(t, place, PANEL * 4)
+        to = scratch.at(k.select(is_first, at, 0))
+        with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
+            self._multiply(a, b, many, is_short, fetched)
+        with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
+            for v in (i + j * HALF for j in range(4)):
+                sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
 
     def add_pairs(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
         """Add a run of ``many`` steps to the sums of a square, by products of pairs in ``PAIR_ROWS`` rows at a time."""

@@ -22,9 +22,6 @@ from sardonyx.providers.cpu.kernels.digit_loop import (
     PRODUCTS,
     ROUNDS,
     SIDES,
-    SUMS,
-    A,
-    B,
     PutTogether,
     fourth,
     multiply,
@@ -47,6 +44,7 @@ from sardonyx.providers.cpu.kernels.matrices import Problem, matrix_params
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.tile_epilogue import TileFinish
 from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, Blocking, Done, Groups
+from sardonyx.providers.cpu.kernels.tile_loop import SUMS, TILES, A
 from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64
@@ -97,7 +95,7 @@ def gemm_digits(
 ) -> None:  # fmt: skip
     """One product of A in digits with a constant."""
     tiles = Tiles(k)
-    tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=B + 1)
+    tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     row_panels, column_panels, steps = count_of(m, PANEL), count_of(n, PANEL), count_of(depth, STEP)
     is_odd, scratch = is_any_up(k, memory), k.scratch(f32)
     done = Done(k, scratch, m, n, True)

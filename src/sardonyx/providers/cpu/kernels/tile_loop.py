@@ -17,7 +17,8 @@ with one of each 33, although they load half as often again. On a core of its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sardonyx.providers.cpu.amx import Tiles
@@ -111,6 +112,31 @@ def _fetches(
     if ahead is not None:
         found += [(ahead.at(i * LINE), 2) for i in range(unroll * schedule.fetched * parts)]
     return found
+
+
+@contextmanager
+def from_zero(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterator[None]:
+    """Around the products of a run: sums begin at zero, and are stored, their rows ``stride`` bytes apart."""
+    for t in SUMS:
+        tiles.zero(t)
+    yield
+    for t, place in zip(SUMS, places, strict=True):
+        tiles.store(t, place, stride)
+
+
+@contextmanager
+def going_on(tiles: Tiles, places: Sequence[Buf], stride: Operand, is_first: Val) -> Iterator[None]:
+    """Around the products of a run: sums go on from those of the run before, where this is not the first."""
+    with tiles.k.either(is_first) as (first, later):
+        with first:
+            for t in SUMS:
+                tiles.zero(t)
+        with later:
+            for t, place in zip(SUMS, places, strict=True):
+                tiles.load(t, place, stride)
+    yield
+    for t, place in zip(SUMS, places, strict=True):
+        tiles.store(t, place, stride)
 
 
 @dataclass(frozen=True)
