@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,6 +63,49 @@ def test_against_onnx(name: str) -> None:
     for threads in (2, 3):
         (again,) = made.run(given(feeds), threads=threads)
         np.testing.assert_array_equal(again, got)
+
+
+FEW = {
+    "16 filters, whole tiles": Case(
+        (2, 16, 5, 40), (16, 16, 3, 3), "pads = [1, 1, 1, 1]", "s = Sigmoid(a) y = Mul(a, s)"
+    ),
+    "tiles round the ends of rows": Case((1, 16, 7, 43), (16, 16, 3, 3), "pads = [1, 1, 1, 1]"),
+    "rows shorter than a tile": Case((1, 20, 30, 9), (12, 20, 3, 3), "pads = [1, 1, 1, 1]"),
+    "more than the outermost pixels beside the image": Case((1, 16, 9, 47), (16, 16, 5, 7), "pads = [2, 3, 2, 3]"),
+    "nothing but padding": Case((1, 16, 1, 24), (16, 16, 1, 1), "pads = [1, 1, 1, 1]"),
+    "32 filters, stride 2": Case((1, 16, 11, 40), (32, 16, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
+    "stride 3, one row of taps": Case((1, 24, 4, 75), (20, 24, 1, 3), "pads = [0, 1, 0, 1], strides = [1, 3]"),
+    "dilated": Case((1, 16, 12, 48), (16, 16, 3, 3), "pads = [2, 2, 2, 2], dilations = [2, 2]"),
+    "pointwise, over the ends of rows": Case((2, 24, 5, 13), (16, 24, 1, 1)),
+    "pointwise, with a stride": Case((1, 24, 9, 49), (16, 24, 1, 1), "strides = [2, 2]"),
+    "groups of 16": Case((1, 32, 6, 48), (32, 16, 3, 3), "pads = [1, 1, 1, 1], group = 2"),
+    "3 axes": Case((1, 16, 4, 5, 24), (16, 16, 3, 3, 3), "pads = [1, 1, 1, 1, 1, 1]"),
+    "3 axes, wide padding": Case((1, 16, 3, 4, 4), (16, 16, 1, 1, 1), "pads = [0, 0, 1, 0, 0, 1]"),
+}  # fmt: skip
+"""Filters that fill one or two vectors: tiles of many neighbours."""
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_neighbours_have_one_address(name: str) -> None:
+    case = FEW[name]
+    feeds = feeds_of(case)
+    made = compiled(case, feeds, "skylake-avx512")
+    assert any(dict(step.spec.statics).get("even") for step in made.steps)
+    (got,) = made.run(given(feeds), checked=True)
+    assert_close(got, wanted(case, feeds, got.shape), case)
+    for threads in (2, 3):
+        (again,) = made.run(given(feeds), threads=threads)
+        np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize("name", ["16 filters, whole tiles", "tiles round the ends of rows", "32 filters, stride 2"])
+@pytest.mark.parametrize("odd", [np.inf, np.nan])
+def test_odd_numbers_reach_their_neighbours_only(name: str, odd: float) -> None:
+    case = replace(FEW[name], then="y = Identity(a)")
+    feeds = feeds_of(case)
+    feeds["x"][0, 3, 2, ::19] = odd
+    (got,) = compiled(case, feeds, "skylake-avx512").run(given(feeds))
+    np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted(case, feeds, got.shape)))
 
 
 def test_short_sums_are_two_runs() -> None:

@@ -255,10 +255,7 @@ class Work:
         room = number(self.memory, "image_room") if has_next(self.epilogue) else self.filters
         finish.turn_in(x, many, first)
         with k.loop(0, k.min(room - first, PANEL), HALF) as half:
-            mask = k.mask(left - half, HALF)
-            with k.loop(0, many) as i:
-                finish.here = i * PANEL + half
-                finish.put(x + i, Tile(first + half, HALF, mask), sums.load(finish.here, HALF))
+            finish.pixels(sums.at(half), half, x, many, Tile(first + half, HALF, k.mask(left - half, HALF)))
         finish.turn_out(x, many, first)
 
     def _finishing(self, place: list[Val]) -> ImageFinish:

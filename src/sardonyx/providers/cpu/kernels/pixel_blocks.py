@@ -13,10 +13,12 @@ from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.values import Val, i64, u64
+from sardonyx.providers.cpu.values import Buf, Val, i64, u64
 
 MOST_TAPS, MOST_PADDED = 256, 64
 """Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
+EDGE = 1
+"""Pixels at both ends of neighbours that may each lie beside the image."""
 TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
 """The numbers of ``taps_args``."""
 
@@ -130,3 +132,45 @@ class Block:
         """1 where the image has what a tap sees along an axis, else 0."""
         place = start + tap * self._n(f"dilation_{axis}")
         return self.k.cast((place >= 0) & (place < self._n(f"in_{axis}")), i64)
+
+
+class TilePixels:
+    """Some pixels of a block, as taps see them.
+
+    Neighbours of a row have one address between them. Where a tile goes round the end of a row, and where a tap has
+    more than the outermost pixels beside the image, each has its own.
+    """
+
+    def __init__(self, source: Buf, zeros: Buf | None, block: Block, first: Val, count: int, even: int) -> None:
+        """``zeros`` stand for what lies beside the image, if anything does; neighbours are ``even`` elements apart, if
+        that is known.
+        """
+        self.k, self.source, self.zeros, self.block, self.even = source.k, source, zeros, block, even
+        self.rows = [first + r for r in range(count)]
+        self.are_even = self._are_even() if even else None
+        """A bit for each tap for which ``neighbours`` are those it sees."""
+
+    def _are_even(self) -> Val:
+        k, count = self.k, len(self.rows)
+        places = self.block.places.load(self.rows[0], count)
+        expected = k.splat(self.block.places.load(self.rows[0]), count) + k.iota(i64, count) * self.even
+        seen = k.const(-1)
+        for row in self.rows[EDGE:-EDGE] if self.zeros is not None else []:
+            seen = seen & self.block.bits.load(row)
+        return k.select(places.ne(expected).any(), 0, seen)
+
+    def at(self, tap: Val) -> list[Buf]:
+        """Where the channels are that a tap sees."""
+        distance, places = self.block.distances.load(tap), self.block.places
+        return [self._or_zeros(row, tap, self.source.at(places.load(row) + distance)) for row in self.rows]
+
+    def neighbours(self, tap: Val) -> list[Buf]:
+        """The same, from the address of the first."""
+        first = self.source.at(self.block.places.load(self.rows[0]) + self.block.distances.load(tap))
+        found = [first.at(r * self.even) for r in range(len(self.rows))]
+        for r in (*range(EDGE), *range(-EDGE, 0)):
+            found[r] = self._or_zeros(self.rows[r], tap, found[r])
+        return found
+
+    def _or_zeros(self, row: Val, tap: Val, pixel: Buf) -> Buf:
+        return pixel if self.zeros is None else self.k.choose(self.block.has(row, tap), pixel, self.zeros)
