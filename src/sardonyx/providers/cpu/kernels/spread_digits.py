@@ -176,10 +176,10 @@ class _Piece:
         k, row = self.k, self.row.at(self.first)
         places = [self.to.at(digit * STEP) for digit in range(DIGITS)] + [self.to.at(self.more)]
         with k.loop(0, self.many) as i:
-            for j, mask in enumerate(masks):
-                v = row.load(i * self.source.pixel + j * HALF, HALF, mask)
-                for place, bits in zip(places, self.scale.digits(v, is_long=is_long), strict=False):
-                    place.as_type(u8).store(i * self.pixel + j * HALF, k.cast(bits, u8))
+            pixel = row.at(i * self.source.pixel)
+            numbers = [pixel.load(j * HALF, HALF, mask) for j, mask in enumerate(masks)]
+            for place, bits in zip(places, self.scale.step(numbers, is_long=is_long), strict=False):
+                place.as_type(u8).store(i * self.pixel, bits)
 
 
 # -- what convolutions ask for
