@@ -13,6 +13,7 @@ from sardonyx.optimize.fusions import (
     attention_parts,
     casts,
     conv,
+    enlarged,
     flat_attention,
     gemm,
     heads,
@@ -214,8 +215,8 @@ CONTRIB = (
 INTEGERS = ("MultiplyIntegers", "MultiplyIntegersAdd", "ConvolveIntegers", "FoldDequantize", "RemoveDeadCode")
 """For providers that multiply bytes: what is quantized is multiplied so, and what is not is computed once."""
 
-JOINED = ("JoinConvs", "JoinDepthwiseConvs")
-"""For providers that have the channels of a pixel along their vectors."""
+IMAGES = ("JoinConvs", "JoinDepthwiseConvs", "ConvolveBeforeResize")
+"""For providers that have the channels of a pixel along their vectors, and add to what they convolve."""
 
 PORTABLE = ("AdaptAttentionMasks", "ShareConstants", "ShareDuplicates", "RemoveDeadCode")
 """What other engines' readings of ai.onnx's operators need, for models that are saved for any of them."""
@@ -285,6 +286,7 @@ _MODULES = (
     casts,
     cleanup,
     conv,
+    enlarged,
     flat_attention,
     fold,
     fold_shapes,

@@ -61,12 +61,14 @@ class CpuProvider:
         return known[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> None:
-        """Products of quantized numbers become products of integers, and small convolutions side by side are joined."""
+        """Products of quantized numbers become products of integers; small convolutions side by side are joined, and
+        images convolved before they are enlarged.
+        """
         from sardonyx.optimize import manager, pipelines
 
         kinds = {node.op_type for node in owned}
         passes: tuple[str, ...] = pipelines.INTEGERS if "DequantizeLinear" in kinds else ()
-        passes += pipelines.JOINED if "Conv" in kinds else ()
+        passes += pipelines.IMAGES if "Conv" in kinds else ()
         if not passes:
             return
         mine = set(owned)
