@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from sardonyx.ir import dims
-from sardonyx.plan.sizes import Binding, Condition, Sizes, SizesDiffer, name_of, unbound
+from sardonyx.plan.sizes import Binding, Only, Sizes, SizesDiffer, multiple, name_of
 
 B, S, T = dims.symbol("batch"), dims.symbol("seq"), dims.symbol("a weird-name")
 
@@ -19,13 +19,15 @@ def test_compiled_expressions_are_what_evaluation_gives(numbers: tuple[int, int,
         dims.minimum(B, S), dims.maximum(dims.add(B, 1), S), dims.broadcast(dims.minimum(1, B), 1), dims.sub(S, B),
         dims.mul(T, T), dims.ceildiv(dims.add(S, T), 16),
     ]  # fmt: skip
-    sizes = Sizes()
+    names = ("batch", "seq", str(T))
+    sizes = Sizes(names)
     order = [sizes.number(e) for e in expressions]
     assert [sizes.number(e) for e in expressions] == order
-    names = ("batch", "seq", str(T))
-    values = sizes.compiled(names)(numbers)
+    values = sizes.compiled()(numbers)
     given = dict(zip(names, numbers, strict=True))
-    assert [values[i] for i in order] == [dims.evaluate(e, given) for e in expressions]
+    expected = [dims.evaluate(e, given) for e in expressions]
+    assert [values[i] for i in order] == expected and values[:3] == numbers
+    assert sizes.compiled((tuple(order), "kept", order[3]), kept=7)(numbers) == (tuple(expected), 7, expected[3])
 
 
 def test_names_are_bound_and_other_dimensions_checked() -> None:
@@ -42,48 +44,75 @@ def test_a_name_is_read_where_a_dimension_is_a_multiple_of_it() -> None:
     for wrong in ([(7, 18), (6,)], [(8, 20), (6,)], [(8, 18), (7,)]):
         with pytest.raises(SizesDiffer):
             binding.bind(wrong)
+    sizes = Sizes(binding.names)
+    product = sizes.compiled((sizes.number(dims.mul(B, S) or 0),), binding)
+    assert product([(8, 18), (6,)]) == (6,)
+    with pytest.raises(SizesDiffer):
+        product([(8, 18), (7,)])
     again = Binding.revived(binding.frozen())
     assert again.bind([(8, 18), (6,)]) == binding.bind([(8, 18), (6,)])
 
 
 def test_operands_that_do_not_broadcast_are_refused() -> None:
-    sizes = Sizes()
+    sizes = Sizes(("batch", "seq"))
     both = dims.broadcast(B, S)
     assert both is not None
-    sizes.number(both)
-    evaluate = sizes.compiled(("batch", "seq"))
-    assert evaluate((1, 5)) == (5,) and evaluate((4, 1)) == (4,)
-    with pytest.raises(SizesDiffer, match="do not broadcast"):
-        evaluate((2, 3))
+    evaluate = sizes.compiled(sizes.number(both))
+    assert evaluate((1, 5)) == 5 and evaluate((4, 1)) == 4
+    for function in (evaluate, sizes.compiled(0)):  # whether or not somebody asks for the value
+        with pytest.raises(SizesDiffer, match="do not broadcast"):
+            function((2, 3))
 
 
 @pytest.mark.parametrize("batch", [0, 1, 5, 9])
 @pytest.mark.parametrize("seq", [1, 5, 8])
-def test_the_largest_of_results_is_a_result(batch: int, seq: int) -> None:
-    sizes = Sizes()
-    some = [sizes.number(e) for e in (dims.mul(B, 3) or 0, dims.sub(S, 7) or 0, S)]
-    most, least, none = sizes.largest([*some, some[0]]), sizes.largest(some[1:2]), sizes.largest([])
-    after = sizes.number(B)
-    assert sizes.largest(some) == most and unbound(sizes.expressions, ["batch", "seq"]) == []
-    values = sizes.compiled(("batch", "seq"))((batch, seq))
-    assert [values[i] for i in (most, least, none, after)] == [max(3 * batch, seq), max(seq - 7, 0), 0, batch]
+def test_the_largest_of_sizes(batch: int, seq: int) -> None:
+    sizes = Sizes(("batch", "seq"))
+    some = [dims.mul(B, 3) or 0, dims.sub(S, 7) or 0, S, dims.mul(B, 2) or 0, 2]
+    most, least, none = sizes.largest(some), sizes.largest(some[1:2]), sizes.largest([])
+    numbered, bits = sizes.most([sizes.number(e) for e in some]), sizes.as_long_as([some[0], S, 2])
+    values = sizes.compiled()((batch, seq))
+    assert [values[i] for i in (most, least, none)] == [max(3 * batch, seq, 2), max(seq - 7, 0), 0]
+    assert values[numbered] == max(3 * batch, seq, 2) and values[bits].bit_length() == values[most].bit_length()
+
+
+def test_multiples_of_one_size() -> None:
+    rows = dims.add(dims.mul(dims.mul(B, S), 6), 4)
+    assert isinstance(rows, dims.Expr)
+    assert multiple(rows) == (dims.add(dims.mul(dims.mul(B, S), 3), 2), 2) and multiple(B) == (B, 1)
 
 
 @pytest.mark.parametrize("allowed", [(), (B,), (B, 1)])
 @pytest.mark.parametrize("least", [None, 3])
 def test_conditions_are_those_of_the_function(allowed: tuple[dims.Known, ...], least: int | None) -> None:
-    sizes = Sizes()
-    condition = Condition(sizes.number(S), tuple(map(sizes.number, allowed)), least, 'it\'s "so"')
-    evaluate, plain = sizes.compiled(("batch", "seq"), [condition]), sizes.compiled(("batch", "seq"))
-    for given in itertools.product(range(6), repeat=2):
-        values = plain(given)
-        if condition.holds(values):
-            assert evaluate(given) == values
+    sizes = Sizes(("batch", "seq"))
+    condition = sizes.holds(S, allowed, least)
+    plain = sizes.compiled(condition)
+    sizes.require(condition, 'it\'s "so"', S)
+    evaluate = sizes.compiled(1)
+    for batch, seq in itertools.product(range(6), repeat=2):
+        among = not allowed or seq in [batch if a is B else a for a in allowed]
+        holds = among and (least is None or seq >= least)
+        assert plain((batch, seq)) == holds
+        if holds:
+            assert evaluate((batch, seq)) == seq
         else:
-            with pytest.raises(SizesDiffer, match=f'it\'s "so": {given[1]}'):
-                evaluate(given)
+            with pytest.raises(SizesDiffer, match=f'it\'s "so": {seq}'):
+                evaluate((batch, seq))
+
+
+def test_ranges_of_sizes() -> None:
+    few, some = Only(S, most=4), Only(B, 2, 3)
+    sizes = Sizes(("batch", "seq"))
+    within = sizes.compiled((sizes.within(few), sizes.within(few.otherwise), sizes.within(some)))
+    for batch, seq in itertools.product(range(7), repeat=2):
+        assert within((batch, seq)) == (seq <= 4, seq > 4, 2 <= batch <= 3)
+        assert (few.holds(seq), few.otherwise.holds(seq), some.holds(batch)) == within((batch, seq))
 
 
 def test_unbound_names_are_named() -> None:
-    assert unbound([dims.add(B, T) or 0, S], ["batch", "seq"]) == [str(T)]
+    sizes = Sizes(("batch", "seq"))
+    for size in (dims.add(B, T) or 0, S):
+        sizes.number(size)
+    assert sizes.unbound == {str(T)}
     assert name_of(B) == "batch" and name_of(dims.mul(B, 2) or 0) is None and name_of(3) is None

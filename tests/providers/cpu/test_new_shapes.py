@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import OutOfBudget, SardonyxError
-from sardonyx.providers.cpu import plans
+from sardonyx.providers.cpu import executable, plans
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.kept import KeptExecutable
 from sardonyx.providers.cpu.threads import Team
@@ -28,6 +29,10 @@ g (float[n, 32] x, float[n, 64] z) => (float[n, 32] y, float[64, n] t)
     y = MatMul(r, v)
     t = Transpose<perm = [1, 0]>(r)
 }
+"""
+FLATTENED = """
+<ir_version: 10, opset_import: ["": 21]>
+g (int8[a, b, c] x) => (int8[n, a] y) { r = Flatten(x) y = Transpose(r) }
 """
 RNG = np.random.default_rng(0)
 W, V = (RNG.standard_normal(shape).astype("f") for shape in ((32, 64), (64, 32)))
@@ -74,10 +79,10 @@ def test_a_new_shape_of_a_planned_bucket_needs_no_context(monkeypatch: pytest.Mo
 def test_a_new_bucket_is_left_to_a_run_with_a_context() -> None:
     made = session()
     made.run(None, feeds(100))
-    executable, given = whole(made), feeds(1000)
-    assert executable.run_again(list(given.values())) is None and len(executable._plans) == 1
+    found, given = whole(made), feeds(1000)
+    assert found.run_again(list(given.values())) is None and len(found._plans) == 1
     check(made.run(None, given), **given)
-    assert len(executable._plans) == 2
+    assert len(found._plans) == 2
 
 
 def test_shapes_that_do_not_fit_each_other_are_refused_as_ever() -> None:
@@ -126,11 +131,11 @@ def test_what_stops_a_new_shape_leaves_the_known_ones(monkeypatch: pytest.Monkey
     made = session()
     made.run(None, feeds(100))
 
-    def serve(*_: object) -> None:
+    def workers(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="new thread"):
-        patch.setattr(Team, "serve", serve)
+        patch.setattr(Team, "workers", workers)
         made.run(None, feeds(99))
     for n in (100, 99, 100):
         check(made.run(None, feeds(n)), **feeds(n))
@@ -143,7 +148,7 @@ def test_plans_that_nobody_turns_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     executable = whole(made)
     for n in (100, 200, 400, 99, 800):
         check(made.run(None, feeds(n)), **feeds(n))
-    known = {n: executable._plans.find(executable.table.evaluate((n,))) for n in (100, 200, 400, 800)}
+    known = {n: executable._plans.find(executable.table.measure(((n, 32), (n, 64)))[1]) for n in (100, 200, 400, 800)}
     assert known[200] is None and len(executable._plans) == 3
     assert [n for n, plan in known.items() if plan is not None and plan.frames] == [100, 800]
     for n in (200, 99, 400, 798):
@@ -157,3 +162,22 @@ def test_the_budget_is_asked_for_every_shape() -> None:
     with pytest.raises(OutOfBudget):
         made.run(None, feeds(100))
     check(made.run(None, feeds(97)), **feeds(97))
+
+
+def test_sizes_that_the_walk_does_not_carry(caplog: pytest.LogCaptureFixture) -> None:
+    """Empty arrays have dimensions whose product is longer than a size of memory."""
+    caplog.set_level(logging.INFO, "sardonyx")
+    made = sardonyx.InferenceSession(onnx.parser.parse_model(FLATTENED).SerializeToString())
+    for shape in ((0, 3, 5), (0, 1 << 31, 1 << 30), (0, 1 << 31, 1 << 31), (0, 7, 3)):
+        (y,) = made.run(None, {"x": np.empty(shape, np.int8)})
+        assert y.shape == (shape[1] * shape[2], 0)
+        assert ("more than 62 bits" in caplog.text) == (shape[2] == 1 << 31)
+        caplog.clear()
+
+
+def test_the_oldest_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executable, "MAX_SHAPES", 2)
+    made = session()
+    for n in (100, 99, 98, 97):
+        check(made.run(None, feeds(n)), **feeds(n))
+    assert [shapes[0][0] for shapes in whole(made)._shapes] == [98, 97]

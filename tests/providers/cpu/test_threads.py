@@ -81,7 +81,7 @@ class Table:
         self.slots[Context.COUNTERS] = address(self.counters)
 
     def run(self, count: int) -> None:
-        self.team.serve(self.slots, count)
+        self.slots[Context.TEAM], self.slots[Context.WANTED] = self.team.at, self.team.workers(count)
         self.team.walk(address(self.slots))
 
     def check(self) -> None:

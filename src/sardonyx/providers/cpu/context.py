@@ -8,12 +8,14 @@ class Context:
 
     ERROR, ERROR_STEP, ERROR_VALUE, CANCEL, DEADLINE, BASES, SCRATCH, SCRATCH_STRIDE = range(8)
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
-    OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT, TEAM = range(16, 24)
-    ARRIVED, GENERATION, SLEEPERS, WANTED, LEFT = 24, 32, 40, 48, 49
-    COUNTER_NBYTES, ROWS, VALUES, SIZED, SIZED_COUNT = range(56, 61)
-    """``ROWS`` and ``VALUES`` are numpy arrays, by the addresses of the objects: the step table; and what the argument
-    blocks hold of a shape, if that is another than the last run's, or else 0."""
+    OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT = range(16, 23)
+    ARRIVED, GENERATION, SLEEPERS = 24, 32, 40
+    COUNTER_NBYTES, SIZED, SIZED_COUNT, NAME_COUNT, PROGRAM, PROGRAM_COUNT = range(48, 54)
+    TEAM, WANTED, LEFT, ROWS, IS_NEW = range(59, 64)
     SLOTS = 64
+    """What a frame takes from a shape ends the slots, and the sizes of names follow them: Python writes all of it at
+    once. ``ROWS`` is the step table, by the address of the numpy array that holds it; ``IS_NEW`` tells that the shape
+    of the last run was another. Behind the sizes lie the values that ``PROGRAM`` makes of them."""
 
 
 class Sized:
@@ -60,8 +62,8 @@ class Mailbox:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, LOOK = range(1, 8)
-    """``LOOK`` is no error: after so many runs, the choice of threads is looked at again."""
+    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK = range(1, 9)
+    """``TOO_LONG`` is a size. ``LOOK`` is no error: after so many runs, the choice of threads is looked at again."""
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4

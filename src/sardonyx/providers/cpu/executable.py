@@ -70,7 +70,7 @@ class CpuExecutable:
         self._constants_nbytes = sum(a.nbytes for a in constants)
         self._constants = np.array([address(a) for a in constants], np.int64)
         self._shapes: dict[tuple[tuple[int, ...], ...], Shape] = {}
-        self._plans = Plans()
+        self._measure, self._plans = table.measure, Plans()
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: CpuExecutable | None = None
@@ -222,7 +222,7 @@ class CpuExecutable:
         recorder = self._recorder(count, frame.slots)
         frame.shape = None
         frame.slots[Context.ROWS], frame.slots[Context.LEFT] = id(rows), 0
-        self._team.serve(frame.slots, count)
+        frame.slots[Context.WANTED] = self._team.workers(count)
         try:
             start = time.perf_counter()
             self._team.walk(frame.at)
@@ -281,6 +281,8 @@ class CpuExecutable:
 
     def _error(self, code: int, step: int, value: int) -> Exception:
         """What a kernel reported, in words."""
+        if code == Code.TOO_LONG:
+            return SizesDiffer("a size has more than 62 bits")
         from sardonyx.providers.cpu.profile import main_node
 
         node = main_node(self.table.steps[step].nodes)
@@ -322,49 +324,39 @@ class CpuExecutable:
 
     def _bind(self, shapes: tuple[tuple[int, ...], ...], *, remember: bool = True) -> Shape:
         """Sizes, checks and a plan for shapes not seen lately."""
-        sizes, numbers, values = self._measured(shapes)
-        shape = Shape(self._plans.find(numbers) or self._new_plan(numbers), sizes, numbers, values, self._threads)
+        measured = self._measure(shapes)
+        plan = self._plans.find(measured[1]) or self._new_plan(measured[0])
+        shape = Shape(plan, measured, self._threads)
         return self._remembered(shapes, shape) if remember else shape
 
     def _bind_within(self, shapes: tuple[tuple[int, ...], ...]) -> Shape | None:
         """The same in a bucket that has a plan; None in others, and where there is something to say."""
         try:
-            sizes, numbers, values = self._measured(shapes)
-            plan = self._plans.find(numbers)
+            measured = self._measure(shapes)
+            plan = self._plans.find(measured[1])
             if plan is not None:
-                return self._remembered(shapes, Shape(plan, sizes, numbers, values, self._threads))
+                return self._remembered(shapes, Shape(plan, measured, self._threads))
         except (SizesDiffer, OutOfBudget):
             pass
         return None
 
     def _remembered(self, shapes: tuple[tuple[int, ...], ...], shape: Shape) -> Shape:
         """A shape for the runs to come, if it keeps to the budget."""
-        peak_nbytes = 0 if self._max_memory is None else self._memory(shape).peak_nbytes
-        if self._max_memory is not None and peak_nbytes > self._max_memory:
-            raise OutOfBudget(
-                "a run of these shapes needs more than max_memory",
-                expected=f"{self._max_memory} bytes",
-                got=f"{peak_nbytes} bytes",
-            )
-        with self._lock:
-            self._shapes[shapes] = shape
-            if len(self._shapes) > MAX_SHAPES:
-                del self._shapes[next(iter(self._shapes))]
+        if self._max_memory is not None:
+            peak_nbytes = self._memory(shape).peak_nbytes
+            if peak_nbytes > self._max_memory:
+                raise OutOfBudget(
+                    "a run of these shapes needs more than max_memory",
+                    expected=f"{self._max_memory} bytes",
+                    got=f"{peak_nbytes} bytes",
+                )
+        self._shapes[shapes] = shape
+        if len(self._shapes) > MAX_SHAPES:
+            self._shapes.pop(list(self._shapes)[0], None)  # noqa: RUF015 others may add shapes at this moment
         return shape
 
-    def _measured(self, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], tuple[int, ...], Array]:
-        """The sizes of names, and the values of the table's expressions, also as an array."""
-        table = self.table
-        sizes = table.binding.bind(shapes)
-        try:
-            numbers = table.evaluate(sizes)
-            values = np.array(numbers, np.int64)
-        except OverflowError:
-            raise SizesDiffer("a size has more than 64 bits") from None
-        return sizes, numbers, values
-
-    def _new_plan(self, numbers: tuple[int, ...]) -> Plan:
-        plan = Plan(self.table, numbers)
+    def _new_plan(self, sizes: tuple[int, ...]) -> Plan:
+        plan = Plan(self.table, sizes)
         self._plans.add(plan)
         return plan
 

@@ -16,10 +16,11 @@ from sardonyx import dtypes
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.kept import ModelNeeded
 from sardonyx.partition.provider import Memory
-from sardonyx.plan.sizes import Binding, Condition, Only, SizesDiffer, revived
+from sardonyx.plan.sizes import Binding, SizesDiffer, revived
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.executable import CpuExecutable
 from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.measured import named
 from sardonyx.providers.cpu.packing import Source
 from sardonyx.providers.cpu.trim import Trim
 
@@ -31,10 +32,11 @@ Array = np.ndarray[Any, Any]
 
 ARRAYS = (
     "words", "rows", "sized_at", "sized_by", "placed_at", "placed_by", "nbytes", "flops", "traffic", "meetings",
-    "turns",
+    "turns", "program",
 )  # fmt: skip
 PLAIN = (
-    "intervals", "lives", "scratch", "work", "first_input", "given_count", "base_count", "has_loops", "is_bounded",
+    "intervals", "lives", "scratch", "bounded", "only", "first_input", "given_count", "base_count", "has_loops",
+    "is_bounded",
 )  # fmt: skip
 
 
@@ -49,13 +51,11 @@ def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
     plain: dict[str, Any] = {name: getattr(table, name) for name in PLAIN}
     plain["lives"] = [tuple(life) for life in table.lives]
     plain["steps"], plain["kernels"] = [step.is_control for step in table.steps], table.kernels
-    plain["only"] = [(i, only.least, only.most, size) for i, only, size in table.only]
     linker.native("walk", "worker")
     plain["natives"] = dict(linker.natives)
     plain["binding"], plain["trim"] = table.binding.frozen(), table.trim and table.trim.frozen()
-    plain["evaluate"] = cast(FunctionType, table.evaluate).__code__
-    plain["outputs"] = [(shape, dtypes.of_numpy(t).name) for shape, t in table.outputs]
-    plain["holds"] = [(at, [tuple(c) for c in conditions]) for at, conditions in table.holds]
+    plain["evaluate"], plain["measure"] = (cast(FunctionType, f).__code__ for f in (table.evaluate, table.measure))
+    plain["outputs"] = [dtypes.of_numpy(t).name for t in table.outputs]
     return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
 
 
@@ -85,11 +85,11 @@ def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider
             return None
         row[0] = at
     table.steps = [SimpleNamespace(is_control=is_control) for is_control in plain["steps"]]
-    table.only = [(i, Only(0, least, most), size) for i, least, most, size in plain["only"]]
-    table.binding, table.evaluate = Binding.revived(plain["binding"]), revived(plain["evaluate"])
+    table.binding = Binding.revived(plain["binding"])
+    table.evaluate = revived(plain["evaluate"])
     table.trim = Trim.revived(plain["trim"]) if plain["trim"] else None
-    table.outputs = [(shape, dtypes.of_name(name).numpy) for shape, name in plain["outputs"]]
-    table.holds = [(at, tuple(Condition(*c) for c in conditions)) for at, conditions in plain["holds"]]
+    table.outputs = [dtypes.of_name(name).numpy for name in plain["outputs"]]
+    table.measure = revived(plain["measure"], **table.binding.scope, **named(table.outputs))
     return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,15 @@ from sardonyx import forks
 from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.plan.buckets import bucket
+from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import memory
 from sardonyx.providers.cpu.context import ARENA, COUNTERS, NOBODY, Context, Row
-from sardonyx.providers.cpu.memory import PADDING, address, allocate
+from sardonyx.providers.cpu.memory import PADDING, POOLED_FROM, address, allocate
 from sardonyx.providers.cpu.sharing import Trial, Way
 from sardonyx.providers.cpu.threads import Team, new_context
 
 if TYPE_CHECKING:
+    from sardonyx.providers.cpu.measured import Measured
     from sardonyx.providers.cpu.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -43,22 +45,35 @@ SLICE_S = 0.1
 """Python looks for signals about this often."""
 
 
+def values_of(table: Table, sizes: tuple[int, ...]) -> Array:
+    """Those of all expressions, by number; SizesDiffer says what is wrong with the sizes."""
+    try:
+        return np.array(table.evaluate(sizes), np.int64)
+    except OverflowError:
+        raise SizesDiffer("a size has more than 64 bits") from None
+
+
 class Plan:
     """Where every intermediate lies, for all shapes of a bucket."""
 
-    def __init__(self, table: Table, numbers: tuple[int, ...]) -> None:
-        """``numbers`` are the values of the table's expressions for one of the shapes."""
+    def __init__(self, table: Table, sizes: tuple[int, ...]) -> None:
+        """``sizes`` are those of one of the shapes."""
         self.table = table
-        buckets = {i: bucket(numbers[i]) for i in (*table.nbytes.tolist(), table.scratch)}
-        nbytes = (buckets[i][1] for i in table.nbytes.tolist())
+        values = values_of(table, sizes).tolist()
+        nbytes = (bucket(values[i])[1] for i in table.nbytes.tolist())
         blocks = [Block(n, *life) for n, life in zip(nbytes, table.lives, strict=True)]
         placement = place(blocks)
         self.arena_nbytes = placement.nbytes
         self.live_nbytes = lower_bound(blocks)
         """No placement needs less than this."""
-        self.scratch_nbytes = buckets[table.scratch][1]
-        self.key = tuple(top for _, top in buckets.values())
-        self._bounds = [(i, *of) for i, of in buckets.items()]
+        self.scratch_nbytes = bucket(values[table.scratch])[1]
+        bounds: dict[int, tuple[int, int]] = {}
+        for i, extent, times in table.bounded:
+            low, high = (n // times for n in bucket(values[i]))
+            least, most = bounds.get(extent, (low, high))
+            bounds[extent] = max(low, least), min(high, most)
+        self.bounds = tuple((extent, low, high) for extent, (low, high) in bounds.items())
+        """Of the table's extents: what they are larger than, and what they are not."""
         self.words = table.words.copy()
         if len(table.placed_at):
             self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
@@ -67,14 +82,13 @@ class Plan:
         self.frames: list[Frame] = []
         self.used = 0
         """When it was last turned to, in a count of the turns to any plan of the table."""
-        self.manners: dict[tuple[bytes, int], tuple[int, list[int], Trial | None]] = {}
-        """By which of the table's steps shapes carry out, and how much that is: threads that are worth it, slices of a
-        run, and what finds out who takes part in each step."""
+        self.manners: dict[tuple[int, tuple[bool, ...]], Manner] = {}
+        """By how much shapes do, and which of the table's steps."""
 
-    def fits(self, numbers: tuple[int, ...]) -> bool:
-        """Whether these values of the table's expressions are of its bucket."""
-        for i, low, high in self._bounds:  # noqa: SIM110 a generator costs twice as much with cold caches
-            if not low < numbers[i] <= high:
+    def fits(self, extents: tuple[int, ...]) -> bool:
+        """Whether these values of the table's extents are of its bucket."""
+        for i, low, high in self.bounds:  # noqa: SIM110 a generator costs twice as much with cold caches
+            if not low < extents[i] <= high:
                 return False
         return True
 
@@ -92,20 +106,20 @@ class Plans:
     def __len__(self) -> int:
         return len(self._all)
 
-    def find(self, numbers: tuple[int, ...]) -> Plan | None:
-        """The plan of the bucket that these values of the table's expressions fall into, if there is one."""
+    def find(self, extents: tuple[int, ...]) -> Plan | None:
+        """The plan of the bucket that these values of the table's extents fall into, if there is one."""
         last = self._last
-        if last is not None and last.fits(numbers):
+        if last is not None and last.fits(extents):
             return last
         for plan in self._all:
-            if plan.fits(numbers):
+            if plan.fits(extents):
                 self._use(plan)
                 return plan
         return None
 
     def add(self, plan: Plan) -> None:
         with self._lock:
-            others = sorted((p for p in self._all if p.key != plan.key), key=lambda p: p.used, reverse=True)
+            others = sorted((p for p in self._all if p.bounds != plan.bounds), key=lambda p: p.used, reverse=True)
             self._all = (plan, *others[: MAX_PLANS - 1])
             for older in self._all[KEPT_PLANS:]:
                 older.frames.clear()
@@ -115,53 +129,47 @@ class Plans:
         plan.used, self._last = 1 + (self._last.used if self._last is not None else 0), plan
 
 
+class Manner(NamedTuple):
+    """How those shapes of a plan are run that do the same steps and about as much."""
+
+    threads: int
+    """That are worth it."""
+    rows: Array
+    ends: list[int]
+    """Steps up to which it runs without Python looking for signals."""
+    is_quick: bool
+    """Whether Python need not look at all."""
+    trial: Trial | None
+    """What finds out who takes part in each step."""
+
+
 class Shape:
     """What one set of input shapes needs beside its plan."""
 
-    def __init__(
-        self, plan: Plan, sizes: tuple[int, ...], numbers: tuple[int, ...], values: Array, threads: int
-    ) -> None:
-        """``numbers`` and ``values`` are the values of the table's expressions, as a tuple and as an array."""
-        table = plan.table
-        self.plan, self.sizes, self.values = plan, sizes, values
-        self.trial: Trial | None = None
-        """Of the quick runs; None when it is over."""
-        self._last_trial: Trial | None = None
-        self.holds = [(at, int(all(c.holds(numbers) for c in of))) for at, of in table.holds] if table.holds else []
-        """Words that tell whether conditions hold, and what they tell."""
-        self.outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
-        """The shape, type and bytes of each."""
-        self._pooled = False
-        known: dict[tuple[int, ...], tuple[int, ...]] = {}
-        for shape, dtype in table.outputs:
-            dims = known.get(shape)
-            if dims is None:
-                dims = known[shape] = tuple([numbers[i] for i in shape])
-            nbytes = dtype.itemsize
-            for d in dims:
-                nbytes *= d
-            if nbytes >= memory.POOLED_FROM:
-                self._pooled = True
-                if nbytes > FREE_NBYTES:
-                    check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
-            self.outputs.append((dims, dtype, nbytes))
-        self.rows = _rows(table, numbers) if table.only else table.rows
-        done = (self.rows[:, Row.WHO] != NOBODY).tobytes() if table.only else b""
+    def __init__(self, plan: Plan, measured: Measured, threads: int) -> None:
+        self.plan = plan
+        self.sizes, _, work, only, self.outputs, most_nbytes = measured
+        self._pooled = most_nbytes >= POOLED_FROM
+        if most_nbytes > FREE_NBYTES:
+            for dims, dtype, nbytes in self.outputs:
+                check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
         # Where nothing lies between steps, buckets do not tell how much the largest does.
-        kind = done, numbers[table.work].bit_length()
-        manner = plan.manners.get(kind) or plan.manners.setdefault(kind, self._manner(threads))
-        self.threads, self.ends, trial = manner
-        """``ends``: steps up to which it runs without Python looking for signals."""
-        self.runs_left = 0 if trial is None else FIRST_LOOK
+        kind = work.bit_length(), only
+        manner = plan.manners.get(kind) or plan.manners.setdefault(kind, self._manner(only, threads))
+        self.threads, self.rows, self.ends, self.is_quick, trial = manner
+        self.trial = self._last_trial = trial
+        """``trial``: of the quick runs; None when it is over."""
+        self.runs_left = 0
         """Until the next look; 0 where there is none."""
         if trial is not None:
-            self._follow(trial)
-        self.is_quick = len(self.ends) == 1 and table.is_bounded
+            self.runs_left = FIRST_LOOK
+            if trial.is_over:
+                (self.threads, self.rows), self.trial = trial.choice, None
 
-    def _manner(self, threads: int) -> tuple[int, list[int], Trial | None]:
+    def _manner(self, only: tuple[bool, ...], threads: int) -> Manner:
         """How this shape is run, and those of its plan that do as much."""
-        plan, table, is_there = self.plan, self.plan.table, self.rows[:, Row.WHO] != NOBODY
-        values = self.values
+        plan, table, rows = self.plan, self.plan.table, _rows(self.plan.table, only)
+        is_there, values = rows[:, Row.WHO] != NOBODY, values_of(table, self.sizes)
         flops, traffic = values[table.flops] * is_there, values[table.traffic] * is_there
         seconds = flops * (1 / FLOPS_PER_SECOND) + traffic * (1 / BYTES_PER_SECOND)
         # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
@@ -170,9 +178,10 @@ class Shape:
             # What a team saves, less what it takes to meet in every trip.
             total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
         turns = np.maximum(values[table.turns], 1)
-        trial = Trial(table, self.rows, turns, threads, total) if threads > 1 else None
+        trial = Trial(table, rows, turns, threads, total) if threads > 1 else None
         ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
-        return (threads if total > ALONE_S else 1), ends, trial
+        is_quick = len(ends) == 1 and table.is_bounded
+        return Manner(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)
 
     def learn(self, trial: Trial, way: Way, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""
@@ -205,18 +214,20 @@ class Shape:
         return [places[i] if i in places else _new(output) for i, output in enumerate(self.outputs)]
 
 
-def _rows(table: Table, numbers: tuple[int, ...]) -> Array:
-    """The table's rows, without the steps that are not for these sizes."""
+def _rows(table: Table, only: tuple[bool, ...]) -> Array:
+    """The table's rows, without the steps that are for other sizes alone."""
+    if all(only):
+        return table.rows
     rows: Array = table.rows.copy()
-    for i, only, size in table.only:
-        if not only.holds(numbers[size]):
+    for i, is_done in zip(table.only, only, strict=True):
+        if not is_done:
             rows[i, Row.WHO] = NOBODY
     return rows
 
 
 def _new(output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
     dims, dtype, nbytes = output
-    return memory.outputs.empty(dims, dtype, nbytes) if nbytes >= memory.POOLED_FROM else np.empty(dims, dtype)
+    return memory.outputs.empty(dims, dtype, nbytes) if nbytes >= POOLED_FROM else np.empty(dims, dtype)
 
 
 def _slices(seconds: Array) -> list[int]:
@@ -237,9 +248,11 @@ class Frame:
         self.shape: Shape | None = None
         self.rows: Array | None = None
         """Those of the shape when it was taken, which ``slots`` knows."""
-        context = new_context(team)
+        names, program = len(table.binding.names), table.program
+        context = new_context(team, names + len(program))
         self.at = address(context)
-        self.slots = (ctypes.c_int64 * Context.SLOTS).from_buffer(context)
+        self.slots = (ctypes.c_int64 * len(context)).from_buffer(context)
+        self._taken = slice(Context.TEAM, Context.SLOTS + names)
         self.error = ctypes.c_int64.from_address(self.at + 8 * Context.ERROR)
         self.words = plan.words.copy()
         self.bases = (ctypes.c_int64 * table.base_count)()
@@ -256,6 +269,8 @@ class Frame:
         slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
         slots[Context.ARGS] = address(self.words)
         slots[Context.SIZED], slots[Context.SIZED_COUNT] = address(plan.sized), len(plan.sized)
+        slots[Context.NAME_COUNT] = names
+        slots[Context.PROGRAM], slots[Context.PROGRAM_COUNT] = address(program), len(program)
         slots[Context.LAST] = len(table.steps)
         slots[Context.COUNTER_NBYTES] = 8 * threads
         self._counters = allocate(len(table.steps) * COUNTERS * 8 * threads)
@@ -265,9 +280,7 @@ class Frame:
 
     def take(self, shape: Shape, team: Team) -> None:
         """Make ready for a shape of the plan's bucket, and for a team."""
-        slots, rows, self.shape = self.slots, shape.rows, None  # until it is ready: signals may raise in between
-        team.serve(slots, shape.threads)
-        for at, holds in shape.holds:
-            self.words[at] = holds
-        slots[Context.VALUES], slots[Context.ROWS], slots[Context.LEFT] = id(shape.values), id(rows), shape.runs_left
+        self.shape, rows = None, shape.rows  # no shape until it is ready: signals may raise in between
+        wanted = team.workers(shape.threads)
+        self.slots[self._taken] = [team.at, wanted, shape.runs_left, id(rows), 1, *shape.sizes]
         self.shape, self.rows, self.team = shape, rows, team

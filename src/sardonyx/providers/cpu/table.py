@@ -18,11 +18,13 @@ from sardonyx.lower.check import Check
 from sardonyx.lower.groups import Moving, Storage, View
 from sardonyx.lower.lowering import Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
-from sardonyx.plan.sizes import Binding, Condition, Sizes, unbound
+from sardonyx.plan.sizes import Binding, Results, Sizes, multiple
 from sardonyx.providers.cpu.context import ARENA, CONTROL, MEET, NONE, STEP_SLOT, Row
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.launch import word
+from sardonyx.providers.cpu.measured import named
+from sardonyx.providers.cpu.sized import ROW_WORDS
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step
 from sardonyx.providers.cpu.trim import Trim
 
@@ -46,8 +48,8 @@ class Table:
         counted: Mapping[int, Counted] | None = None,
     ) -> None:
         self.steps = tuple(steps)
-        self.sizes = Sizes()
         self.binding = Binding([v.shape for v in inputs])
+        self.sizes = Sizes(self.binding.names)
         self.trim = Trim(counted, len(outputs), self.binding.names) if counted else None
         outputs = (*outputs, *(self.trim.counts if self.trim is not None else ()))
         touched = [arg.storage for step in steps for arg in step.args.values() if isinstance(arg, (Ref, Slot))]
@@ -67,42 +69,69 @@ class Table:
         lives = lifetimes([_backed(a) for a in accesses], numbers, loops)
         self.lives = [lives[s] for s in self.temporaries]
         self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
-        self.scratch = self.sizes.largest(self._numbers([s.scratch_nbytes for s in steps]).tolist())
+        self.scratch = self.sizes.largest(s.scratch_nbytes for s in steps)
         """The number of the most bytes that a step takes."""
+        self.extents, self.bounded = self._bounded()
+        """Values that tell buckets apart. For bytes that depend on sizes: their number, which of those values they are
+        a multiple of, and how many times."""
         self.flops = self._numbers([s.flops for s in steps])
         self.traffic = self._numbers([s.nbytes for s in steps])
-        self.work = self.sizes.largest([*self.flops.tolist(), *self.traffic.tolist()])
-        """The number of the most that a step does, in flops or in bytes."""
         self.meetings = self._numbers(
             [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
         )
         """How often threads meet in front of each step."""
         self.turns = self._numbers([s.turns for s in steps])
-        self.outputs = [(tuple(self.sizes.number(d) for d in v.shape), v.dtype.numpy) for v in outputs]
-        conditions = self._numbered(checks)
+        self.outputs = [v.dtype.numpy for v in outputs]
+        for c in checks:
+            self.sizes.require(self._holds(c), c.what, c.size)
         self._lay_out()
         self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
         for i, step in enumerate(steps):
             meets = i > 0 and numbers[i] != numbers[i - 1]
             before = CONTROL if step.is_control else MEET if meets else NONE
             self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, before, 0
-        self.only = [(i, step.only, self.sizes.number(step.only.size)) for i, step in enumerate(steps) if step.only]
-        """Steps that are carried out for some sizes alone, and which number tells."""
+        self.only = [i for i, step in enumerate(steps) if step.only]
+        """Steps that are carried out for some sizes alone."""
         self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in steps]
         """What the objects of the steps are kept under, and the functions in them."""
-        missing = unbound(self.sizes.expressions, self.binding.names)
-        if missing:
-            raise Unplannable(f"no input gives a size to {', '.join(missing)}")
-        self.evaluate = self.sizes.compiled(self.binding.names, conditions)
+        measured = self._measured(outputs)
+        if self.sizes.unbound:
+            raise Unplannable(f"no input gives a size to {', '.join(sorted(self.sizes.unbound))}")
+        self.evaluate = self.sizes.compiled()
         """The values of all expressions, which the checks allow."""
+        self.measure = self.sizes.compiled(measured, self.binding, **named(self.outputs))
+        """From shapes that the checks allow to a ``Measured``, in one function: a run leaves no cache warm."""
 
     def _numbers(self, expressions: Sequence[Known]) -> Array:
         return np.array([self.sizes.number(e) for e in expressions], np.int64)
 
-    def _numbered(self, checks: Sequence[Check]) -> tuple[Condition, ...]:
-        number = self.sizes.number
-        found = (Condition(number(c.size), tuple(map(number, c.allowed)), c.least, c.what) for c in checks)
-        return tuple(dict.fromkeys(found))
+    def _bounded(self) -> tuple[tuple[int, ...], list[tuple[int, int, int]]]:
+        """``extents`` and ``bounded``: all memory of a transformer is a multiple of a few values."""
+        found: dict[int, tuple[int, int]] = {}
+        for storage in self.temporaries:
+            nbytes = self._storage_nbytes(storage)
+            if isinstance(nbytes, Expr):
+                extent, times = multiple(nbytes)
+                found[self.sizes.number(nbytes)] = self.sizes.number(extent), times
+        if any(isinstance(step.scratch_nbytes, Expr) for step in self.steps):
+            found[self.scratch] = self.scratch, 1
+        extents = tuple(dict.fromkeys(extent for extent, _ in found.values()))
+        return extents, [(i, extents.index(extent), times) for i, (extent, times) in found.items()]
+
+    def _measured(self, outputs: Sequence[View]) -> Results:
+        """The numbers that make a ``Measured``."""
+        sizes = self.sizes
+        work = sizes.as_long_as(size for s in self.steps for size in (s.flops, s.nbytes))
+        only = tuple(sizes.within(s.only) for s in self.steps if s.only)
+        told: list[tuple[tuple[int, ...], str, int]] = []
+        for name, v in zip(named(self.outputs), outputs, strict=True):
+            shape = tuple(map(sizes.number, v.shape))
+            told.append((shape, name, sizes.product([*shape, sizes.number(v.dtype.itemsize)])))
+        names, most = tuple(range(len(self.binding.names))), sizes.most([nbytes for _, _, nbytes in told])
+        return names, self.extents, work, only, tuple(told), most
+
+    def _holds(self, check: Check) -> int:
+        return self.sizes.holds(check.size, check.allowed, check.least)
 
     def _storage_nbytes(self, storage: Storage) -> Known:
         return known(dims.mul(storage.elements, storage.dtype.itemsize))
@@ -113,14 +142,15 @@ class Table:
         self.starts: list[int] = []
         sized: list[tuple[int, int]] = []
         placed: list[tuple[int, int]] = []
-        self.holds: list[tuple[int, tuple[Condition, ...]]] = []
-        """Words that say whether conditions hold."""
         arena = {s: i for i, s in enumerate(self.temporaries)}
+
+        def put_value(number: int) -> None:
+            sized.append((len(words), number))
+            words.append(0)
 
         def put(size: Known) -> None:
             if isinstance(size, Expr):
-                sized.append((len(words), self.sizes.number(size)))
-                words.append(0)
+                put_value(self.sizes.number(size))
             else:
                 words.append(int(size))
 
@@ -132,11 +162,11 @@ class Table:
                 given = step.args[name]
                 if kind == "number":
                     assert not isinstance(given, Ref), name
+                    if isinstance(given, Holds):
+                        put_value(self.sizes.all([self._holds(c) for c in given.checks]))
+                        continue
                     if isinstance(given, Slot):
                         given = self.bases[given.storage]
-                    elif isinstance(given, Holds):
-                        self.holds.append((len(words), self._numbered(given.checks)))
-                        given = 1
                     put(word(given, dtype) if dtype.is_float and not isinstance(given, Expr) else given)  # type: ignore[arg-type]
                     continue
                 assert isinstance(given, Ref), name
@@ -149,7 +179,10 @@ class Table:
                 put(known(dims.sub(self._storage_nbytes(given.storage), offset)) if self._is_checked else 0)
                 put(offset if self._is_checked else 0)
         self.words = np.array(words, np.int64)
-        self.sized_at, self.sized_by = _columns(sized)
+        rows, places = self.sizes.program(number for _, number in sized)
+        self.program = np.array(rows, np.int64).reshape(-1, ROW_WORDS)
+        """Makes the values that words hold."""
+        self.sized_at, self.sized_by = _columns([(at, places[number]) for at, number in sized])
         self.placed_at, self.placed_by = _columns(placed)
         assert STEP_SLOT == 0
 

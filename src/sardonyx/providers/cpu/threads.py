@@ -116,19 +116,18 @@ class Team:
         self._lock = forks.lock()
         _began()
         self.walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("walk", "run", data_offset=DATA_OFFSET))
-        """Run the step table of the context at an address, which ``serve`` made ready; the GIL is released."""
+        """Run the step table of the context at an address, whose team this is; the GIL is released."""
 
     @forks.cached_property
     def spin(self) -> int:
         """Ticks that a thread waits before it sleeps."""
         return int(SPIN_S * ticks_per_second()) if self.settings.spins else 0
 
-    def serve(self, slots: Any, threads: int) -> None:
-        """Let runs of a context have up to so many threads, the caller's own included."""
-        wanted = min(threads - 1, MAX_WORKERS)
-        if wanted > self._count:
-            self._grow(wanted)
-        slots[Context.TEAM], slots[Context.WANTED] = self.at, wanted
+    def workers(self, threads: int) -> int:
+        """How many runs want that may have so many threads, the caller's own included; they are started."""
+        if threads - 1 > self._count:
+            self._grow(min(threads - 1, MAX_WORKERS))
+        return threads - 1
 
     def _grow(self, count: int) -> None:
         with self._lock:
@@ -172,8 +171,8 @@ def _forget() -> None:
 forks.at_fork(in_child=_forget)
 
 
-def new_context(team: Team) -> Any:
-    """Zeroed slots of a run's context."""
-    slots = allocate(Context.SLOTS * 8).view(np.int64)
+def new_context(team: Team, values: int = 0) -> Any:
+    """Zeroed slots of a run's context, and room for values behind them."""
+    slots = allocate((Context.SLOTS + values) * 8).view(np.int64)
     slots[Context.SPIN] = team.spin
     return slots

@@ -26,9 +26,9 @@ class Trim:
         counts = {c.name: c.count for c in counted.values()}
         self.counts: tuple[View, ...] = tuple(counts.values())
         self._outputs = outputs
-        sizes = Sizes()
+        sizes = Sizes([*names, *counts])
         self._shapes = {i: tuple(sizes.number(d) for d in c.shape) for i, c in counted.items()}
-        self._evaluate = sizes.compiled([*names, *counts])
+        self._evaluate = sizes.compiled()
 
     def frozen(self) -> tuple[Any, ...]:
         """What cutting takes, in plain values."""

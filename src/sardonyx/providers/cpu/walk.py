@@ -26,11 +26,11 @@ from sardonyx.providers.cpu.context import (
     Context,
     Mailbox,
     Row,
-    Sized,
     Stamp,
 )  # fmt: skip
 from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.runs import clear_counters
+from sardonyx.providers.cpu.sized import take_sizes
 from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
@@ -146,18 +146,6 @@ def _elements_at(k: Kernel, array: Val, data_offset: int) -> Val:
     return k.memory(array + data_offset, i64).load()
 
 
-def _take_sizes(k: Kernel, context: Buf, data_offset: int) -> None:
-    """Write the values of another shape than the last run's into the argument blocks."""
-    given = context.load(Context.VALUES)
-    with k.when(given.ne(0), likely=False):
-        context.store(Context.VALUES, 0)
-        values = k.memory(_elements_at(k, given, data_offset), i64)
-        words, sized = (k.memory(context.load(at), i64) for at in (Context.ARGS, Context.SIZED))
-        with k.loop(0, context.load(Context.SIZED_COUNT)) as i:
-            row = sized.at(i * Sized.WORDS)
-            words.store(row.load(Sized.AT), values.load(row.load(Sized.BY)) + row.load(Sized.PLUS))
-
-
 @function(context=(i64,))
 def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
     """Walk the table with as many idle workers of the team as are wanted and there. All is told in the context: every
@@ -166,7 +154,8 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
     The context's objects are numpy arrays: their memory becomes the bases from ``OBJECT_BASE`` on. An array holds the
     address of its elements ``data_offset`` bytes behind its own; asking for it in Python takes longer than a small run.
     """
-    _take_sizes(k, context, data_offset)
+    with k.when(context.load(Context.IS_NEW).ne(0), likely=False):
+        take_sizes(k, context)
     context.store(Context.STEPS, _elements_at(k, context.load(Context.ROWS), data_offset))
     objects = k.memory(context.load(Context.OBJECTS), i64)
     bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
