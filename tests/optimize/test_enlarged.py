@@ -40,7 +40,7 @@ CASES = {
         ["Conv", "Conv", "Resize", "Add", "Conv", "Resize", "Add"], {**X, "d": (2, 7, 2, 2)},
         {**TWICE, "w": (6, 18, 1, 1), "t": np.array([1, 1, 3, 4], np.float32)},
     ),
-    "lengths of the run": replace(YOLO, symbols={"a": "[N, 6, H, W]", "b": "[N, 5, K, L]"}),
+    "lengths of the run": replace(YOLO, symbols={"a": "[N, 6, H, W]", "b": '[N, 5, "2*H", "2*W"]'}),
     "one axis": Case(
         RESIZE + "(a, , s) x = Concat<axis=1>(r, b) y = Conv(x, w)",
         AFTER, {"a": (2, 6, 4), "b": (2, 5, 12)}, {"s": np.array([1, 1, 3], np.float32), "w": (4, 11, 1)},
@@ -59,6 +59,16 @@ KEPT = {
     "windows": replace(YOLO, body=TEXT.replace("Conv(", "Conv<pads=[1,1,1,1]>("), consts={**TWICE, "w": (6, 11, 3, 3)}),
     "padded": replace(YOLO, body=TEXT.replace("Conv(", "Conv<pads=[1,1,1,1]>(")),
     "a stride": replace(YOLO, body=TEXT.replace("Conv(", "Conv<strides=[2,2]>(")),
+    "lengths that may differ": replace(YOLO, symbols={"a": "[N, 6, H, W]", "b": "[N, 5, K, L]"}),
+    "batches that may differ": replace(YOLO, symbols={"a": "[N, 6, 3, 4]", "b": "[M, 5, 6, 8]"}),
+    "every axis alike": replace(
+        YOLO,
+        body=TEXT.replace('mode="nearest"', 'mode="nearest", keep_aspect_ratio_policy="not_smaller"').replace(
+            "(a, , s)", "(a, , , n)"
+        ),
+        feeds={**X, "b": (4, 5, 6, 8)},
+        consts={**TWICE, "n": np.array([2, 6, 6, 8]), "w": (6, 17, 1, 1)},
+    ),
     "nothing else": Case(
         RESIZE + "(a, , s) x = Concat<axis=1>(r, r) y = Conv(x, w)", BEFORE, X, {**TWICE, "w": (6, 12, 1, 1)}
     ),

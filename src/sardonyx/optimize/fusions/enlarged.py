@@ -36,7 +36,7 @@ def _before_resize(op: Builder, conv: Node) -> Found | None:
     parts = [v for v in concat.inputs if v is not None]
     enlarged = [_enlarged(v, weight.const.shape[0]) for v in parts]
     channels = [v.shape[1] for v in parts if v.shape is not None and isinstance(v.shape[1], int)]
-    if not any(enlarged) or all(enlarged) or len(channels) < len(parts):
+    if not any(enlarged) or all(enlarged) or len(channels) < len(parts) or not _are_as_large(parts):
         return None
     ends = [sum(channels[: i + 1]) for i in range(len(parts))]
     ranges = [range(end - n, end) for n, end in zip(channels, ends, strict=True)]
@@ -56,6 +56,13 @@ def _is_pointwise(conv: Node, weight: Tensor) -> bool:
     return is_plain and all(set(given) <= {1} for given in windows)
 
 
+def _are_as_large(images: Sequence[Value]) -> bool:
+    """Whether they are known to differ in channels only: a sum stretches what a join refuses."""
+    beside = {(v.shape[0], *v.shape[2:]) if v.shape is not None else None for v in images}
+    size = beside.pop()
+    return not beside and size is not None and None not in size
+
+
 def _is_read_once(node: Node) -> bool:
     return len(node.output.consumers) == 1 and not node.output.is_output
 
@@ -67,6 +74,7 @@ def _enlarged(value: Value, filters: int) -> Node | None:
         return None
     is_plain = attribute(node, "mode") == "nearest" and attribute(node, "axes") is None
     is_plain &= attribute(node, "coordinate_transformation_mode") != "tf_crop_and_resize"  # it makes pixels, too
+    is_plain &= attribute(node, "keep_aspect_ratio_policy") == "stretch"  # others enlarge channels as well
     shape = None if node.inputs[0] is None else node.inputs[0].shape
     if not is_plain or shape is None or not all(v is None or v.is_const for v in node.inputs[1:]):
         return None
