@@ -79,6 +79,7 @@ FEW = {
     "pointwise, over the ends of rows": Case((2, 24, 5, 13), (16, 24, 1, 1)),
     "pointwise, with a stride": Case((1, 24, 9, 49), (16, 24, 1, 1), "strides = [2, 2]"),
     "groups of 16": Case((1, 32, 6, 48), (32, 16, 3, 3), "pads = [1, 1, 1, 1], group = 2"),
+    "more taps than a word has bits": Case((1, 16, 11, 56), (16, 16, 9, 9)),
     "3 axes": Case((1, 16, 4, 5, 24), (16, 16, 3, 3, 3), "pads = [1, 1, 1, 1, 1, 1]"),
     "3 axes, wide padding": Case((1, 16, 3, 4, 4), (16, 16, 1, 1, 1), "pads = [0, 0, 1, 0, 0, 1]"),
 }  # fmt: skip

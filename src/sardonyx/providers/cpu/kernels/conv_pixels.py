@@ -350,11 +350,11 @@ def _tile(
 
     with k.loop(0, taps) as t:
         tap, b = first + t, run.at(t * length * nr)
-        fetched = None if ahead is None else ahead.at(t * length * pace)
-        if pixels.are_even is None:
+        fetched, is_even = None if ahead is None else ahead.at(t * length * pace), pixels.is_even(tap)
+        if is_even is None:
             add(pixels.at(tap), b, fetched)
         else:
-            with k.either(((pixels.are_even >> tap) & 1).ne(0)) as (even, uneven):
+            with k.either(is_even) as (even, uneven):
                 with even:
                     add(pixels.neighbours(tap), b, fetched)
                 with uneven:

@@ -147,10 +147,11 @@ class TilePixels:
         """
         self.k, self.source, self.zeros, self.block, self.even = source.k, source, zeros, block, even
         self.rows = [first + r for r in range(count)]
-        self.are_even = self._are_even() if even else None
-        """A bit for each tap for which ``neighbours`` are those it sees."""
+        self._even_taps = self._are_even() if even else None
 
     def _are_even(self) -> Val:
+        """A bit for each tap for which ``neighbours`` are those it sees; where nothing lies beside the image, all bits
+        are alike."""
         k, count = self.k, len(self.rows)
         places = self.block.places.load(self.rows[0], count)
         expected = k.splat(self.block.places.load(self.rows[0]), count) + k.iota(i64, count) * self.even
@@ -158,6 +159,13 @@ class TilePixels:
         for row in self.rows[EDGE:-EDGE] if self.zeros is not None else []:
             seen = seen & self.block.bits.load(row)
         return k.select(places.ne(expected).any(), 0, seen)
+
+    def is_even(self, tap: Val) -> Val | None:
+        """Whether ``neighbours`` are those that a tap sees; None where they never are."""
+        taps = self._even_taps
+        if taps is None or self.zeros is None:  # then there may be more taps than bits
+            return None if taps is None else taps.ne(0)
+        return ((taps >> tap) & 1).ne(0)
 
     def at(self, tap: Val) -> list[Buf]:
         """Where the channels are that a tap sees."""
