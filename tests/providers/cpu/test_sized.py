@@ -15,6 +15,7 @@ from sardonyx.plan.sizes import LARGEST, Sizes, SizesDiffer
 from sardonyx.providers.cpu.jit import call
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.sized import evaluate
+from tests.providers.cpu.running import Array
 
 A, B = dims.symbol("a"), dims.symbol("b")
 FUNCTIONS: list[Callable[..., dims.Known | None]] = [
@@ -32,11 +33,17 @@ NAMES = st.integers(0, 40) | st.sampled_from([1 << 20, 1 << 31, LARGEST - 1, LAR
 def native(sizes: Sizes, numbers: list[int], a: int, b: int) -> list[int] | None:
     """The values of numbers; None where the program does not go on."""
     rows, places = sizes.program(numbers)
+    values, bad = run(rows, a, b)
+    return None if bad else [int(values[places[i]]) for i in numbers]
+
+
+def run(rows: list[tuple[int, int, int]], a: int, b: int) -> tuple[Array, bool]:
+    """All values of a program, and whether it does not go on."""
     program = np.array(rows, np.int64).reshape(-1, 3)
     values, bad = np.array([a, b, *[0] * len(rows)], np.int64), np.array([9], np.int64)
     call(evaluate(), address(values), 2, address(program), len(program), address(bad))
     assert bad[0] in (0, 1)
-    return None if bad[0] else [int(values[places[i]]) for i in numbers]
+    return values, bool(bad[0])
 
 
 @given(EXPRESSIONS, NAMES, NAMES)
@@ -45,6 +52,7 @@ def native(sizes: Sizes, numbers: list[int], a: int, b: int) -> list[int] | None
 @example(dims.floordiv(dims.sub(A, 7), B), 3, 2)
 @example(dims.floordiv(A, B), 3, 0)
 @example(dims.broadcast(A, B), 3, 2)
+@example(dims.floordiv(dims.product((2, A, A)), dims.sub(B, 1)), 1 << 31, 0)
 def test_native_values_are_those_of_python(size: dims.Known | None, a: int, b: int) -> None:
     if size is None:
         return
@@ -58,6 +66,15 @@ def test_native_values_are_those_of_python(size: dims.Known | None, a: int, b: i
     found = native(sizes, [number], a, b)
     assert every[number] == dims.evaluate(size, {"a": a, "b": b})
     assert found == ([every[number]] if max(map(abs, every)) <= LARGEST else None)
+
+
+def test_what_is_too_long_is_not_gone_on_with() -> None:
+    """A product that becomes the least word must not be divided by -1."""
+    sizes = Sizes(("a", "b"))
+    quotient = sizes.number(dims.floordiv(dims.product((2, A, A)), dims.sub(B, 1)))
+    rows, places = sizes.program([quotient])
+    values, bad = run(rows, 1 << 31, 0)
+    assert bad and np.all(np.abs(values) < 1 << 32) and values[places[quotient]] == 0
 
 
 @pytest.mark.parametrize("a", range(4))

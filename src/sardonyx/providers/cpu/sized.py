@@ -36,7 +36,7 @@ def carry_out(k: Kernel, values: Buf, names: Val, program: Buf, rows: Val) -> Va
         bad.set(bad.get() | (values.load(i) > LARGEST))
     with k.loop(0, rows) as i:
         result, is_bad = _row(k, values, program.at(i * ROW_WORDS))
-        values.store(names + i, result)
+        values.store(names + i, k.select(is_bad, 0, result))  # the least word, divided by -1, ends a process on x86
         bad.set(bad.get() | is_bad)
     return bad.get()
 
