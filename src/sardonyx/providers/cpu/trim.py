@@ -28,6 +28,7 @@ class Trim:
         self._outputs = outputs
         sizes = Sizes([*names, *counts])
         self._shapes = {i: tuple(sizes.number(d) for d in c.shape) for i, c in counted.items()}
+        assert not sizes.unbound, sizes.unbound
         self._evaluate = sizes.compiled()
 
     def frozen(self) -> tuple[Any, ...]:
