@@ -223,7 +223,7 @@ def _code(text: str) -> CodeType:
 
 
 def revived(code: CodeType, **names: Any) -> Callable[[Any], tuple[int, ...]]:
-    """The function of ``Sizes`` or a ``Binding`` that has this code, which knows these names too."""
+    """The function of ``Sizes`` that has this code, which knows these names too."""
     scope = {"div": _div, "broadcast": _broadcast, "min": min, "max": max, "refuse": _refuse, **names}
     return FunctionType(code, scope)
 
@@ -240,9 +240,6 @@ class Only(Record):
         """Where a range from 0 ends."""
         assert self.least == 0 and self.most is not None
         return Only(self.size, self.most + 1)
-
-    def holds(self, size: int) -> bool:
-        return size >= self.least and (self.most is None or size <= self.most)
 
 
 def source(size: Known, variables: dict[str, str]) -> str:
@@ -296,11 +293,8 @@ class Binding:
             if places.get(name_of(d) or "") != (i, axis, 1)
         ]
         self.lines = _reading(places, checked)
-        """What begins a function of ``given`` shapes: the size of name i is ``ni``."""
-        results = "".join(f"n{i}, " for i in range(len(places)))
-        self._code = _code(_function("bind(given)", [*self.lines, f"return ({results})"]))
-        self.bind = revived(self._code, **self.scope)
-        """From shapes to the size of each name. SizesDiffer when a dimension is not what the others make it."""
+        """What begins a function of ``given`` shapes: the size of name i is ``ni``. SizesDiffer when a dimension is not
+        what the others make it."""
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -310,13 +304,12 @@ class Binding:
     def frozen(self) -> tuple[Any, ...]:
         """All of it in plain values, but the lines."""
         told = tuple(None if shape is None else tuple(map(str, shape)) for shape in self.shapes)
-        return told, self.names, self._code
+        return told, self.names
 
     @classmethod
     def revived(cls, frozen: tuple[Any, ...]) -> Binding:
         made = cls.__new__(cls)
-        made.shapes, made.names, made._code = frozen
-        made.bind = revived(made._code, **made.scope)
+        made.shapes, made.names = frozen
         return made
 
     def _differ(self, i: int, axis: int, given: int, expected: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Storage, View
+from sardonyx.plan.sizes import Only
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Ref, Step
@@ -24,6 +25,11 @@ def view_of(array: Array) -> View:
         array = np.empty([max(n, 1) for n in array.shape], array.dtype)[tuple(slice(n) for n in array.shape)]
     steps = tuple(s // array.itemsize if n != 1 else 0 for n, s in zip(array.shape, array.strides, strict=True))
     return View(storage, array.shape, steps)
+
+
+def holds(only: Only, size: int) -> bool:
+    """Whether a step is carried out for a size."""
+    return size >= only.least and (only.most is None or size <= only.most)
 
 
 def by_pixel(array: Array, room: int = 0) -> Array:
@@ -78,7 +84,7 @@ class Memory:
         return np.lib.stride_tricks.as_strided(flat[self.number(view.offset) :], shape, strides)
 
     def launches(self, steps: Sequence[Step], **options: Any) -> list[Launch]:
-        return [self._launch(s, **options) for s in steps if s.only is None or s.only.holds(self.number(s.only.size))]
+        return [self._launch(s, **options) for s in steps if s.only is None or holds(s.only, self.number(s.only.size))]
 
     def _launch(self, step: Step, **options: Any) -> Launch:
         arguments: dict[str, Any] = {}

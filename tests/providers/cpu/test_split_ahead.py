@@ -13,6 +13,7 @@ from sardonyx.lower.groups import Contraction
 from sardonyx.providers.cpu.kernels import contraction, gemm_amx
 from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
+from tests.providers.cpu.running import holds
 from tests.providers.cpu.test_amx import CHIP, LEAST, MOST, check, group_of, product, steps_of
 from tests.providers.cpu.test_gemm import Arrays, identity, random
 
@@ -102,7 +103,7 @@ def test_few_rows_read_the_same_weights(rows: int) -> None:
     group, out = symbolic(memory, a, b)
     steps = contraction.steps(group, Target(CHIP))
     assert len(constants(steps)) == 1
-    done = [step.spec.name for step in steps if step.only is not None and step.only.holds(rows)]
+    done = [step.spec.name for step in steps if step.only is not None and holds(step.only, rows)]
     assert done == (["gemm"] if rows < gemm_amx.LEAST_ROWS[3] else ["split", "gemm_amx"])
     memory.run(steps, isa=CHIP, threads=2, checked=True)
     check(memory.array(out), a, b, "highest")
