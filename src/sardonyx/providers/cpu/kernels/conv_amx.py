@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.kernels import digits
 from sardonyx.providers.cpu.kernels.conv_parts import conv_amx
 from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
-from sardonyx.providers.cpu.kernels.frame import Frame, pixels_by_channels
+from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
@@ -187,7 +187,7 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     args = {**found.args(image), "w": Ref(weights), "filters": group.w.shape[0], **more}
     spec = conv_amx(parts=parts, epilogue=epilogue)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
-    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, 2))) or 0
+    nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
     return [*before, Step(spec, args, writes, group.nodes, scratch_nbytes(found.steps, epilogue), flops, nbytes, why)]
@@ -214,6 +214,19 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     layout = replace(found.layout, close=given.layout.close) if given.layout.is_bare else given.layout
     start = layout.at(*(-int(p) for p in frame.window.pads))
     return [], replace(found, layout=layout, start=start), given.storage, frame
+
+
+def _moved(frame: Frame, parts: int, target: Target) -> Known:
+    """Bytes that are read and written once, images in parts as these lie; 0 where that is too long an expression."""
+    sizes = [nbytes_of(frame.x, parts * 2)]
+    for view in frame.extra:
+        image = target.images.get(view.storage)
+        sizes.append(nbytes_of(view, view.dtype.itemsize if image is None or image.is_kept else parts * 2))
+    for view in frame.outputs:
+        image = target.images.get(view.storage)
+        is_there = image is None or image.is_kept
+        sizes.append(nbytes_of(view, view.dtype.itemsize * is_there + (parts * 2 if image is not None else 0)))
+    return dims.known(dims.total(sizes)) or 0
 
 
 def epilogue_of(

@@ -84,11 +84,21 @@ class _PartsWork(Work):
 
     def _multiply(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
-            for branch, halves in ((half, 1), (whole, 2)):
-                with branch:
-                    self._products(r, column, step, many, fetched, halves)
+            with half:
+                self._products(r, column, step, many, fetched, 1)
+            with whole:
+                if self.parts > 1:
+                    self._products(r, column, step, many, fetched, 2)
+                    return
+                with self.k.either(self.taps.eq(1)) as (one, several):
+                    for branch, is_past in ((one, True), (several, False)):
+                        with branch:
+                            self._products(r, column, step, many, fetched, 2, is_past)
 
-    def _products(self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int) -> None:
+    def _products(
+        self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int, is_past: bool = False
+    ) -> None:
+        """``is_past``: pixels, which one tap sees once, leave L1 to the weights."""
         k, size = self.k, step_elements(self.parts)
         pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
@@ -110,7 +120,7 @@ class _PartsWork(Work):
                 elif event.tile == B:
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
-                    self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride)
+                    self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride, is_past=is_past)
             if self.behind is not None and pace is not None:
                 self.behind.some(pace)
 

@@ -206,6 +206,10 @@ class Work:
         return number(self.memory, "filters")
 
     @property
+    def taps(self) -> Val:
+        return number(self.memory, "kernel_z") * number(self.memory, "kernel_y") * number(self.memory, "kernel_x")
+
+    @property
     def wide(self) -> Val:
         return number(self.memory, "wide")
 

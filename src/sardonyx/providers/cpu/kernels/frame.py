@@ -164,7 +164,8 @@ class Frame:
     @property
     def nbytes(self) -> Known:
         """What is read and written once; 0 where that is too long an expression."""
-        return dims.known(dims.total(_nbytes(v) for v in (self.x, *self.extra, *self.outputs))) or 0
+        seen = (self.x, *self.extra, *self.outputs)
+        return dims.known(dims.total(nbytes_of(v, v.dtype.itemsize) for v in seen)) or 0
 
 
 def _is_pointwise(window: Window) -> bool:
@@ -188,9 +189,10 @@ def _matrix(view: View) -> Matrix:
     return Matrix(view.storage, view.offset, (b, z, y), c, x)
 
 
-def _nbytes(view: View) -> Known | None:
+def nbytes_of(view: View, each: int) -> Known | None:
+    """Of the elements that a view has in memory, with ``each`` bytes for one."""
     sizes = (d for d, s in zip(view.shape, view.strides, strict=True) if s != 0)
-    return dims.mul(dims.product(sizes), view.dtype.itemsize)
+    return dims.mul(dims.product(sizes), each)
 
 
 # -- inside kernels

@@ -12,8 +12,9 @@ nothing.
 
 **Cache blocking.** A step of one part reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
 more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip with tiles, and stays there while the row
-panels of a group pass by, and only A comes from L2. (Three parts have six products for what they read, and take twice
-as much.) A group has 4 to 8 row panels; if its A, over all of k, fits into half of L2, column panels follow each other;
+panels of a group pass by, and only A comes from L2, by loads that leave L1 to B. (Of the peak on a quiet core, 128 x
+768 x 768: 0.72 with such loads and 0.66 without; three parts have six products for what they read, and take twice as
+much.) A group has 4 to 8 row panels; if its A, over all of k, fits into half of L2, column panels follow each other;
 else ``COLUMNS`` of them share each run of A, so that it comes from L3 once for all of them. Sums wait in scratch
 memory, 4 KiB for each pair of panels. Weights come from memory at every run of a model: while one run of B is
 multiplied, the next is fetched into L2. With three parts, which are more to read than the numbers, a constant B whose
@@ -21,7 +22,7 @@ rows may be few is not there in tiles: it is split while the run before is multi
 
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: with two or three parts, a
 group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
-vector units.
+vector units. With one part half a square is finished behind the products of the next half.
 
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
@@ -144,13 +145,13 @@ def gemm_amx(
     # The rows of A that there are, where they fill one tile at most.
     if tiles is not None:
         tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
-    axes = epilogue.batch_axes
+    axes, tall = epilogue.batch_axes, PANEL if tiles is None else HALF
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     is_odd = is_any_up(k, memory)
     is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
-    done = Done(k, scratch, m, n, is_woven)
+    done = Done(k, scratch, m, n) if is_woven else None
     count = batch_count(k, memory, axes)
     groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
 
@@ -167,33 +168,41 @@ def gemm_amx(
         mend = Mend(k, memory, product.at, m, n, depth, steps, parts, is_in_panels=ahead is not None)
         product.stride = k.select(group_columns > 1, steps, run)
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
-        done.finish = TileFinish(k, epilogue, memory, n, batch, parts)
-        product.between = done.some if is_woven else None
-        if not is_woven:
-            done.fetch(row, column, k.const(0), k.const(PANEL))
+        finish = TileFinish(k, epilogue, memory, n, batch, parts)
+        if done is not None:
+            done.finish, product.between = finish, done.some
+        halves = count_of(k.min(m - row * PANEL, rows * PANEL), tall)
         if ahead is not None:
-            halves, following = count_of(k.min(m - row * PANEL, rows * PANEL), HALF), group.number + columns
+            following = group.number + columns
             ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
             split = None if ahead is None else ahead.turn(step, c)
-            with k.loop(0, rows) as r:
-                slot = group.slot(r, c)
-                many = k.min(run, steps - step)
-                if tiles is None:
-                    product.add_pairs(row + r, column + c, step, many, slot)
-                elif ahead is not None:
-                    with k.loop(0, product.halves(row + r)) as half:
+            many, is_last = k.min(run, steps - step), step + run >= steps
+            is_behind = k.cast(is_last, i64) if done is None else 0
+            with k.loop(0, halves + is_behind) as h:
+                r = h * tall // PANEL
+                slot, half, square = group.slot(r, c), h % (PANEL // tall), (row + r, column + c)
+                with k.when(h < halves):
+                    if tiles is None:
+                        product.add_pairs(*square, step, many, slot)
+                    elif ahead is not None:
                         product.add(row, r, column + c, step, many, slot, half, split=split)
-                else:
-                    with k.either(is_short) as (short, tall):
-                        with short:
-                            product.add(row, r, column + c, step, many, slot, k.const(0), is_short=True)
-                        with tall, k.loop(0, product.halves(row + r)) as half:
-                            product.add(row, r, column + c, step, many, slot, half)
-                with k.when(step + run >= steps):
-                    done.finish.begin(row + r, column + c)
-                    with k.when(is_odd, likely=False):
-                        mend.square(scratch.at(slot), row + r, column + c)
+                    else:
+                        with k.either(is_short) as (short, long):
+                            for branch, is_one in ((short, True), (long, False)):
+                                with branch:
+                                    product.add(row, r, column + c, step, many, slot, half, is_short=is_one)
+                    with k.when(is_last):
+                        with k.when(half.eq(0)):
+                            finish.begin(*square)
+                        is_whole = (h + 1).eq(halves) | (half + 1).eq(PANEL // tall)
+                        with k.when(is_odd & is_whole, likely=False):
+                            mend.square(scratch.at(slot), *square)
+                if done is None:
+                    with k.when(is_last & (h > 0)):
+                        top = row * PANEL + (h - 1) * tall
+                        sums = scratch.at(group.slot(k.const(0), c) + (h - 1) * (tall * PANEL))
+                        finish.square(sums, top, k.min(m - top, tall), (column + c) * PANEL)
     if tiles is not None:
         tiles.release()
 
@@ -201,7 +210,7 @@ def gemm_amx(
 class _Product:
     """One matrix product inside the kernel."""
 
-    between: Callable[[Val], None] | None
+    between: Callable[[Val], None] | None = None
     stride: Val
     """Steps from one run of B to the next that is read."""
     lines: Val
@@ -218,10 +227,6 @@ class _Product:
         self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
         for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
-
-    def halves(self, row: Val) -> Val:
-        """How many halves of a square have rows."""
-        return self.k.min(count_of(self.m - row * PANEL, HALF), 2)
 
     def add(
         self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val, *, is_short: bool = False,
@@ -290,7 +295,7 @@ class _Product:
 
         multiply(
             self.tiles, a, b, steps, self.parts, self.schedule, weave,
-            is_short=is_short, fetched=fetched, lines=self.lines,
+            is_short=is_short, is_a_past=not is_short, fetched=fetched, lines=self.lines,
         )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def gemm_digits(
     tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     row_panels, column_panels, steps = count_of(m, PANEL), count_of(n, PANEL), count_of(depth, STEP)
     is_odd, scratch = is_any_up(k, memory), k.scratch(f32)
-    done = Done(k, scratch, m, n, True)
+    done = Done(k, scratch, m, n)
     done.finish = TileFinish(k, epilogue, memory, n, (), PARTS)
     product = _Product(k, tiles, scratch, memory, m, n, steps, run)
     at_buffers = {name: memory[name] for name in memory if isinstance(memory[name], Buf)}

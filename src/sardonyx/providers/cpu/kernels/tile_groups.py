@@ -1,7 +1,7 @@
 """Groups of squares that matrix products on tiles work on, in bf16 parts (``gemm_amx``) or digits (``gemm_digits``).
 
 A square is 32 rows by 32 columns of sums. ``Blocking`` tells how many make a group, ``Groups`` which of them a thread
-takes, and ``Done`` finishes one group while the next is multiplied.
+takes, and ``Done`` finishes one group while the next is multiplied, where squares are not finished at once.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Done:
 
     finish: TileFinish
 
-    def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val, is_woven: bool) -> None:
-        self.k, self.scratch, self.m, self.n, self.is_woven = k, scratch, m, n, is_woven
+    def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val) -> None:
+        self.k, self.scratch, self.m, self.n = k, scratch, m, n
         self.left, self.sums, self.i, self.top, self.column, self.first, self.last = (k.var(0) for _ in range(7))
 
     def take(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
@@ -83,21 +83,11 @@ class Done:
         self.finish.square(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
         is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
-        if not self.is_woven:
-            self.fetch(next_top, next_column, i, rows)
         self.left += -rows
         self.sums += rows * PANEL
         self.i.set(k.select(is_square, 0, i + rows))
         self.top.set(k.select(is_square, next_top, top))
         self.column.set(k.select(is_square, next_column, column))
-
-    def fetch(self, top: Val, column: Val, i: Val, rows: Val) -> None:
-        """Bring near what finishing rows of a square reads and writes: those of a group's first square before its
-        products, then those of each square while the one before it is finished. (Between products that would cost more
-        than waiting does.)
-        """
-        with self.k.loop(0, rows) as r:
-            self.finish.fetch(top * PANEL + i + r, column * PANEL, PANEL)
 
 
 @dataclass(frozen=True)
@@ -122,7 +112,7 @@ class Groups:
     """The groups that a thread takes, one after the other: two runs of squares for each, if there are as many."""
 
     def __init__(
-        self, k: Kernel, done: Done, row_panels: Val, column_panels: Val, group_rows: Val, group_columns: Val,
+        self, k: Kernel, done: Done | None, row_panels: Val, column_panels: Val, group_rows: Val, group_columns: Val,
         *, count: Val | int = 1, spare: int = 1,
     ) -> None:  # fmt: skip
         """Of ``count`` products. ``spare`` squares of scratch memory lie in front of the sums."""
@@ -143,7 +133,7 @@ class Groups:
         """
         k, done = self.k, self.done
         at, last, more = k.var(-1), k.var(-1), k.var(k.cast(self.total > 0, i64))
-        with k.loop_while(lambda: more.get().ne(0) | done.is_open()):
+        with k.loop_while(lambda: more.get().ne(0) if done is None else more.get().ne(0) | done.is_open()):
             with k.when((at.get() >= last.get()) & more.get().ne(0)):
                 expected = at.get()
                 for var, value in zip((at, last), self._runs.take(), strict=True):
@@ -158,10 +148,8 @@ class Groups:
             rows = k.min(self.rows, self.row_panels - row)
             columns = k.min(k.min(self.columns, self.column_panels - column), last.get() - here)
             yield Group(here, rest // self.each_product, row, rows, column, columns, base)
-            if done.is_woven:
+            if done is not None:
                 done.rest()
-            done.take(row, column, rows, columns, base)
-            if not done.is_woven:
-                done.rest()
-            self._base.set(self._other - base)
+                done.take(row, column, rows, columns, base)
+                self._base.set(self._other - base)
             at.set(here + columns)

@@ -64,13 +64,13 @@ SCHEDULES = {1: Schedule(is_woven=False), 2: Schedule(), 3: Schedule()}
 
 def multiply(
     tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule,
-    weave: Callable[[int], None] | None = None, *, is_short: bool = False, fetched: Buf | None = None,
-    lines: Operand = 0,
+    weave: Callable[[int], None] | None = None, *, is_short: bool = False, is_a_past: bool = False,
+    fetched: Buf | None = None, lines: Operand = 0,
 ) -> None:  # fmt: skip
     """Add the products of ``steps`` steps to the two tiles of sums.
 
     ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later, ``lines`` for each step
-    and part. ``is_short``: these are all the rows there are.
+    and part. ``is_short``: these are all the rows there are. ``is_a_past``: A is not kept in L1.
     """
     k, size = tiles.k, step_elements(parts)
     start = k.const(0)
@@ -87,7 +87,7 @@ def multiply(
             dots = sum(isinstance(event, Dot) for event in written)
             for event in written:
                 if isinstance(event, Load):
-                    tiles.load(event.tile, operands[event.tile].at(event.offset))
+                    tiles.load(event.tile, operands[event.tile].at(event.offset), is_past=is_a_past and event.tile == A)
                     continue
                 tiles.dot_bf16(event.sums, A, B)
                 share, wanted = wanted[: -(-len(wanted) // dots)], wanted[-(-len(wanted) // dots) :]
