@@ -120,24 +120,24 @@ class Core:
     """The core at hand: what its tile unit can do at this moment, and whether somebody else uses it."""
 
     DOT_FLOPS = 2 * 16 * 16 * 32
+    LONG, SHORT = 1000, 60
+    """Rounds of 16 products that tell a rate, and those that tell two rates apart."""
     QUIET = 0.8
     """Of the rate of products in registers, which those from L1 reach on a quiet core."""
 
     def __init__(self, isa: Isa, is_small: bool) -> None:
-        self._rounds = 2 if is_small else 1000
+        self._long, short = (2, 1) if is_small else (self.LONG, self.SHORT)
         x = allocate(4096).view(np.float32)
         x[:] = 1
-        self._products = Launch(products(), {"rounds": self._rounds}, isa=isa)
-        self._loads = Launch(loads(), {"x": x, "rounds": self._rounds * 4}, isa=isa)
+        self._products, self._few = (Launch(products(), {"rounds": rounds}, isa=isa) for rounds in (self._long, short))
+        self._loads = Launch(loads(), {"x": x, "rounds": short * 4}, isa=isa)
 
     def peak_flops(self) -> float:
-        return self._rate(self._products)
+        return self._long * 16 * self.DOT_FLOPS / min(seconds_of(self._products) for _ in range(2))
 
     def is_quiet(self) -> bool:
-        return self._rate(self._loads) > self.QUIET * self.peak_flops()
-
-    def _rate(self, launch: Launch) -> float:
-        return self._rounds * 16 * self.DOT_FLOPS / min(seconds_of(launch) for _ in range(2))
+        """Takes a few microseconds."""
+        return seconds_of(self._few) > self.QUIET * seconds_of(self._loads)
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ def rounds_of(call: Callable[[], Any], core: Core, budget_s: float) -> list[Roun
     end = time.perf_counter() + budget_s
     while not found or time.perf_counter() < end:
         os.sched_setaffinity(0, {allowed[len(found) % len(allowed)]})
-        was_quiet, before = core.is_quiet(), core.peak_flops()
+        before = core.peak_flops()
         for _ in range(2):
             call()
-        seconds = seconds_of(call)
-        found.append(Round(seconds, max(before, core.peak_flops()), core.is_quiet() and was_quiet))
+        was_quiet, seconds, is_quiet = core.is_quiet(), seconds_of(call), core.is_quiet()
+        found.append(Round(seconds, max(before, core.peak_flops()), was_quiet and is_quiet))
     os.sched_setaffinity(0, allowed)
     return found
 

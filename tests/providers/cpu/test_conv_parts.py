@@ -100,6 +100,11 @@ BLOCKS = {
         c0 = Conv<pads = [1, 1, 1, 1]>(a, v1, b) c = Relu(c0) d = Conv(c, w2, b) e = Add(d, a) f = Sigmoid(e)
         g0 = Conv<pads = [2, 2, 2, 2], dilations = [2, 2]>(f, v3, b) g = Relu(g0) h = Conv(g, w4, b)
         i = Mul(f, h) y = Add(i, f)""",
+    "scaled": """
+        a0 = Conv(x, w0, b) a1 = Sigmoid(a0) a = Mul(a0, a1) p = GlobalAveragePool(a) q = Sigmoid(p)
+        c0 = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(a, v1, b) c1 = Mul(c0, q) c2 = Sigmoid(c1) c = Mul(c1, c2)
+        d = Conv(c, w2, b) e = Add(d, c) f = Tanh(e)
+        g = Conv<pads = [2, 2, 2, 2], dilations = [2, 2]>(f, v3, b) y = Conv(g, w4, b)""",
     "of two branches": """
         a0 = Conv(x, w0, b) a = Relu(a0)
         c0 = Conv(a, w1, b) c = Relu(c0) d = Conv(c, w2, b) e = Conv(a, w3, b) f = Add(d, e) y = Conv(f, w4, b)""",
@@ -189,6 +194,22 @@ def test_residuals_in_one_part(name: str, channels: int) -> None:
     net.feeds["x"][0, 2, 1, 1] = np.inf
     got, want = net.run(), net.expected()
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize("channels", [17, 50, 64])
+@pytest.mark.parametrize(("name", "between"), [("padded", 1), ("scaled", 3)])
+def test_pixels_finished_between_products_have_the_same_bits(
+    name: str, between: int, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net(BLOCKS[name], "medium", channels)
+    assert sum(dict(step.spec.statics).get("is_between", False) for step in net.compiled.steps) == between
+    monkeypatch.setattr(conv_amx, "pays_between", lambda _: False)
+    behind = Net(BLOCKS[name], "medium", channels)
+    got, want = net.run(checked=True), net.expected()
+    assert np.linalg.norm(got - want) < 0.012 * np.linalg.norm(want)
+    for threads in (1, 2, 3):
+        np.testing.assert_array_equal(behind.run(threads=threads), net.run(threads=threads))
 
 
 @pytest.mark.usefixtures("_wherever_they_can")

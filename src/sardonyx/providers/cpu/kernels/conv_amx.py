@@ -20,6 +20,7 @@ from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
+from sardonyx.providers.cpu.kernels.image_behind import pays_between
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
@@ -185,12 +186,14 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     weights = packed(group, found, target.isa)
     epilogue, more = epilogue_of(group, frame, target)
     args = {**found.args(image), "w": Ref(weights), "filters": group.w.shape[0], **more}
-    spec = conv_amx(parts=parts, epilogue=epilogue)
+    is_between = parts == 1 and int(group.w.shape[0]) > HALF and pays_between(epilogue)
+    spec = conv_amx(parts=parts, epilogue=epilogue, is_between=is_between)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
-    return [*before, Step(spec, args, writes, group.nodes, scratch_nbytes(found.steps, epilogue), flops, nbytes, why)]
+    scratch = scratch_nbytes(found.steps, epilogue, is_between=is_between)
+    return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
 
 
 def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], Geometry, Storage, Frame]:

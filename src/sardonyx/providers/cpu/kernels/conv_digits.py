@@ -50,6 +50,7 @@ from sardonyx.providers.cpu.kernels.frame import Frame
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.spread_digits import SOURCE, source_args, spreading
+from sardonyx.providers.cpu.kernels.tile_behind import each_step
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i8, i32, i64, u8
 
@@ -152,7 +153,7 @@ class _DigitWork(Work):
         stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
         pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
         sides = k.min(count_of(self.filters - column * PANEL, HALF), SIDES)
-        scales, pace = (column * count_of(self.steps, run) + step // run) * PANEL, behind.share(many)
+        scales, pace = (column * count_of(self.steps, run) + step // run) * PANEL, each_step(k, many)
         with k.loop(0, sides) as side:
             columns = weights.at(side * TILE)
             for weight, products in ROUNDS:
@@ -171,7 +172,7 @@ class _DigitWork(Work):
                         with k.when(is_long), k.loop(0, many) as s:
                             here = pixels.at(number(memory, "x_more") + self.distances.load(step + s))
                             fourth(self.tiles, here, columns.at(s * (DIGITS * 2 * TILE)), stride)
-            behind.take(r * SQUARE + side * HALF, image, scales + side * HALF, step.eq(0))
+            behind.take(self.slot(r) + side * HALF, image, scales + side * HALF, step.eq(0))
 
     def settle(self) -> None:
         self.behind.rest()

@@ -22,30 +22,44 @@ from typing import Any
 
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.conv_tiles import FETCHED, GROUP, Grid, Kind, Work, convolution_params, walk
+from sardonyx.providers.cpu.kernels.conv_tiles import (
+    FETCHED,
+    GROUP,
+    Grid,
+    Kind,
+    Work,
+    convolution_params,
+    walk,
+)
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.image_behind import PixelsBehind
 from sardonyx.providers.cpu.kernels.image_epilogue import SQUARE
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, whole_of
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
-from sardonyx.providers.cpu.kernels.tile_behind import Added
-from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events, from_zero, going_on
+from sardonyx.providers.cpu.kernels.tile_behind import Added, each_step
+from sardonyx.providers.cpu.kernels.tile_loop import LINE, PAIR, SUMS, A, B, Dot, events, from_zero, going_on
 from sardonyx.providers.cpu.values import Buf, Val, bf16, f32
 
 
-def _params(parts: int, epilogue: Epilogue) -> Params:
+def _params(parts: int, epilogue: Epilogue, is_between: bool) -> Params:
     return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
 
 
 @kernel(_params)
-def conv_amx(k: Kernel, *, parts: int, epilogue: Epilogue, **memory: Any) -> None:
+def conv_amx(k: Kernel, *, parts: int, epilogue: Epilogue, is_between: bool, **memory: Any) -> None:
     def work(
         k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
     ) -> Work:
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
-        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind)
+        pixels = None
+        if is_between:
+            filters = number(memory, "filters")
+            pixels = PixelsBehind(k, epilogue, memory, filters, grid.pixels, grid.sums, parts)
+        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels)
 
-    walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
+    kind = Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2, is_between=is_between)
+    walk(k, memory, epilogue, kind, work)
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,8 @@ class _PartsWork(Work):
 
     behind: Added | None
     """With three parts."""
+    pixels: PixelsBehind | None
+    """Where those of a square are finished between the products of the next."""
 
     @property
     def parts(self) -> int:
@@ -71,7 +87,7 @@ class _PartsWork(Work):
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, sums, is_first = self.k, self.grid.sums, step.eq(0)
-        slot, spare = sums.at(r * SQUARE), sums.at(GROUP * SQUARE)
+        slot, spare = sums.at(self.slot(r)), sums.at(GROUP * SQUARE)
         if self.behind is None:
             with going_on(self.tiles, [slot.at(t * HALF) for t in SUMS], PANEL * 4, is_first):
                 self._multiply(r, column, step, many, fetched)
@@ -80,7 +96,7 @@ class _PartsWork(Work):
         with from_zero(self.tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
             self._multiply(r, column, step, many, fetched)
         with k.when(~is_first):
-            self.behind.take(r * SQUARE)
+            self.behind.take(self.slot(r))
 
     def _multiply(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
@@ -105,28 +121,49 @@ class _PartsWork(Work):
         weights = self.w.at((column * self.steps + step) * size)
         share = fetched * (self.parts * LINE)
         following = weights.at(many * size + r * many * share)
-        pace = self.behind.share(many) if self.behind is not None else None
+        pace = each_step(k, many)
         with k.loop(0, many) as s:
             here, ahead = pixels.at(self.distances.load(step + s)), following.at(s * share)
-            with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
+            with k.loop(FETCHED * self.parts, fetched * self.parts, PAIR) as i:
                 ahead.prefetch(i * LINE, locality=2)
-            lines = list(range(0, FETCHED * self.parts * LINE, LINE))
+            lines = list(range(0, FETCHED * self.parts * LINE, PAIR * LINE))
             for event in events(self.parts, 1, halves):
                 if isinstance(event, Dot):
                     self.tiles.dot_bf16(event.sums, A, B)
-                    for line in lines[:2]:
+                    for line in lines[:1]:
                         ahead.prefetch(line, locality=2)
-                    lines = lines[2:]
+                    lines = lines[1:]
                 elif event.tile == B:
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
                     self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride, is_past=is_past)
-            if self.behind is not None and pace is not None:
+            if self.behind is not None:
                 self.behind.some(pace)
+            elif self.pixels is not None and halves == 2:
+                self.pixels.some(pace, column)
 
     def settle(self) -> None:
         if self.behind is not None:
             self.behind.rest()
+
+    def place(self, rows: Val) -> None:
+        if self.pixels is None:
+            return
+        with self.k.loop(0, rows) as tile:
+            found = self.k.var(0)
+            with self.grid.image_rows(tile) as (done, place, x, many):
+                self.pixels.place(tile * HALF + found.get(), done, place, x, many)
+                found += many
+            self.grid.keep(tile, found.get())
+
+    def follow(self, r: Val, rows: Val, column: Val) -> None:
+        if self.pixels is None:
+            super().follow(r, rows, column)
+            return
+        self.pixels.rest(column)
+        with self.k.when(r < rows):
+            self.mend(r, column, self.grid.sums.at(self.slot(r)))
+            self.pixels.take(r * HALF, self.grid.kept(r), self.slot(r))
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         if self.parts > 1:

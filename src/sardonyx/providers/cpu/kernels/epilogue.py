@@ -90,6 +90,10 @@ class Epilogue:
         return (*extra, *((f"y{i}", y) for i, y in enumerate(self.outputs)))
 
     @property
+    def is_long(self) -> bool:
+        return not is_short(self.expression)
+
+    @property
     def params(self) -> Params:
         found = {p: t for name, x in self.names for p, t in matrix_params(name, x.dtype, self.batch_axes).items()}
         flags = {f"{name}_flags": (i32,) for name in self.in_tiles}

@@ -20,9 +20,10 @@ memory, 4 KiB for each pair of panels. Weights come from memory at every run of 
 multiplied, the next is fetched into L2. With three parts, which are more to read than the numbers, a constant B whose
 rows may be few is not there in tiles: it is split while the run before is multiplied (``split_ahead``).
 
-**What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: with two or three parts, a
-group of squares is finished row by row between the products of the next one, in the cycles that those leave to the
-vector units. With one part half a square is finished behind the products of the next half.
+**What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
+finished row by row between the products of the next one, in the cycles that those leave to the vector units. With one
+part they leave few, and what is short follows half a square behind the products of the next half. (BERT-base, `medium`:
+1.07 of that time for a residual between products, and 0.82 for a Gelu.)
 
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
@@ -148,7 +149,7 @@ def gemm_amx(
     axes, tall = epilogue.batch_axes, PANEL if tiles is None else HALF
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     is_odd = is_any_up(k, memory)
-    is_woven = schedule.is_woven and axes == 0 and tiles is not None  # the group before is of the same matrix
+    is_woven = (schedule.is_woven or epilogue.is_long) and axes == 0 and tiles is not None  # of one matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = Done(k, scratch, m, n) if is_woven else None

@@ -42,6 +42,7 @@ from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.gemm_amx import handing_on
 from sardonyx.providers.cpu.kernels.matrices import Problem, matrix_params
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.tile_behind import each_step
 from sardonyx.providers.cpu.kernels.tile_epilogue import TileFinish
 from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, Blocking, Done, Groups
 from sardonyx.providers.cpu.kernels.tile_loop import SUMS, TILES, A
@@ -152,7 +153,7 @@ class _Product:
         a = self.memory["a"].at((tile * self.steps + step) * (DIGITS * TILE))
         rest = self.memory["a"].at((self.row_tiles * self.steps * DIGITS + tile * self.steps + step) * TILE)
         is_long, columns = self.memory["a_long"].load(tile * self.runs + number).ne(0), b.at(side * TILE)
-        pace = behind.share(many)
+        pace = each_step(k, many)
         for weight, products in ROUNDS:
             with summed(self.tiles, behind.levels, weight):
                 with k.loop(0, many) as s:

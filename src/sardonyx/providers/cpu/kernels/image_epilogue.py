@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sardonyx.providers.cpu.dsl import Kernel, Params
-from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.epilogue import Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, frame_params, parts_of, whole_of
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL
@@ -69,7 +69,7 @@ class ImageFinish(Finish):
         look far enough ahead. (YOLOv8n's convolutions of 32 channels take 0.90 of the time.)
         """
         k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
-        is_long = self.parts > 1 and not is_short(self.epilogue.expression)
+        is_long = self.parts > 1 and self.epilogue.is_long
         later = [output for output in outputs if output[1].columns == SPLIT][: int(is_long)]
         with k.loop(0, many) as i:
             self.here = i * PANEL + half

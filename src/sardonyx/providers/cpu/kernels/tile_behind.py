@@ -12,6 +12,11 @@ from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.values import Buf, Val
 
 
+def each_step(k: Kernel, steps: Val) -> Val:
+    """How many of 16 rows each of ``steps`` steps does, so that none is left."""
+    return k.opaque(count_of(k.const(HALF), k.max(steps, 1)))
+
+
 class Behind:
     """Sixteen rows of stored sums, at most, of which some are to be added yet."""
 
@@ -22,10 +27,6 @@ class Behind:
         """Sums have been stored, which go to element ``slot``."""
         self._row.set(0)
         self._slot.set(slot)
-
-    def share(self, steps: Val) -> Val:
-        """How many rows each of ``steps`` steps adds, so that none is left."""
-        return self.k.opaque(count_of(self.k.const(HALF), self.k.max(steps, 1)))
 
     def some(self, rows: Val) -> None:
         """Add the next ``rows`` rows, or what is left."""
