@@ -34,8 +34,8 @@ PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
 LINE = 32
 """bf16 numbers in a cache line."""
 PAIR = 2
-"""Lines that come together: the chip fetches the other one of a pair into L2 by itself. (128 x 768 x 768 on a quiet core:
-0.57 of the peak if every line is asked for, and 0.62 if every other is.)"""
+"""Lines that come together: the chip fetches the other one of a pair into L2 by itself. (On a quiet core, 128 x 768 x
+768: 0.57 of the peak if every line is asked for, and 0.62 if every other is.)"""
 SUMS = (0, 1)
 A, B = 2, 3
 """The tiles: sums of the left and the right half of a panel's columns, and one of each operand."""
