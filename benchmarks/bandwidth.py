@@ -114,7 +114,7 @@ class Copy:
         self.start.wait()
 
 
-def measure(case: Case, threads: int, clock: Callable[[], float]) -> dict[str, float]:
+def measure(case: Case, threads: int, clock: Callable[[], float], rounds: int) -> dict[str, float]:
     """Bandwidths in GB/s, and the share."""
 
     def seconds(fn: Callable[[], object]) -> float:
@@ -129,7 +129,7 @@ def measure(case: Case, threads: int, clock: Callable[[], float]) -> dict[str, f
     del y
     copy = Copy(nbytes // 2, threads)
     runs, copies = [], []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         runs.append(seconds(lambda: session.run(None, feed)))
         copies.append(seconds(copy))
     copy.close()
@@ -141,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", default="")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="many, where neighbours come and go")
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -152,7 +153,7 @@ def main() -> None:
     results = {}
     for name, case in CASES.items():
         if any(part in name for part in args.only.split(",")):
-            found = results[name] = measure(case, args.threads, clock)
+            found = results[name] = measure(case, args.threads, clock, args.rounds)
             print(f"{name:26}{found['gb_s']:8.1f}{found['copy_gb_s']:8.1f}{found['share']:8.0%}", flush=True)
     if args.json:
         args.json.write_text(json.dumps({"threads": args.threads, "cases": results}, indent=1))

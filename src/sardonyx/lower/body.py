@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
@@ -30,8 +31,8 @@ class Body:
     def apply(self, program: Program, *args: Handle, dtype: DType) -> Handle:
         return self._step(Apply(program, args, dtype))
 
-    def reduce(self, kind: str, arg: Handle, dtype: DType, *, is_last: bool = False) -> Handle:
-        return self._step(Reduce(kind, arg, dtype, is_last))
+    def reduce(self, kind: str, arg: Handle, dtype: DType, *, is_last: bool = False, is_loose: bool = False) -> Handle:
+        return self._step(Reduce(kind, arg, dtype, is_last, is_loose))
 
     def count(self, dtype: DType) -> Handle:
         return self._step(Count(dtype))
@@ -43,7 +44,7 @@ class Body:
             if isinstance(step, Apply):
                 handles.append(self.apply(step.program, *(handles[a] for a in step.args), dtype=step.dtype))
             elif isinstance(step, Reduce):
-                handles.append(self.reduce(step.kind, handles[step.arg], step.dtype, is_last=step.is_last))
+                handles.append(self._step(replace(step, arg=handles[step.arg])))
             else:
                 handles.append(self.count(step.dtype))
         return [handles[r] for r in expression.results]
@@ -66,7 +67,7 @@ class Body:
             if isinstance(step, Apply):
                 return Apply(step.program, tuple(number.get(a, ~a) for a in step.args), step.dtype)
             if isinstance(step, Reduce):
-                return Reduce(step.kind, number.get(step.arg, ~step.arg), step.dtype, step.is_last)
+                return replace(step, arg=number.get(step.arg, ~step.arg))
             return step
 
         operands = (*self.given, *(v.dtype for v in self.views))

@@ -20,6 +20,7 @@ from sardonyx.providers.cpu.kernels import long_rows, loop
 from sardonyx.providers.cpu.kernels.nest import Nest, typical
 from sardonyx.providers.cpu.kernels.passes import Schedule
 from sardonyx.providers.cpu.steps import Target
+from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory, by_pixel
 
 f32, f64, f16, bf16, i64, i32, u8, bool_ = (
@@ -467,3 +468,18 @@ def test_expensive_pointwise(d: DType) -> None:
     wide = x.astype(np.float64)
     tolerance = {f16: 1e-3, bf16: 8e-3, f64: 1e-14}.get(d, 4e-7)
     np.testing.assert_allclose(y.astype(np.float64), np.log(wide) * np.sqrt(wide), rtol=tolerance, atol=tolerance / 8)
+
+
+@pytest.mark.parametrize("cpu", [None, "haswell", "skylake-avx512", "sapphirerapids"])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("width", [1, 16, 77, 1000])
+def test_a_softmax_is_nan_where_a_row_has_nan(op: str, width: int, cpu: str | None) -> None:
+    """Its maximum leaves NaN out, and its sum does not."""
+    x = np.random.default_rng(width).standard_normal((7, width)).astype(np.float32)
+    x[1, width // 2], x[2], x[3], x[4, 0], x[5, -1] = np.nan, np.nan, -np.inf, np.inf, -np.inf
+    got = Compiled(f"y = {op}(x)", "float[n,m] x", "float[n,m] y", cpu).run([x])[0]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        exps = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+        want = exps / exps.sum(1, keepdims=True)
+        want = np.log(want) if op == "LogSoftmax" else want
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)

@@ -31,6 +31,8 @@ class Reduce:
     arg: int
     dtype: DType
     is_last: bool = False
+    is_loose: bool = False
+    """NaN may be left out of ``max`` or ``min``: what comes of the row meets it otherwise."""
 
 
 @dataclass(frozen=True)

@@ -207,8 +207,8 @@ def softmax(low: Lowering, node: Node) -> None:
     rows, out = Rows(low, x, [node.attrs.get("axis", -1)]), low.make(node.output)
     body, work = rows.body, work_type(x.dtype)
     value = body.operand(rows.x)
-    shifted = apply(body, minus, value, body.reduce("max", value, work), dtype=work)
-    exps = apply(body, Emitter.exp, shifted, dtype=work)
+    shifted = apply(body, minus, value, body.reduce("max", value, work, is_loose=True), dtype=work)
+    exps = apply(body, Emitter.exp, shifted, dtype=work)  # their sum is NaN where one number is
     if node.op_type == "Softmax" and work is not out.dtype:
         exps = apply(body, _rounded, exps, dtype=out.dtype, to=out.dtype)
         total = apply(body, _rounded, body.reduce("sum", exps, work), dtype=out.dtype, to=out.dtype)

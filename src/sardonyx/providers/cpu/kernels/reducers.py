@@ -64,10 +64,12 @@ class Reducer:
     dtype: DType
     """Of the values, in registers."""
     is_last: bool = False
+    is_loose: bool = False
+    """NaN may be left out."""
 
     @staticmethod
     def of(k: Kernel, step: Reduce, arg: DType) -> Reducer:
-        return Reducer(k, step.kind, register_dtype(arg), step.is_last)
+        return Reducer(k, step.kind, register_dtype(arg), step.is_last, step.is_loose)
 
     @property
     def has_index(self) -> bool:
@@ -103,7 +105,8 @@ class Reducer:
         if self.kind == "prod":
             return (a[0] * b[0],)
         if not self.has_index:
-            return (extreme(k, a[0], b[0], largest=self.kind == "max"),)
+            pick = _extreme_or_first if self.is_loose and self.dtype.is_float and k.isa.name != "neon" else extreme
+            return (pick(k, a[0], b[0], largest=self.kind == "max"),)
         (x, i), (y, j) = a, b
         wins, ties = self._beats(y, x), y.eq(x)
         if self.dtype.is_float:
