@@ -170,8 +170,9 @@ class _DigitWork(Work):
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     if weight:
                         with k.when(is_long), k.loop(0, many) as s:
-                            here = pixels.at(number(memory, "x_more") + self.distances.load(step + s))
-                            fourth(self.tiles, here, columns.at(s * (DIGITS * 2 * TILE)), stride)
+                            place = (start + self.distances.load(step + s)) // DIGITS
+                            here = memory["x"].at(number(memory, "x_more") + place)
+                            fourth(self.tiles, here, columns.at(s * (DIGITS * 2 * TILE)), stride // DIGITS)
             behind.take(self.slot(r) + side * HALF, image, scales + side * HALF, step.eq(0))
 
     def settle(self) -> None:

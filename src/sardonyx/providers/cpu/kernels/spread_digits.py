@@ -1,14 +1,13 @@
 """Images in digits, padded for convolutions on tiles: three or four bytes a number, and one scale for an image.
 
-    [2][batch][channels / 64][z][y][x][digit][64 channels]
+    [batch][channels / 64][z][y][x][digit][64 channels], and behind it [batch][channels / 64][z][y][x][64 channels]
 
 A sum of products goes over many pixels, so they have one scale, that of the largest number of their image: ``measure``
 finds it, stretch by stretch of its rows, and ``spread_digits`` makes digits. Where the largest stands out from the rest
-(``LONG``), or some stretch is much darker than another (``DARK``), numbers have a fourth digit, which lies where the
-first of a second image would. Images without negative numbers, which rectifiers write (``lower.signs``), have first
-digits without signs: what rounding their numbers adds to a sum is the largest of its errors, and one bit halves it
-(ResNet-50: 0.90e-5 and not 0.98e-5). An image whose largest number takes all digits (``MOST``), or which no scale
-carries, raises its flag.
+(``LONG``), or some stretch is much darker than another (``DARK``), numbers have a fourth digit, which lies behind all
+others. Images without negative numbers, which rectifiers write (``lower.signs``), have first digits without signs: what
+rounding their numbers adds to a sum is the largest of its errors, and one bit halves it (ResNet-50: 0.90e-5 and not
+0.98e-5). An image whose largest number takes all digits (``MOST``), or which no scale carries, raises its flag.
 """
 
 from __future__ import annotations
@@ -95,10 +94,11 @@ def spread_digits(
     k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, blocks: Val,
     more: Val, *, first: DType, **memory: Any,
 ) -> None:  # fmt: skip
-    """y, scales, long and flags = the digits of images, fourth ones ``more`` elements from the first."""
+    """y, scales, long and flags = the digits of images; fourth ones, in a third of the room, from ``more`` on."""
     source = _Source(k, x, memory)
-    for to in (y, y.at(more)):
-        zero_frame(k, to, memory, "y", source.batch)
+    zero_frame(k, y, memory, "y", source.batch)
+    apart = {f"y_{name}": number(memory, f"y_{name}") // DIGITS for name in ("b", "z", "y", "x", "plane", "over")}
+    zero_frame(k, y.at(more), memory | apart, "y", source.batch)
     known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
     pieces = count_of(source.width, PIECE)
     with k.share(source.batch * source.lines * pieces * blocks) as at:
@@ -116,12 +116,13 @@ def spread_digits(
             scales.store(image, scale.value)
             long.store(image, k.cast(is_long.get(), i32))
             flags.store(image, k.cast(is_short.get(), i32))
-        to = y.at(image * number(memory, "y_b") + block * number(memory, "y_block"))
-        to = to.at((line // source.size_y + number(memory, "y_front_z")) * number(memory, "y_z"))
-        to = to.at((line % source.size_y + number(memory, "y_front_y")) * number(memory, "y_y"))
-        to = to.at((left + number(memory, "y_front_x")) * number(memory, "y_x"))
+        place = image * number(memory, "y_b") + block * number(memory, "y_block")
+        place = place + (line // source.size_y + number(memory, "y_front_z")) * number(memory, "y_z")
+        place = place + (line % source.size_y + number(memory, "y_front_y")) * number(memory, "y_y")
+        place = place + (left + number(memory, "y_front_x")) * number(memory, "y_x")
         row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, PIECE)
-        piece = _Piece(k, source, row, many, to, number(memory, "y_x"), more, block * STEP, scale)
+        fourth = y.at(more + place // DIGITS)
+        piece = _Piece(k, source, row, many, y.at(place), fourth, number(memory, "y_x"), block * STEP, scale)
         with k.either(is_long.get().ne(0)) as (some, none):
             with some:
                 piece.put(is_long=True)
@@ -158,8 +159,9 @@ class _Piece:
     row: Buf
     many: Val
     to: Buf
+    fourth: Buf
     pixel: Val
-    more: Val
+    """From one to the next, in elements of the first three digits."""
     first: Val
     scale: Scale
 
@@ -174,12 +176,13 @@ class _Piece:
 
     def _pixels(self, masks: Sequence[Val | None], is_long: bool) -> None:
         k, row = self.k, self.row.at(self.first)
-        places = [self.to.at(digit * STEP) for digit in range(DIGITS)] + [self.to.at(self.more)]
+        places = [(self.to.at(digit * STEP), self.pixel) for digit in range(DIGITS)]
+        places.append((self.fourth, self.pixel // DIGITS))
         with k.loop(0, self.many) as i:
             pixel = row.at(i * self.source.pixel)
             numbers = [pixel.load(j * HALF, HALF, mask) for j, mask in enumerate(masks)]
-            for place, bits in zip(places, self.scale.step(numbers, is_long=is_long), strict=False):
-                place.as_type(u8).store(i * self.pixel, bits)
+            for (place, stride), bits in zip(places, self.scale.step(numbers, is_long=is_long), strict=False):
+                place.as_type(u8).store(i * stride, bits)
 
 
 # -- what convolutions ask for
@@ -199,7 +202,8 @@ class Digits:
     def args(self, layout: Padded, start: Known) -> dict[str, Ref | Known | float]:
         memory = {"x_scales": self.scales, "x_long": self.long, "x_flags": self.flags}
         given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
-        return {"x": Ref(self.tiles, start), **given, "x_more": layout.elements}
+        more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, DIGITS))
+        return {"x": Ref(self.tiles, start), **given, "x_more": of_known(more)}
 
 
 def source_args(source: View) -> dict[str, Known]:
@@ -214,7 +218,8 @@ def spreading(source: View, layout: Padded, nodes: Any, first: DType) -> tuple[l
     each = of_known(dims.product((batch, *layout.size[:2], stretches)))
     largest, sizes, counts = (Storage("temporary", dtype, each) for dtype in (u32, f32, f32))
     made = Digits(
-        Storage("temporary", i8, of_known(dims.mul(layout.elements, 2))), Storage("temporary", f32, batch),
+        Storage("temporary", i8, of_known(dims.add(layout.elements, dims.floordiv(layout.elements, DIGITS)))),
+        Storage("temporary", f32, batch),
         Storage("temporary", i32, batch), Storage("temporary", i32, batch), first,
     )  # fmt: skip
     measured = {"largest": Ref(largest), "sizes": Ref(sizes), "counts": Ref(counts)}
