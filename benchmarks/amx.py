@@ -61,6 +61,8 @@ SHAPES: tuple[Shape, ...] = tuple(
     if m * n * k < 4e9
 )
 SWEPT: tuple[Shape, ...] = ((128, 768, 768), (128, 768, 3072), (1024, 768, 768))
+STAY = 20
+"""Rounds on one core."""
 COLD_NBYTES = 256 << 20
 """Memory through which the weights of one row are rotated."""
 
@@ -154,12 +156,12 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def rounds_of(call: Callable[[], Any], core: Core, budget_s: float) -> list[Round]:
-    """Calls, each on the next core, between looks at what that can do."""
+    """Calls between looks at what the core can do, some on each core."""
     allowed = sorted(os.sched_getaffinity(0))
     found: list[Round] = []
     end = time.perf_counter() + budget_s
     while not found or time.perf_counter() < end:
-        os.sched_setaffinity(0, {allowed[len(found) % len(allowed)]})
+        os.sched_setaffinity(0, {allowed[len(found) // STAY % len(allowed)]})
         before = core.peak_flops()
         for _ in range(2):
             call()
