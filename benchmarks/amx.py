@@ -9,7 +9,7 @@ Rounds go from core to core. On a virtual machine somebody else may have the oth
 of ten registers in all are left to both (``kernels/tile_loop.py``): a loop of loads from L1 and products tells. A core
 is *quiet* where it is as fast as products in registers; shares are medians of quiet and of other rounds.
 
-    python benchmarks/amx.py                 under a minute
+    python benchmarks/amx.py                 a minute and a half
     python benchmarks/amx.py --sweep         schedules and blockings, one parameter after the other; the best at the end
     python benchmarks/amx.py --gelu          the same with a Gelu after each product, which should cost next to nothing
 
@@ -160,14 +160,16 @@ def rounds_of(call: Callable[[], Any], core: Core, budget_s: float) -> list[Roun
     allowed = sorted(os.sched_getaffinity(0))
     found: list[Round] = []
     end = time.perf_counter() + budget_s
-    while not found or time.perf_counter() < end:
-        os.sched_setaffinity(0, {allowed[len(found) // STAY % len(allowed)]})
-        before = core.peak_flops()
-        for _ in range(2):
-            call()
-        was_quiet, seconds, is_quiet = core.is_quiet(), seconds_of(call), core.is_quiet()
-        found.append(Round(seconds, max(before, core.peak_flops()), was_quiet and is_quiet))
-    os.sched_setaffinity(0, allowed)
+    try:
+        while not found or time.perf_counter() < end:
+            os.sched_setaffinity(0, {allowed[len(found) // STAY % len(allowed)]})
+            before = core.peak_flops()
+            for _ in range(2):
+                call()
+            was_quiet, seconds, is_quiet = core.is_quiet(), seconds_of(call), core.is_quiet()
+            found.append(Round(seconds, max(before, core.peak_flops()), was_quiet and is_quiet))
+    finally:
+        os.sched_setaffinity(0, allowed)
     return found
 
 

@@ -22,15 +22,7 @@ from typing import Any
 
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.conv_tiles import (
-    FETCHED,
-    GROUP,
-    Grid,
-    Kind,
-    Work,
-    convolution_params,
-    walk,
-)
+from sardonyx.providers.cpu.kernels.conv_tiles import FETCHED, GROUP, Grid, Kind, Work, convolution_params, walk
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.image_behind import PixelsBehind
 from sardonyx.providers.cpu.kernels.image_epilogue import SQUARE
@@ -105,23 +97,24 @@ class _PartsWork(Work):
             with whole:
                 if self.parts > 1:
                     self._products(r, column, step, many, fetched, 2)
-                    return
-                with self.k.either(self.taps.eq(1)) as (one, several):
-                    for branch, is_past in ((one, True), (several, False)):
-                        with branch:
-                            self._products(r, column, step, many, fetched, 2, is_past)
+                else:
+                    with self.k.either(self.taps.eq(1)) as (one, several):
+                        for branch, is_past in ((one, True), (several, False)):
+                            with branch:
+                                self._products(r, column, step, many, fetched, 2, is_past)
 
     def _products(
         self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int, is_past: bool = False
     ) -> None:
-        """``is_past``: pixels, which one tap sees once, leave L1 to the weights."""
+        """``is_past``: pixels, which a single tap sees once, leave L1 to the weights."""
         k, size = self.k, step_elements(self.parts)
         pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
         weights = self.w.at((column * self.steps + step) * size)
         share = fetched * (self.parts * LINE)
         following = weights.at(many * size + r * many * share)
-        pace = each_step(k, many)
+        is_between = self.pixels is not None and halves == 2
+        pace = each_step(k, many) if self.behind is not None or is_between else None
         with k.loop(0, many) as s:
             here, ahead = pixels.at(self.distances.load(step + s)), following.at(s * share)
             with k.loop(FETCHED * self.parts, fetched * self.parts, PAIR) as i:
@@ -137,9 +130,9 @@ class _PartsWork(Work):
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
                     self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride, is_past=is_past)
-            if self.behind is not None:
+            if self.behind is not None and pace is not None:
                 self.behind.some(pace)
-            elif self.pixels is not None and halves == 2:
+            elif self.pixels is not None and pace is not None:
                 self.pixels.some(pace, column)
 
     def settle(self) -> None:

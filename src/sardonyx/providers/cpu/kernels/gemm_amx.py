@@ -23,7 +23,8 @@ rows may be few is not there in tiles: it is split while the run before is multi
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
 finished row by row between the products of the next one, in the cycles that those leave to the vector units. With one
 part they leave few, and what is short follows half a square behind the products of the next half. (BERT-base, `medium`:
-1.07 of that time for a residual between products, and 0.82 for a Gelu.)
+1.07 of that time for a residual between products, and 0.82 for a Gelu.) So it does in batches of matrices; and without
+tiles, by whole squares.
 
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
@@ -42,6 +43,7 @@ from sardonyx.ir import dims
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import split_ahead
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.matrices import (
@@ -149,10 +151,9 @@ def gemm_amx(
     axes, tall = epilogue.batch_axes, PANEL if tiles is None else HALF
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     is_odd = is_any_up(k, memory)
-    is_woven = (schedule.is_woven or epilogue.is_long) and axes == 0 and tiles is not None  # of one matrix
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
-    done = Done(k, scratch, m, n) if is_woven else None
+    done = Done(k, scratch, m, n) if is_woven(schedule, epilogue, k.isa) else None
     count = batch_count(k, memory, axes)
     groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
 
@@ -303,6 +304,11 @@ class _Product:
 # -- what contractions ask for
 
 
+def is_woven(schedule: Schedule, epilogue: Epilogue, isa: Isa) -> bool:
+    """Whether a group is finished between the products of the next, which is of the same matrix."""
+    return (schedule.is_woven or epilogue.is_long) and epilogue.batch_axes == 0 and isa.amx
+
+
 def parts_of(precision: str, *dtypes: DType) -> int:
     """As many parts as the precision asks for, or as hold every number of these types."""
     return min(PARTS[precision], max(WHOLE.get(dtype, 3) for dtype in dtypes))
@@ -373,6 +379,7 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
         why += "; A as it was handed on"
     why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
     nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
-    scratch = blocking.scratch_nbytes(1) + (0 if panels is None else split_ahead.scratch_nbytes(RUN[parts]))
+    scratch = blocking.scratch_nbytes(1, 1 + is_woven(SCHEDULES[parts], epilogue, target.isa))
+    scratch += 0 if panels is None else split_ahead.scratch_nbytes(RUN[parts])
     step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

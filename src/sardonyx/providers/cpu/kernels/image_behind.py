@@ -37,7 +37,7 @@ class PixelsBehind:
     """The pixels of the square before which are not finished yet."""
 
     def __init__(self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, table: Buf, sums: Buf, parts: int) -> None:
-        """``sums`` has squares, of which each has ``n`` columns less those before it."""
+        """Of ``n`` filters in all; ``table`` and ``sums`` are of a group of tiles."""
         self.k, self.memory, self.n, self.table, self.sums = k, memory, n, table, sums
         self.finish = _PixelFinish(k, epilogue, memory, n, [k.const(0)] * 3, sums, parts)
         self.names, self.words = [name for name, _ in epilogue.names], table_words(epilogue)

@@ -88,13 +88,6 @@ class TileFinish(Finish):
                 t = Tile(column + j, k.lanes, k.mask(columns - j))
                 self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
 
-    def fetch(self, row: Operand, column: Operand, width: int) -> None:
-        super().fetch(row, column, width)
-        for name in self.epilogue.in_tiles:
-            at = self._place(name, self.k.value(row, i64), self.k.value(column, i64))
-            for part in range(self.parts):
-                at.prefetch(part * PART, write=True)
-
     def _place(self, name: str, row: Val, column: Val) -> Buf:
         at = place_of(row, self._number(name, "row")) + column // STEP * self._number(name, "col") + column % STEP
         return self._at[name].at(at)

@@ -1,7 +1,8 @@
 """Groups of squares that matrix products on tiles work on, in bf16 parts (``gemm_amx``) or digits (``gemm_digits``).
 
 A square is 32 rows by 32 columns of sums. ``Blocking`` tells how many make a group, ``Groups`` which of them a thread
-takes, and ``Done`` finishes one group while the next is multiplied, where squares are not finished at once.
+takes, and ``Done`` finishes one group while the next is multiplied, where squares are not finished right behind their
+products.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class Blocking:
         fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * nbytes)
         return Blocking(min(max(fitting, 4), 8), 1 if fitting >= 4 else COLUMNS)
 
-    def scratch_nbytes(self, spare: int) -> int:
-        """A square for each pair of panels of a group and of the one before, and ``spare`` ones for a run."""
-        return (2 * self.rows * self.columns + spare) * SQUARE_NBYTES
+    def scratch_nbytes(self, spare: int, groups: int = 2) -> int:
+        """A square for each pair of panels of a group (of two, if one is finished while the next is multiplied), and
+        ``spare`` ones for a run.
+        """
+        return (groups * self.rows * self.columns + spare) * SQUARE_NBYTES
 
 
 class Done:
@@ -115,7 +118,9 @@ class Groups:
         self, k: Kernel, done: Done | None, row_panels: Val, column_panels: Val, group_rows: Val, group_columns: Val,
         *, count: Val | int = 1, spare: int = 1,
     ) -> None:  # fmt: skip
-        """Of ``count`` products. ``spare`` squares of scratch memory lie in front of the sums."""
+        """Of ``count`` products. ``spare`` squares of scratch memory lie in front of the sums. Without ``done``, who
+        multiplies a group finishes it, too.
+        """
         self.k, self.done, self.row_panels, self.column_panels = k, done, row_panels, column_panels
         fair = row_panels * column_panels * count // (k.threads * 2)
         self.each_product = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
