@@ -5,9 +5,9 @@ time of the product), its share of the peak that a loop of products in registers
 the error against float64. One row is a matter of reading: its weights are rotated through more memory than the caches
 hold, and the share is that of the bandwidth which a loop of loads reaches over as many bytes.
 
-Rounds go from core to core. On a virtual machine somebody else may have the other hardware thread of a core, and tiles
-of ten registers in all are left to both (``kernels/tile_loop.py``): a loop of loads from L1 and products tells. A core
-is *quiet* where it is as fast as products in registers; shares are medians of quiet and of other rounds.
+Rounds go from core to core. On a virtual machine somebody else may have the other hardware thread of a core, and both
+have ten tile registers together (``kernels/tile_loop.py``): a loop of loads from L1 and products tells. A core is
+*quiet* where it is as fast as products in registers; shares are medians of quiet and of other rounds.
 
     python benchmarks/amx.py                 a minute and a half
     python benchmarks/amx.py --sweep         schedules and blockings, one parameter after the other; the best at the end
@@ -19,13 +19,14 @@ On a machine without tiles the kernels are emulated: ``--small`` then shows that
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,17 @@ from sardonyx.ops import activation  # noqa: F401 (registers the program of Gelu
 from sardonyx.ops.pointwise import program_of
 from sardonyx.providers.cpu import isa as isas
 from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Kernel, kernel
+from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.kernels import gemm_amx, split_ahead
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN
 from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.kernels.tile_groups import Blocking
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, Schedule
 from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.limits import multiply_tiles, read_bandwidth
+from sardonyx.providers.cpu.memory import address, allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
@@ -71,20 +74,9 @@ COLD_NBYTES = 256 << 20
 # -- what the machine can do
 
 
-@kernel(rounds=i64)
-def products(k: Kernel, rounds: Val) -> None:
-    """Products of tiles that stay where they are, 16 a round."""
-    tiles = Tiles(k)
-    tiles.configure()
-    with k.loop(0, rounds):
-        for i in range(16):
-            tiles.dot_bf16(i % 4, 4 + i // 2 % 2, 6 + i % 2)
-    tiles.release()
-
-
-@kernel(x=(f32,), rounds=i64)
-def loads(k: Kernel, x: Buf, rounds: Val) -> None:
-    """Products of 2 by 2 tiles that come from L1, 4 a round, in all eight registers."""
+@function(x=(f32,), rounds=i64)
+def from_l1(k: Kernel, x: Buf, rounds: Val) -> None:
+    """``limits.multiply_tiles``, with tiles that are loaded in every round."""
     tiles = Tiles(k)
     tiles.configure()
     with k.loop(0, rounds):
@@ -93,17 +85,6 @@ def loads(k: Kernel, x: Buf, rounds: Val) -> None:
         for i in range(4):
             tiles.dot_bf16(i, 4 + i // 2, 6 + i % 2)
     tiles.release()
-
-
-@kernel(x=(f32,), y=(f32,), n=i64)
-def read(k: Kernel, x: Buf, y: Buf, n: Val) -> None:
-    """Every number of x, once."""
-    sums = [k.var(k.zeros(f32, k.lanes)) for _ in range(8)]
-    with k.loop(0, n, 8 * k.lanes) as i:
-        for j, total in enumerate(sums):
-            total += x.load(i + j * k.lanes, k.lanes)
-    for total in sums:
-        y.store(0, total)
 
 
 def fastest(call: Callable[[], Any], budget_s: float) -> float:
@@ -122,25 +103,30 @@ def fastest(call: Callable[[], Any], budget_s: float) -> float:
 class Core:
     """The core at hand: what its tile unit can do at this moment, and whether somebody else uses it."""
 
-    DOT_FLOPS = 2 * 16 * 16 * 32
-    LONG, SHORT = 1000, 60
-    """Rounds of 16 products that tell a rate, and those that tell two rates apart."""
+    DOTS, DOT_FLOPS = 4, 2 * 16 * 16 * 32
+    """Products of a round, and operations of a product."""
+    LONG, SHORT = 4000, 240
+    """Rounds that tell a rate, and those that tell two rates apart."""
     QUIET = 0.8
     """Of the rate of products in registers, which those from L1 reach on a quiet core."""
 
     def __init__(self, isa: Isa, is_small: bool) -> None:
-        self._long, short = (2, 1) if is_small else (self.LONG, self.SHORT)
-        x = allocate(4096).view(np.float32)
-        x[:] = 1
-        self._products, self._few = (Launch(products(), {"rounds": rounds}, isa=isa) for rounds in (self._long, short))
-        self._loads = Launch(loads(), {"x": x, "rounds": short * 4}, isa=isa)
+        self._long, self._short = (8, 4) if is_small else (self.LONG, self.SHORT)
+        self._tiles = allocate(4096).view(np.float32)
+        self._tiles[:] = 1
+        self._registers, self._l1 = (
+            ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(linker.address(spec, isa, checked=False))
+            for spec, count in ((multiply_tiles(), 1), (from_l1(), 2))
+        )
 
     def peak_flops(self) -> float:
-        return self._long * 16 * self.DOT_FLOPS / min(seconds_of(self._products) for _ in range(2))
+        seconds = min(seconds_of(partial(self._registers, self._long)) for _ in range(2))
+        return self._long * self.DOTS * self.DOT_FLOPS / seconds
 
     def is_quiet(self) -> bool:
         """Takes a few microseconds."""
-        return seconds_of(self._few) > self.QUIET * seconds_of(self._loads)
+        registers = seconds_of(partial(self._registers, self._short))
+        return registers > self.QUIET * seconds_of(partial(self._l1, address(self._tiles), self._short))
 
 
 @dataclass(frozen=True)
@@ -177,12 +163,6 @@ def rounds_of(call: Callable[[], Any], core: Core, budget_s: float) -> list[Roun
 def median_share(rounds: list[Round], flops: float) -> float | None:
     """Of the peak; None if there was no round."""
     return statistics.median(flops / r.seconds / r.peak for r in rounds) if rounds else None
-
-
-def bandwidth(isa: Isa, is_small: bool) -> float:
-    x = allocate(1 << 20 if is_small else COLD_NBYTES).view(np.float32)
-    x[:] = 1
-    return x.nbytes / fastest(Launch(read(), {"x": x, "y": np.zeros(isa.lanes, np.float32), "n": x.size}, isa=isa), 0.3)
 
 
 # -- one product
@@ -367,7 +347,8 @@ def main() -> None:
         isa = isas.named("sapphirerapids")
     print(f"{isa.cpu}, tiles {'emulated: times mean nothing' if isa.is_emulated else 'there'}; one thread", flush=True)
     budget_s = 0.002 if given.small else 0.05 if given.sweep else 1.5
-    core, read_rate = Core(isa, given.small), cache(lambda: bandwidth(isa, given.small))
+    core = Core(isa, given.small)
+    read_rate = cache(lambda: read_bandwidth(1 << 20 if given.small else COLD_NBYTES, isa=isa))
     peak = max(core.peak_flops() for _ in range(50))
     print(f"products in registers {peak / 1e9:.0f} GFLOP/s\n", flush=True)
     rows: list[dict[str, Any]] = []

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
+import pytest
 
 from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Storage, View
 from sardonyx.plan.sizes import Only
+from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Ref, Step
@@ -30,6 +33,20 @@ def view_of(array: Array) -> View:
 def holds(only: Only, size: int) -> bool:
     """Whether a step is carried out for a size."""
     return size >= only.least and (only.most is None or size <= only.most)
+
+
+def x86_assembly(spec: Spec, chip: Isa) -> str:
+    """A kernel as x86 code, which any LLVM that knows of x86 writes."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    try:
+        target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    except RuntimeError:
+        pytest.skip("this LLVM writes no x86 code")
+    module = llvm.parse_assembly(str(spec.emit(chip, checked=False).module))
+    module.verify()
+    machine = target.create_target_machine(cpu=chip.cpu, features=chip.features, opt=2)
+    return str(machine.emit_assembly(module))
 
 
 def by_pixel(array: Array, room: int = 0) -> Array:

@@ -22,6 +22,7 @@ from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, Dot, Load, Schedu
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Exceptional, Step, Target
 from sardonyx.providers.cpu.values import Buf, bf16
+from tests.providers.cpu.running import x86_assembly
 from tests.providers.cpu.test_gemm import EPILOGUES, Arrays, identity, random
 
 Array = np.ndarray[Any, Any]
@@ -230,6 +231,19 @@ def product(
     group, out = group_of(memory, a, b, is_constant)
     memory.run(steps_of(group, precision), threads=threads, isa=CHIP, checked=checked)
     return memory.array(out)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_is_loaded_past_l1_unless_it_is_all_there(precision: str) -> None:
+    """Once for each part; what is loaded otherwise is B, sums, and A of at most 16 rows."""
+    group, _ = group_of(Arrays(), random((64, 96), np.float32), random((96, 64), np.float32, 1), True)
+    chip = replace(CHIP, cpu="sapphirerapids", features=isa.WIDE, is_emulated=False)
+    loads = [
+        line.split()[0]
+        for line in x86_assembly(steps_of(group, precision)[-1].spec, chip).splitlines()
+        if "tileload" in line
+    ]
+    assert loads.count("tileloaddt1") == PARTS[precision] < loads.count("tileloadd")
 
 
 def check(got: Array, a: Array, b: Array, precision: str) -> None:

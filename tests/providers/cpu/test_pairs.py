@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from sardonyx.providers.cpu.pairs import dot_pairs
 from sardonyx.providers.cpu.steps import Target
 from sardonyx.providers.cpu.values import Buf, bf16, f32, u32
 from tests.providers.cpu import test_amx as tiles
+from tests.providers.cpu.running import x86_assembly
 from tests.providers.cpu.test_gemm import Arrays, random
 
 Array = np.ndarray[Any, Any]
@@ -55,16 +55,7 @@ def test_dot(scale: float) -> None:
 
 
 def test_the_instruction_is_emitted() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    try:
-        target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
-    except RuntimeError:
-        pytest.skip("this LLVM writes no x86 code")
-    module = llvm.parse_assembly(str(one_dot().emit(NATIVE, checked=False).module))
-    module.verify()
-    machine = target.create_target_machine(cpu=NATIVE.cpu, features=NATIVE.features, opt=2)
-    assert "vdpbf16ps" in machine.emit_assembly(module)
+    assert "vdpbf16ps" in x86_assembly(one_dot(), NATIVE)
 
 
 TABLES: dict[str, Callable[..., None]] = {

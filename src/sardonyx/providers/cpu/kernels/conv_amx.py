@@ -20,7 +20,7 @@ from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
-from sardonyx.providers.cpu.kernels.image_behind import pays_between
+from sardonyx.providers.cpu.kernels.image_behind import pays_between, table_nbytes
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
@@ -192,7 +192,7 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
-    scratch = scratch_nbytes(found.steps, epilogue, is_between=is_between)
+    scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(epilogue) if is_between else 0)
     return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
 
 
@@ -221,14 +221,10 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
 
 def _moved(frame: Frame, parts: int, target: Target) -> Known:
     """Bytes that are read and written once, images in parts as these lie; 0 where that is too long an expression."""
-    sizes = [nbytes_of(frame.x, parts * 2)]
-    for view in frame.extra:
-        image = target.images.get(view.storage)
-        sizes.append(nbytes_of(view, view.dtype.itemsize if image is None or image.is_kept else parts * 2))
-    for view in frame.outputs:
-        image = target.images.get(view.storage)
-        is_there = image is None or image.is_kept
-        sizes.append(nbytes_of(view, view.dtype.itemsize * is_there + (parts * 2 if image is not None else 0)))
+    images = {v: target.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
+    numbers = [v for v, image in images.items() if image is None or image.is_kept]
+    in_parts = [v for v, image in images.items() if image is not None and (v in frame.outputs or not image.is_kept)]
+    sizes = [nbytes_of(v, v.dtype.itemsize) for v in numbers] + [nbytes_of(v, parts * 2) for v in (frame.x, *in_parts)]
     return dims.known(dims.total(sizes)) or 0
 
 

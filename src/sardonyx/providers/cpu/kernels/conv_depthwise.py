@@ -24,7 +24,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels.epilogue import SAME, Epilogue, is_short
+from sardonyx.providers.cpu.kernels.epilogue import SAME, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame, Taps, frame_params, sizes
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, number, of_known
@@ -101,7 +101,7 @@ def _is_direct(frame: Frame, epilogue: Epilogue, lanes: int) -> bool:
     """Overlapping vectors are finished twice: nothing that may lie where the result does is read for it."""
     columns, is_alone = frame.size[2], all(x.columns == SAME for x in epilogue.extra)
     has_vectors = not isinstance(columns, int) or columns >= lanes
-    return frame.is_joined and is_alone and has_vectors and is_short(epilogue.expression)
+    return frame.is_joined and is_alone and has_vectors and not epilogue.is_long
 
 
 def _weights(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Ref]:

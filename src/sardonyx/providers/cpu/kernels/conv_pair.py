@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import conv_amx, conv_few, conv_pixels, digits
 from sardonyx.providers.cpu.kernels.conv_depthwise_pixels import Filters, weights_of
-from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm import Shape, tile_of
 from sardonyx.providers.cpu.kernels.image_tiles import zero_frame
@@ -227,7 +227,7 @@ class _Pair(Filters):
         given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
         found = tile_of(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
         start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
-        if not is_short(self.between.ending.expression):
+        if self.between.ending.is_long:
             for at, total in enumerate(total for row in found for total in row):
                 self.sums.store(at * lanes, total)
             with k.loop(0, k.min(room - pixel, many)) as i:

@@ -17,7 +17,9 @@ tile of a run reads on into other pixels, their infinities and NaN must not coun
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sardonyx.providers.cpu.amx import Tiles
@@ -31,7 +33,7 @@ from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_behind import Added, each_step
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, PAIR, SUMS, A, B, Dot, events, from_zero, going_on
-from sardonyx.providers.cpu.values import Buf, Val, bf16, f32
+from sardonyx.providers.cpu.values import Buf, Val, bf16, f32, i64
 
 
 def _params(parts: int, epilogue: Epilogue, is_between: bool) -> Params:
@@ -44,14 +46,11 @@ def conv_amx(k: Kernel, *, parts: int, epilogue: Epilogue, is_between: bool, **m
         k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
     ) -> Work:
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
-        pixels = None
-        if is_between:
-            filters = number(memory, "filters")
-            pixels = PixelsBehind(k, epilogue, memory, filters, grid.pixels, grid.sums, parts)
+        table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
+        pixels = PixelsBehind(k, epilogue, memory, grid, table, parts) if is_between else None
         return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels)
 
-    kind = Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2, is_between=is_between)
-    walk(k, memory, epilogue, kind, work)
+    walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,7 @@ class _PartsWork(Work):
         weights = self.w.at((column * self.steps + step) * size)
         share = fetched * (self.parts * LINE)
         following = weights.at(many * size + r * many * share)
-        is_between = self.pixels is not None and halves == 2
-        pace = each_step(k, many) if self.behind is not None or is_between else None
+        among = self._among(many, column, halves)
         with k.loop(0, many) as s:
             here, ahead = pixels.at(self.distances.load(step + s)), following.at(s * share)
             with k.loop(FETCHED * self.parts, fetched * self.parts, PAIR) as i:
@@ -130,24 +128,23 @@ class _PartsWork(Work):
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
                     self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride, is_past=is_past)
-            if self.behind is not None and pace is not None:
-                self.behind.some(pace)
-            elif self.pixels is not None and pace is not None:
-                self.pixels.some(pace, column)
+            among()
+
+    def _among(self, many: Val, column: Val, halves: int) -> Callable[[], None]:
+        """What each of ``many`` steps does beside its products."""
+        if self.behind is not None:
+            return partial(self.behind.some, each_step(self.k, many))
+        if self.pixels is not None and halves == 2:
+            return partial(self.pixels.some, each_step(self.k, many), column)
+        return lambda: None
 
     def settle(self) -> None:
         if self.behind is not None:
             self.behind.rest()
 
-    def place(self, rows: Val) -> None:
-        if self.pixels is None:
-            return
-        with self.k.loop(0, rows) as tile:
-            found = self.k.var(0)
-            with self.grid.image_rows(tile) as (done, place, x, many):
-                self.pixels.place(tile * HALF + found.get(), done, place, x, many)
-                found += many
-            self.grid.keep(tile, found.get())
+    def locate(self, rows: Val) -> None:
+        if self.pixels is not None:
+            self.pixels.locate(rows)
 
     def follow(self, r: Val, rows: Val, column: Val) -> None:
         if self.pixels is None:
@@ -156,7 +153,7 @@ class _PartsWork(Work):
         self.pixels.rest(column)
         with self.k.when(r < rows):
             self.mend(r, column, self.grid.sums.at(self.slot(r)))
-            self.pixels.take(r * HALF, self.grid.kept(r), self.slot(r))
+            self.pixels.take(r, self.slot(r))
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         if self.parts > 1:

@@ -166,7 +166,7 @@ class _Ending:
 
     def rest(self, sums: Buf, pitch: int, pixel: Val, count: Val) -> None:
         """Finish what lies in scratch, from a pixel of the block on."""
-        unroll = UNROLLED if is_short(self.finish.epilogue.expression) else 1
+        unroll = 1 if self.finish.epilogue.is_long else UNROLLED
         self.finish.tile(sums, pitch, self.filter, self.rows, self.pixel + pixel, count, unroll=unroll)
 
 

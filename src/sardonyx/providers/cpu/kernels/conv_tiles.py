@@ -31,7 +31,6 @@ from typing import Any
 
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params
-from sardonyx.providers.cpu.kernels import image_behind
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SQUARE, ImageFinish, has_next, next_params
 from sardonyx.providers.cpu.kernels.image_tiles import zero_frame
@@ -49,7 +48,7 @@ FETCHED = 4
 """Lines of the next run of weights, for each part, that a step of one square fetches into L2, at least: the squares of
 a group fetch all of them."""
 ENTRY = 8
-"""Words that are kept about a tile: where its pixels begin, image, z, y, x, how many there are and how many exist."""
+"""Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
 
 _TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out") for axis in "zyx")
 _NUMBERS = (
@@ -76,13 +75,10 @@ class Kind:
     """Of weights, for 32 filters."""
     spare: int = 1
     """Squares of scratch memory for the sums of a run."""
-    is_between: bool = False
-    """What follows a square is written between the products of the next."""
 
 
 def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callable[..., Work]) -> None:
     """A convolution, square by square, as ``Work`` does them."""
-    places = GROUP * HALF * image_behind.table_words(epilogue) if kind.is_between else 0
     batch, blocks, filters, lines, length, wide, run = (
         number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")
     )
@@ -108,7 +104,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=TILES)
     distances = k.scratch(i64)
-    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), places, lines, length, per_line, high, each)
+    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
     _measure(k, memory, distances, blocks, wide, kind.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
     known = k.var(-1)
@@ -117,7 +113,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
         rows = k.min(group, count - top)
         with k.when(known.ne(top)):
             grid.locate(top, rows)
-            work.place(rows)
+            work.locate(rows)
             known.set(top)
         fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
         with k.loop(0, steps, run) as step:
@@ -158,8 +154,6 @@ class Grid:
     k: Kernel
     memory: Any
     table: Buf
-    places: int
-    """Words of the table of pixels."""
     lines: Val
     length: Val
     per_line: Val
@@ -188,13 +182,6 @@ class Grid:
     def entry(self, tile: Val) -> list[Val]:
         return [self.table.load(tile * ENTRY + i) for i in range(6)]
 
-    def keep(self, tile: Val, pixels: Val) -> None:
-        """So many of a tile's pixels exist."""
-        self.table.store(tile * ENTRY + 6, pixels)
-
-    def kept(self, tile: Val) -> Val:
-        return self.table.load(tile * ENTRY + 6)
-
     @contextmanager
     def image_rows(self, tile: Val) -> Iterator[tuple[Val, list[Val], Val, Val]]:
         """For each row of an image that a tile has pixels of: the first of these, the image, z and y, x, and how many
@@ -218,20 +205,14 @@ class Grid:
                 var.set(value)
 
     @property
-    def pixels(self) -> Buf:
-        """The table of pixels, where squares are finished between products."""
-        return self.table.at(GROUP * ENTRY)
-
-    @property
     def sums(self) -> Buf:
         """A square for each tile of a group, the spare ones of a run, and one for each operand that is turned."""
-        return self.table.at(GROUP * ENTRY + self.places).as_type(f32)
+        return self.table.at(GROUP * ENTRY).as_type(f32)
 
 
-def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1, *, is_between: bool = False) -> int:
+def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
     turned = sum(x.columns == PLANES for _, x in epilogue.names)
-    places = HALF * image_behind.table_words(epilogue) if is_between else 0
-    return -(-steps // 8) * 64 + GROUP * (ENTRY + places) * 8 + (GROUP + spare + turned) * SQUARE * 4
+    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + turned) * SQUARE * 4
 
 
 @dataclass(frozen=True)
@@ -263,8 +244,8 @@ class Work:
         """The element where the sums of square ``r`` of a group are: one of two, if there are no runs to wait for."""
         return self.k.select(self.steps <= number(self.memory, "run"), r & 1, r) * SQUARE
 
-    def place(self, rows: Val) -> None:
-        """The tiles of another group are located."""
+    def locate(self, rows: Val) -> None:
+        """Learn more of the ``rows`` tiles of a group, which the grid has located."""
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""

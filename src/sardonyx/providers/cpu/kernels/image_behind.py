@@ -15,11 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 from sardonyx.providers.cpu.dsl import Kernel
+from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Grid
 from sardonyx.providers.cpu.kernels.epilogue import SAME, Epilogue
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, ImageFinish
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i64
 
 
 def pays_between(epilogue: Epilogue) -> bool:
@@ -28,49 +29,69 @@ def pays_between(epilogue: Epilogue) -> bool:
     return is_apart and epilogue.is_long
 
 
-def table_words(epilogue: Epilogue) -> int:
-    """For each pixel."""
+def table_nbytes(epilogue: Epilogue) -> int:
+    return GROUP * _tile_words(epilogue) * 8
+
+
+def _tile_words(epilogue: Epilogue) -> int:
+    """How many pixels exist, and for each which it is, and where it lies."""
+    return 1 + HALF * _pixel_words(epilogue)
+
+
+def _pixel_words(epilogue: Epilogue) -> int:
     return 1 + len(epilogue.names)
 
 
 class PixelsBehind:
     """The pixels of the square before which are not finished yet."""
 
-    def __init__(self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, table: Buf, sums: Buf, parts: int) -> None:
-        """Of ``n`` filters in all; ``table`` and ``sums`` are of a group of tiles."""
-        self.k, self.memory, self.n, self.table, self.sums = k, memory, n, table, sums
-        self.finish = _PixelFinish(k, epilogue, memory, n, [k.const(0)] * 3, sums, parts)
-        self.names, self.words = [name for name, _ in epilogue.names], table_words(epilogue)
+    def __init__(self, k: Kernel, epilogue: Epilogue, memory: Any, grid: Grid, table: Buf, parts: int) -> None:
+        self.k, self.memory, self.grid, self.filters = k, memory, grid, number(memory, "filters")
+        self.finish = _PixelFinish(k, epilogue, memory, self.filters, [k.const(0)] * 3, grid.sums, parts)
+        self.names, self.words = [name for name, _ in epilogue.names], _pixel_words(epilogue)
+        self._table, self._tile_words = table, _tile_words(epilogue)
         self._next, self._end, self._slot = (k.var(0) for _ in range(3))
 
-    def place(self, entry: Val, tile_row: Val, place: list[Val], x: Val, many: Val) -> None:
-        """Pixels ``tile_row`` and on of a tile are ``many`` of an image's row from ``x`` on: these go to ``entry``."""
+    def locate(self, rows: Val) -> None:
+        """Write the table of a group of ``rows`` tiles."""
+        k = self.k
+        with k.loop(0, rows) as tile:
+            here, found = self._table.at(tile * self._tile_words), k.var(0)
+            with self.grid.image_rows(tile) as (first, place, x, many):
+                self._write(here.at(1 + found.get() * self.words), first, place, x, many)
+                found += many
+            here.store(0, found.get())
+
+    def _write(self, to: Buf, first: Val, place: list[Val], x: Val, many: Val) -> None:
+        """Pixels ``first`` and on of a tile are ``many`` of an image's row from ``x`` on."""
         starts = []
         for name in self.names:
             terms = (index * number(self.memory, f"{name}_batch{i}") for i, index in enumerate(place))
             starts.append(sum(terms, x * number(self.memory, f"{name}_row")))
         with self.k.loop(0, many) as i:
-            to = self.table.at((entry + i) * self.words)
-            to.store(0, (tile_row + i) * PANEL)
+            entry = to.at(i * self.words)
+            entry.store(0, (first + i) * PANEL)
             for word, (name, start) in enumerate(zip(self.names, starts, strict=True), 1):
-                to.store(word, start + i * number(self.memory, f"{name}_row"))
+                entry.store(word, start + i * number(self.memory, f"{name}_row"))
 
-    def take(self, entry: Val, many: Val, slot: Val) -> None:
-        """The sums of the pixels from ``entry`` on are complete, in the square at element ``slot``."""
-        for var, value in ((self._next, entry), (self._end, entry + many), (self._slot, slot)):
-            var.set(value)
+    def take(self, tile: Val, slot: Val) -> None:
+        """The sums of a tile are complete, in the square at element ``slot``."""
+        start = tile * self._tile_words
+        self._next.set(start + 1)
+        self._end.set(start + 1 + self._table.load(start) * self.words)
+        self._slot.set(slot)
 
     def some(self, pixels: Operand, column: Val) -> None:
         """Finish the next few, or what is left, of a column of 32 filters."""
-        k, first, slot = self.k, column * PANEL, self.sums.at(self._slot.get())
+        k, first, slot = self.k, column * PANEL, self.grid.sums.at(self._slot.get())
         begin = self._next.get()
-        end = k.min(begin + pixels, self._end.get())
-        with k.loop(begin, end) as at:
-            entry = self.table.at(at * self.words)
+        end = k.min(begin + k.value(pixels, i64) * self.words, self._end.get())
+        with k.loop(begin, end, self.words) as at:
+            entry = self._table.at(at)
             sums = slot.at(entry.load(0))
             self.finish.places = {name: entry.load(word) for word, name in enumerate(self.names, 1)}
             for half in range(0, PANEL, HALF):
-                t = Tile(first + half, HALF, k.mask(self.n - first - half, HALF))
+                t = Tile(first + half, HALF, k.mask(self.filters - first - half, HALF))
                 self.finish.put(0, t, sums.load(half, HALF))
         self._next.set(end)
 

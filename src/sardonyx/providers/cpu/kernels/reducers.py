@@ -32,13 +32,14 @@ def highest(dtype: DType) -> float:
     return (1 << (dtype.bits - (dtype.kind == "int"))) - 1
 
 
-def extreme(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
-    """The larger or the smaller; NaN if either is NaN."""
+def extreme(k: Kernel, a: Val, b: Val, *, largest: bool, is_loose: bool = False) -> Val:
+    """The larger or the smaller; NaN if either is NaN, unless that is ``loose``."""
     if a.dtype.is_float and k.isa.name == "neon":
         return k.intrinsic("llvm.maximum" if largest else "llvm.minimum", [a, b], a.dtype, a.lanes, over=[a])
     if not a.dtype.is_float:
         return k.max(a, b) if largest else k.min(a, b)
-    return k.select(b.ne(b), b, _extreme_or_first(k, a, b, largest=largest))
+    found = _extreme_or_first(k, a, b, largest=largest)
+    return found if is_loose else k.select(b.ne(b), b, found)
 
 
 def _extreme_or_first(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
@@ -105,8 +106,7 @@ class Reducer:
         if self.kind == "prod":
             return (a[0] * b[0],)
         if not self.has_index:
-            pick = _extreme_or_first if self.is_loose and self.dtype.is_float and k.isa.name != "neon" else extreme
-            return (pick(k, a[0], b[0], largest=self.kind == "max"),)
+            return (extreme(k, a[0], b[0], largest=self.kind == "max", is_loose=self.is_loose),)
         (x, i), (y, j) = a, b
         wins, ties = self._beats(y, x), y.eq(x)
         if self.dtype.is_float:
