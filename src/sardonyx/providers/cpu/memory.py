@@ -54,10 +54,16 @@ class _Slabs:
 
 
 def _pages(nbytes: int) -> Array:
-    """Zeroed bytes from the system, on a huge page's border."""
-    pages = mmap.mmap(-1, nbytes + HUGE_PAGE)
-    with contextlib.suppress(OSError, AttributeError):
-        pages.madvise(mmap.MADV_HUGEPAGE)
+    """Zeroed bytes from the system, on a huge page's border; huge ones, if they fill one.
+
+    A forked child has its own copy of what it changes. (What is shared with it, which is Python's default, has no huge
+    pages besides.)
+    """
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    pages = mmap.mmap(-1, nbytes + HUGE_PAGE, **private)
+    if nbytes >= HUGE_PAGE:
+        with contextlib.suppress(OSError, AttributeError):
+            pages.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(pages, np.uint8)
     return whole[-address(whole) % HUGE_PAGE :]
 
