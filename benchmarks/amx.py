@@ -5,9 +5,8 @@ time of the product), its share of the peak that a loop of products in registers
 the error against float64. One row is a matter of reading: its weights are rotated through more memory than the caches
 hold, and the share is that of the bandwidth which a loop of loads reaches over as many bytes.
 
-Rounds go from core to core. On a virtual machine somebody else may have the other hardware thread of a core, and both
-have ten tile registers together (``kernels/tile_loop.py``): a loop of loads from L1 and products tells. A core is
-*quiet* where it is as fast as products in registers; shares are medians of quiet and of other rounds.
+Rounds go from core to core, to the one that others leave alone most (``quiet``). Shares are medians of the rounds
+before and after which it was quiet, and of the others.
 
     python benchmarks/amx.py                 a minute and a half
     python benchmarks/amx.py --sweep         schedules and blockings, one parameter after the other; the best at the end
@@ -19,18 +18,18 @@ On a machine without tiles the kernels are emulated: ``--small`` then shows that
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from quiet import Probe, seconds_of
 
 from sardonyx.dtypes import f32
 from sardonyx.ir.scalar import Program
@@ -39,20 +38,16 @@ from sardonyx.lower.groups import Apply, Contraction, Expression, Storage, View
 from sardonyx.ops import activation  # noqa: F401 (registers the program of Gelu)
 from sardonyx.ops.pointwise import program_of
 from sardonyx.providers.cpu import isa as isas
-from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.kernels import gemm_amx, split_ahead
 from sardonyx.providers.cpu.kernels.gemm_amx import RUN
 from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.kernels.tile_groups import Blocking
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, Schedule
 from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.limits import multiply_tiles, read_bandwidth
-from sardonyx.providers.cpu.memory import address, allocate
+from sardonyx.providers.cpu.limits import read_bandwidth
+from sardonyx.providers.cpu.memory import allocate
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, i64
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int, int]
@@ -66,25 +61,12 @@ SHAPES: tuple[Shape, ...] = tuple(
 )
 SWEPT: tuple[Shape, ...] = ((128, 768, 768), (128, 768, 3072), (1024, 768, 768))
 STAY = 20
-"""Rounds on one core."""
+"""Rounds on one core, before the quietest is looked for again."""
 COLD_NBYTES = 256 << 20
 """Memory through which the weights of one row are rotated."""
 
 
 # -- what the machine can do
-
-
-@function(x=(f32,), rounds=i64)
-def from_l1(k: Kernel, x: Buf, rounds: Val) -> None:
-    """``limits.multiply_tiles``, with tiles that are loaded in every round."""
-    tiles = Tiles(k)
-    tiles.configure()
-    with k.loop(0, rounds):
-        for t in range(4, 8):
-            tiles.load(t, x.at((t - 4) * 256))
-        for i in range(4):
-            tiles.dot_bf16(i, 4 + i // 2, 6 + i % 2)
-    tiles.release()
 
 
 def fastest(call: Callable[[], Any], budget_s: float) -> float:
@@ -100,35 +82,6 @@ def fastest(call: Callable[[], Any], budget_s: float) -> float:
             return best
 
 
-class Core:
-    """The core at hand: what its tile unit can do at this moment, and whether somebody else uses it."""
-
-    DOTS, DOT_FLOPS = 4, 2 * 16 * 16 * 32
-    """Products of a round, and operations of a product."""
-    LONG, SHORT = 4000, 240
-    """Rounds that tell a rate, and those that tell two rates apart."""
-    QUIET = 0.8
-    """Of the rate of products in registers, which those from L1 reach on a quiet core."""
-
-    def __init__(self, isa: Isa, is_small: bool) -> None:
-        self._long, self._short = (8, 4) if is_small else (self.LONG, self.SHORT)
-        self._tiles = allocate(4096).view(np.float32)
-        self._tiles[:] = 1
-        self._registers, self._l1 = (
-            ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(linker.address(spec, isa, checked=False))
-            for spec, count in ((multiply_tiles(), 1), (from_l1(), 2))
-        )
-
-    def peak_flops(self) -> float:
-        seconds = min(seconds_of(partial(self._registers, self._long)) for _ in range(2))
-        return self._long * self.DOTS * self.DOT_FLOPS / seconds
-
-    def is_quiet(self) -> bool:
-        """Takes a few microseconds."""
-        registers = seconds_of(partial(self._registers, self._short))
-        return registers > self.QUIET * seconds_of(partial(self._l1, address(self._tiles), self._short))
-
-
 @dataclass(frozen=True)
 class Round:
     seconds: float
@@ -136,25 +89,20 @@ class Round:
     is_quiet: bool
 
 
-def seconds_of(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def rounds_of(call: Callable[[], Any], core: Core, budget_s: float) -> list[Round]:
-    """Calls between looks at what the core can do, some on each core."""
+def rounds_of(call: Callable[[], Any], probe: Probe, budget_s: float) -> list[Round]:
+    """Calls between looks at what the core can do, some on each core that was the quietest."""
     allowed = sorted(os.sched_getaffinity(0))
     found: list[Round] = []
     end = time.perf_counter() + budget_s
     try:
         while not found or time.perf_counter() < end:
-            os.sched_setaffinity(0, {allowed[len(found) // STAY % len(allowed)]})
-            before = core.peak_flops()
+            if len(found) % STAY == 0:
+                os.sched_setaffinity(0, probe.quietest(allowed)[:1])
+            before = probe.peak_flops()
             for _ in range(2):
                 call()
-            was_quiet, seconds, is_quiet = core.is_quiet(), seconds_of(call), core.is_quiet()
-            found.append(Round(seconds, max(before, core.peak_flops()), was_quiet and is_quiet))
+            was_quiet, seconds, is_quiet = probe.is_quiet(), seconds_of(call), probe.is_quiet()
+            found.append(Round(seconds, max(before, probe.peak_flops()), was_quiet and is_quiet))
     finally:
         os.sched_setaffinity(0, allowed)
     return found
@@ -239,7 +187,7 @@ class Case:
         return float(np.linalg.norm(self.y - exact) / np.linalg.norm(exact))
 
 
-def measure(case: Case, core: Core, read_rate: Callable[[], float], budget_s: float) -> dict[str, Any]:
+def measure(case: Case, probe: Probe, read_rate: Callable[[], float], budget_s: float) -> dict[str, Any]:
     """Times and shares of one case."""
     splitting = case.launch(case.steps[0])
     split_s = fastest(splitting, budget_s / 4)
@@ -255,7 +203,7 @@ def measure(case: Case, core: Core, read_rate: Callable[[], float], budget_s: fl
         for launch in launches:
             launch()
 
-    rounds = rounds_of(once, core, budget_s)
+    rounds = rounds_of(once, probe, budget_s)
     seconds = min(r.seconds for r in rounds) / len(launches)
     products = len(PRODUCTS[case.parts]) * case.flops * len(launches)
     shares = {
@@ -347,9 +295,9 @@ def main() -> None:
         isa = isas.named("sapphirerapids")
     print(f"{isa.cpu}, tiles {'emulated: times mean nothing' if isa.is_emulated else 'there'}; one thread", flush=True)
     budget_s = 0.002 if given.small else 0.05 if given.sweep else 1.5
-    core = Core(isa, given.small)
+    probe = Probe(isa, is_small=given.small)
     read_rate = cache(lambda: read_bandwidth(1 << 20 if given.small else COLD_NBYTES, isa=isa))
-    peak = max(core.peak_flops() for _ in range(50))
+    peak = max(probe.peak_flops() for _ in range(50))
     print(f"products in registers {peak / 1e9:.0f} GFLOP/s\n", flush=True)
     rows: list[dict[str, Any]] = []
     for parts in given.parts:
@@ -358,7 +306,7 @@ def main() -> None:
             rows.append(sweep([Case(shape, parts, isa, given.gelu) for shape in swept], peak, budget_s))
             continue
         for shape in ((64, 64, 96), (1, 64, 96)) if given.small else SHAPES:
-            rows.append(measure(Case(shape, parts, isa, given.gelu), core, read_rate, budget_s))
+            rows.append(measure(Case(shape, parts, isa, given.gelu), probe, read_rate, budget_s))
             show(rows[-1])
     if given.json:
         given.json.write_text(json.dumps({"peak": peak, "bandwidth": read_rate(), "rows": rows}, indent=1))

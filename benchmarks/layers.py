@@ -5,7 +5,8 @@
 Feeds are those that lie beside a model, as benchmarks/models.py writes them or a folder of trained models has them,
 else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
 counts (but not in parts with loops, where it is what its slowest thread worked in all trips). All times are the
-shortest of --runs runs, so that a busy neighbour costs runs and not truth. A step's limit is the longer of two times:
+shortest of --runs runs, on the cores that others leave alone most (``quiet``), so that a busy neighbour costs runs and
+not truth. A step's limit is the longer of two times:
 its operations at the rate of a loop that only uses registers, at that precision, and its bytes at the rate at which a
 buffer of that size is read. A model's share is that of the sum of its limits in its time when nobody watches its steps.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -33,11 +35,14 @@ from benchmarks.compare.limits import limit_seconds  # noqa: E402
 from benchmarks.compare.process import machine  # noqa: E402
 from benchmarks.compare.report import ms, percent, table  # noqa: E402
 from benchmarks.compare.rounds import WARM_RUNS  # noqa: E402
+from benchmarks.compare.worker import move_threads  # noqa: E402
+from benchmarks.quiet import Probe  # noqa: E402
 from benchmarks.shared import feeds_of  # noqa: E402
 
 import sardonyx  # noqa: E402
 from sardonyx.interpret.context import RunContext  # noqa: E402
 from sardonyx.ir import dims  # noqa: E402
+from sardonyx.providers.cpu import isa as isas  # noqa: E402
 from sardonyx.providers.cpu import limits, profile  # noqa: E402
 from sardonyx.providers.cpu.context import Stamp  # noqa: E402
 from sardonyx.providers.cpu.table import Table  # noqa: E402
@@ -46,6 +51,8 @@ from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
 SIZES = ("filters", "channels", "groups", "blocks", "wide", "out_y", "out_x", "kernel_y", "stride_y")
 SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
+STAY = 10
+"""Runs on the same cores, before the quietest are looked for again."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +122,25 @@ def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float
         session.run(names, feeds)
     seconds: list[float] = []
     watch: list[list[Row]] = []
-    for _ in range(runs):
+    allowed = sorted(os.sched_getaffinity(0))
+    for i in range(runs):
+        if (probe := probe_here()) and i % STAY == 0:
+            move_threads(probe.quietest(allowed)[:threads])
         start = time.perf_counter()
         session.run(names, feeds)
         seconds.append(time.perf_counter() - start)
         with watched():
             native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
         watch.append([row for part in Watch.kept for row in part])
+    move_threads(allowed)
     return min(seconds), [min(step, key=lambda row: row.seconds) for step in zip(*watch, strict=True)]
+
+
+@cache
+def probe_here() -> Probe | None:
+    """None where there are no tiles to look at."""
+    isa = isas.current()
+    return Probe(isa) if isa.amx and not isa.is_emulated else None
 
 
 @cache

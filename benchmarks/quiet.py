@@ -1,0 +1,84 @@
+"""Which cores are left alone at the moment.
+
+On a virtual machine somebody else may have the other hardware thread of a core, for milliseconds or for microseconds.
+Both have ten tile registers together then (``kernels/tile_loop.py``), so that products of tiles which are loaded from
+L1 take up to four times as long as products in registers; on a core of one's own they take as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import f32
+from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.providers.cpu.dsl import Kernel, function
+from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.limits import multiply_tiles
+from sardonyx.providers.cpu.memory import address, allocate
+from sardonyx.providers.cpu.values import Buf, Val, i64
+
+
+@function(x=(f32,), rounds=i64)
+def from_l1(k: Kernel, x: Buf, rounds: Val) -> None:
+    """``limits.multiply_tiles``, with tiles that are loaded in every round."""
+    tiles = Tiles(k)
+    tiles.configure()
+    with k.loop(0, rounds):
+        for t in range(4, 8):
+            tiles.load(t, x.at((t - 4) * 256))
+        for i in range(4):
+            tiles.dot_bf16(i, 4 + i // 2, 6 + i % 2)
+    tiles.release()
+
+
+class Probe:
+    """Looks at the core at hand: what its tile unit can do at this moment, and whether somebody else uses it."""
+
+    DOTS, DOT_FLOPS = 4, 2 * 16 * 16 * 32
+    """Products of a round, and operations of a product."""
+    LONG, SHORT = 4000, 240
+    """Rounds that tell a rate, and those that tell two rates apart."""
+    LOOKS = 40
+    """That tell how quiet a core is."""
+    QUIET = 0.8
+    """Of the rate of products in registers, which those from L1 reach on a quiet core."""
+
+    def __init__(self, isa: Isa, *, is_small: bool = False) -> None:
+        self._long, self._short = (8, 4) if is_small else (self.LONG, self.SHORT)
+        self._tiles = allocate(4096).view(np.float32)
+        self._tiles[:] = 1
+        self._registers, self._l1 = (
+            ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(linker.address(spec, isa, checked=False))
+            for spec, count in ((multiply_tiles(), 1), (from_l1(), 2))
+        )
+
+    def peak_flops(self) -> float:
+        seconds = min(seconds_of(partial(self._registers, self._long)) for _ in range(2))
+        return self._long * self.DOTS * self.DOT_FLOPS / seconds
+
+    def is_quiet(self) -> bool:
+        """Takes a few microseconds."""
+        registers = seconds_of(partial(self._registers, self._short))
+        return registers > self.QUIET * seconds_of(partial(self._l1, address(self._tiles), self._short))
+
+    def quietest(self, allowed: Iterable[int]) -> list[int]:
+        """These cores, those first that are quiet most of the time. Leaves the calling thread on the last of them."""
+        share = {}
+        for core in allowed:
+            os.sched_setaffinity(0, {core})
+            share[core] = sum(self.is_quiet() for _ in range(self.LOOKS))
+        return sorted(share, key=lambda core: -share[core])
+
+
+def seconds_of(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
