@@ -235,7 +235,7 @@ def product(
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_is_loaded_past_l1_unless_it_is_all_there(precision: str) -> None:
-    """Once for each part; what is loaded otherwise is B, sums, and A of at most 16 rows."""
+    """For each part, as often as the loop is written; what is loaded otherwise is B, sums, and A of at most 16 rows."""
     group, _ = group_of(Arrays(), random((64, 96), np.float32), random((96, 64), np.float32, 1), True)
     chip = replace(CHIP, cpu="sapphirerapids", features=isa.WIDE, is_emulated=False)
     loads = [
@@ -243,7 +243,8 @@ def test_a_is_loaded_past_l1_unless_it_is_all_there(precision: str) -> None:
         for line in x86_assembly(steps_of(group, precision)[-1].spec, chip).splitlines()
         if "tileload" in line
     ]
-    assert loads.count("tileloaddt1") == PARTS[precision] < loads.count("tileloadd")
+    loops = 4 if precision == "medium" else 1  # two halves, each with many lines to fetch or with few
+    assert loads.count("tileloaddt1") == loops * PARTS[precision] < loads.count("tileloadd")
 
 
 def check(got: Array, a: Array, b: Array, precision: str) -> None:

@@ -46,6 +46,7 @@ def pair_of(first: Type, second: Type) -> Type:
 
 VOID, POINTER = Type("void"), Type("ptr", "p0")
 HALF, FLOAT, DOUBLE = Type("half", "f16"), Type("float", "f32"), Type("double", "f64")
+BFLOAT = Type("bfloat", "bf16")
 I1, I8, I16, I32, I64 = (integer(n) for n in (1, 8, 16, 32, 64))
 
 

@@ -211,8 +211,13 @@ class Kernel:
         lanes = v.lanes * v.dtype.bits // dtype.bits
         return Val(self, self.b.convert("bitcast", v.ir, vector(scalar_type(dtype), lanes)), dtype, lanes)
 
-    def to_bf16(self, v: Val) -> Val:
-        """The bits of f32 rounded to bf16, halves to even; NaN stays NaN."""
+    def to_bf16(self, v: Val, *, is_loose: bool = False) -> Val:
+        """The bits of f32 rounded to bf16, halves to even; NaN stays NaN. What is ``loose`` may make zero of denormals,
+        as the instruction does that some chips have.
+        """
+        if is_loose and self.isa.bf16_dot and not self.isa.is_emulated and v.lanes > 1:
+            narrow = self.b.convert("fptrunc", v.ir, vector(text.BFLOAT, v.lanes))
+            return Val(self, self.b.convert("bitcast", narrow, vector(scalar_type(u16), v.lanes)), u16, v.lanes)
         bits = self.bitcast(v, u32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         quiet = (bits >> 16) | 0x40

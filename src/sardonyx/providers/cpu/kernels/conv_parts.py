@@ -32,7 +32,7 @@ from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, whole_of
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_behind import Added, each_step
-from sardonyx.providers.cpu.kernels.tile_loop import LINE, PAIR, SUMS, A, B, Dot, events, from_zero, going_on
+from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events, from_zero, going_on
 from sardonyx.providers.cpu.values import Buf, Val, bf16, f32, i64
 
 
@@ -106,24 +106,38 @@ class _PartsWork(Work):
         self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int, is_past: bool = False
     ) -> None:
         """``is_past``: pixels, which a single tap sees once, leave L1 to the weights."""
+        if self.parts > 1:
+            self._loop(r, column, step, many, fetched, halves, is_past)
+            return
+        if self.pixels is not None:  # what is written among products is written once
+            self._loop(r, column, step, many, self.k.max(fetched, FETCHED), halves, is_past)
+            return
+        with self.k.either(fetched.eq(0)) as (none, some):
+            with none:
+                self._loop(r, column, step, many, None, halves, is_past)
+            with some:
+                self._loop(r, column, step, many, fetched, halves, is_past)
+
+    def _loop(self, r: Val, column: Val, step: Val, many: Val, fetched: Val | None, halves: int, is_past: bool) -> None:
         k, size = self.k, step_elements(self.parts)
         pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
         weights = self.w.at((column * self.steps + step) * size)
-        share = fetched * (self.parts * LINE)
-        following = weights.at(many * size + r * many * share)
         among = self._among(many, column, halves)
         with k.loop(0, many) as s:
-            here, ahead = pixels.at(self.distances.load(step + s)), following.at(s * share)
-            with k.loop(FETCHED * self.parts, fetched * self.parts, PAIR) as i:
-                ahead.prefetch(i * LINE, locality=2)
-            lines = list(range(0, FETCHED * self.parts * LINE, PAIR * LINE))
+            here, lines = pixels.at(self.distances.load(step + s)), list[Buf]()
+            if fetched is not None:
+                share = fetched * (self.parts * LINE)
+                ahead = weights.at(many * size + (r * many + s) * share)
+                with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
+                    ahead.prefetch(i * LINE, locality=2)
+                lines = [ahead.at(i * LINE) for i in range(FETCHED * self.parts)]
             for event in events(self.parts, 1, halves):
                 if isinstance(event, Dot):
                     self.tiles.dot_bf16(event.sums, A, B)
-                    for line in lines[:1]:
-                        ahead.prefetch(line, locality=2)
-                    lines = lines[1:]
+                    for line in lines[:2]:
+                        line.prefetch(locality=2)
+                    lines = lines[2:]
                 elif event.tile == B:
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:

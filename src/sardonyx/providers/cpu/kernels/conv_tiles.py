@@ -46,7 +46,9 @@ LINES = 2 * HALF
 """Of the weights of a step, for each part."""
 FETCHED = 4
 """Lines of the next run of weights, for each part, that a step of one square fetches into L2, at least: the squares of
-a group fetch all of them."""
+a group fetch all of them. With one part, further groups of a thread do not, if all weights have stayed there."""
+NEAR_NBYTES = 512 * 1024
+"""Of weights that stay in L2, where chips with tiles have 2 MiB."""
 ENTRY = 8
 """Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
 
@@ -97,7 +99,8 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     groups = count_of(count, k.max(k.min(fair, GROUP), 1))
     channels = blocks * count_of(wide, kind.block) * kind.block
     pixels_nbytes = batch * lines * length * (channels * kind.number_nbytes + filters * 4)
-    is_split = (count >= k.threads * 2) & (columns * steps * kind.step_nbytes <= pixels_nbytes)
+    weights_nbytes = columns * steps * kind.step_nbytes
+    is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
     groups = k.max(groups, k.select(is_split, k.threads, 1))
     groups = k.opaque(k.select(groups < k.threads, groups, count_of(groups, k.threads) * k.threads))
     group = k.opaque(count_of(count, k.max(groups, 1)))
@@ -107,15 +110,18 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
     _measure(k, memory, distances, blocks, wide, kind.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
-    known = k.var(-1)
+    known, first = k.var(-1), k.var(-1)
     with k.share(groups * columns) as at:
         column, top = at % columns, at // columns * group
         rows = k.min(group, count - top)
         with k.when(known.ne(top)):
             grid.locate(top, rows)
             work.locate(rows)
+            first.set(k.select(known.eq(-1), top, first))
             known.set(top)
         fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
+        if kind.parts == 1:
+            fetched = k.select(first.ne(top) & (weights_nbytes <= NEAR_NBYTES), 0, fetched)
         with k.loop(0, steps, run) as step:
             many = k.min(run, steps - step)
             is_last = step + run >= steps

@@ -23,8 +23,8 @@ rows may be few is not there in tiles: it is split while the run before is multi
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
 finished row by row between the products of the next one, in the cycles that those leave to the vector units. With one
 part they leave few, and what is short follows half a square behind the products of the next half. (BERT-base, `medium`:
-1.07 of that time for a residual between products, and 0.82 for a Gelu.) So it does in batches of matrices; and without
-tiles, by whole squares.
+1.07 of that time for a residual between products, and 0.82 for a Gelu.) So it does in batches of matrices, and without
+tiles.
 
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
@@ -35,7 +35,7 @@ made anew from the numbers themselves (``tile_mend``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -144,16 +144,16 @@ def gemm_amx(
     for a constant, which is plain besides, and there in tiles or, of type ``panels``, in panels.
     """
     tiles = Tiles(k) if k.isa.amx else None
-    is_short = m <= HALF
     # The rows of A that there are, where they fill one tile at most.
     if tiles is not None:
-        tiles.configure(k.select(is_short, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
-    axes, tall = epilogue.batch_axes, PANEL if tiles is None else HALF
+        tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
+    axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
     is_odd = is_any_up(k, memory)
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = Done(k, scratch, m, n) if is_woven(schedule, epilogue, k.isa) else None
+    is_woven_in = done is not None or ahead is not None  # what is written between products is written once
     count = batch_count(k, memory, axes)
     groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
 
@@ -173,40 +173,51 @@ def gemm_amx(
         finish = TileFinish(k, epilogue, memory, n, batch, parts)
         if done is not None:
             done.finish, product.between = finish, done.some
-        halves = count_of(k.min(m - row * PANEL, rows * PANEL), tall)
         if ahead is not None:
+            halves = count_of(k.min(m - row * PANEL, rows * PANEL), HALF)
             following = group.number + columns
             ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
             split = None if ahead is None else ahead.turn(step, c)
             many, is_last = k.min(run, steps - step), step + run >= steps
+            here = _Run(row, column + c, step, many, split)
             is_behind = k.cast(is_last, i64) if done is None else 0
-            with k.loop(0, halves + is_behind) as h:
-                r = h * tall // PANEL
-                slot, half, square = group.slot(r, c), h % (PANEL // tall), (row + r, column + c)
-                with k.when(h < halves):
+            with k.loop(0, rows + is_behind) as r:
+                slot, square = group.slot(r, c), (row + r, column + c)
+                with k.when(r < rows):
                     if tiles is None:
                         product.add_pairs(*square, step, many, slot)
-                    elif ahead is not None:
-                        product.add(row, r, column + c, step, many, slot, half, split=split)
+                    elif is_woven_in:
+                        product.add(here, r, slot)
                     else:
-                        with k.either(is_short) as (short, long):
-                            for branch, is_one in ((short, True), (long, False)):
-                                with branch:
-                                    product.add(row, r, column + c, step, many, slot, half, is_short=is_one)
-                    with k.when(is_last):
-                        with k.when(half.eq(0)):
-                            finish.begin(*square)
-                        is_whole = (h + 1).eq(halves) | (half + 1).eq(PANEL // tall)
-                        with k.when(is_odd & is_whole, likely=False):
-                            mend.square(scratch.at(slot), *square)
+                        product.add_upper(here, r, slot)
                 if done is None:
-                    with k.when(is_last & (h > 0)):
-                        top = row * PANEL + (h - 1) * tall
-                        sums = scratch.at(group.slot(k.const(0), c) + (h - 1) * (tall * PANEL))
-                        finish.square(sums, top, k.min(m - top, tall), (column + c) * PANEL)
+                    with k.when(is_last & (r > 0)):
+                        finish.half(scratch, group.slot(r - 1, c), row + r - 1, 1, column + c, m)
+                with k.when(r < rows):
+                    if tiles is not None and not is_woven_in:
+                        product.add_lower(here, r, slot)
+                    with k.when(is_last):
+                        finish.begin(*square)
+                        with k.when(is_odd, likely=False):
+                            mend.square(scratch.at(slot), *square)
+                        if done is None:
+                            finish.half(scratch, slot, row + r, 0, column + c, m)
     if tiles is not None:
         tiles.release()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Some steps of a group's products with a column panel."""
+
+    row: Val
+    """The group's first row panel."""
+    column: Val
+    step: Val
+    many: Val
+    split: Buf | None
+    """B's steps, where they are split at each run."""
 
 
 class _Product:
@@ -224,36 +235,57 @@ class _Product:
     ) -> None:  # fmt: skip
         self.k, self.tiles, self.scratch, self.memory, self.ahead = k, tiles, scratch, memory, ahead
         self.parts, self.schedule = parts, schedule
-        self.m, self.n, self.depth, self.steps = m, n, depth, steps
+        self.m, self.n, self.depth, self.steps, self.is_short = m, n, depth, steps, m <= HALF
         self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
         self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
         for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
-    def add(
-        self, top: Val, r: Val, column: Val, step: Val, many: Val, slot: Val, half: Val, *, is_short: bool = False,
-        split: Buf | None = None,
-    ) -> None:  # fmt: skip
-        """Add a run of ``many`` steps to the sums of half a square: the upper 16 rows, or the lower.
+    def add(self, run: _Run, r: Val, slot: Val) -> None:
+        """Add a run to the sums of square ``r`` of the group, the upper half first."""
+        k = self.k
+        halves = k.cast(self._is_low(run, r), i64) + 1
+        if run.split is not None:
+            with k.loop(0, halves) as half:
+                self._add_half(run, r, slot, half)
+            return
+        with k.either(self.is_short) as (short, long):
+            with short:
+                self._add_half(run, r, slot, k.const(0), is_short=True)
+            with long, k.loop(0, halves) as half:
+                self._add_half(run, r, slot, half)
 
-        The square is number ``r`` of a group whose first row panel is ``top``; ``split`` is B's run where it is there.
-        """
+    def add_upper(self, run: _Run, r: Val, slot: Val) -> None:
+        with self.k.either(self.is_short) as (short, long):
+            for branch, is_short in ((short, True), (long, False)):
+                with branch:
+                    self._add_half(run, r, slot, self.k.const(0), is_short=is_short)
+
+    def add_lower(self, run: _Run, r: Val, slot: Val) -> None:
+        with self.k.when(self._is_low(run, r)):
+            self._add_half(run, r, slot, self.k.const(1))
+
+    def _is_low(self, run: _Run, r: Val) -> Val:
+        """Whether a square has more than its upper 16 rows."""
+        return self.m - (run.row + r) * PANEL > HALF
+
+    def _add_half(self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
         assert tiles is not None
         at = slot + half * (SQUARE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
-        a = self.at["a"].at(((top + r) * self.steps + step) * size + half * TILE)
-        b = self.at["b"].at((column * self.steps + step) * size) if split is None else split
-        share, is_fetched = self.lines * (self.parts * LINE), self.schedule.fetched and split is None
-        fetched = b.at(self.stride * size + (r * 2 + half) * many * share) if is_fetched else None
-        is_first = step.eq(0)
+        a = self.at["a"].at(((run.row + r) * self.steps + run.step) * size + half * TILE)
+        b = self.at["b"].at((run.column * self.steps + run.step) * size) if run.split is None else run.split
+        share, is_fetched = self.lines * (self.parts * LINE), self.schedule.fetched and run.split is None
+        fetched = b.at(self.stride * size + (r * 2 + half) * run.many * share) if is_fetched else None
+        is_first = run.step.eq(0)
         if self.parts < 3:
             with going_on(tiles, sums, PANEL * 4, is_first):
-                self._multiply(a, b, many, is_short, fetched)
+                self._multiply(a, b, run.many, is_short, fetched)
             return
         to = scratch.at(k.select(is_first, at, 0))
         with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
-            self._multiply(a, b, many, is_short, fetched)
+            self._multiply(a, b, run.many, is_short, fetched)
         with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
             for v in (i + j * HALF for j in range(4)):
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
@@ -296,7 +328,7 @@ class _Product:
                 between(self.pace * unroll)
 
         multiply(
-            self.tiles, a, b, steps, self.parts, self.schedule, weave,
+            self.tiles, a, b, steps, self.parts, self.schedule, None if between is None and ahead is None else weave,
             is_short=is_short, is_a_past=not is_short, fetched=fetched, lines=self.lines,
         )  # fmt: skip
 

@@ -138,6 +138,9 @@ def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: 
     k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
     at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
     there = k.mask(number(memory, "image_room") - t.index, HALF)
+    if parts == 1:
+        at.store(0, k.to_bf16(t.keep(value, 0.0), is_loose=True), there)
+        return at
     for i, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
         at.store(part * i, k.cast(head >> 16, u16), there)
     return at

@@ -23,7 +23,7 @@ from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.epilogue import PANELS, Access, Epilogue, Finish
 from sardonyx.providers.cpu.kernels.image_tiles import HIGH_HALF, NAN, parts_of, whole_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
-from sardonyx.providers.cpu.kernels.split import PANEL, STEP, TILE, Handed, heads_of, is_odd, step_elements
+from sardonyx.providers.cpu.kernels.split import HALF, PANEL, STEP, TILE, Handed, heads_of, is_odd, step_elements
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i64, u16, u32
 
@@ -87,6 +87,11 @@ class TileFinish(Finish):
             with part, k.loop(0, rows) as i, k.loop(0, PANEL, k.lanes) as j:
                 t = Tile(column + j, k.lanes, k.mask(columns - j))
                 self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
+
+    def half(self, scratch: Buf, slot: Val, panel: Val, half: int, column: Val, m: Val) -> None:
+        """Finish the upper 16 rows, or the lower, of a square whose sums begin at element ``slot``; there are ``m``."""
+        top = panel * PANEL + half * HALF
+        self.square(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL)
 
     def _place(self, name: str, row: Val, column: Val) -> Buf:
         at = place_of(row, self._number(name, "row")) + column // STEP * self._number(name, "col") + column % STEP

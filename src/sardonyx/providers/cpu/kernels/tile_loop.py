@@ -33,9 +33,6 @@ PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
 """Which parts of A meet which of B: one of the two stays from each product to the next."""
 LINE = 32
 """bf16 numbers in a cache line."""
-PAIR = 2
-"""Lines that come together: the chip fetches the other one of a pair into L2 by itself. (On a quiet core, 128 x 768 x
-768: 0.57 of the peak if every line is asked for, and 0.62 if every other is.)"""
 SUMS = (0, 1)
 A, B = 2, 3
 """The tiles: sums of the left and the right half of a panel's columns, and one of each operand."""
@@ -75,6 +72,21 @@ def multiply(
     ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later, ``lines`` for each step
     and part. ``is_short``: these are all the rows there are. ``is_a_past``: A is not kept in L1.
     """
+    if fetched is None or is_short or weave is not None:
+        _multiply(tiles, a, b, steps, parts, schedule, weave, is_short, is_a_past, fetched, lines)
+        return
+    # Usually steps fetch as many lines as they are written with; asking in each whether there are more takes its time.
+    with tiles.k.either(tiles.k.value(lines, i64) > schedule.fetched) as (more, enough):
+        for branch, many in ((more, lines), (enough, schedule.fetched)):
+            with branch:
+                _multiply(tiles, a, b, steps, parts, schedule, None, False, is_a_past, fetched, many)
+
+
+def _multiply(
+    tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule, weave: Callable[[int], None] | None,
+    is_short: bool, is_a_past: bool, fetched: Buf | None, lines: Operand,
+) -> None:  # fmt: skip
+    """The loop itself; ``lines`` that are known are fetched without one of their own."""
     k, size = tiles.k, step_elements(parts)
     start = k.const(0)
     for unroll in sorted({schedule.unroll, 1}, reverse=True):
@@ -83,8 +95,8 @@ def multiply(
             operands = {A: a.at(s * size), B: b.at(s * size)}
             ahead = None if fetched is None else fetched.at(s * lines * (parts * LINE))
             wanted = _fetches(operands, unroll, parts, schedule, is_short, ahead)
-            if ahead is not None and not is_short:
-                with k.loop(schedule.fetched * parts * unroll, k.value(lines, i64) * (parts * unroll), PAIR) as i:
+            if ahead is not None and not is_short and isinstance(lines, Val):
+                with k.loop(schedule.fetched * parts * unroll, lines * (parts * unroll)) as i:
                     ahead.prefetch(i * LINE, locality=2)
             written = list(events(parts, unroll))
             dots = sum(isinstance(event, Dot) for event in written)
@@ -113,7 +125,7 @@ def _fetches(
     for x, steps in ((A, schedule.ahead_a), (B, schedule.ahead_b)):
         found += [(operands[x].at(steps * size + at), 1) for at in range(0, unroll * size if steps else 0, LINE)]
     if ahead is not None:
-        found += [(ahead.at(i * LINE), 2) for i in range(0, unroll * schedule.fetched * parts, PAIR)]
+        found += [(ahead.at(i * LINE), 2) for i in range(unroll * schedule.fetched * parts)]
     return found
 
 
@@ -160,8 +172,8 @@ def events(parts: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
     one of the ``halves``, the left is multiplied alone.
     """
     holds: dict[int, int] = {}
-    last = 0
     for step in range(unroll):
+        last = 0
         for p, q in PRODUCTS[parts]:
             for half in (last, 1 - last)[:halves]:
                 for tile, at in ((A, p * 2), (B, q * 2 + half)):
