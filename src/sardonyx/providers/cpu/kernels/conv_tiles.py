@@ -107,7 +107,8 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=TILES)
     distances = k.scratch(i64)
-    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each)
+    deep = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
+    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each, deep)
     _measure(k, memory, distances, blocks, wide, kind.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
     known, first = k.var(-1), k.var(-1)
@@ -165,6 +166,8 @@ class Grid:
     per_line: Val
     high: Val
     each: Val
+    deep: Val
+    """Rows from plane to plane."""
 
     def locate(self, top: Val, rows: Val) -> None:
         """Fill in the tiles from ``top`` on."""
@@ -196,14 +199,13 @@ class Grid:
         k = self.k
         pitch = number(self.memory, "pitch_y")
         out_y, out_x = number(self.memory, "out_y"), number(self.memory, "out_x")
-        high = k.opaque(number(self.memory, "pitch_z") // k.max(pitch, 1))
         _, image, *first, many = self.entry(tile)
         done, (z, y, x) = k.var(0), (k.var(index) for index in first)
         with k.loop_while(lambda: done.get() < many):
             run = k.min(many - done.get(), pitch - x.get())
             kept = k.select(y.get() < out_y, k.max(k.min(run, out_x - x.get()), 0), 0)
             yield done.get(), [image, z.get(), y.get()], x.get(), kept
-            is_end = (y.get() + 1).eq(high)
+            is_end = (y.get() + 1).eq(self.deep)
             for var, value in (
                 (done, done.get() + run), (x, 0), (z, z.get() + k.cast(is_end, i64)),
                 (y, k.select(is_end, 0, y.get() + 1)),
@@ -288,10 +290,21 @@ class Work:
         k, first = self.k, column * PANEL
         left, finish = self.filters - first, self._finishing(place)
         room = number(self.memory, "image_room") if has_next(self.epilogue) else self.filters
-        finish.turn_in(x, many, first)
-        with k.loop(0, k.min(room - first, PANEL), HALF) as half:
-            finish.pixels(sums.at(half), half, x, many, Tile(first + half, HALF, k.mask(left - half, HALF)))
-        finish.turn_out(x, many, first)
+
+        def by_halves() -> None:
+            finish.turn_in(x, many, first)
+            with k.loop(0, k.min(room - first, PANEL), HALF) as half:
+                finish.pixels(sums.at(half), half, x, many, Tile(first + half, HALF, k.mask(left - half, HALF)))
+            finish.turn_out(x, many, first)
+
+        if not finish.is_in_panels:
+            by_halves()
+            return
+        with k.either(left >= PANEL) as (whole, part):
+            with whole:
+                finish.panel(sums, x, many, first)
+            with part:
+                by_halves()
 
     def _finishing(self, place: list[Val]) -> ImageFinish:
         """What follows the sums of pixels of one row."""

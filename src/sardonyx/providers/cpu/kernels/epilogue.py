@@ -130,6 +130,7 @@ class Finish:
         self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
         names = [name for name, x in epilogue.names if x.is_flat and x.columns == SAME]
         self._single = {name: self._at[name].load() for name in names}
+        self._held: dict[str, Val] = {}
 
     def tile(
         self,
@@ -159,10 +160,13 @@ class Finish:
             return
         assert width % lanes == 0
         with k.either(columns.eq(width)) as (whole, part):
-            with whole, k.loop(0, rows) as i:
+            with whole:
                 step = width if at_once else lanes
-                for j in range(0, width, step):
-                    self.put(row + i, Tile(column + j, step, None), sums.load(i * stride + j, step))
+                tiles = [Tile(column + j, step, None) for j in range(0, width, step)]
+                owns = [self.of_columns(t) for t in tiles]
+                with k.loop(0, rows) as i:
+                    for j, (t, own) in enumerate(zip(tiles, owns, strict=True)):
+                        own.put(row + i, t, sums.load(i * stride + j * step, step))
             with part, k.loop(0, rows) as i, k.loop(0, columns, lanes) as at:
                 t = Tile(column + at, lanes, k.mask(columns - at, lanes))
                 self.put(row + i, t, sums.load(i * stride + at, lanes))
@@ -172,6 +176,12 @@ class Finish:
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
         names = [name for name, x in extra if x.columns == SAME and not x.is_flat]
         made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
+        return made
+
+    def of_columns(self, t: Tile) -> Finish:
+        """For these columns only: what is the same in every row is loaded here, once."""
+        made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
+        made._held = {name: self._at[name].load(t) for name, x in extra if x.is_flat and x.columns == UNIT}
         return made
 
     def put(self, row: Operand, t: Tile, sums: Val) -> None:
@@ -210,6 +220,8 @@ class Finish:
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
         if name in self._single:
             return self.k.splat(self._single[name], t.lanes)
+        if name in self._held:
+            return self._held[name]
         at = self._row(name, row, is_flat=x.is_flat)
         if x.columns == UNIT:
             return at.load(t)

@@ -51,6 +51,8 @@ class ImageFinish(Finish):
         super().__init__(k, epilogue, memory, n, place)
         self.parts = parts
         names = [name for name, x in epilogue.names if x.columns == PLANES]
+        self.is_in_panels = not names and not epilogue.is_long
+        """Whether 32 filters are finished at a time."""
         self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
         self.turned = k.local(f32, HALF * HALF)
 
@@ -81,6 +83,13 @@ class ImageFinish(Finish):
         for output in later:
             with k.loop(0, many) as i:
                 self._store(*output, x + i, t, sums.load(i * PANEL, HALF))
+
+    def panel(self, sums: Buf, x: Val, many: Val, first: Val) -> None:
+        """Finish ``many`` pixels from ``x`` on and 32 filters: in one part, a line of an image at a time."""
+        t = Tile(first, PANEL, None)
+        own = self.of_columns(t)
+        with self.k.loop(0, many) as i:
+            own.put(x + i, t, sums.load(i * PANEL, PANEL))
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""
@@ -134,10 +143,10 @@ def load_parts(pixel: Buf, memory: Any, name: str, t: Tile, parts: int) -> Val:
 
 
 def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: int) -> Buf:
-    """Store channels of a pixel for the next convolution. Gives where they lie."""
+    """Store channels of a pixel for the next convolution, those of a whole block or 16. Gives where they lie."""
     k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
     at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
-    there = k.mask(number(memory, "image_room") - t.index, HALF)
+    there = None if t.lanes == BLOCK else k.mask(number(memory, "image_room") - t.index, HALF)
     if parts == 1:
         at.store(0, k.to_bf16(t.keep(value, 0.0), is_loose=True), there)
         return at

@@ -340,15 +340,12 @@ class _Ending(Finish):
         super().__init__(k, epilogue, memory, number(memory, "channels"), place)
         extra = epilogue.names[: len(epilogue.extra)]
         self._shared = [name for name, is_held in zip(extra, form.held, strict=True) if is_held]
-        self._held: dict[str, Val] = {}
         self._form = form
 
     def hold(self, t: Tile) -> None:
         """For the channels of a tile."""
-        self._held = {name: super(_Ending, self)._load(name, x, 0, t) for name, x in self._shared}
-
-    def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
-        return self._held[name] if name in self._held else super()._load(name, x, row, t)
+        self._held = {}
+        self._held = {name: self._load(name, x, 0, t) for name, x in self._shared}
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
         if y.columns != SPLIT:

@@ -82,8 +82,11 @@ class TileFinish(Finish):
             self.tile(sums, PANEL, row, rows, column, k.min(columns, PANEL), width=PANEL)
             return
         with k.either(columns >= PANEL) as (whole, part):
-            with whole, k.loop(0, rows) as i:
-                self.put(row + i, Tile(column, PANEL, None), sums.load(i * PANEL, PANEL))
+            with whole:
+                t = Tile(column, PANEL, None)
+                own = self.of_columns(t)
+                with k.loop(0, rows) as i:
+                    own.put(row + i, t, sums.load(i * PANEL, PANEL))
             with part, k.loop(0, rows) as i, k.loop(0, PANEL, k.lanes) as j:
                 t = Tile(column + j, k.lanes, k.mask(columns - j))
                 self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
