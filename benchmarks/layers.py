@@ -4,11 +4,13 @@
 
 Feeds are those that lie beside a model, as benchmarks/models.py writes them or a folder of trained models has them,
 else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
-counts (but not in parts with loops, where it is what its slowest thread worked in all trips). All times are the
-shortest of --runs runs, on the cores that others leave alone most (``quiet``), so that a busy neighbour costs runs and
-not truth. A step's limit is the longer of two times:
-its operations at the rate of a loop that only uses registers, at that precision, and its bytes at the rate at which a
-buffer of that size is read. A model's share is that of the sum of its limits in its time when nobody watches its steps.
+counts (but not in parts with loops, where it is what its slowest thread worked in all trips). A step's limit is the
+longer of two times: its operations at the rate of a loop that only uses registers, at that precision, right before and
+after the run, for clocks change; and its bytes at the rate at which a buffer of that size is read. A model's share is
+that of the sum of its limits in its time when nobody watches its steps.
+
+Runs go to the cores that others leave alone most (``quiet``). All times are medians of the runs before and after which
+all of them were quiet; of all runs, where none was or nothing tells.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -53,6 +56,17 @@ SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
 STAY = 10
 """Runs on the same cores, before the quietest are looked for again."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of those that were timed."""
+
+    seconds: float
+    """When nobody watched."""
+    rows: list[Row]
+    rates: dict[str, float]
+    is_quiet: bool
 
 
 @dataclass(frozen=True)
@@ -109,8 +123,8 @@ def _rows(table: Table, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: 
         yield Row(step.spec.name, " ".join((step.spec.name, node, *told)), span, worked, operations, moved)
 
 
-def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float, list[Row]]:
-    """The seconds of a run that nobody watches, and the steps of one that is watched."""
+def runs_of(path: Path, precision: str, threads: int, runs: int) -> list[Run]:
+    """Runs that nobody watches, each followed by one that is watched."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
@@ -120,20 +134,23 @@ def steps_of(path: Path, precision: str, threads: int, runs: int) -> tuple[float
     native = session._sess
     for _ in range(WARM_RUNS):
         session.run(names, feeds)
-    seconds: list[float] = []
-    watch: list[list[Row]] = []
-    allowed = sorted(os.sched_getaffinity(0))
+    found: list[Run] = []
+    cores = allowed = sorted(os.sched_getaffinity(0))
     for i in range(runs):
         if (probe := probe_here()) and i % STAY == 0:
-            move_threads(probe.quietest(allowed)[:threads])
+            cores = probe.quietest(allowed)[:threads]
+            move_threads(cores)
+        was_quiet, before = probe is not None and probe.are_quiet(cores), arithmetic(threads)
         start = time.perf_counter()
         session.run(names, feeds)
-        seconds.append(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
         with watched():
             native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
-        watch.append([row for part in Watch.kept for row in part])
+        rates = {kind: max(rate, before[kind]) for kind, rate in arithmetic(threads).items()}
+        is_quiet = was_quiet and probe is not None and probe.are_quiet(cores)
+        found.append(Run(seconds, [row for part in Watch.kept for row in part], rates, is_quiet))
     move_threads(allowed)
-    return min(seconds), [min(step, key=lambda row: row.seconds) for step in zip(*watch, strict=True)]
+    return found
 
 
 @cache
@@ -143,8 +160,8 @@ def probe_here() -> Probe | None:
     return Probe(isa) if isa.amx and not isa.is_emulated else None
 
 
-@cache
 def arithmetic(threads: int) -> dict[str, float]:
+    """What registers reach at this moment."""
     tiles = limits.peak_tile_flops(threads=threads)
     return {"f32_flops": limits.peak_flops(threads=threads)} | ({"bf16_flops": tiles} if tiles else {})
 
@@ -154,20 +171,29 @@ def reading(nbytes: int, threads: int) -> float:
     return limits.read_bandwidth(nbytes, threads)
 
 
-def limit(row: Row, precision: str, threads: int) -> tuple[float, float]:
+def limit(row: Row, rates: dict[str, float], precision: str, threads: int) -> tuple[float, float]:
     """The least seconds for a step's arithmetic, and for its reading; sizes are rounded up to a power of two."""
     rate = reading(1 << max(15, math.ceil(math.log2(max(row.nbytes, 1)))), threads)
-    return limit_seconds(arithmetic(threads) | {"read_nbytes": rate}, precision, row.flops, 0), row.nbytes / rate
+    return limit_seconds(rates | {"read_nbytes": rate}, precision, row.flops, 0), row.nbytes / rate
 
 
 def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     """The tables of one model at one precision."""
-    took, rows = steps_of(path, precision, args.threads, args.runs)
-    if not rows:
+    runs = runs_of(path, precision, args.threads, args.runs)
+    kept = [run for run in runs if run.is_quiet] or runs
+    if not kept[0].rows:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
-    limits_s = [limit(row, precision, args.threads) for row in rows]
-    spent, least, flops = sum(r.seconds for r in rows), sum(map(max, limits_s)), sum(r.flops for r in rows)
-    head = f"{ms(took)} ms, {flops / took / 1e9:.1f} GFLOP/s; {len(rows)} steps, {ms(spent)} ms when watched"
+    each = [[limit(row, run.rates, precision, args.threads) for row in run.rows] for run in kept]
+    share = median(sum(map(max, least)) / run.seconds for run, least in zip(kept, each, strict=True))
+    took = median(run.seconds for run in kept)
+    rows = [_median_row(step) for step in zip(*(run.rows for run in kept), strict=True)]
+    limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]
+    spent, flops = sum(r.seconds for r in rows), sum(r.flops for r in rows)
+    rates = ", ".join(f"{median(r.rates[kind] for r in kept) / 1e9:.0f} {kind[:-6]}" for kind in kept[0].rates)
+    head = f"{ms(took)} ms, {flops / took / 1e9:.1f} GFLOP/s where registers reach {rates}"
+    head += f"; {len(rows)} steps, {ms(spent)} ms when watched; {percent(share)} of the limit"
+    if probe_here():
+        head += f" ({sum(run.is_quiet for run in runs)} of {len(runs)} runs quiet)"
     kernels: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         kernels.setdefault(row.kernel, []).append(i)
@@ -175,15 +201,20 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     by_kernel = [[f"{len(of)} {name}", *_figures(rows, limits_s, of)] for name, of in ranked]
     longest = sorted(range(len(rows)), key=lambda i: -rows[i].seconds)[: args.rows]
     by_step = [[f"{i} {rows[i].what}", *_figures(rows, limits_s, [i])] for i in sorted(longest)]
-    title, share = f"## {path.stem}, {precision}", f"{percent(least / took)} of the limit"
-    return "\n".join((title, "", f"{head}; {share}.", "", _table(by_kernel, "steps"), "", _table(by_step, "step"), ""))
+    title = f"## {path.stem}, {precision}"
+    return "\n".join((title, "", f"{head}.", "", _table(by_kernel, "steps"), "", _table(by_step, "step"), ""))
+
+
+def _median_row(step: Sequence[Row]) -> Row:
+    seconds, busy_s = (median(getattr(row, key) for row in step) for key in ("seconds", "busy_s"))
+    return replace(step[0], seconds=seconds, busy_s=busy_s)
 
 
 def _table(rows: list[list[str]], what: str) -> str:
     return table((what, "ms", "threads at work", "GFLOP/s", "GB/s", "bound by", "of the limit"), rows)
 
 
-def _figures(rows: list[Row], limits_s: list[tuple[float, float]], of: list[int]) -> list[str]:
+def _figures(rows: list[Row], limits_s: list[tuple[float, ...]], of: list[int]) -> list[str]:
     """What some steps come to together."""
     seconds = max(sum(rows[i].seconds for i in of), 1e-9)
     busy, flops, nbytes = (sum(getattr(rows[i], key) for i in of) for key in ("busy_s", "flops", "nbytes"))
@@ -203,8 +234,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, help="write the tables there too")
     args = parser.parse_args()
     chip = f"{machine()['cpu']}, {args.threads} threads"
-    peaks = ", ".join(f"{rate / 1e9:.0f} GFLOP/s {name[:-6]}" for name, rate in arithmetic(args.threads).items())
-    text = [f"# Steps of models\n\n{chip}: {peaks}. Made by `python benchmarks/layers.py`.\n"]
+    text = [f"# Steps of models\n\n{chip}. Made by `python benchmarks/layers.py`.\n"]
     for path in args.models:
         for precision in args.precision:
             text.append(document(path, precision, args))

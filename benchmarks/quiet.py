@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,6 +68,15 @@ class Probe:
         """Takes a few microseconds."""
         registers = seconds_of(partial(self._registers, self._short))
         return registers > self.QUIET * seconds_of(partial(self._l1, address(self._tiles), self._short))
+
+    def are_quiet(self, cores: Sequence[int]) -> bool:
+        """Each of these, looked at one after the other; the calling thread may use all of them afterwards."""
+        found = []
+        for core in cores:
+            os.sched_setaffinity(0, {core})
+            found.append(self.is_quiet())
+        os.sched_setaffinity(0, cores)
+        return all(found)
 
     def quietest(self, allowed: Iterable[int]) -> list[int]:
         """These cores, those first that are quiet most of the time. Leaves the calling thread on the last of them."""
