@@ -136,20 +136,23 @@ def runs_of(path: Path, precision: str, threads: int, runs: int) -> list[Run]:
         session.run(names, feeds)
     found: list[Run] = []
     cores = allowed = sorted(os.sched_getaffinity(0))
-    for i in range(runs):
-        if (probe := probe_here()) and i % STAY == 0:
-            cores = probe.quietest(allowed)[:threads]
-            move_threads(cores)
-        was_quiet, before = probe is not None and probe.are_quiet(cores), arithmetic(threads)
-        start = time.perf_counter()
-        session.run(names, feeds)
-        seconds = time.perf_counter() - start
-        with watched():
-            native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
-        rates = {kind: max(rate, before[kind]) for kind, rate in arithmetic(threads).items()}
-        is_quiet = was_quiet and probe is not None and probe.are_quiet(cores)
-        found.append(Run(seconds, [row for part in Watch.kept for row in part], rates, is_quiet))
-    move_threads(allowed)
+    try:
+        for i in range(runs):
+            if (probe := probe_here()) and i % STAY == 0:
+                cores = probe.quietest(allowed)[:threads]
+                move_threads(cores)
+            was_quiet, before = probe is not None and probe.are_quiet(cores), arithmetic(threads)
+            start = time.perf_counter()
+            session.run(names, feeds)
+            seconds = time.perf_counter() - start
+            with watched():
+                native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
+            rates = {kind: max(rate, before[kind]) for kind, rate in arithmetic(threads).items()}
+            is_quiet = was_quiet and probe is not None and probe.are_quiet(cores)
+            found.append(Run(seconds, [row for part in Watch.kept for row in part], rates, is_quiet))
+    finally:
+        if cores is not allowed:
+            move_threads(allowed)
     return found
 
 

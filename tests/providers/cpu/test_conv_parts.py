@@ -83,6 +83,15 @@ def test_fewer_parts_round(parts: int, bound: float) -> None:
     assert np.isnan(back(signs, parts)[4])
 
 
+TIES = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1.5 + 2**-8], np.float32)
+EVEN = np.array([1, 1 + 2**-6, -1, 1.5], np.float32)
+"""What lies between two numbers of bf16, and the even one of them."""
+
+
+def test_one_part_rounds_to_even() -> None:
+    np.testing.assert_array_equal(back(TIES, 1), EVEN)
+
+
 def test_two_parts_keep_22_bits_of_what_they_do_not_carry() -> None:
     x = ODD[:8]
     np.testing.assert_array_equal(back(x, 2).view(np.uint32), x.view(np.uint32) & 0xFFFF_FC00)
@@ -210,6 +219,42 @@ def test_pixels_finished_between_products_have_the_same_bits(
     assert np.linalg.norm(got - want) < 0.012 * np.linalg.norm(want)
     for threads in (1, 2, 3):
         np.testing.assert_array_equal(behind.run(threads=threads), net.run(threads=threads))
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize("channels", [16, 32, 50])
+def test_what_a_convolution_hands_on_is_rounded_to_even_too(channels: int) -> None:
+    weights = {"w": np.eye(channels).reshape(channels, channels, 1, 1), "b": np.full(channels, 2.0**-8)}
+    shape = (2, channels, 7, len(TIES))
+    inputs = f"float{list(shape)} x, float[{channels},{channels},1,1] w, float[{channels}] b"
+    made = Compiled(
+        "z = Conv(x, w, b) y = Conv(z, w)", inputs, "float[A,B,C,D] y", CHIP, precision="medium",
+        constants={name: w.astype(np.float32) for name, w in weights.items()},
+    )  # fmt: skip
+    assert [step.spec.name for step in made.steps][-2:] == ["conv_amx"] * 2
+    got = made.run([np.broadcast_to(TIES - 2.0**-8, shape).astype(np.float32)])[0]
+    np.testing.assert_array_equal(got, np.broadcast_to(EVEN, shape))
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize("filters", [16, 40, 64])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_groups_that_find_their_weights_near(kernel: int, filters: int) -> None:
+    """A thread has several groups of squares here, and only the first fetches weights."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((1, 33, 21, 23)), rng.standard_normal((filters, 33, kernel, kernel)) / kernel / 6
+    x, w = x.astype(np.float32), w.astype(np.float32)
+    body = f"z = Conv<pads = {[kernel // 2] * 4}>(x, w) y = Relu(z)"
+    inputs = f"float[1,33,21,23] x, float[{filters},33,{kernel},{kernel}] w"
+    made = Compiled(body, inputs, "float[A,B,C,D] y", CHIP, precision="medium", constants={"w": w})
+    assert made.steps[-1].spec.name == "conv_amx"
+    text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (float[A,B,C,D] y) {{ {body} }}'
+    model = ReferenceEvaluator(onnx.parser.parse_model(text.replace("float", "double")))
+    want = np.asarray(model.run(None, {"x": x.astype(np.float64), "w": w.astype(np.float64)})[0])
+    got = made.run([x], checked=True)[0]
+    assert np.linalg.norm(got - want) < 0.004 * np.linalg.norm(want)
+    for threads in (1, 2):
+        np.testing.assert_array_equal(made.run([x], threads=threads)[0], got)
 
 
 @pytest.mark.usefixtures("_wherever_they_can")

@@ -86,7 +86,7 @@ class Launch:
         self._counters = np.zeros(COUNTERS * threads, np.int64)
         self.context[Context.COUNTER_NBYTES] = 8 * threads
         self.context[Context.COUNTERS] = self._counters.ctypes.data
-        self._blocks = self._args.ctypes.data, self.context.ctypes.data
+        self._addresses = self._args.ctypes.data, self.context.ctypes.data
 
     def __call__(self) -> None:
         self._counters.fill(0)
@@ -99,7 +99,7 @@ class Launch:
 
     def run_thread(self, thread: int) -> None:
         """What one thread does, of what the others have left."""
-        self._call(*self._blocks, thread, self.threads)
+        self._call(*self._addresses, thread, self.threads)
 
 
 def launch(

@@ -212,8 +212,8 @@ class Kernel:
         return Val(self, self.b.convert("bitcast", v.ir, vector(scalar_type(dtype), lanes)), dtype, lanes)
 
     def to_bf16(self, v: Val, *, is_loose: bool = False) -> Val:
-        """The bits of f32 rounded to bf16, halves to even; NaN stays NaN. What is ``loose`` may make zero of denormals,
-        as the instruction does that some chips have.
+        """The bits of f32 rounded to bf16, halves to even; NaN stays NaN. ``is_loose``: denormals may become zero; some
+        chips have an instruction for that.
         """
         if is_loose and self.isa.bf16_dot and not self.isa.is_emulated and v.lanes > 1:
             narrow = self.b.convert("fptrunc", v.ir, vector(text.BFLOAT, v.lanes))

@@ -109,7 +109,7 @@ class _PartsWork(Work):
         if self.parts > 1:
             self._loop(r, column, step, many, fetched, halves, is_past)
             return
-        if self.pixels is not None:  # what is written among products is written once
+        if self.pixels is not None:  # there is one loop, which fetches: what is written in it is long
             self._loop(r, column, step, many, self.k.max(fetched, FETCHED), halves, is_past)
             return
         with self.k.either(fetched.eq(0)) as (none, some):
@@ -127,17 +127,18 @@ class _PartsWork(Work):
         with k.loop(0, many) as s:
             here, lines = pixels.at(self.distances.load(step + s)), list[Buf]()
             if fetched is not None:
-                share = fetched * (self.parts * LINE)
-                ahead = weights.at(many * size + (r * many + s) * share)
+                ahead = weights.at(many * size + (r * many + s) * (fetched * (self.parts * LINE)))
                 with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
                     ahead.prefetch(i * LINE, locality=2)
                 lines = [ahead.at(i * LINE) for i in range(FETCHED * self.parts)]
-            for event in events(self.parts, 1, halves):
+            written = list(events(self.parts, 1, halves))
+            share = -(-len(lines) // sum(isinstance(event, Dot) for event in written))
+            for event in written:
                 if isinstance(event, Dot):
                     self.tiles.dot_bf16(event.sums, A, B)
-                    for line in lines[:2]:
+                    for line in lines[:share]:
                         line.prefetch(locality=2)
-                    lines = lines[2:]
+                    lines = lines[share:]
                 elif event.tile == B:
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:

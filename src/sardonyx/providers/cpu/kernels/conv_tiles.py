@@ -46,9 +46,10 @@ LINES = 2 * HALF
 """Of the weights of a step, for each part."""
 FETCHED = 4
 """Lines of the next run of weights, for each part, that a step of one square fetches into L2, at least: the squares of
-a group fetch all of them. With one part, further groups of a thread do not, if all weights have stayed there."""
+a group fetch all of them. With one part, further groups of a thread do not, if weights are few enough to have stayed
+there, unless results are finished between products."""
 NEAR_NBYTES = 512 * 1024
-"""Of weights that stay in L2, where chips with tiles have 2 MiB."""
+"""Of weights that stay in L2: all chips with tiles have 2 MiB."""
 ENTRY = 8
 """Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
 
@@ -107,8 +108,8 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=TILES)
     distances = k.scratch(i64)
-    deep = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
-    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each, deep)
+    plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
+    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
     _measure(k, memory, distances, blocks, wide, kind.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
     known, first = k.var(-1), k.var(-1)
@@ -166,7 +167,7 @@ class Grid:
     per_line: Val
     high: Val
     each: Val
-    deep: Val
+    plane_rows: Val
     """Rows from plane to plane."""
 
     def locate(self, top: Val, rows: Val) -> None:
@@ -205,7 +206,7 @@ class Grid:
             run = k.min(many - done.get(), pitch - x.get())
             kept = k.select(y.get() < out_y, k.max(k.min(run, out_x - x.get()), 0), 0)
             yield done.get(), [image, z.get(), y.get()], x.get(), kept
-            is_end = (y.get() + 1).eq(self.deep)
+            is_end = (y.get() + 1).eq(self.plane_rows)
             for var, value in (
                 (done, done.get() + run), (x, 0), (z, z.get() + k.cast(is_end, i64)),
                 (y, k.select(is_end, 0, y.get() + 1)),
@@ -297,7 +298,7 @@ class Work:
                 finish.pixels(sums.at(half), half, x, many, Tile(first + half, HALF, k.mask(left - half, HALF)))
             finish.turn_out(x, many, first)
 
-        if not finish.is_in_panels:
+        if not finish.is_wide:
             by_halves()
             return
         with k.either(left >= PANEL) as (whole, part):

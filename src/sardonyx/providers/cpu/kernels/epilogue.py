@@ -181,8 +181,15 @@ class Finish:
     def of_columns(self, t: Tile) -> Finish:
         """For these columns only: what is the same in every row is loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
-        made._held = {name: self._at[name].load(t) for name, x in extra if x.is_flat and x.columns == UNIT}
+        flat = [name for name, x in extra if x.is_flat and x.columns == UNIT]
+        made._held = {name: self._row(name, 0, is_flat=True).load(t) for name in flat}
         return made
+
+    def rows(self, sums: Buf, stride: Operand, row: Val, rows: Val, t: Tile) -> None:
+        """Finish the columns of a tile in some rows, whose sums are ``stride`` apart."""
+        own = self.of_columns(t)
+        with self.k.loop(0, rows) as i:
+            own.put(row + i, t, sums.load(i * stride, t.lanes))
 
     def put(self, row: Operand, t: Tile, sums: Val) -> None:
         """Finish the sums of ``row`` at the columns of ``t``, whose mask leaves out those that do not exist."""

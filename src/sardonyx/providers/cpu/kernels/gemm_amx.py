@@ -23,8 +23,8 @@ rows may be few is not there in tiles: it is split while the run before is multi
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
 finished row by row between the products of the next one, in the cycles that those leave to the vector units. With one
 part they leave few, and what is short follows half a square behind the products of the next half. (BERT-base, `medium`:
-1.07 of that time for a residual between products, and 0.82 for a Gelu.) So it does in batches of matrices, and without
-tiles.
+1.07 of that time for a residual between products, and 0.82 for a Gelu.) In batches of matrices it follows, too, and
+without tiles, where it may be up to a square behind.
 
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
@@ -153,7 +153,7 @@ def gemm_amx(
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = Done(k, scratch, m, n) if is_woven(schedule, epilogue, k.isa) else None
-    is_woven_in = done is not None or ahead is not None  # what is written between products is written once
+    has_more = done is not None or ahead is not None  # between products, so that halves share a loop
     count = batch_count(k, memory, axes)
     groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
 
@@ -187,7 +187,7 @@ def gemm_amx(
                 with k.when(r < rows):
                     if tiles is None:
                         product.add_pairs(*square, step, many, slot)
-                    elif is_woven_in:
+                    elif has_more:
                         product.add(here, r, slot)
                     else:
                         product.add_upper(here, r, slot)
@@ -195,7 +195,7 @@ def gemm_amx(
                     with k.when(is_last & (r > 0)):
                         finish.half(scratch, group.slot(r - 1, c), row + r - 1, 1, column + c, m)
                 with k.when(r < rows):
-                    if tiles is not None and not is_woven_in:
+                    if tiles is not None and not has_more:
                         product.add_lower(here, r, slot)
                     with k.when(is_last):
                         finish.begin(*square)
@@ -256,12 +256,14 @@ class _Product:
                 self._add_half(run, r, slot, half)
 
     def add_upper(self, run: _Run, r: Val, slot: Val) -> None:
+        """The upper half alone."""
         with self.k.either(self.is_short) as (short, long):
             for branch, is_short in ((short, True), (long, False)):
                 with branch:
                     self._add_half(run, r, slot, self.k.const(0), is_short=is_short)
 
     def add_lower(self, run: _Run, r: Val, slot: Val) -> None:
+        """The lower half, if there is one."""
         with self.k.when(self._is_low(run, r)):
             self._add_half(run, r, slot, self.k.const(1))
 

@@ -51,7 +51,7 @@ class ImageFinish(Finish):
         super().__init__(k, epilogue, memory, n, place)
         self.parts = parts
         names = [name for name, x in epilogue.names if x.columns == PLANES]
-        self.is_in_panels = not names and not epilogue.is_long
+        self.is_wide = not names and not epilogue.is_long
         """Whether 32 filters are finished at a time."""
         self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
         self.turned = k.local(f32, HALF * HALF)
@@ -86,10 +86,7 @@ class ImageFinish(Finish):
 
     def panel(self, sums: Buf, x: Val, many: Val, first: Val) -> None:
         """Finish ``many`` pixels from ``x`` on and 32 filters: in one part, a line of an image at a time."""
-        t = Tile(first, PANEL, None)
-        own = self.of_columns(t)
-        with self.k.loop(0, many) as i:
-            own.put(x + i, t, sums.load(i * PANEL, PANEL))
+        self.rows(sums, PANEL, x, many, Tile(first, PANEL, None))
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""
@@ -147,9 +144,6 @@ def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: 
     k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
     at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
     there = None if t.lanes == BLOCK else k.mask(number(memory, "image_room") - t.index, HALF)
-    if parts == 1:
-        at.store(0, k.to_bf16(t.keep(value, 0.0), is_loose=True), there)
-        return at
     for i, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
         at.store(part * i, k.cast(head >> 16, u16), there)
     return at

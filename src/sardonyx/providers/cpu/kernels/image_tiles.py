@@ -18,7 +18,7 @@ Channels beyond the last are zero.
 
 **Numbers that parts do not carry** (``split``: infinities, NaN, magnitudes near the limits) make NaN of every sum they
 touch, which is how a convolution finds them: their first part is NaN, and the others hold their bits. One part is bf16
-itself, which has infinities and NaN of its own; denormals count as zero there.
+itself, which has infinities and NaN of its own, rounded to even; denormals count as zero there.
 """
 
 from __future__ import annotations
@@ -187,8 +187,7 @@ def parts_of(k: Kernel, v: Val, parts: int) -> list[Val]:
     """The bits of f32 numbers whose upper halves are the parts, as the layout keeps them."""
     bits = k.bitcast(v, u32)
     if parts == 1:
-        (head,) = heads_of(k, v, 1)
-        return [k.select(v.ne(v), NAN, head)]
+        return [k.cast(k.to_bf16(v, is_loose=True), u32) << 16]
     heads, odd = heads_of(k, v, parts), is_odd(k, v)
     kept = [bits & HIGH_HALF, bits << 16]
     first = NAN if parts == 3 else ((bits << 6) & 0x3F_0000) | NAN

@@ -344,7 +344,7 @@ class _Ending(Finish):
 
     def hold(self, t: Tile) -> None:
         """For the channels of a tile."""
-        self._held = {}
+        self._held = {}  # of other channels
         self._held = {name: self._load(name, x, 0, t) for name, x in self._shared}
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:

@@ -83,10 +83,7 @@ class TileFinish(Finish):
             return
         with k.either(columns >= PANEL) as (whole, part):
             with whole:
-                t = Tile(column, PANEL, None)
-                own = self.of_columns(t)
-                with k.loop(0, rows) as i:
-                    own.put(row + i, t, sums.load(i * PANEL, PANEL))
+                self.rows(sums, PANEL, row, rows, Tile(column, PANEL, None))
             with part, k.loop(0, rows) as i, k.loop(0, PANEL, k.lanes) as j:
                 t = Tile(column + j, k.lanes, k.mask(columns - j))
                 self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))

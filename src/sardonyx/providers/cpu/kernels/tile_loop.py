@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.kernels.split import TILE, step_elements
-from sardonyx.providers.cpu.values import Buf, Operand, Val, i64
+from sardonyx.providers.cpu.values import Buf, Operand, Val
 
 PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     1: ((0, 0),),
@@ -65,37 +65,39 @@ SCHEDULES = {1: Schedule(is_woven=False), 2: Schedule(), 3: Schedule()}
 def multiply(
     tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule,
     weave: Callable[[int], None] | None = None, *, is_short: bool = False, is_a_past: bool = False,
-    fetched: Buf | None = None, lines: Operand = 0,
+    fetched: Buf | None = None, lines: Val | None = None,
 ) -> None:  # fmt: skip
     """Add the products of ``steps`` steps to the two tiles of sums.
 
     ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later, ``lines`` for each step
-    and part. ``is_short``: these are all the rows there are. ``is_a_past``: A is not kept in L1.
+    and part, or as many as the schedule says. ``is_short``: these are all the rows there are. ``is_a_past``: A is not
+    kept in L1.
     """
-    if fetched is None or is_short or weave is not None:
+    if fetched is None or lines is None or is_short or weave is not None:
         _multiply(tiles, a, b, steps, parts, schedule, weave, is_short, is_a_past, fetched, lines)
         return
     # Usually steps fetch as many lines as they are written with; asking in each whether there are more takes its time.
-    with tiles.k.either(tiles.k.value(lines, i64) > schedule.fetched) as (more, enough):
-        for branch, many in ((more, lines), (enough, schedule.fetched)):
+    with tiles.k.either(lines > schedule.fetched) as (more, enough):
+        for branch, many in ((more, lines), (enough, None)):
             with branch:
                 _multiply(tiles, a, b, steps, parts, schedule, None, False, is_a_past, fetched, many)
 
 
 def _multiply(
     tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule, weave: Callable[[int], None] | None,
-    is_short: bool, is_a_past: bool, fetched: Buf | None, lines: Operand,
+    is_short: bool, is_a_past: bool, fetched: Buf | None, lines: Val | None,
 ) -> None:  # fmt: skip
-    """The loop itself; ``lines`` that are known are fetched without one of their own."""
+    """The loop itself."""
     k, size = tiles.k, step_elements(parts)
     start = k.const(0)
     for unroll in sorted({schedule.unroll, 1}, reverse=True):
         stop = steps & -unroll
         with k.loop(start, stop, unroll) as s:
             operands = {A: a.at(s * size), B: b.at(s * size)}
-            ahead = None if fetched is None else fetched.at(s * lines * (parts * LINE))
+            stride = schedule.fetched if lines is None else lines
+            ahead = None if fetched is None else fetched.at(s * stride * (parts * LINE))
             wanted = _fetches(operands, unroll, parts, schedule, is_short, ahead)
-            if ahead is not None and not is_short and isinstance(lines, Val):
+            if ahead is not None and not is_short and lines is not None:
                 with k.loop(schedule.fetched * parts * unroll, lines * (parts * unroll)) as i:
                     ahead.prefetch(i * LINE, locality=2)
             written = list(events(parts, unroll))
@@ -173,7 +175,7 @@ def events(parts: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
     """
     holds: dict[int, int] = {}
     for step in range(unroll):
-        last = 0
+        last = 0  # a step ends with the right half: products of one half do not follow each other
         for p, q in PRODUCTS[parts]:
             for half in (last, 1 - last)[:halves]:
                 for tile, at in ((A, p * 2), (B, q * 2 + half)):
