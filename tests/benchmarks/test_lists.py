@@ -75,8 +75,10 @@ def test_a_trained_model_is_taken_over_with_its_feeds_and_answers(trained: Path,
 
 def test_layers_tell_time_and_share_of_every_step(trained: Path, tmp_path: Path) -> None:
     shared.take_over(trained / "net.onnx", tmp_path)
-    took, rows = layers.steps_of(tmp_path / "net.onnx", "highest", threads=1, runs=2)
-    assert took > 0 and all(row.seconds >= 0 and row.busy_s > 0 for row in rows)
+    runs = layers.runs_of(tmp_path / "net.onnx", "highest", threads=1, runs=2)
+    rows = runs[0].rows
+    assert len(runs) == 2 and all(run.seconds > 0 and run.rates["f32_flops"] > 0 for run in runs)
+    assert all(row.seconds >= 0 and row.busy_s > 0 for run in runs for row in run.rows)
     assert sum(row.flops for row in rows if "Conv" in row.what) >= 2 * 27 * 4 * 2 * 64
     text = layers.document(tmp_path / "net.onnx", "highest", Namespace(threads=1, runs=2, rows=None))
     assert f"{len(rows)} steps" in text and text.count("\n| ") >= len(rows) + 3
