@@ -175,7 +175,7 @@ def events(parts: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
     """
     holds: dict[int, int] = {}
     for step in range(unroll):
-        last = 0  # a step ends with the right half: products of one half do not follow each other
+        last = 0  # with one part, products of one half do not follow each other
         for p, q in PRODUCTS[parts]:
             for half in (last, 1 - last)[:halves]:
                 for tile, at in ((A, p * 2), (B, q * 2 + half)):
