@@ -41,6 +41,9 @@ class BuildOptions:
 class Engine:
     """Immutable once built; any number of threads may run it."""
 
+    as_written: Callable[[], Engine] | None = None
+    """The model without our rewrites, which take sizes of one name to be one."""
+
     def __init__(
         self,
         model: Model,
@@ -73,6 +76,9 @@ class Engine:
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self.names)]
+        if self.as_written is not None and self._contradicts(feeds):
+            context.places, context.held = {}, ()
+            return self.as_written().run(feeds, wanted, context)
         held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))
         try:
             results = (self._whole or self.parts).run(args, context)
@@ -82,6 +88,16 @@ class Engine:
         if self._sparse_outputs:
             picked = [_sparse(v) if n in self._sparse_outputs else v for n, v in zip(wanted, picked, strict=True)]
         return picked if self.quick is not None and len(set(wanted)) == len(picked) else own(picked, args)
+
+    def _contradicts(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether sizes that the model gives one name differ."""
+        sizes: dict[str, int] = {}
+        for v in self.inputs:
+            given = getattr(feeds.get(v.name), "shape", ())
+            for name, size in zip(v.shape or (), given, strict=False):
+                if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                    return True
+        return False
 
     def _default(self, i: int) -> Any:
         value = self.model.graph.inputs[i]

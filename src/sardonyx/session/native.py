@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -121,24 +123,24 @@ class NativeSession:
         self._refuse_ort_format()
         named = config.get("optimization.disable_specified_optimizers", "").replace(";", ",").split(",")
         start = time.perf_counter_ns()
-        engine = starts.engine_of(
-            self._source,
-            BuildOptions(
-                providers=[
-                    *(registry.make(name, opts) for name, opts in self._providers.items() if name != CPU),
-                    *cpu_providers(options),
-                ],
-                level=LEVELS.get(int(options.graph_optimization_level), "all"),
-                disabled_passes=frozenset(disabled) | {n.strip() for n in named if n.strip()},
-                free_dims=options._dims_by_name,
-                free_dims_by_denotation=options._dims_by_denotation,
-                initializers={**options._external_initializers, **options._initializers},
-                external_files=options._external_files,
-                external_folder=config.get("session.model_external_initializers_file_folder_path"),
-                save_path=options.optimized_model_filepath or None,
-                cancelled=lambda: self._asked._cancelled,
-            ),
+        asked = BuildOptions(
+            providers=[
+                *(registry.make(name, opts) for name, opts in self._providers.items() if name != CPU),
+                *cpu_providers(options),
+            ],
+            level=LEVELS.get(int(options.graph_optimization_level), "all"),
+            disabled_passes=frozenset(disabled) | {n.strip() for n in named if n.strip()},
+            free_dims=options._dims_by_name,
+            free_dims_by_denotation=options._dims_by_denotation,
+            initializers={**options._external_initializers, **options._initializers},
+            external_files=options._external_files,
+            external_folder=config.get("session.model_external_initializers_file_folder_path"),
+            save_path=options.optimized_model_filepath or None,
+            cancelled=lambda: self._asked._cancelled,
         )
+        source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
+        engine = starts.engine_of(source, asked)
+        engine.as_written = cache(lambda: starts.engine_of(source, plain))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
             raise Fail(CPU_FORBIDDEN)
         if options.optimized_model_filepath:

@@ -271,6 +271,30 @@ def test_sizes_that_contradict_each_other() -> None:
         session.run(None, {"a": ones(4), "b": ones(3)})
 
 
+@pytest.mark.parametrize("name", ["n", "m"])
+def test_a_mask_of_other_length_is_added_as_it_was_written(name: str) -> None:
+    """Attention would hide the keys that it does not speak of; what was written broadcasts, or fails."""
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+    g (float[1, 2, n, 8] q, float[1, 2, n, 8] k, float[1, 2, n, 8] v, float[1, 1, 1, {name}] mask)
+        => (float[a, b, c, d] y) {{
+        kt = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, kt) t = Add(s, mask) w = Softmax<axis = -1>(t)
+        y = MatMul(w, v)
+    }}"""
+    session = sx.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    assert "Attention" in {node.op_type for node in session._sess.engine.model.graph.nodes}
+    rng = np.random.default_rng(0)
+    feeds = {x: rng.standard_normal((1, 2, 6, 8)).astype(np.float32) for x in "qkv"}
+    for length in (6, 1):
+        feeds["mask"] = rng.standard_normal((1, 1, 1, length)).astype(np.float32)
+        scores = feeds["q"] @ feeds["k"].swapaxes(2, 3) + feeds["mask"]
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        expected = weights / weights.sum(-1, keepdims=True) @ feeds["v"]
+        np.testing.assert_allclose(session.run(None, feeds)[0], expected, rtol=1e-5, atol=1e-6)
+    for length in (3, 7):
+        with pytest.raises(sx.errors.InvalidArgument, match="broadcast"):
+            session.run(None, feeds | {"mask": np.zeros((1, 1, 1, length), np.float32)})
+
+
 def test_weights_are_packed_once(tmp_path: Path, model: bytes) -> None:
     path = tmp_path / "mlp.onnx"
     path.write_bytes(mlp(512))
