@@ -35,8 +35,6 @@ def bind(node: Node, body: Callable[[Graph], Body] | None = None) -> tuple[Kerne
         )
     if "outputs" in meaning.supplied:
         attrs["outputs"] = len(node.outputs)
-    if "is_raised" in meaning.supplied:
-        attrs["is_raised"] = len(node.origin) > 1
     if "generator" in meaning.supplied and "seed" in attrs:
         attrs["generator"] = stream(attrs["seed"])
     return (partial(meaning.numpy, **attrs) if attrs else meaning.numpy), (), False

@@ -42,11 +42,11 @@ def _position_bias(
     return np.where(allowed, 0.0, _NEG_INF).astype(dtype)
 
 
-def _mask_bias(mask: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic], is_filled: bool) -> Array:
-    """A boolean or additive mask as an additive one, its last axis filled up with -inf where asked."""
+def _mask_bias(mask: Array, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Array:
+    """A boolean or additive mask as an additive one, its last axis filled up with -inf."""
     bias = np.where(mask, 0.0, _NEG_INF).astype(dtype) if mask.dtype == bool else mask.astype(dtype)
     missing = shape[-1] - bias.shape[-1] if bias.ndim else 0
-    if is_filled and missing > 0:
+    if missing > 0:
         bias = np.pad(bias, [(0, 0)] * (bias.ndim - 1) + [(0, missing)], constant_values=_NEG_INF)
     fits = bias.ndim <= 4 and all(n in (1, m) for n, m in zip(bias.shape[::-1], shape[::-1], strict=False))
     require(fits, "Attention: attn_mask does not broadcast to the scores", expected=shape, got=mask.shape)
@@ -82,9 +82,7 @@ def attention(
     softcap: float = 0.0,
     softmax_precision: int | None = None,
     outputs: int = 1,
-    is_raised: bool = False,
 ) -> tuple[Array, ...]:
-    """What was written out and ``is_raised`` had its mask added, by ordinary broadcasting."""
     what, dtype, packed = "Attention", q.dtype, q.ndim == 3
     require(q.ndim in (3, 4) and k.ndim == v.ndim == q.ndim, f"{what}: Q, K and V must all be 3-D or 4-D", got=q.shape)
     require((past_key is None) == (past_value is None), f"{what}: past_key and past_value go together")
@@ -114,7 +112,7 @@ def attention(
             got=nonpad_kv_seqlen.shape,
         )
         offset = nonpad_kv_seqlen - length
-    bias: Array | None = None if attn_mask is None else _mask_bias(attn_mask, shape, work, not is_raised)
+    bias: Array | None = None if attn_mask is None else _mask_bias(attn_mask, shape, work)
     if is_causal or left_window_size >= 0 or right_window_size >= 0:
         seen = _position_bias(length, total, offset, bool(is_causal), left_window_size, right_window_size, work)
         bias = seen if bias is None else bias + seen

@@ -2,9 +2,8 @@
 
 A meaning is a Python function over numpy values: tensors positional (None where an optional one is left out),
 attributes keyword-only with ONNX's defaults, returning an array or a tuple of outputs. It never writes into its inputs.
-Three keywords are not attributes, and are supplied to the functions that declare them: ``outputs``, how many outputs
-the node has, ``generator``, the node's own stream of random numbers, and ``is_raised``, whether it stands for several
-nodes of the model, which were written out.
+Two keywords are not attributes, and are supplied to the functions that declare them: ``outputs``, how many outputs the
+node has, and ``generator``, the node's own stream of random numbers.
 Only the newest version of an operator has a meaning: ``normalize`` brings older ones to that form.
 """
 
@@ -27,7 +26,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-SUPPLIED = frozenset({"outputs", "generator", "is_raised"})
+SUPPLIED = frozenset({"outputs", "generator"})
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,7 @@ class Engine:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self.names)]
         if self.as_written is not None and self._contradicts(feeds):
+            logging.getLogger("sardonyx").info("sizes that contradict the model's names: it runs as written, on numpy")
             context.places, context.held = {}, ()
             return self.as_written().run(feeds, wanted, context)
         held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))

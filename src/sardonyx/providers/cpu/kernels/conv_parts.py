@@ -106,10 +106,7 @@ class _PartsWork(Work):
         self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int, is_past: bool = False
     ) -> None:
         """``is_past``: pixels, which a single tap sees once, leave L1 to the weights."""
-        if self.parts > 1:
-            self._loop(r, column, step, many, fetched, halves, is_past)
-            return
-        if self.pixels is not None:  # there is one loop, which fetches: what is written in it is long
+        if self.parts > 1 or self.pixels is not None:  # there is one loop, which fetches: what is in it is long
             self._loop(r, column, step, many, self.k.max(fetched, FETCHED), halves, is_past)
             return
         with self.k.either(fetched.eq(0)) as (none, some):
