@@ -119,7 +119,7 @@ class NativeSession:
             raise Fail("the provider selection delegate chose no device")
 
     def _built(self, disabled: set[str] | frozenset[str]) -> Engine:
-        options, config = self.session_options, self.session_options._config
+        options, config, asked_for = self.session_options, self.session_options._config, self._asked
         self._refuse_ort_format()
         named = config.get("optimization.disable_specified_optimizers", "").replace(";", ",").split(",")
         start = time.perf_counter_ns()
@@ -136,7 +136,7 @@ class NativeSession:
             external_files=options._external_files,
             external_folder=config.get("session.model_external_initializers_file_folder_path"),
             save_path=options.optimized_model_filepath or None,
-            cancelled=lambda: self._asked._cancelled,
+            cancelled=lambda: asked_for._cancelled,  # and not this session: the engine keeps what it is built from
         )
         source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
         engine = starts.engine_of(source, asked)

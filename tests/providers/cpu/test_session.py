@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -291,6 +293,19 @@ def test_a_mask_whose_length_contradicts_its_name_is_added_as_it_was_written() -
     for length in (3, 7):
         with pytest.raises(sx.errors.InvalidArgument, match="broadcast"):
             session.run(None, feeds | {"mask": np.zeros((1, 1, 1, length), np.float32)})
+
+
+def test_a_session_is_freed_with_its_last_reference(model: bytes) -> None:
+    """And its weights: not when Python looks for cycles."""
+    session = sx.InferenceSession(model)
+    engine = weakref.ref(session._sess.engine)
+    gc.collect()
+    gc.disable()
+    try:
+        del session
+        assert engine() is None
+    finally:
+        gc.enable()
 
 
 def test_weights_are_packed_once(tmp_path: Path, model: bytes) -> None:
