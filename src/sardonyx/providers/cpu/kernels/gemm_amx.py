@@ -11,14 +11,15 @@ at k = 768 and 3072: 1.3e-7 and 1.4e-7, where one run for all has 2.1e-7 and 4.3
 nothing.
 
 **Cache blocking.** A step of one part reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
-more than L2 gives. So a run of B takes 24 KiB, half of the L1 of every chip with tiles, and stays there while the row
-panels of a group pass by, and only A comes from L2, by loads that leave L1 to B. (Of the peak on a quiet core, 128 x
-768 x 768: 0.72 with such loads and 0.66 without; three parts have six products for what they read, and take twice as
-much.) A group has 4 to 8 row panels; if its A, over all of k, fits into half of L2, column panels follow each other;
-else ``COLUMNS`` of them share each run of A, so that it comes from L3 once for all of them. Sums wait in scratch
-memory, 4 KiB for each pair of panels. Weights come from memory at every run of a model: while one run of B is
-multiplied, the next is fetched into L2. With three parts, which are more to read than the numbers, a constant B whose
-rows may be few is not there in tiles: it is split while the run before is multiplied (``split_ahead``).
+more than L2 gives. So a run of B takes 12 KiB, a quarter of the L1 of every chip with tiles, and stays there while the
+row panels of a group pass by, and only A comes from L2, by loads that leave L1 to B. Meanwhile the next run of B is
+fetched, into another quarter of L1. (Of the peak on a quiet core, 128 x 768 x 768 and 3072 x 3072: 0.70 and 0.65; with
+runs of 24 KiB, of which the next is fetched into L2, 0.66 and 0.60; with loads of A that do not leave L1 to B 0.10
+less. Three parts have six products for what they read, and take more.) A group has 4 to 8 row panels; if its A, over
+all of k, fits into half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that
+it comes from L3 once for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. With three parts,
+which are more to read than the numbers, a constant B whose rows may be few is not there in tiles: it is split while the
+run before is multiplied (``split_ahead``).
 
 **What follows the sums** is arithmetic on vectors, which the tile unit does not wait for: a group of squares is
 finished row by row between the products of the next one, in the cycles that those leave to the vector units. With one
@@ -97,9 +98,14 @@ PARTS = {"medium": 1, "high": 2, "highest": 3}
 WHOLE = {bf16: 1, f16: 2}
 """How many hold every number of a narrow type."""
 
-RUN = {1: 12, 2: 6, 3: 8}
-"""Steps of a run, by parts. Three parts store and add sums at each. (Cycles of a product on a quiet and a shared core,
-by runs of 4 and of 8: 29 and 51, 31 and 48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
+RUN = {1: 6, 2: 6, 3: 8}
+"""Steps of a run, by parts. Of one part, the next run is fetched into L1 beside this one, and stays there. Three parts
+store and add sums at each. (Cycles of a product on a quiet and a shared core, by runs of 4 and of 8: 29 and 51, 31 and
+48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
+
+WOVEN_RUN = 12
+"""Steps of a run of one part where groups are finished between products, which L1 is needed for, too: the next run is
+fetched into L2. (BERT-base, products with a Gelu behind them: 0.94 of the time with 6 and L1.)"""
 
 PAIR_ROWS = 8
 """Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
@@ -177,32 +183,49 @@ def gemm_amx(
             halves = count_of(k.min(m - row * PANEL, rows * PANEL), HALF)
             following = group.number + columns
             ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
-        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
-            split = None if ahead is None else ahead.turn(step, c)
-            many, is_last = k.min(run, steps - step), step + run >= steps
-            here = _Run(row, column + c, step, many, split)
-            is_behind = k.cast(is_last, i64) if done is None else 0
+
+        def squares(here: _Run, c: Val, is_last: Val | None, *, is_plain: bool = False) -> None:
+            """Add a run to the squares of the ``c``-th column panel. After the last run, which None is not, finish
+            them, each half behind the products of the next.
+            """
+            is_behind = 0 if is_last is None or done is not None else k.cast(is_last, i64)
             with k.loop(0, rows + is_behind) as r:
-                slot, square = group.slot(r, c), (row + r, column + c)
+                slot, square = group.slot(r, c), (row + r, here.column)
                 with k.when(r < rows):
                     if tiles is None:
-                        product.add_pairs(*square, step, many, slot)
+                        product.add_pairs(*square, here.step, here.many, slot)
                     elif has_more:
                         product.add(here, r, slot)
                     else:
-                        product.add_upper(here, r, slot)
-                if done is None:
+                        product.add_upper(here, r, slot, is_plain=is_plain)
+                if is_last is not None and done is None:
                     with k.when(is_last & (r > 0)):
-                        finish.half(scratch, group.slot(r - 1, c), row + r - 1, 1, column + c, m)
+                        finish.half(scratch, group.slot(r - 1, c), row + r - 1, 1, here.column, m)
                 with k.when(r < rows):
                     if tiles is not None and not has_more:
-                        product.add_lower(here, r, slot)
-                    with k.when(is_last):
-                        finish.begin(*square)
-                        with k.when(is_odd, likely=False):
-                            mend.square(scratch.at(slot), *square)
-                        if done is None:
-                            finish.half(scratch, slot, row + r, 0, column + c, m)
+                        product.add_lower(here, r, slot, is_plain=is_plain)
+                    if is_last is not None:
+                        with k.when(is_last):
+                            finish.begin(*square)
+                            with k.when(is_odd, likely=False):
+                                mend.square(scratch.at(slot), *square)
+                            if done is None:
+                                finish.half(scratch, slot, row + r, 0, here.column, m)
+
+        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
+            split = None if ahead is None else ahead.turn(step, c)
+            here, is_last = _Run(row, column + c, step, k.min(run, steps - step), split), step + run >= steps
+            if tiles is None or has_more:
+                squares(here, c, is_last)
+            else:  # loops of their own: what is between the products of two halves, these do not hide
+                with k.either(product.is_plain) as (plain, other):
+                    with plain, k.either(is_last) as (last, before):
+                        with before:
+                            squares(here, c, None, is_plain=True)
+                        with last:
+                            squares(here, c, is_last, is_plain=True)
+                    with other:
+                        squares(here, c, is_last)
     if tiles is not None:
         tiles.release()
 
@@ -255,39 +278,50 @@ class _Product:
             with long, k.loop(0, halves) as half:
                 self._add_half(run, r, slot, half)
 
-    def add_upper(self, run: _Run, r: Val, slot: Val) -> None:
+    def add_upper(self, run: _Run, r: Val, slot: Val, *, is_plain: bool) -> None:
         """The upper half alone."""
+        if is_plain:
+            self._add_half(run, r, slot, self.k.const(0), is_plain=True)
+            return
         with self.k.either(self.is_short) as (short, long):
             for branch, is_short in ((short, True), (long, False)):
                 with branch:
                     self._add_half(run, r, slot, self.k.const(0), is_short=is_short)
 
-    def add_lower(self, run: _Run, r: Val, slot: Val) -> None:
+    def add_lower(self, run: _Run, r: Val, slot: Val, *, is_plain: bool) -> None:
         """The lower half, if there is one."""
         with self.k.when(self._is_low(run, r)):
-            self._add_half(run, r, slot, self.k.const(1))
+            self._add_half(run, r, slot, self.k.const(1), is_plain=is_plain)
+
+    @property
+    def is_plain(self) -> Val:
+        """Whether rows are so many that each step fetches no more lines than it is written with."""
+        return ~self.is_short & (self.lines <= self.schedule.fetched)
 
     def _is_low(self, run: _Run, r: Val) -> Val:
         """Whether a square has more than its upper 16 rows."""
         return self.m - (run.row + r) * PANEL > HALF
 
-    def _add_half(self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
+    def _add_half(
+        self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False, is_plain: bool = False
+    ) -> None:
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
         assert tiles is not None
         at = slot + half * (SQUARE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((run.row + r) * self.steps + run.step) * size + half * TILE)
         b = self.at["b"].at((run.column * self.steps + run.step) * size) if run.split is None else run.split
-        share, is_fetched = self.lines * (self.parts * LINE), self.schedule.fetched and run.split is None
+        lines = self.k.const(self.schedule.fetched) if is_plain else self.lines
+        share, is_fetched = lines * (self.parts * LINE), self.schedule.fetched and run.split is None
         fetched = b.at(self.stride * size + (r * 2 + half) * run.many * share) if is_fetched else None
         is_first = run.step.eq(0)
         if self.parts < 3:
             with going_on(tiles, sums, PANEL * 4, is_first):
-                self._multiply(a, b, run.many, is_short, fetched)
+                self._multiply(a, b, run.many, is_short, fetched, None if is_plain else self.lines)
             return
         to = scratch.at(k.select(is_first, at, 0))
         with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
-            self._multiply(a, b, run.many, is_short, fetched)
+            self._multiply(a, b, run.many, is_short, fetched, None if is_plain else self.lines)
         with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
             for v in (i + j * HALF for j in range(4)):
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
@@ -319,7 +353,7 @@ class _Product:
             for at, total in zip(line, totals, strict=True):
                 scratch.store(at, total)
 
-    def _multiply(self, a: Buf, b: Buf, steps: Val, is_short: bool, fetched: Buf | None) -> None:
+    def _multiply(self, a: Buf, b: Buf, steps: Val, is_short: bool, fetched: Buf | None, lines: Val | None) -> None:
         between, ahead = self.between, self.ahead
         assert self.tiles is not None
 
@@ -331,7 +365,7 @@ class _Product:
 
         multiply(
             self.tiles, a, b, steps, self.parts, self.schedule, None if between is None and ahead is None else weave,
-            is_short=is_short, is_a_past=not is_short, fetched=fetched, lines=self.lines,
+            is_short=is_short, is_a_past=not is_short, fetched=fetched, lines=lines,
         )  # fmt: skip
 
 
@@ -388,6 +422,10 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
     """The contraction on tiles; ``panels`` is B, if others have it there."""
     made, p = [y.storage for y in p.outputs], handing_on(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(parts * 2, p.k, target.isa)
+    schedule, run = SCHEDULES[parts], RUN[parts]
+    has_woven = is_woven(schedule, epilogue, target.isa)
+    if has_woven and parts == 1:
+        schedule, run = replace(schedule, level=2), WOVEN_RUN
     before_a, a = split_a(p, parts, target)
     if is_in_panels(p, parts, target):
         panels = panels or split_ahead.panels(p, target.isa)
@@ -399,13 +437,13 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
     b_dtype = None if b.flags is None else p.b.dtype
     spec = gemm_amx(
         parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
-        epilogue=epilogue, schedule=SCHEDULES[parts],
+        epilogue=epilogue, schedule=schedule,
     )  # fmt: skip
     args = {
         **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
         **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
-        "group_rows": blocking.rows, "group_columns": blocking.columns, "run": RUN[parts], **epilogue.args(p),
+        "group_rows": blocking.rows, "group_columns": blocking.columns, "run": run, **epilogue.args(p),
     }  # fmt: skip
     unit = "tiles" if target.isa.amx else "vectors of pairs"
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
@@ -413,7 +451,7 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
         why += "; A as it was handed on"
     why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
     nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
-    scratch = blocking.scratch_nbytes(1, 1 + is_woven(SCHEDULES[parts], epilogue, target.isa))
-    scratch += 0 if panels is None else split_ahead.scratch_nbytes(RUN[parts])
+    scratch = blocking.scratch_nbytes(1, 1 + has_woven)
+    scratch += 0 if panels is None else split_ahead.scratch_nbytes(run)
     step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

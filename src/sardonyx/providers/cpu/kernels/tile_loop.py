@@ -51,14 +51,16 @@ class Schedule:
     is_woven: bool = True
     """What follows the sums of a group is done between the products of the next, even if it is short."""
     fetched: int = 4
-    """Lines of the next run of B, for each part and step, that are fetched into L2 meanwhile, at least."""
+    """Lines of the next run of B, for each part and step, that are fetched meanwhile, at least."""
+    level: int = 2
+    """The cache that they are fetched into."""
     short_ahead: int = 8
     """KiB by which B is fetched ahead of at most 16 rows, which wait for memory."""
     short_level: int = 2
     """The cache that it is fetched into."""
 
 
-SCHEDULES = {1: Schedule(is_woven=False), 2: Schedule(), 3: Schedule()}
+SCHEDULES = {1: Schedule(is_woven=False, level=1), 2: Schedule(), 3: Schedule()}
 """By parts. One part needs a tile from L1 for every 10 cycles, which leaves little time for anything else."""
 
 
@@ -69,25 +71,10 @@ def multiply(
 ) -> None:  # fmt: skip
     """Add the products of ``steps`` steps to the two tiles of sums.
 
-    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch into L2 for later, ``lines`` for each step
-    and part, or as many as the schedule says. ``is_short``: these are all the rows there are. ``is_a_past``: A is not
-    kept in L1.
+    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch for later, ``lines`` for each step
+    and part, or exactly as many as the schedule says: to ask in each step whether there are more takes its time.
+    ``is_short``: these are all the rows there are. ``is_a_past``: A is not kept in L1.
     """
-    if fetched is None or lines is None or is_short or weave is not None:
-        _multiply(tiles, a, b, steps, parts, schedule, weave, is_short, is_a_past, fetched, lines)
-        return
-    # Usually steps fetch as many lines as they are written with; asking in each whether there are more takes its time.
-    with tiles.k.either(lines > schedule.fetched) as (more, enough):
-        for branch, many in ((more, lines), (enough, None)):
-            with branch:
-                _multiply(tiles, a, b, steps, parts, schedule, None, False, is_a_past, fetched, many)
-
-
-def _multiply(
-    tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule, weave: Callable[[int], None] | None,
-    is_short: bool, is_a_past: bool, fetched: Buf | None, lines: Val | None,
-) -> None:  # fmt: skip
-    """The loop itself."""
     k, size = tiles.k, step_elements(parts)
     start = k.const(0)
     for unroll in sorted({schedule.unroll, 1}, reverse=True):
@@ -99,7 +86,7 @@ def _multiply(
             wanted = _fetches(operands, unroll, parts, schedule, is_short, ahead)
             if ahead is not None and not is_short and lines is not None:
                 with k.loop(schedule.fetched * parts * unroll, lines * (parts * unroll)) as i:
-                    ahead.prefetch(i * LINE, locality=2)
+                    ahead.prefetch(i * LINE, locality=4 - schedule.level)
             written = list(events(parts, unroll))
             dots = sum(isinstance(event, Dot) for event in written)
             for event in written:
@@ -127,7 +114,7 @@ def _fetches(
     for x, steps in ((A, schedule.ahead_a), (B, schedule.ahead_b)):
         found += [(operands[x].at(steps * size + at), 1) for at in range(0, unroll * size if steps else 0, LINE)]
     if ahead is not None:
-        found += [(ahead.at(i * LINE), 2) for i in range(unroll * schedule.fetched * parts)]
+        found += [(ahead.at(i * LINE), schedule.level) for i in range(unroll * schedule.fetched * parts)]
     return found
 
 
