@@ -206,14 +206,22 @@ def test_residuals_in_one_part(name: str, channels: int) -> None:
 
 
 @pytest.mark.usefixtures("_wherever_they_can")
-@pytest.mark.parametrize("channels", [17, 50, 64])
-@pytest.mark.parametrize(("name", "between"), [("padded", 1), ("scaled", 3)])
+@pytest.mark.parametrize(
+    ("name", "channels", "paces"),
+    [
+        ("padded", 17, [0, 0, 4, 0, 0]), ("padded", 50, [0, 0, 4, 0, 0]), ("padded", 64, [8, 2, 4, 2, 0]),
+        ("scaled", 17, [4, 4, 4, 0, 0]), ("scaled", 50, [4, 4, 4, 0, 0]), ("scaled", 64, [4, 2, 4, 0, 0]),
+        ("rows as one", 32, [16, 16, 16, 16, 0]), ("rows as one", 160, [4, 4, 4, 4, 0]),
+        ("rows as one", 416, [4, 4, 4, 4, 0]),
+    ],
+)  # fmt: skip
 def test_pixels_finished_between_products_have_the_same_bits(
-    name: str, between: int, channels: int, monkeypatch: pytest.MonkeyPatch
+    name: str, channels: int, paces: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = Net(BLOCKS[name], "medium", channels)
-    assert sum(dict(step.spec.statics).get("is_between", False) for step in net.compiled.steps) == between
-    monkeypatch.setattr(conv_amx, "pays_between", lambda _: False)
+    statics = [dict(step.spec.statics) for step in net.compiled.steps if step.spec.name == "conv_amx"]
+    assert [found["pace"] for found in statics] == paces  # of the last results, which lie plane by plane, none
+    monkeypatch.setattr(conv_amx, "pace_of", lambda *_, **__: 0)
     behind = Net(BLOCKS[name], "medium", channels)
     got, want = net.run(checked=True), net.expected()
     assert np.linalg.norm(got - want) < 0.012 * np.linalg.norm(want)

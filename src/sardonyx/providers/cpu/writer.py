@@ -216,7 +216,13 @@ class Kernel:
         chips have an instruction for that.
         """
         if is_loose and self.isa.bf16_dot and not self.isa.is_emulated and v.lanes > 1:
-            narrow = self.b.convert("fptrunc", v.ir, vector(text.BFLOAT, v.lanes))
+            wide = vector(text.BFLOAT, v.lanes)
+            if v.lanes == 32:  # one instruction for two registers, which LLVM does not find
+                high, low = (v.shuffle(range(i, i + 16)) for i in (16, 0))
+                both = self.declare("llvm.x86.avx512bf16.cvtne2ps2bf16.512", wide, [high.type, low.type])
+                narrow = self.b.call(both, [high.ir, low.ir], is_pure=True)
+            else:
+                narrow = self.b.convert("fptrunc", v.ir, wide)
             return Val(self, self.b.convert("bitcast", narrow, vector(scalar_type(u16), v.lanes)), u16, v.lanes)
         bits = self.bitcast(v, u32)
         rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16

@@ -20,7 +20,7 @@ from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
-from sardonyx.providers.cpu.kernels.image_behind import pays_between, table_nbytes
+from sardonyx.providers.cpu.kernels.image_behind import pace_of, table_nbytes
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
@@ -69,6 +69,15 @@ class Geometry:
         return tiles_of(self.layout, self.kernel, self.dilations)
 
     @property
+    def run(self) -> int:
+        """Steps of a run, but of the last."""
+        return equal_runs(self.steps, RUN[self.layout.parts])
+
+    @property
+    def last_run(self) -> int:
+        return self.steps - (-(-self.steps // self.run) - 1) * self.run
+
+    @property
     def runs(self) -> tuple[int, int]:
         """Of numbers that the taps of a row see, and how long they are."""
         return self.layout.runs(self.kernel[2], self.dilations[2])
@@ -85,7 +94,7 @@ class Geometry:
         found |= {f"x_{s}": v for s, v in self.layout.strides().items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
         found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
-        found |= {"wide": wide, "run": equal_runs(self.steps, RUN[self.layout.parts])}
+        found |= {"wide": wide, "run": self.run}
         kernel = (*self.kernel[:2], runs)
         given = {"kernel": kernel, "dilation": self.dilations, "stride": self.strides, "out": self.size}
         return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
@@ -186,13 +195,16 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     weights = packed(group, found, target.isa)
     epilogue, more = epilogue_of(group, frame, target)
     args = {**found.args(image), "w": Ref(weights), "filters": group.w.shape[0], **more}
-    is_between = parts == 1 and int(group.w.shape[0]) > HALF and pays_between(epilogue)
-    spec = conv_amx(parts=parts, epilogue=epilogue, is_between=is_between)
+    filters = int(group.w.shape[0])
+    is_full = parts == 1 and filters % PANEL == 0 and found.runs[1] % BLOCK == 0
+    pace = pace_of(epilogue, found.last_run, is_full=is_full) if parts == 1 and filters > HALF else 0
+    is_past = parts == 1 and found.kernel[:2] == (1, 1) and found.runs[0] == 1
+    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, is_past=is_past, is_full=is_full and pace > 0)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
-    scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(epilogue) if is_between else 0)
+    scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(epilogue) if pace else 0)
     return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
 
 

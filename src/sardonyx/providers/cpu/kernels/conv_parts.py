@@ -18,7 +18,7 @@ tile of a run reads on into other pixels, their infinities and NaN must not coun
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -33,24 +33,43 @@ from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_behind import Added, each_step
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events, from_zero, going_on
-from sardonyx.providers.cpu.values import Buf, Val, bf16, f32, i64
+from sardonyx.providers.cpu.values import Buf, Operand, Val, bf16, f32, i64
 
 
-def _params(parts: int, epilogue: Epilogue, is_between: bool) -> Params:
+def _params(parts: int, epilogue: Epilogue, pace: int, is_past: bool, is_full: bool) -> Params:
     return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
 
 
 @kernel(_params)
-def conv_amx(k: Kernel, *, parts: int, epilogue: Epilogue, is_between: bool, **memory: Any) -> None:
+def conv_amx(
+    k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, is_past: bool, is_full: bool, **memory: Any
+) -> None:
+    """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
+    which a single tap sees once, leave L1 to the weights. ``is_full``: channels and filters fill tiles.
+    """
+
     def work(
         k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
     ) -> Work:
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
         table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
-        pixels = PixelsBehind(k, epilogue, memory, grid, table, parts) if is_between else None
-        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels)
+        pixels = PixelsBehind(k, epilogue, memory, grid, table, pace, is_full=is_full) if pace else None
+        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, is_past, is_full)
 
     walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Some steps of a column of 32 filters."""
+
+    column: Val
+    step: Val
+    many: Val
+    fetched: Val | None
+    """Lines of the next run that each step brings near."""
+    halves: int = 2
+    """Tiles of 16 filters that are multiplied."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +80,8 @@ class _PartsWork(Work):
     """With three parts."""
     pixels: PixelsBehind | None
     """Where those of a square are finished between the products of the next."""
+    is_past: bool
+    is_full: bool
 
     @property
     def parts(self) -> int:
@@ -76,61 +97,102 @@ class _PartsWork(Work):
         found: Buf = self.memory["w"]
         return found
 
-    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        k, sums, is_first = self.k, self.grid.sums, step.eq(0)
-        slot, spare = sums.at(self.slot(r)), sums.at(GROUP * SQUARE)
-        if self.behind is None:
-            with going_on(self.tiles, [slot.at(t * HALF) for t in SUMS], PANEL * 4, is_first):
-                self._multiply(r, column, step, many, fetched)
+    def squares(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
+        if self.pixels is None:
+            super().squares(rows, column, step, many, fetched, is_last)
             return
-        to = k.choose(is_first, slot, spare)
-        with from_zero(self.tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
-            self._multiply(r, column, step, many, fetched)
-        with k.when(~is_first):
-            self.behind.take(self.slot(r))
-
-    def _multiply(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        if self.is_full:
+            self._full_squares(rows, _Run(column, step, many, fetched), is_last)
+            return
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
             with half:
-                self._products(r, column, step, many, fetched, 1)
+                self._squares(rows, _Run(column, step, many, self.k.max(fetched, FETCHED), 1), is_last)
             with whole:
-                if self.parts > 1:
-                    self._products(r, column, step, many, fetched, 2)
-                else:
-                    with self.k.either(self.taps.eq(1)) as (one, several):
-                        for branch, is_past in ((one, True), (several, False)):
-                            with branch:
-                                self._products(r, column, step, many, fetched, 2, is_past)
+                self._full_squares(rows, _Run(column, step, many, fetched), is_last)
 
-    def _products(
-        self, r: Val, column: Val, step: Val, many: Val, fetched: Val, halves: int, is_past: bool = False
-    ) -> None:
-        """``is_past``: pixels, which a single tap sees once, leave L1 to the weights."""
-        if self.parts > 1 or self.pixels is not None:  # there is one loop, which fetches: what is in it is long
-            self._loop(r, column, step, many, self.k.max(fetched, FETCHED), halves, is_past)
+    def _full_squares(self, rows: Val, run: _Run, is_last: Val) -> None:
+        """With loops of their own, for what is between the products of two squares, these do not hide."""
+        with self.k.either(is_last) as (last, before):
+            for branch, ends in ((last, is_last), (before, None)):
+                with branch:
+                    self._by_fetching(run, partial(self._squares, rows, is_last=ends))
+
+    def _squares(self, rows: Val, run: _Run, is_last: Val | None) -> None:
+        """``is_last``: None where it is not."""
+        k, pixels = self.k, self.pixels
+        assert pixels is not None
+        if is_last is None or run.halves == 1:
+            pixels.rest()
+        with k.loop(0, rows) as r:
+            slot = self.slot(r)
+            with going_on(self.tiles, self._sums(slot), PANEL * 4, run.step.eq(0)):
+                woven = k.const(0)
+                if is_last is not None and run.halves == 2:
+                    woven = pixels.steps(run.many)
+                    with k.when(woven > 0):
+                        self._loop(r, run, end=woven, among=pixels.each_step())
+                    pixels.went(woven)
+                self._loop(r, run, begin=woven)
+                if is_last is not None:
+                    pixels.rest()
+            if is_last is not None:
+                with k.when(is_last):
+                    self.mend(r, run.column, self.grid.sums.at(slot))
+                    pixels.take(r, slot, run.column)
+
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        k, slot, is_first = self.k, self.slot(r), step.eq(0)
+        run = _Run(column, step, many, fetched)
+        if self.behind is None:
+            with going_on(self.tiles, self._sums(slot), PANEL * 4, is_first):
+                self._multiply(r, run)
             return
-        with self.k.either(fetched.eq(0)) as (none, some):
-            with none:
-                self._loop(r, column, step, many, None, halves, is_past)
-            with some:
-                self._loop(r, column, step, many, fetched, halves, is_past)
+        to = k.select(is_first, slot, GROUP * SQUARE)
+        with from_zero(self.tiles, self._sums(to), PANEL * 4):
+            self._multiply(r, run)
+        with k.when(~is_first):
+            self.behind.take(slot)
 
-    def _loop(self, r: Val, column: Val, step: Val, many: Val, fetched: Val | None, halves: int, is_past: bool) -> None:
-        k, size = self.k, step_elements(self.parts)
+    def _sums(self, slot: Val) -> list[Buf]:
+        return [self.grid.sums.at(slot + t * HALF) for t in SUMS]
+
+    def _multiply(self, r: Val, run: _Run) -> None:
+        with self.k.either(self.filters - run.column * PANEL <= HALF) as (half, whole):
+            for branch, halves in ((half, 1), (whole, 2)):
+                with branch:
+                    among = self._among(run.many)
+                    self._by_fetching(replace(run, halves=halves), partial(self._loop, r, among=among))
+
+    def _by_fetching(self, run: _Run, products: Callable[[_Run], None]) -> None:
+        """With a loop that fetches, and one that does not; there is but one where much else is in it."""
+        assert run.fetched is not None
+        if self.parts > 1 or self.epilogue.is_long:
+            products(replace(run, fetched=self.k.max(run.fetched, FETCHED)))
+            return
+        with self.k.either(run.fetched.eq(0)) as (none, some):
+            for branch, fetched in ((none, None), (some, run.fetched)):
+                with branch:
+                    products(replace(run, fetched=fetched))
+
+    def _loop(
+        self, r: Val, run: _Run, *, begin: Operand = 0, end: Val | None = None,
+        among: Callable[[Val], list[Callable[[], None]]] = lambda _: [],
+    ) -> None:  # fmt: skip
+        """Steps ``begin`` to ``end`` of a run; ``among`` gives what each does between its products."""
+        k, size, many, fetched = self.k, step_elements(self.parts), run.many, run.fetched
         pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
-        weights = self.w.at((column * self.steps + step) * size)
-        among = self._among(many, column, halves)
-        with k.loop(0, many) as s:
-            here, lines = pixels.at(self.distances.load(step + s)), list[Buf]()
+        weights = self.w.at((run.column * self.steps + run.step) * size)
+        with k.loop(begin, many if end is None else end) as s:
+            here, lines = pixels.at(self.distances.load(run.step + s)), list[Buf]()
             if fetched is not None:
                 ahead = weights.at(many * size + (r * many + s) * (fetched * (self.parts * LINE)))
                 with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
                     ahead.prefetch(i * LINE, locality=2)
                 lines = [ahead.at(i * LINE) for i in range(FETCHED * self.parts)]
-            written = list(events(self.parts, 1, halves))
+            written, others = list(events(self.parts, 1, run.halves)), among(s)
             share = -(-len(lines) // sum(isinstance(event, Dot) for event in written))
-            for event in written:
+            for at, event in enumerate(written):
                 if isinstance(event, Dot):
                     self.tiles.dot_bf16(event.sums, A, B)
                     for line in lines[:share]:
@@ -139,16 +201,16 @@ class _PartsWork(Work):
                 elif event.tile == B:
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
-                    self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride, is_past=is_past)
-            among()
+                    self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride, is_past=self.is_past)
+                for other in others[len(others) * at // len(written) : len(others) * (at + 1) // len(written)]:
+                    other()
 
-    def _among(self, many: Val, column: Val, halves: int) -> Callable[[], None]:
-        """What each of ``many`` steps does beside its products."""
-        if self.behind is not None:
-            return partial(self.behind.some, each_step(self.k, many))
-        if self.pixels is not None and halves == 2:
-            return partial(self.pixels.some, each_step(self.k, many), column)
-        return lambda: None
+    def _among(self, many: Val) -> Callable[[Val], list[Callable[[], None]]]:
+        """What each of ``many`` steps does with the sums of the run before."""
+        if self.behind is None:
+            return lambda _: []
+        some = partial(self.behind.some, each_step(self.k, many))
+        return lambda _: [some]
 
     def settle(self) -> None:
         if self.behind is not None:
@@ -156,21 +218,17 @@ class _PartsWork(Work):
 
     def locate(self, rows: Val) -> None:
         if self.pixels is not None:
+            self.pixels.rest()
             self.pixels.locate(rows)
 
-    def follow(self, r: Val, rows: Val, column: Val) -> None:
-        if self.pixels is None:
-            super().follow(r, rows, column)
-            return
-        self.pixels.rest(column)
-        with self.k.when(r < rows):
-            self.mend(r, column, self.grid.sums.at(self.slot(r)))
-            self.pixels.take(r, self.slot(r))
+    def close(self) -> None:
+        if self.pixels is not None:
+            self.pixels.rest()
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         if self.parts > 1:
             self._mend(r, column, slot)
-        else:
+        elif not self.is_full:
             with self.k.when((self.wide % BLOCK).ne(0)):
                 self._mend(r, column, slot)
 

@@ -127,17 +127,8 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
         with k.loop(0, steps, run) as step:
             many = k.min(run, steps - step)
             is_last = step + run >= steps
-            with k.loop(0, rows + k.cast(is_last, i64)) as r:
-                if kind.parts > 1:  # of one part there are too few products to wait for it
-                    with k.when(is_last & (r + 1 < rows)):
-                        work.fetch(r + 1, column)
-                with k.either(r < rows) as (more, none):
-                    with more:
-                        work.square(r, column, step, many, fetched)
-                    with none:
-                        work.settle()
-                with k.when(is_last):
-                    work.follow(r, rows, column)
+            work.squares(rows, column, step, many, fetched, is_last)
+    work.close()
     tiles.release()
 
 
@@ -256,6 +247,21 @@ class Work:
     def locate(self, rows: Val) -> None:
         """Learn more of the ``rows`` tiles of a group, which the grid has located."""
 
+    def squares(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
+        """Add a run to the squares of a group; after the last one, finish them."""
+        k = self.k
+        with k.loop(0, rows + k.cast(is_last, i64)) as r:
+            if self.kind.parts > 1:  # of one part there are too few products to wait for it
+                with k.when(is_last & (r + 1 < rows)):
+                    self.fetch(r + 1, column)
+            with k.either(r < rows) as (more, none):
+                with more:
+                    self.square(r, column, step, many, fetched)
+                with none:
+                    self.settle()
+            with k.when(is_last & (r > 0)):
+                self.end(r - 1, column)
+
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
         raise NotImplementedError
@@ -263,10 +269,8 @@ class Work:
     def settle(self) -> None:
         """Complete the sums of the square that was last."""
 
-    def follow(self, r: Val, rows: Val, column: Val) -> None:
-        """Square ``r`` of the group has been multiplied, if there are as many, for the last time."""
-        with self.k.when(r > 0):
-            self.end(r - 1, column)
+    def close(self) -> None:
+        """All squares have been multiplied."""
 
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         """Make sums anew that tiles did not make right."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sardonyx.dtypes import DType
 from sardonyx.forks import cached_property
@@ -25,6 +26,9 @@ from sardonyx.providers.cpu.kernels import scalar
 from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, matrix_at, matrix_params, number
 from sardonyx.providers.cpu.steps import Ref, Target
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i32, i64, register_dtype
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 UNIT, SAME, STRIDED = "unit", "same", "strided"
 PANELS = "panels"
@@ -178,7 +182,7 @@ class Finish:
         made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
         return made
 
-    def of_columns(self, t: Tile) -> Finish:
+    def of_columns(self, t: Tile) -> Self:
         """For these columns only: what is the same in every row is loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
         flat = [name for name, x in extra if x.is_flat and x.columns == UNIT]
