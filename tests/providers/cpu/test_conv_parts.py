@@ -9,11 +9,12 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu import flow, isa
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels import conv_amx, conv_layout
 from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, load_parts, store_parts
 from sardonyx.providers.cpu.launch import Launch
+from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f32, i64
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
@@ -227,6 +228,40 @@ def test_pixels_finished_between_products_have_the_same_bits(
     assert np.linalg.norm(got - want) < 0.012 * np.linalg.norm(want)
     for threads in (1, 2, 3):
         np.testing.assert_array_equal(behind.run(threads=threads), net.run(threads=threads))
+
+
+OF_ITSELF = "a0 = Conv(x, w0, b) a = Relu(a0) d = Conv(a, w1, b) e = Add(d, a) f = Relu(e) y = Conv(f, w2, b)"
+USED_AGAIN = """
+    a0 = Conv(x, w0, b) a = Relu(a0) c0 = Conv(a, w1, b) c = Relu(c0) d = Conv(c, w2, b) e = Add(d, a) f = Relu(e)
+    g0 = Conv(f, w3, b) g = Add(g0, a) y = Conv(g, w4, b)"""
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize("channels", [50, 64])
+@pytest.mark.parametrize("precision", ["medium", "highest"])
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [(BLOCKS["rows as one"], 1), (OF_ITSELF, 0), (USED_AGAIN, 1)],
+    ids=["two blocks", "of itself", "used again"],
+)
+def test_a_residual_that_nobody_reads_any_more_is_written_over(
+    body: str, count: int, precision: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where other pixels of it are still read, nor where a later step adds it, too."""
+    net = Net(body, precision, channels)
+    assert sum(_writes_what_it_reads(step) for step in net.compiled.steps) == count
+    monkeypatch.setattr(flow, "in_place", list)
+    apart = Net(body, precision, channels)
+    assert not any(map(_writes_what_it_reads, apart.compiled.steps))
+    want = apart.run()
+    np.testing.assert_array_equal(net.run(checked=True), want)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(net.run(threads=threads), want)
+
+
+def _writes_what_it_reads(step: Step) -> bool:
+    refs = {name: given.storage for name, given in step.args.items() if isinstance(given, Ref)}
+    return not {refs[name] for name in step.writes}.isdisjoint(s for name, s in refs.items() if name not in step.writes)
 
 
 @pytest.mark.usefixtures("_wherever_they_can")

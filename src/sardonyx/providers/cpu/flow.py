@@ -21,6 +21,7 @@ from sardonyx.lower.signs import never_negative
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes
 from sardonyx.providers.cpu.families import steps_of
+from sardonyx.providers.cpu.in_place import in_place
 from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, conv_pair, digits, pack, split
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
 
@@ -40,7 +41,7 @@ def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     groups = placed_inside(groups, conv_layout.in_parts(groups, target))
     groups = image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target))
     target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
-    return _steps(groups, replace(target, handed=contraction_layout.handed(groups, target)))
+    return in_place(_steps(groups, replace(target, handed=contraction_layout.handed(groups, target))))
 
 
 def _sees_more(group: Group) -> bool:
