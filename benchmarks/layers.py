@@ -6,8 +6,10 @@ Feeds are those that lie beside a model, as benchmarks/models.py writes them or 
 else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
 counts (but not in parts with loops, where it is what its slowest thread worked in all trips). A step's limit is the
 longer of two times: its operations at the rate of a loop that only uses registers, at that precision, right before and
-after the run, for clocks change; and its bytes at the rate at which a buffer of that size is read. A model's share is
-that of the sum of its limits in its time when nobody watches its steps.
+after the run, for clocks change; and that of its bytes. Weights that all together are more than L2 holds come from
+beyond it in every run: at the rate at which a buffer as large as all of them comes into L2. Other bytes are read as
+fast as a buffer of their size. A model's share is that of the sum of its limits in its time when nobody watches its
+steps; beside it stands the one that it had if all bytes of a step were read as fast as a buffer of their size.
 
 Runs go to the cores that others leave alone most (``quiet``). All times are medians of the runs before and after which
 all of them were quiet; of all runs, where none was or nothing tells.
@@ -48,6 +50,7 @@ from sardonyx.ir import dims  # noqa: E402
 from sardonyx.providers.cpu import isa as isas  # noqa: E402
 from sardonyx.providers.cpu import limits, profile  # noqa: E402
 from sardonyx.providers.cpu.context import Stamp  # noqa: E402
+from sardonyx.providers.cpu.steps import Ref, Step  # noqa: E402
 from sardonyx.providers.cpu.table import Table  # noqa: E402
 from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
 
@@ -80,6 +83,8 @@ class Row:
     """What a thread worked, on average."""
     flops: float
     nbytes: float
+    weights: float
+    """Of those bytes."""
 
 
 class Watch(profile.Recorder):
@@ -120,7 +125,14 @@ def _rows(table: Table, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: 
         node = profile.main_node(step.nodes).op_type if step.nodes else ""
         told = [f"{name} {dims.evaluate(step.args[name], sizes)}" for name in SIZES if name in step.args]
         worked = took.sum() / len(of_threads)
-        yield Row(step.spec.name, " ".join((step.spec.name, node, *told)), span, worked, operations, moved)
+        what = " ".join((step.spec.name, node, *told))
+        yield Row(step.spec.name, what, span, worked, operations, moved, min(_weights(step, sizes), moved))
+
+
+def _weights(step: Step, sizes: dict[str, int]) -> float:
+    """Bytes of the constants that a step reads."""
+    storages = {given.storage for given in step.args.values() if isinstance(given, Ref)}
+    return sum(dims.evaluate(s.elements, sizes) * s.dtype.itemsize for s in storages if s.kind == "constant")
 
 
 def runs_of(path: Path, precision: str, threads: int, runs: int) -> list[Run]:
@@ -174,10 +186,28 @@ def reading(nbytes: int, threads: int) -> float:
     return limits.read_bandwidth(nbytes, threads)
 
 
-def limit(row: Row, rates: dict[str, float], precision: str, threads: int) -> tuple[float, float]:
-    """The least seconds for a step's arithmetic, and for its reading; sizes are rounded up to a power of two."""
-    rate = reading(1 << max(15, math.ceil(math.log2(max(row.nbytes, 1)))), threads)
-    return limit_seconds(rates | {"read_nbytes": rate}, precision, row.flops, 0), row.nbytes / rate
+@cache
+def fetching(nbytes: int, threads: int) -> float:
+    return limits.fetch_bandwidth(nbytes, threads)
+
+
+def rounded(nbytes: float) -> int:
+    """Up to a power of two."""
+    return 1 << max(15, math.ceil(math.log2(max(nbytes, 1))))
+
+
+def limit(row: Row, rates: dict[str, float], precision: str, threads: int, weights: float) -> tuple[float, float]:
+    """The least seconds for a step's arithmetic, and for its bytes, in a model with so many of ``weights``."""
+    far = row.weights if weights > isas.current().l2_nbytes * threads else 0
+    near = row.nbytes - far
+    reading_s = near / reading(rounded(near), threads) + (far / fetching(rounded(weights), threads) if far else 0)
+    return limit_seconds(rates | {"read_nbytes": math.inf}, precision, row.flops, 0), reading_s
+
+
+def share_of(runs: Sequence[Run], precision: str, threads: int, weights: float) -> float:
+    """Of the time of runs, the sum of their steps' limits."""
+    least = [sum(max(limit(row, run.rates, precision, threads, weights)) for row in run.rows) for run in runs]
+    return median(seconds / run.seconds for run, seconds in zip(runs, least, strict=True))
 
 
 def document(path: Path, precision: str, args: argparse.Namespace) -> str:
@@ -186,8 +216,9 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     kept = [run for run in runs if run.is_quiet] or runs
     if not kept[0].rows:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
-    each = [[limit(row, run.rates, precision, args.threads) for row in run.rows] for run in kept]
-    share = median(sum(map(max, least)) / run.seconds for run, least in zip(kept, each, strict=True))
+    weights = sum(row.weights for row in kept[0].rows)
+    each = [[limit(row, run.rates, precision, args.threads, weights) for row in run.rows] for run in kept]
+    share, near = (share_of(kept, precision, args.threads, held) for held in (weights, 0))
     took = median(run.seconds for run in kept)
     rows = [_median_row(step) for step in zip(*(run.rows for run in kept), strict=True)]
     limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]
@@ -195,6 +226,7 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     rates = ", ".join(f"{median(r.rates[kind] for r in kept) / 1e9:.0f} {kind[:-6]}" for kind in kept[0].rates)
     head = f"{ms(took)} ms, {flops / took / 1e9:.1f} GFLOP/s where registers reach {rates}"
     head += f"; {len(rows)} steps, {ms(spent)} ms when watched; {percent(share)} of the limit"
+    head += f", {percent(near)} if weights were where a buffer of a step's size is"
     if probe_here():
         head += f" ({sum(run.is_quiet for run in runs)} of {len(runs)} runs quiet)"
     kernels: dict[str, list[int]] = {}

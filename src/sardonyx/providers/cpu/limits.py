@@ -63,6 +63,13 @@ def read(k: Kernel, x: Buf, out: Buf, elements: Val) -> None:
         out.store(u * lanes, total)
 
 
+@function(x=(i64,), elements=i64)
+def fetch(k: Kernel, x: Buf, elements: Val) -> None:
+    """Cache lines into L2, and no further."""
+    with k.loop(0, elements, LINE_NBYTES // 8) as i:
+        x.prefetch(i, locality=2)
+
+
 @function(x=(i64,), y=(i64,), elements=i64)
 def copy(k: Kernel, x: Buf, y: Buf, elements: Val, *, is_past: bool) -> None:
     """Whole cache lines, to memory that begins at one."""
@@ -99,6 +106,15 @@ def read_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None) -> flo
     outs = [np.zeros(8 * isa.lanes, np.int64) for _ in range(threads)]
     calls = [(x[i * part :].ctypes.data, out.ctypes.data, part) for i, out in enumerate(outs)]
     return 8 * part * threads / burst_s(read(), calls, isa)
+
+
+def fetch_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None) -> float:
+    """Bytes in a second at which a buffer that L2 does not hold comes there, by the faster of fetching and reading."""
+    isa = isa or current()
+    x = np.ones(nbytes // 8, np.int64)
+    part = len(x) // threads
+    took = burst_s(fetch(), [(x[i * part :].ctypes.data, part) for i in range(threads)], isa)
+    return max(8 * part * threads / took, read_bandwidth(nbytes, threads, isa))
 
 
 def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_past: bool = False) -> float:
