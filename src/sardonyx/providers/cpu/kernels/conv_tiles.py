@@ -16,10 +16,10 @@ told, so that it does no more; a tile and 32 filters are a *square* of sums (``t
 each other, so its pixels come from L2 once for those of a run: with one part and 3 x 3 taps about 12 bytes a cycle. The
 next run of weights is fetched into L2 meanwhile.
 
-**What follows** a square is written after the products of the next, which are few instructions and many cycles: the
-chip does both at once. Of one part there are too few of them, and what is long is written among them
-(``image_behind``). Results go out pixel by pixel or, where images lie plane by plane, turned in registers first; and,
-if the next layer is a convolution on tiles, as that one wants to read them, split and padded (``image_epilogue``).
+**What follows** a square is written after the products of the next, which find its sums stored. Of one part products
+are few, and it is written among them (``image_behind``), unless it is stores that take its time. Results go out pixel
+by pixel or, where images lie plane by plane, turned in registers first; and, if the next layer is a convolution on
+tiles, as that one wants to read them, split and padded (``image_epilogue``).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LINES = 2 * HALF
 FETCHED = 4
 """Lines of the next run of weights, for each part, that a step of one square fetches into L2, at least: the squares of
 a group fetch all of them. With one part, further groups of a thread do not, if weights are few enough to have stayed
-there, unless results are finished between products."""
+there, unless what follows is long."""
 NEAR_NBYTES = 512 * 1024
 """Of weights that stay in L2: all chips with tiles have 2 MiB."""
 ENTRY = 8

@@ -4,7 +4,7 @@ The chip takes in instructions in order, and a tile instruction waits there for 
 behind the products of a square is begun when they end, and the next ones wait for it: both times add up. (A square of 8
 steps, a residual and a Relu, all in L1: 253 cycles of products, 128 of the rest, 409 in all. Written between the
 products, two pixels a step, 266.) With one part, where products are few, each step finishes some pixels of the square
-before, as many as are left when the steps of a run share them: a number that the kernel is written for.
+before, so many that the steps of a run finish all of them: a number that the kernel is written for.
 
 A step has no time to find out where pixels lie, in rows of an image with padding between them. That is the same for
 all filters: a table has, for each pixel of a group that exists, which of its tile's it is, and where it lies in each
