@@ -106,23 +106,27 @@ class _PartsWork(Work):
             return
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
             with half:
+                self.pixels.rest()
                 self._squares(rows, _Run(column, step, many, self.k.max(fetched, FETCHED), 1), is_last)
             with whole:
                 self._full_squares(rows, _Run(column, step, many, fetched), is_last)
 
     def _full_squares(self, rows: Val, run: _Run, is_last: Val) -> None:
         """With loops of their own, for what is between the products of two squares, these do not hide."""
+        assert self.pixels is not None
         with self.k.either(is_last) as (last, before):
-            for branch, ends in ((last, is_last), (before, None)):
-                with branch:
-                    self._by_fetching(run, partial(self._squares, rows, is_last=ends))
+            with last:
+                self._by_fetching(run, partial(self._squares, rows, is_last=is_last))
+            with before:
+                self.pixels.rest()
+                self._by_fetching(run, partial(self._squares, rows, is_last=None))
 
     def _squares(self, rows: Val, run: _Run, is_last: Val | None) -> None:
-        """``is_last``: None where it is not."""
+        """``is_last``: None where it is not. Of the square before, pixels are left where this run is the last, and of
+        32 filters.
+        """
         k, pixels = self.k, self.pixels
         assert pixels is not None
-        if is_last is None or run.halves == 1:
-            pixels.rest()
         with k.loop(0, rows) as r:
             slot = self.slot(r)
             with going_on(self.tiles, self._sums(slot), PANEL * 4, run.step.eq(0)):
