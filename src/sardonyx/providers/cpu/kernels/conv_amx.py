@@ -211,6 +211,7 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
 def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], Geometry, Storage, Frame]:
     """The image in parts: made by the convolution before, or by a step of its own."""
     given = target.images.get(group.x.storage)
+    given = None if given is None or not given.is_of(group.x) else given
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
     layouts += [i.layout for v in group.extra if (i := target.images.get(v.storage)) is not None and not i.is_kept]
     if given is None:

@@ -33,11 +33,17 @@ for. Two would round what ``high`` sums in f32 to 16 bits: MobileNetV2 errs by 3
 class Image:
     """An intermediate that convolutions on tiles write and read."""
 
+    view: View
+    """What it is an image of."""
     layout: Padded
     """Of its parts."""
     storage: Storage
     is_kept: bool
     """It is there as numbers too."""
+
+    def is_of(self, view: View) -> bool:
+        """Whether a reader sees all of it, as it was written: a batch of images is one, not the planes of one."""
+        return _is_all(view, self.view)
 
 
 @dataclass(frozen=True)
@@ -144,7 +150,7 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, parts: int) -> Image 
     if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
         return None
     layout = closest(_widest(layouts), ((one.kernel, one.dilations) for one in found))
-    return Image(layout, Storage("temporary", bf16, layout.elements), bool(rest))
+    return Image(out, layout, Storage("temporary", bf16, layout.elements), bool(rest))
 
 
 def _is_all(view: View, out: View) -> bool:
