@@ -234,6 +234,30 @@ def test_pixels_finished_between_products_have_the_same_bits(
         np.testing.assert_array_equal(behind.run(threads=threads), net.run(threads=threads))
 
 
+OF_EACH_IMAGE = """
+    a0 = Conv(x, w0, b) a = Relu(a0) c = Conv<pads = [1, 1, 1, 1]>(a, v1, b) g = GlobalAveragePool(x)
+    d = {} e = {} y = Conv(e, w2, b)"""
+OF_EACH_ROW = """
+    a0 = Conv(x, w0, b) a = Relu(a0) c = Conv<pads = [1, 1, 1, 1]>(a, v1, b) p = Transpose<perm = [0, 2, 3, 1]>(x)
+    t = Constant<value_ints = [2]>() m = ReduceMean(p, t) g = Transpose<perm = [0, 3, 1, 2]>(m)
+    d = {} e = {} y = Conv(e, w2, b)"""
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize("last", ["Relu(d)", "Sigmoid(d)"], ids=["short", "long"])
+@pytest.mark.parametrize("first", ["Add(c, g)", "Mul(c, g)"], ids=["added", "times"])
+@pytest.mark.parametrize("body", [OF_EACH_IMAGE, OF_EACH_ROW], ids=["of each image", "of each row"])
+@pytest.mark.parametrize("side", [4, 8])
+def test_what_has_one_number_for_some_pixels_is_that_of_each(side: int, body: str, first: str, last: str) -> None:
+    """Tiles have pixels of several rows and, where a batch is taken for planes, of several images."""
+    net = Net(body.format(first, last), "medium", 64, size=(3, 64, side, side))
+    net.feeds["x"] += np.arange(3, dtype=np.float32).reshape(3, 1, 1, 1) - np.arange(side, dtype=np.float32)[:, None]
+    got, want = net.run(checked=True), net.expected()
+    assert np.linalg.norm(got - want) < 0.012 * np.linalg.norm(want)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(net.run(threads=threads), got)
+
+
 AS_PLANES = "a0 = Conv(x, w0, b) a = Relu(a0) c = Conv(a, w1, b) d = Conv(a, w2, b) y = Add(c, d)"
 A_SLICE = """
     a0 = Conv(x, w0, b) a = Relu(a0) s = Constant<value_ints = [0]>() e = Constant<value_ints = [32]>()

@@ -1,7 +1,9 @@
 """Convolutions that write where a residual lies which nobody reads any more.
 
 A residual block reads as much as it writes, line by line. Where both are images of one layout, the result takes the
-place of the residual: its lines are in L1 when they are written, and less memory passes through the caches.
+place of the residual: its lines are in L1 when they are written, and less memory passes through the caches. A thread
+reads each line right before it writes it, and no other thread does either; what threads fill with zeros meanwhile is
+padding, which is zero in both.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from sardonyx.providers.cpu.steps import Ref, Step
 
 
 def in_place(steps: Sequence[Step]) -> list[Step]:
-    """The same steps, with fewer storages. Where steps are repeated or left out, all is as it was."""
+    """The same steps, with one storage for a residual and a result where no later step reads the first, and no earlier
+    one touches the second. Where steps are repeated or left out, all is as it was.
+    """
     if any(step.is_control or step.only is not None for step in steps):
         return list(steps)
     first, last = dict[Storage, int](), dict[Storage, int]()
@@ -50,8 +54,8 @@ def _pairs(step: Step) -> list[tuple[Storage, Storage]]:
     images = {name: _lies(step, name) for name, x in epilogue.names if x.columns == SPLIT}
     storages = _storages(step)
     found = []
-    for y in images.keys() & step.writes:
-        for x in images.keys() - step.writes:
+    for y in (name for name in images if name in step.writes):
+        for x in (name for name in images if name not in step.writes):
             result, residual = _storage(step, y), _storage(step, x)
             if images[x] == images[y] and storages.count(residual) == 1:
                 found.append((result, residual))

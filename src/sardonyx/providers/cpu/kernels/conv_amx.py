@@ -20,7 +20,7 @@ from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
-from sardonyx.providers.cpu.kernels.image_behind import pace_of, table_nbytes
+from sardonyx.providers.cpu.kernels.image_behind import is_one_for_images, pace_of, table_nbytes
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
@@ -197,7 +197,8 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     args = {**found.args(image), "w": Ref(weights), "filters": group.w.shape[0], **more}
     filters = int(group.w.shape[0])
     is_full = parts == 1 and filters % PANEL == 0 and found.runs[1] % BLOCK == 0
-    pace = pace_of(epilogue, found.last_run, is_full=is_full) if parts == 1 and filters > HALF else 0
+    is_woven = parts == 1 and filters > HALF and is_one_for_images(epilogue, args)
+    pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
     is_past = parts == 1 and found.kernel[:2] == (1, 1) and found.runs[0] == 1
     spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, is_past=is_past, is_full=is_full and pace > 0)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0

@@ -45,7 +45,8 @@ def conv_amx(
     k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, is_past: bool, is_full: bool, **memory: Any
 ) -> None:
     """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
-    which a single tap sees once, leave L1 to the weights. ``is_full``: channels and filters fill tiles.
+    which a single tap sees once, leave L1 to the weights. ``is_full``: channels and
+    filters are known to fill tiles.
     """
 
     def work(
@@ -132,7 +133,7 @@ class _PartsWork(Work):
             with going_on(self.tiles, self._sums(slot), PANEL * 4, run.step.eq(0)):
                 woven = k.const(0)
                 if is_last is not None and run.halves == 2:
-                    woven = pixels.steps(run.many)
+                    woven = pixels.woven_steps(run.many)
                     with k.when(woven > 0):
                         self._loop(r, run, end=woven, among=pixels.each_step())
                     pixels.went(woven)

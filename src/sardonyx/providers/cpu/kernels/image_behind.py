@@ -13,7 +13,7 @@ operand and result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sardonyx.providers.cpu.dsl import Kernel
@@ -40,6 +40,14 @@ def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
         is_apart = is_full and all(x.columns == SPLIT or (x.columns == UNIT and x.is_flat) for _, x in epilogue.names)
     least = -(-HALF // max(steps, 1))
     return min(1 << (least - 1).bit_length(), MOST[epilogue.is_long]) if is_apart else 0
+
+
+def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
+    """Whether what has one number for a filter in a row of pixels has the same in all rows of an image, and so in a
+    tile. Of a batch that is taken for the planes of one image it has others in each.
+    """
+    names = [name for name, x in epilogue.names if x.is_flat and x.columns == UNIT]
+    return all(args[f"{name}_batch{axis}"] == 0 for name in names for axis in (1, 2))
 
 
 def table_nbytes(epilogue: Epilogue) -> int:
@@ -101,7 +109,7 @@ class PixelsBehind:
         ):  # fmt: skip
             var.set(value)
 
-    def steps(self, many: Val) -> Val:
+    def woven_steps(self, many: Val) -> Val:
         """How many of ``many`` steps finish as many pixels as the kernel is written for."""
         k, ready = self.k, self.k.min(many, self._left.get() >> (self.pace.bit_length() - 1))
         return ready if self.is_full else k.select(self.filters - self._column.get() * PANEL >= PANEL, ready, 0)
@@ -144,7 +152,7 @@ class PixelsBehind:
         """
         slot, first = self.grid.sums.at(self._slot.get()), self._column.get() * PANEL
         tiles = [Tile(first + at, self.width, None) for at in range(0, PANEL, self.width)]
-        self._enter(slot, begin)  # pixels of a tile are of one image, and share what is the same for all of it
+        self._enter(slot, begin)  # a tile is of one image, and what is held is the same in all of it
         held = [self.finish.of_columns(t) for t in tiles]
 
         def pixel(at: Val) -> None:
