@@ -105,7 +105,7 @@ store and add sums at each. (Cycles of a product on a quiet and a shared core, b
 
 WOVEN_RUN = 12
 """Steps of a run of one part where groups are finished between products, which L1 is needed for, too: the next run is
-fetched into L2. (BERT-base, products with a Gelu behind them: 0.94 of the time with 6 and L1.)"""
+fetched into L2. (BERT-base, products with a Gelu behind them: 0.94 of the time that 6 and L1 take.)"""
 
 PAIR_ROWS = 8
 """Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
