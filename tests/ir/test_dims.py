@@ -128,6 +128,9 @@ def _compute(tree: Any, sizes: dict[str, int]) -> int:
 @settings(max_examples=300, deadline=None)
 @given(_TREES, st.tuples(*[st.integers(0, 9)] * 3))
 @example(("mod", 1, ("sub", 0, "a")), (1, 0, 0))
+@example(("add", 1, ("min", "a", ("sub", "b", "c"))), (0, 0, 1))
+@example(("add", 1, ("max", ("sub", "a", "b"), ("sub", "b", "c"))), (0, 0, 1))
+@example(("mul", ("max", 1, "a"), ("min", "a", ("sub", "b", "c"))), (0, 0, 1))
 def test_expressions_evaluate_like_integers(tree: Any, numbers: tuple[int, int, int]) -> None:
     sizes = dict(zip("abc", numbers, strict=True))
     built = _build(tree)

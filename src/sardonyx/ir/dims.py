@@ -9,9 +9,10 @@ sizes, which are at least 0. Where nothing is known, a dimension is None, and so
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import TypeAlias
 
 MAX_TEXT = 1000
@@ -312,9 +313,10 @@ def at_least(d: Dim, bound: int) -> bool:
             if len(m) > 1 or c > 0:
                 return False
             continue
-        if c < 0 and m:
+        least = [_low(atom) for atom in m]
+        if (c < 0 and m) or any(n < 0 for n in least):
             return False
-        low += c * reduce(lambda n, atom: n * _low(atom), m, 1)
+        low += c * math.prod(least)
     return low >= bound
 
 
@@ -324,8 +326,9 @@ def _falls(atom: Atom) -> bool:
 
 
 def _low(atom: Atom) -> int:
+    """What it is certain to be at least: 1, 0, or of the extremes of differences -1, which stands for any less."""
     if atom.fn in ("max", "min"):
-        sides = [int(at_least(arg, 1)) for arg in atom.args]
+        sides = [1 if at_least(arg, 1) else int(at_least(arg, 0)) - 1 for arg in atom.args]
         return max(sides) if atom.fn == "max" else min(sides)
     return 0
 
