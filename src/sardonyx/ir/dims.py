@@ -326,10 +326,13 @@ def _falls(atom: Atom) -> bool:
 
 
 def _low(atom: Atom) -> int:
-    """What it is certain to be at least: 1, 0, or of the extremes of differences -1, which stands for any less."""
+    """What it is certain to be at least: 1, 0, or -1, which stands for any less."""
     if atom.fn in ("max", "min"):
         sides = [1 if at_least(arg, 1) else int(at_least(arg, 0)) - 1 for arg in atom.args]
         return max(sides) if atom.fn == "max" else min(sides)
+    if atom.fn == "div":
+        signs = (atom.args, [neg(arg) for arg in atom.args])
+        return 0 if any(all(at_least(arg, 0) for arg in args) for args in signs) else -1
     return 0
 
 
