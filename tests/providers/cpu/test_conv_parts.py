@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from sardonyx.providers.cpu import flow, isa
 from sardonyx.providers.cpu.dsl import Kernel, kernel
+from sardonyx.providers.cpu.in_place import in_place
 from sardonyx.providers.cpu.kernels import conv_amx, conv_layout
 from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, load_parts, store_parts
 from sardonyx.providers.cpu.launch import Launch
@@ -305,6 +307,15 @@ def test_a_residual_that_nobody_reads_any_more_is_written_over(
     np.testing.assert_array_equal(net.run(checked=True), want)
     for threads in (2, 3):
         np.testing.assert_array_equal(net.run(threads=threads), want)
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
+def test_nothing_is_written_over_where_steps_may_be_left_out_or_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow, "in_place", list)
+    steps = Net(BLOCKS["rows as one"], "medium", 64).compiled.steps
+    assert in_place(steps) != steps
+    for other in (replace(steps[0], is_control=True), replace(steps[0], only=())):
+        assert in_place([*steps, other]) == [*steps, other]
 
 
 def _writes_what_it_reads(step: Step) -> bool:

@@ -51,29 +51,20 @@ def _pairs(step: Step) -> list[tuple[Storage, Storage]]:
     if step.spec.definition is not conv_amx:
         return []
     epilogue: Epilogue = dict(step.spec.statics)["epilogue"]
-    images = {name: _lies(step, name) for name, x in epilogue.names if x.columns == SPLIT}
-    storages = _storages(step)
-    found = []
-    for y in (name for name in images if name in step.writes):
-        for x in (name for name in images if name not in step.writes):
-            result, residual = _storage(step, y), _storage(step, x)
-            if images[x] == images[y] and storages.count(residual) == 1:
-                found.append((result, residual))
-    return found
+    storages, images = _storages(step), {n: step.args[n] for n, x in epilogue.names if x.columns == SPLIT}
+    refs = {name: given for name, given in images.items() if isinstance(given, Ref)}
+    return [
+        (y.storage, x.storage)
+        for result, y in refs.items() if result in step.writes
+        for residual, x in refs.items() if residual not in step.writes
+        if _lies(step, result, y) == _lies(step, residual, x) and storages.count(x.storage) == 1
+    ]  # fmt: skip
 
 
-def _lies(step: Step, name: str) -> tuple[Any, ...]:
+def _lies(step: Step, name: str, ref: Ref) -> tuple[Any, ...]:
     """All that tells where the pixels of an operand are, but the memory itself."""
-    given, storage = step.args[name], _storage(step, name)
-    assert isinstance(given, Ref)
     numbers = {key.removeprefix(name): v for key, v in step.args.items() if key.startswith(f"{name}_")}
-    return storage.kind, storage.dtype, storage.elements, given.offset, numbers
-
-
-def _storage(step: Step, name: str) -> Storage:
-    given = step.args[name]
-    assert isinstance(given, Ref)
-    return given.storage
+    return ref.storage.kind, ref.storage.dtype, ref.storage.elements, ref.offset, numbers
 
 
 def _moved(given: Any, taken: dict[Storage, Storage]) -> Any:

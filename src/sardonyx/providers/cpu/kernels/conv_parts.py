@@ -45,8 +45,8 @@ def conv_amx(
     k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, is_past: bool, is_full: bool, **memory: Any
 ) -> None:
     """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
-    which a single tap sees once, leave L1 to the weights. ``is_full``: channels and
-    filters are known to fill tiles.
+    which a single tap sees once, leave L1 to the weights. ``is_full``: channels and filters are known to fill tiles,
+    which is asked for where there is a pace.
     """
 
     def work(
@@ -55,7 +55,7 @@ def conv_amx(
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
         table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
         pixels = PixelsBehind(k, epilogue, memory, grid, table, pace, is_full=is_full) if pace else None
-        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, is_past, is_full)
+        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, is_past)
 
     walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
 
@@ -82,7 +82,10 @@ class _PartsWork(Work):
     pixels: PixelsBehind | None
     """Where those of a square are finished between the products of the next."""
     is_past: bool
-    is_full: bool
+
+    @property
+    def is_full(self) -> bool:
+        return self.pixels is not None and self.pixels.is_full
 
     @property
     def parts(self) -> int:

@@ -184,7 +184,7 @@ def gemm_amx(
             following = group.number + columns
             ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
 
-        def squares(here: _Run, c: Val, is_last: Val | None, *, is_plain: bool = False) -> None:
+        def squares(here: _Run, c: Val, is_last: Val | None) -> None:
             """Add a run to the squares of the ``c``-th column panel. After the last run, which None is not, finish
             them, each half behind the products of the next.
             """
@@ -197,13 +197,13 @@ def gemm_amx(
                     elif has_more:
                         product.add(here, r, slot)
                     else:
-                        product.add_upper(here, r, slot, is_plain=is_plain)
+                        product.add_upper(here, r, slot)
                 if is_last is not None and done is None:
                     with k.when(is_last & (r > 0)):
                         finish.half(scratch, group.slot(r - 1, c), row + r - 1, 1, here.column, m)
                 with k.when(r < rows):
                     if tiles is not None and not has_more:
-                        product.add_lower(here, r, slot, is_plain=is_plain)
+                        product.add_lower(here, r, slot)
                     if is_last is not None:
                         with k.when(is_last):
                             finish.begin(*square)
@@ -221,9 +221,9 @@ def gemm_amx(
                 with k.either(product.is_plain) as (plain, other):
                     with plain, k.either(is_last) as (last, before):
                         with before:
-                            squares(here, c, None, is_plain=True)
+                            squares(replace(here, is_plain=True), c, None)
                         with last:
-                            squares(here, c, is_last, is_plain=True)
+                            squares(replace(here, is_plain=True), c, is_last)
                     with other:
                         squares(here, c, is_last)
     if tiles is not None:
@@ -241,6 +241,8 @@ class _Run:
     many: Val
     split: Buf | None
     """B's steps, where they are split at each run."""
+    is_plain: bool = False
+    """Rows are known to be so many that each step fetches no more lines than it is written with."""
 
 
 class _Product:
@@ -278,50 +280,48 @@ class _Product:
             with long, k.loop(0, halves) as half:
                 self._add_half(run, r, slot, half)
 
-    def add_upper(self, run: _Run, r: Val, slot: Val, *, is_plain: bool) -> None:
+    def add_upper(self, run: _Run, r: Val, slot: Val) -> None:
         """The upper half alone."""
-        if is_plain:
-            self._add_half(run, r, slot, self.k.const(0), is_plain=True)
+        if run.is_plain:
+            self._add_half(run, r, slot, self.k.const(0))
             return
         with self.k.either(self.is_short) as (short, long):
             for branch, is_short in ((short, True), (long, False)):
                 with branch:
                     self._add_half(run, r, slot, self.k.const(0), is_short=is_short)
 
-    def add_lower(self, run: _Run, r: Val, slot: Val, *, is_plain: bool) -> None:
+    def add_lower(self, run: _Run, r: Val, slot: Val) -> None:
         """The lower half, if there is one."""
         with self.k.when(self._is_low(run, r)):
-            self._add_half(run, r, slot, self.k.const(1), is_plain=is_plain)
+            self._add_half(run, r, slot, self.k.const(1))
 
     @property
     def is_plain(self) -> Val:
-        """Whether rows are so many that each step fetches no more lines than it is written with."""
+        """Whether runs are."""
         return ~self.is_short & (self.lines <= self.schedule.fetched)
 
     def _is_low(self, run: _Run, r: Val) -> Val:
         """Whether a square has more than its upper 16 rows."""
         return self.m - (run.row + r) * PANEL > HALF
 
-    def _add_half(
-        self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False, is_plain: bool = False
-    ) -> None:
+    def _add_half(self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
         k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
         assert tiles is not None
         at = slot + half * (SQUARE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((run.row + r) * self.steps + run.step) * size + half * TILE)
         b = self.at["b"].at((run.column * self.steps + run.step) * size) if run.split is None else run.split
-        lines = self.k.const(self.schedule.fetched) if is_plain else self.lines
+        lines = self.k.const(self.schedule.fetched) if run.is_plain else self.lines
         share, is_fetched = lines * (self.parts * LINE), self.schedule.fetched and run.split is None
         fetched = b.at(self.stride * size + (r * 2 + half) * run.many * share) if is_fetched else None
         is_first = run.step.eq(0)
         if self.parts < 3:
             with going_on(tiles, sums, PANEL * 4, is_first):
-                self._multiply(a, b, run.many, is_short, fetched, None if is_plain else self.lines)
+                self._multiply(a, b, run.many, is_short, fetched, None if run.is_plain else self.lines)
             return
         to = scratch.at(k.select(is_first, at, 0))
         with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
-            self._multiply(a, b, run.many, is_short, fetched, None if is_plain else self.lines)
+            self._multiply(a, b, run.many, is_short, fetched, None if run.is_plain else self.lines)
         with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
             for v in (i + j * HALF for j in range(4)):
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))

@@ -14,6 +14,7 @@ operand and result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from sardonyx.providers.cpu.dsl import Kernel
@@ -120,7 +121,7 @@ class PixelsBehind:
 
         def of_step(step: Val) -> list[Callable[[], None]]:
             places = [begin + (step * self.pace + i) * self.words for i in range(self.pace)]
-            return [lambda at=at: pixel(at) for at in places]  # type: ignore[misc]
+            return [partial(pixel, at) for at in places]
 
         return of_step
 
