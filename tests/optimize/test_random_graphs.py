@@ -28,6 +28,8 @@ LEVELS = ("basic", "extended")
 EXAMPLES = 2500 if TEST_ALL else 250
 TOLERANCES = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-3, np.dtype(np.float16): 6e-2}
 """Graphs are deep and unlike any network, so rounding has a way to go."""
+NUDGES = 12
+"""Of the inputs, that tell how far it goes in one of them."""
 
 BATCH, ROWS, WIDTH = 2, 4, 6
 """Every value is of shape [2, 4, 6] or broadcasts to it: anything can be glued to anything."""
@@ -341,6 +343,22 @@ def models(draw: Any) -> tuple[Model, dict[str, Any]]:
     return model, feeds
 
 
+def magnified(model: Model, feeds: dict[str, Any], i: int) -> float:
+    """The tolerance of output ``i`` in a graph that magnifies rounding: four times what nudges of its inputs do.
+
+    Rows that are nearly constant and are normalized then, or numbers on the border of two quantized ones, answer to the
+    last bit of what they come from.
+    """
+    rng, expected = np.random.default_rng(0), answers(model, feeds)[i]
+    found = TOLERANCES[expected.dtype]
+    for _ in range(NUDGES):
+        nudges = {name: 1 + np.finfo(x.dtype).eps * rng.integers(-2, 3, x.shape) for name, x in feeds.items()}
+        got = answers(model, {name: (x * nudges[name]).astype(x.dtype) for name, x in feeds.items()})[i]
+        while found < 1 and difference(expected, got, found / 4) is not None:
+            found *= 2
+    return found
+
+
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -358,4 +376,6 @@ def test_every_level_answers_as_disabled_does(made: tuple[Model, dict[str, Any]]
             verify(result.model.graph, level)
             for i, (a, b) in enumerate(zip(expected, answers(result.model, feeds), strict=True)):
                 why = difference(a, b, TOLERANCES.get(a.dtype))
+                if why is not None and a.dtype in TOLERANCES:
+                    why = difference(a, b, magnified(model, feeds, i))
                 assert why is None, f"{level} {spelling}, output {i}: {why}\n{result}"
