@@ -120,7 +120,7 @@ def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, i
     isa, epilogue = target.isa, Epilogue.of(p)
     dtype = register_dtype(p.a.dtype)
     is_own = panels is None and p.weight is not None and isinstance(p.n, int)
-    shape = gemm.Shape.fitted(isa, dtype, int(p.n)) if is_own else gemm.Shape.of(isa, dtype, p.n)
+    shape = gemm.Shape.fitted(isa, dtype, int(p.n), is_matrix=True) if is_own else gemm.Shape.of(isa, dtype, p.n)
     shape = shape.low if is_few else shape
     stored, why = storage_dtype(p, target)
     before_a, a = packed_a(p, dtype)

@@ -117,6 +117,11 @@ class Epilogue:
         return frozenset((*(f"y{i}" for i in range(len(self.outputs))), *(f"{name}_flags" for name in self.in_tiles)))
 
     @property
+    def fetched(self) -> list[tuple[str, Access]]:
+        """What may be brought near before it is read or written."""
+        return [(name, x) for name, x in self.names if x.columns == UNIT and not x.is_flat]
+
+    @property
     def in_tiles(self) -> list[str]:
         """The outputs that the next product reads."""
         return [name for name, y in self.names if y.columns == PANELS]
@@ -216,11 +221,10 @@ class Finish:
         """Bring near what ``width`` columns of a row will read and write: a store that waits for its line holds up all
         stores behind it, and loads of what those hold.
         """
-        for name, x in self.epilogue.names:
-            if x.columns == UNIT and not x.is_flat:
-                at, line = self._row(name, row).at(column), max(LINE_NBYTES // x.dtype.itemsize, 1)
-                for j in range(0, width, line):
-                    at.prefetch(j, write=name.startswith("y"))
+        for name, x in self.epilogue.fetched:
+            at, line = self._row(name, row).at(column), max(LINE_NBYTES // x.dtype.itemsize, 1)
+            for j in range(0, width, line):  # where rows begin within lines, the first is that of the columns before
+                at.prefetch(j + line - 1, write=name.startswith("y"))
 
     def _row(self, name: str, row: Operand, *, is_flat: bool = False) -> Buf:
         return self._at[name] if is_flat else self._at[name].at(self._number(name, "row") * row)

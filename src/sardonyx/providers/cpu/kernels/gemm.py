@@ -16,7 +16,8 @@ So that they do, blocks are ordered in bands of rows, whose part of A, rows * k 
 band, panel by panel, so that B is read once for each band. Where B itself fits there, a band is one block. The grid of
 work is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for each row where k is
 long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid would have less than
-``GRID`` parts, or ``PARTS`` for each thread.
+``GRID`` parts, or ``PARTS`` for each thread. While the last run is multiplied, the lines that what follows reads and
+writes are brought near.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from sardonyx.providers.cpu.kernels.matrices import (
 )
 from sardonyx.providers.cpu.values import Buf, Val, Var, i64
 
-RUN, BLOCK, GRID, PARTS = 128, 48, 64, 8
+RUN, GRID, PARTS = 128, 64, 8
+BLOCK, LANE_BLOCK = 64, 48
+"""Rows of a block; fewer where elements of A are taken lane by lane, on chips with 48 entries in an L1 TLB."""
 LEAST_RUN = 32
 """Terms of a sum that are one run, in convolutions."""
 AHEAD = 64
@@ -73,14 +76,16 @@ class Shape:
         return Shape(12 if isa.registers >= 32 else 6, vectors, False)
 
     @staticmethod
-    def fitted(isa: Isa, dtype: DType, n: int, most: int = 4) -> Shape:
+    def fitted(isa: Isa, dtype: DType, n: int, most: int = 4, *, is_matrix: bool = False) -> Shape:
         """As many vectors, up to ``most``, as leave the fewest lanes without a column, and of those the most where
-        registers are many: sums of few rows load least.
+        registers are many: sums of few rows load least. In products of matrices three vectors come first: six rows
+        leave some of the usual 128 or 256 to a low tile, eight do not, and a run takes 24 KiB of L1.
         """
         usual, filled = Shape.of(isa, dtype, n), -(-n // lanes_of(isa.lanes, dtype))
         if usual.by_lane or filled <= 2:
             return usual
-        heights = {4: 6, 3: 8, 2: 12} if isa.registers >= 32 else {2: 6, 3: 4}
+        many = {3: 8, 4: 6, 2: 12} if is_matrix else {4: 6, 3: 8, 2: 12}
+        heights = many if isa.registers >= 32 else {2: 6, 3: 4}
         vectors = min((v for v in heights if v <= most), key=lambda v: -filled % v)
         return Shape(heights[vectors], vectors, False)
 
@@ -101,7 +106,7 @@ class Shape:
     @property
     def block(self) -> int:
         """Row tiles of a block."""
-        return BLOCK // self.rows
+        return (LANE_BLOCK if self.by_lane else BLOCK) // self.rows
 
     def columns(self, isa: Isa, dtype: DType) -> int:
         """NR, the columns of a panel."""
@@ -191,7 +196,7 @@ def gemm(
         a = matrix_at(memory, "a", batch)
         b = matrix_at(memory, "b", batch).at(panel * nr * depth)
         a_row = number(memory, "a_row")
-        pace = pace_of(k, bottom - top, nr)
+        pace, finish = pace_of(k, bottom - top, nr), Finish(k, epilogue, memory, n, batch)
         with k.loop(0, k.max(depth, 1), RUN) as start:
             length = k.min(depth - start, RUN)
             run, following = b.at(start * nr), b.at((start + length) * nr)
@@ -202,6 +207,9 @@ def gemm(
                 row = tile * shape.rows
                 rows = k.min(m - row, shape.rows)
                 corner = a.at(row * a_row + start)
+                if epilogue.fetched:
+                    with k.when(start + RUN >= depth), k.loop(row, row + rows) as line:
+                        finish.fetch(line, panel * nr, nr)
                 partial = sums.at((tile - top) * (shape.rows * nr))
                 for low, high in zip((0, *shape.heights), shape.heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
@@ -213,7 +221,6 @@ def gemm(
                             source = run if b_dtype is dtype else wide
                             found = tile_of(k, given, source, length, dtype, shape, ahead, pace)
                         add_run(k, found, partial, start > 0)
-        finish = Finish(k, epilogue, memory, n, batch)
         columns = k.min(n - panel * nr, nr)
         with k.loop(top, bottom) as tile:
             row = tile * shape.rows

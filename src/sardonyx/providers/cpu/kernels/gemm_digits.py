@@ -111,9 +111,11 @@ def gemm_digits(
         lines = k.max(count_of(k.const(DIGITS * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, group.columns) as c, k.loop(0, rows) as r:
             slot = group.slot(r, c)
-            with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half, k.loop(0, SIDES) as side:
-                product.add((row + r) * 2 + half, column + c, side, step, slot + half * (SQUARE // 2), done,
-                            stride * (DIGITS * 2 * TILE), (r * 2 + half) * 2 + side, lines)  # fmt: skip
+            with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
+                done.finish.fetch_some(row + r, half, column + c, m, step // run, product.runs)
+                with k.loop(0, SIDES) as side:
+                    product.add((row + r) * 2 + half, column + c, side, step, slot + half * (SQUARE // 2), done,
+                                stride * (DIGITS * 2 * TILE), (r * 2 + half) * 2 + side, lines)  # fmt: skip
             with k.when(step + run >= steps):
                 done.finish.begin(row + r, column + c)
                 with k.when(is_odd, likely=False):

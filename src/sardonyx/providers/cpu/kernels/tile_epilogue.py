@@ -24,6 +24,7 @@ from sardonyx.providers.cpu.kernels.epilogue import PANELS, Access, Epilogue, Fi
 from sardonyx.providers.cpu.kernels.image_tiles import HIGH_HALF, NAN, parts_of, whole_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, STEP, TILE, Handed, heads_of, is_odd, step_elements
+from sardonyx.providers.cpu.kernels.tile_behind import each_step
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i64, u16, u32
 
@@ -74,6 +75,14 @@ class TileFinish(Finish):
         """Nothing odd is known of a square: done before any of its rows is finished."""
         for name in self.epilogue.in_tiles:
             self._flag(name, panel, step).store(0, 0)
+
+    def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, turn: Val, turns: Val) -> None:
+        """Bring near what some of the 16 rows in a half of a square read and write, another part in each turn."""
+        if not self.epilogue.fetched:
+            return
+        k, top, many = self.k, panel * PANEL + half * HALF, each_step(self.k, turns)
+        with k.loop(turn * many, k.min(k.min((turn + 1) * many, HALF), m - top)) as i:
+            self.fetch(top + i, column * PANEL, PANEL)
 
     def square(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
         """Finish rows of a square, which lie on end."""
