@@ -23,11 +23,12 @@ run before is multiplied (``split_ahead``).
 
 **What follows the sums** finds what it reads and writes in L1 or L2: a few rows of it are brought near in every run,
 for a store that waits for its line holds up tile stores behind it. (A product of 256 rows with 50,257 columns, whose
-result is 51 MB: 0.62 of the time at one part, 0.88 at three.) It is arithmetic on vectors, which the tile unit does not
-wait for: a group of squares is finished row by row between the products of the next one, in the cycles that those leave
-to the vector units. With one part they leave few, and what is short follows half a square behind the products of the
-next half. (BERT-base, `medium`: 1.07 of that time for a residual between products, and 0.82 for a Gelu.) In batches of
-matrices it follows, too, and without tiles, where it may be up to a square behind.
+result is 51 MB: 0.62 of the time at one part, 0.88 at three. BERT-base's of 768 by 768 on two threads, `medium`: 0.9.)
+One thread finds results that fit into its L2 there, and asks for nothing. What follows is arithmetic on vectors, which
+the tile unit does not wait for: a group of squares is finished row by row between the products of the next one, in the
+cycles that those leave to the vector units. With one part they leave few, and what is short follows half a square
+behind the products of the next half. (BERT-base, `medium`: 1.07 of that time for a residual between products, and 0.82
+for a Gelu.) In batches of matrices it follows, too, and without tiles, where it may be up to a square behind.
 
 **Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
@@ -75,7 +76,7 @@ from sardonyx.providers.cpu.kernels.split import (
     tiled_params,
 )
 from sardonyx.providers.cpu.kernels.split_ahead import Ahead
-from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish
+from sardonyx.providers.cpu.kernels.tile_epilogue import Panels, TileFinish, rows_to_fetch
 from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, Blocking, Done, Groups
 from sardonyx.providers.cpu.kernels.tile_loop import (
     LINE,
@@ -157,7 +158,7 @@ def gemm_amx(
         tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
-    is_odd = is_any_up(k, memory)
+    is_odd, fetched_rows = is_any_up(k, memory), rows_to_fetch(k, m, n, count_of(steps, run) - 1)
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = Done(k, scratch, m, n) if is_woven(schedule, epilogue, k.isa) else None
@@ -193,7 +194,7 @@ def gemm_amx(
             is_behind = 0 if is_last is None or done is not None else k.cast(is_last, i64)
 
             def fetch(r: Val, half: int) -> None:
-                finish.fetch_some(row + r, half, here.column, m, here.step // run, count_of(steps, run) - 1)
+                finish.fetch_some(row + r, half, here.column, m, here.step // run, fetched_rows)
 
             with k.loop(0, rows + is_behind) as r:
                 slot, square = group.slot(r, c), (row + r, here.column)

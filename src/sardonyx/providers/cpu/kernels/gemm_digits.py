@@ -43,7 +43,7 @@ from sardonyx.providers.cpu.kernels.gemm_amx import handing_on
 from sardonyx.providers.cpu.kernels.matrices import Problem, matrix_params
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.tile_behind import each_step
-from sardonyx.providers.cpu.kernels.tile_epilogue import TileFinish
+from sardonyx.providers.cpu.kernels.tile_epilogue import TileFinish, rows_to_fetch
 from sardonyx.providers.cpu.kernels.tile_groups import SQUARE, Blocking, Done, Groups
 from sardonyx.providers.cpu.kernels.tile_loop import SUMS, TILES, A
 from sardonyx.providers.cpu.kernels.tile_mend import Mend, is_any_up
@@ -102,6 +102,7 @@ def gemm_digits(
     done = Done(k, scratch, m, n)
     done.finish = TileFinish(k, epilogue, memory, n, (), PARTS)
     product = _Product(k, tiles, scratch, memory, m, n, steps, run)
+    fetched_rows = rows_to_fetch(k, m, n, product.runs)
     at_buffers = {name: memory[name] for name in memory if isinstance(memory[name], Buf)}
     mend = _Mend(k, memory, at_buffers, m, n, depth, steps, PARTS, False, run)
     groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, spare=SPARE)
@@ -112,7 +113,7 @@ def gemm_digits(
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, group.columns) as c, k.loop(0, rows) as r:
             slot = group.slot(r, c)
             with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
-                done.finish.fetch_some(row + r, half, column + c, m, step // run, product.runs)
+                done.finish.fetch_some(row + r, half, column + c, m, step // run, fetched_rows)
                 with k.loop(0, SIDES) as side:
                     product.add((row + r) * 2 + half, column + c, side, step, slot + half * (SQUARE // 2), done,
                                 stride * (DIGITS * 2 * TILE), (r * 2 + half) * 2 + side, lines)  # fmt: skip

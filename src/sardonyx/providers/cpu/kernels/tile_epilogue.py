@@ -76,12 +76,12 @@ class TileFinish(Finish):
         for name in self.epilogue.in_tiles:
             self._flag(name, panel, step).store(0, 0)
 
-    def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, turn: Val, turns: Val) -> None:
-        """Bring near what some of the 16 rows in a half of a square read and write, another part in each turn."""
+    def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, turn: Val, rows: Val) -> None:
+        """Bring near what ``rows`` rows in a half of a square read and write, others in each turn."""
         if not self.epilogue.fetched:
             return
-        k, top, many = self.k, panel * PANEL + half * HALF, each_step(self.k, turns)
-        with k.loop(turn * many, k.min(k.min((turn + 1) * many, HALF), m - top)) as i:
+        k, top = self.k, panel * PANEL + half * HALF
+        with k.loop(turn * rows, k.min(k.min((turn + 1) * rows, HALF), m - top)) as i:
             self.fetch(top + i, column * PANEL, PANEL)
 
     def square(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
@@ -118,6 +118,14 @@ class TileFinish(Finish):
         line = self.k.value(row, i64)
         flag = self._flag(name, line >> _SHIFT, t.index // STEP)
         store_step(self._place(name, line, t.index), t.keep(value, 0.0), self.parts, flag)
+
+
+def rows_to_fetch(k: Kernel, m: Val, n: Val, turns: Val) -> Val:
+    """Of the 16 rows in a half of a square, so many that all are brought near in ``turns`` turns; or none, where one
+    thread finds in its own cache what it wrote.
+    """
+    is_far = (k.threads > 1) | (m * n > k.isa.l2_nbytes // 4)
+    return k.select(is_far, each_step(k, turns), 0)
 
 
 def place_of(row: Val, panel: Val) -> Val:
