@@ -23,7 +23,7 @@ run before is multiplied (``split_ahead``).
 
 **What follows the sums** finds what it reads and writes in L1 or L2: a few rows of it are brought near in every run,
 for a store that waits for its line holds up tile stores behind it. (A product of 256 rows with 50,257 columns, whose
-result is 51 MB: 0.62 of the time at one part, 0.88 at three. BERT-base's of 768 by 768 on two threads, `medium`: 0.9.)
+result is 51 MB: 0.62 of the time at one part, 0.93 at more. BERT-base's of 768 by 768 on two threads, `medium`: 0.9.)
 One thread finds results that fit into its L2 there, and asks for nothing. What follows is arithmetic on vectors, which
 the tile unit does not wait for: a group of squares is finished row by row between the products of the next one, in the
 cycles that those leave to the vector units. With one part they leave few, and what is short follows half a square
