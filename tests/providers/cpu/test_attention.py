@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sardonyx.interpret.context import RunContext
 from sardonyx.ops.attention import attention as meaning
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels.attention import KEYS, attention, blocking
+from sardonyx.providers.cpu import CpuProvider, isa
+from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.kernels.attention import KEYS, attention, blocking, narrow
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.values import bool_, f32
+from tests.lower.agree import parse, part_of
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,6 @@ def run(case: Case, cpu: str | None, *, checked: bool) -> None:
         **{name: a.astype("d") for name, a in past.items()},
         is_causal=int(case.causal), softcap=case.softcap, scale=scale,
     )[0]  # fmt: skip
-    shape = blocking(target)
     arguments: dict[str, Any] = dict(
         q=q.base, k_=keys.base, v=values, out=out.base, batch=case.batch, heads=case.heads,
         shared=case.heads // case.key_heads, rows=case.rows, keys=case.keys, width=case.width,
@@ -117,17 +120,49 @@ def run(case: Case, cpu: str | None, *, checked: bool) -> None:
         wide = np.broadcast_to(mask, (case.batch, case.heads, case.rows, case.keys))
         for axis, stride in zip("bhqk", wide.strides, strict=True):
             arguments[f"mask_{axis}"] = stride // mask.itemsize
-    spec = attention(
-        dtypes=(f32,) * 4, mask=kind, mask_dtype=bool_ if case.mask == "bool" else f32, causal=case.causal,
-        softcap=case.softcap, vectors=shape.vectors, columns=shape.columns,
-    )  # fmt: skip
     lanes = target.lanes
     padded = -(-case.width // lanes) * lanes + -(-case.value_width // lanes) * lanes
-    scratch = (padded + KEYS) * 4 * shape.vectors * lanes
     results = []
-    for threads in (1, 3):
+    for shape, threads in product((blocking(target), narrow(target)), (1, 3)):
+        spec = attention(
+            dtypes=(f32,) * 4, mask=kind, mask_dtype=bool_ if case.mask == "bool" else f32, causal=case.causal,
+            softcap=case.softcap, vectors=shape.vectors, columns=shape.columns,
+        )  # fmt: skip
         out.base[...] = 7
+        scratch = (padded + KEYS) * 4 * shape.vectors * lanes
         Launch(spec, arguments, threads=threads, scratch_nbytes=scratch, isa=target, checked=checked)()
         results.append(out.copy())
-    np.testing.assert_array_equal(results[0], results[1])
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
     np.testing.assert_allclose(results[0], expected, rtol=2e-6, atol=2e-6)
+
+
+PAST = "y, keys, values = Attention <is_causal = 1> (q, k, v, , past_key, past_value)"
+ROWS = ", ".join(f"float[2,3,rows,8] {name}" for name in "qkv")
+
+
+def compiled(text: str, inputs: str, outputs: str) -> CpuExecutable:
+    made = CpuProvider().compile(part_of(parse(text, inputs, outputs)))
+    assert isinstance(made, CpuExecutable)
+    return made
+
+
+@pytest.mark.skipif(isa.current().amx, reason="tiles take few rows, too")
+def test_steps_of_a_decoder_have_a_kernel_of_their_own() -> None:
+    before = ", ".join(f"float[2,3,before,8] past_{name}" for name in ("key", "value"))
+    results = ", ".join(["float[2,3,rows,8] y", *(f"float[2,3,all,8] {name}" for name in ("keys", "values"))])
+    executable, lanes = compiled(PAST, f"{ROWS}, {before}", results), isa.current().lanes
+    ranges = [step.only for step in executable.table.steps if step.spec.name == "attention"]
+    assert [None if only is None else only.most for only in ranges] == [lanes, None]
+    for rows in (1, 2, lanes, lanes + 1, 40):
+        rng = np.random.default_rng(rows)
+        q, past = (rng.standard_normal((2, 3, n, 8)).astype("f") for n in (rows, 9))
+        got = executable.run([q, q + 1, q - 1, past, past + 2], RunContext())[0]
+        expected = meaning(q, q + 1, q - 1, None, past_key=past, past_value=past + 2, is_causal=1)[0]
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.skipif(isa.current().amx, reason="tiles take few rows, too")
+def test_others_have_one() -> None:
+    executable = compiled("y = Attention (q, k, v)", ROWS, "float[2,3,rows,8] y")
+    assert [step.only for step in executable.table.steps if step.spec.name == "attention"] == [None]
