@@ -3,7 +3,8 @@
 A tile is a head's block of query rows, one row in each lane: scores of a key are a vector over rows, so the softmax
 along keys needs nothing across lanes, and keys and values are read where they lie, element by element. Scores of a
 block of keys stay in L1; rows keep a running maximum and sum, and what was summed before is scaled down when the
-maximum rises.
+maximum rises. A tile has several vectors of rows, or one where rows are few: what is known of them beforehand chooses,
+or, in models that go step by step, the run does.
 
     scratch of a thread, in f32:   q^T (width x block)   scores (KEYS x block)   out^T (value width x block)
 """
@@ -166,9 +167,9 @@ def _turn_back(
 
 def _spread(k: Kernel, at: Buf, count: int) -> Iterator[Val]:
     """``count`` neighbouring elements, each in every lane, loaded when they are asked for."""
-    if k.lanes == 4 and count % 4 == 0:
-        together = [at.load(i, 4) for i in range(0, count, 4)]
-        return (together[i // 4].shuffle([i % 4] * 4) for i in range(count))
+    if k.lanes == 4 and count == 4:
+        together = at.load(0, 4)
+        return (together.shuffle([i] * 4) for i in range(4))
     return (k.splat(at.load(i), k.lanes) for i in range(count))
 
 
