@@ -165,20 +165,27 @@ class Grid:
         """Fill in the tiles from ``top`` on."""
         k = self.k
         pitch_z, pitch_y = number(self.memory, "pitch_z"), number(self.memory, "pitch_y")
+        within = top % self.each
+        image, line, first = (k.var(v) for v in (top // self.each, within // self.per_line, within % self.per_line))
+        first.set(first.get() * self.high)
         with k.loop(0, rows) as i:
-            tile = top + i
-            image, rest = tile // self.each, tile % self.each
-            first = rest % self.per_line * self.high
-            many = k.min(self.high, self.length - first)
-            place = rest // self.per_line * self.length + first
+            many = k.min(self.high, self.length - first.get())
+            place = line.get() * self.length + first.get()
             z, rest = place // pitch_z, place % pitch_z
             y, x = rest // pitch_y, rest % pitch_y
-            start = image * number(self.memory, "x_b")
+            start = image.get() * number(self.memory, "x_b")
             for axis, index in zip("zyx", (z, y, x), strict=True):
                 start = start + index * number(self.memory, f"stride_{axis}") * number(self.memory, f"x_{axis}")
             entry = self.table.at(i * ENTRY)
-            for word, value in enumerate((start, image, z, y, x, many)):
+            for word, value in enumerate((start, image.get(), z, y, x, many)):
                 entry.store(word, value)
+            first += self.high
+            is_line = first.get() >= self.length
+            line += k.cast(is_line, i64)
+            first.set(k.select(is_line, 0, first))
+            is_image = line.get().eq(self.lines)
+            image += k.cast(is_image, i64)
+            line.set(k.select(is_image, 0, line))
 
     def entry(self, tile: Val) -> list[Val]:
         return [self.table.load(tile * ENTRY + i) for i in range(6)]

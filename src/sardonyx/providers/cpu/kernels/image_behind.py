@@ -23,10 +23,14 @@ from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Epilogue
 from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, ImageFinish
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL
-from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val
+from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i64
 
 MOST = {False: 16, True: 4}
 """Pixels of a step, at most, where what follows is short and where it is long, which is much to write."""
+HEAD, SLOTS = 8, 2 * HALF
+"""Words of a tile in the table: those before its pixels, the first being how many exist, and those for each thing that
+is known of them. Pixels are written 16 at a time, however few a row has, and the next row's go over what is too much.
+"""
 
 
 def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
@@ -56,12 +60,8 @@ def table_nbytes(epilogue: Epilogue) -> int:
 
 
 def _tile_words(epilogue: Epilogue) -> int:
-    """How many pixels exist, and for each which it is, and where it lies."""
-    return 1 + HALF * _pixel_words(epilogue)
-
-
-def _pixel_words(epilogue: Epilogue) -> int:
-    return 1 + len(epilogue.names)
+    """How many pixels exist; of each which it is, and where it lies."""
+    return HEAD + SLOTS * (1 + len(epilogue.names))
 
 
 class PixelsBehind:
@@ -73,7 +73,7 @@ class PixelsBehind:
         self.k, self.memory, self.grid, self.pace, self.is_full = k, memory, grid, pace, is_full
         self.filters = number(memory, "filters")
         self.finish = _PixelFinish(k, epilogue, memory, self.filters, [k.const(0)] * 3, grid.sums, 1)
-        self.names, self.words = [name for name, _ in epilogue.names], _pixel_words(epilogue)
+        self.names = [name for name, _ in epilogue.names]
         self.width = PANEL if self.finish.is_wide else HALF
         """Filters that are finished at a time."""
         self._table, self._tile_words = table, _tile_words(epilogue)
@@ -85,27 +85,28 @@ class PixelsBehind:
         with k.loop(0, rows) as tile:
             here, found = self._table.at(tile * self._tile_words), k.var(0)
             with self.grid.image_rows(tile) as (first, place, x, many):
-                self._write(here.at(1 + found.get() * self.words), first, place, x, many)
+                self._write(here.at(HEAD + found.get()), first, place, x)
                 found += many
             here.store(0, found.get())
 
-    def _write(self, to: Buf, first: Val, place: list[Val], x: Val, many: Val) -> None:
-        """Pixels ``first`` and on of a tile are ``many`` of an image's row from ``x`` on."""
-        starts = []
+    def _write(self, to: Buf, first: Val, place: list[Val], x: Val) -> None:
+        """Pixels ``first`` and on of a tile are those of an image's row from ``x`` on."""
+        k, lanes = self.k, HALF // 2
+        counted = [(first * PANEL, k.const(PANEL))]
         for name in self.names:
             terms = (index * number(self.memory, f"{name}_batch{i}") for i, index in enumerate(place))
-            starts.append(sum(terms, x * number(self.memory, f"{name}_row")))
-        with self.k.loop(0, many) as i:
-            entry = to.at(i * self.words)
-            entry.store(0, (first + i) * PANEL)
-            for word, (name, start) in enumerate(zip(self.names, starts, strict=True), 1):
-                entry.store(word, start + i * number(self.memory, f"{name}_row"))
+            row = number(self.memory, f"{name}_row")
+            counted.append((sum(terms, x * row), row))
+        for word, (start, step) in enumerate(counted):
+            values = k.iota(i64, lanes) * step + start
+            to.store(word * SLOTS, values)
+            to.store(word * SLOTS + lanes, values + step * lanes)
 
     def take(self, tile: Val, slot: Val, column: Val) -> None:
         """The sums of a tile and a column of 32 filters are complete, in the square at element ``slot``."""
         start = tile * self._tile_words
         for var, value in (
-            (self._next, start + 1), (self._left, self._table.load(start)), (self._slot, slot),
+            (self._next, start + HEAD), (self._left, self._table.load(start)), (self._slot, slot),
             (self._column, column),
         ):  # fmt: skip
             var.set(value)
@@ -120,36 +121,35 @@ class PixelsBehind:
         begin, pixel = self._next.get(), self._pixel_of(self._next.get())
 
         def of_step(step: Val) -> list[Callable[[], None]]:
-            places = [begin + (step * self.pace + i) * self.words for i in range(self.pace)]
-            return [partial(pixel, at) for at in places]
+            return [partial(pixel, begin + (step * self.pace + i)) for i in range(self.pace)]
 
         return of_step
 
     def went(self, steps: Val) -> None:
         """Some steps have done so."""
-        self._next += steps * (self.pace * self.words)
+        self._next += steps * self.pace
         self._left += -steps * self.pace
 
     def rest(self) -> None:
         """Finish what is left."""
         k, begin = self.k, self._next.get()
         with k.when(self._left.get() > 0):
-            end = begin + self._left.get() * self.words
+            end = begin + self._left.get()
             if self.is_full:
                 pixel = self._pixel_of(begin)
-                with k.loop(begin, end, self.words) as at:
+                with k.loop(begin, end) as at:
                     pixel(at)
             else:
                 slot, first = self.grid.sums.at(self._slot.get()), self._column.get() * PANEL
-                with k.loop(begin, end, self.words) as at, k.loop(0, PANEL, HALF) as half:
+                with k.loop(begin, end) as at, k.loop(0, PANEL, HALF) as half:
                     sums = self._enter(slot, at)
                     t = Tile(first + half, HALF, k.mask(self.filters - first - half, HALF))
                     self.finish.put(0, t, sums.load(half, HALF))
         self._left.set(0)
 
     def _pixel_of(self, begin: Val) -> Callable[[Val], None]:
-        """Gives what finishes a pixel and 32 filters, whose entry begins at a word of the table; that of one of the
-        tile's pixels begins at ``begin``.
+        """Gives what finishes a pixel and 32 filters, which is at a word of the table; one of the tile's pixels is at
+        ``begin``.
         """
         slot, first = self.grid.sums.at(self._slot.get()), self._column.get() * PANEL
         tiles = [Tile(first + at, self.width, None) for at in range(0, PANEL, self.width)]
@@ -164,9 +164,9 @@ class PixelsBehind:
         return pixel
 
     def _enter(self, slot: Buf, at: Val, *held: _PixelFinish) -> Buf:
-        """The sums of the pixel whose entry begins at a word of the table; what follows them learns its places."""
+        """The sums of the pixel at a word of the table; what follows them learns its places."""
         entry = self._table.at(at)
-        places = {name: entry.load(word) for word, name in enumerate(self.names, 1)}
+        places = {name: entry.load(word * SLOTS) for word, name in enumerate(self.names, 1)}
         for finish in (self.finish, *held):
             finish.places = places
         return slot.at(entry.load(0))

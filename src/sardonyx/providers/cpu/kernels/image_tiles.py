@@ -208,23 +208,27 @@ def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:
 
 
 def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
-    """Fill what is not image with zeros, and what tiles reach over the end."""
+    """Fill what is not image with zeros, and what tiles reach over the end.
+
+    A thread takes what is around some rows, in all planes: most of it, it reads itself in the next step.
+    """
     nothing = k.zeros(u16 if y.dtype is bf16 else y.dtype, 64 // y.dtype.itemsize)
 
     def n(what: str) -> Val:
         return number(memory, f"{name}_{what}")
 
-    with k.share(batch * n("planes")) as at:
-        plane = y.at(at // n("planes") * n("b") + at % n("planes") * n("plane")).as_type(nothing.dtype)
-        done = k.var(0)
+    def start(row: Val) -> Val:
+        z, line = row // k.max(n("size_y"), 1), row % k.max(n("size_y"), 1)
+        return (z + n("front_z")) * n("z") + (line + n("front_y")) * n("y") + n("front_x") * n("x")
 
-        def fill(stop: Val) -> None:
-            for t in k.tiles(stop - done.get(), nothing.lanes):
-                plane.at(done.get()).store(t, nothing)
-
-        with k.loop(0, n("size_z")) as z, k.loop(0, n("size_y")) as line:
-            to = (z + n("front_z")) * n("z") + (line + n("front_y")) * n("y") + n("front_x") * n("x")
-            fill(to)
-            done.set(to + n("size_x") * n("x"))
-        is_last = at.eq(batch * n("planes") - 1)
-        fill(n("plane") + k.cast(is_last, i64) * n("over"))
+    rows = n("size_z") * n("size_y")
+    with k.loop(*k.share_of(batch * (rows + 1))) as at:
+        image, row = at // (rows + 1), at % (rows + 1)
+        is_last = row.eq(rows)
+        first = k.opaque(k.select(row.eq(0), 0, start(row - 1) + n("size_x") * n("x")))
+        stop = k.opaque(k.select(is_last, n("plane"), start(row)))
+        with k.loop(0, n("planes")) as plane:
+            here = y.at(image * n("b") + plane * n("plane") + first).as_type(nothing.dtype)
+            is_end = is_last & plane.eq(n("planes") - 1) & image.eq(batch - 1)
+            for t in k.tiles(stop + k.cast(is_end, i64) * n("over") - first, nothing.lanes):
+                here.store(t, nothing)
