@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.interpret.context import Held
+from sardonyx.ir import dims
 from sardonyx.ir.graph import Model, Value
 from sardonyx.ir.sparse import SparseTensor
 from sardonyx.ops import limits
@@ -78,7 +78,6 @@ class Engine:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self.names)]
         if self.as_written is not None and self._contradicts(feeds):
-            logging.getLogger("sardonyx").info("sizes that contradict the model's names: it runs as written, on numpy")
             context.places, context.held = {}, ()
             return self.as_written().run(feeds, wanted, context)
         held = limits.hold(self._weights_nbytes + sum(getattr(a, "nbytes", 0) for a in args))
@@ -92,12 +91,12 @@ class Engine:
         return picked if self.quick is not None and len(set(wanted)) == len(picked) else own(picked, args)
 
     def _contradicts(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether sizes that the model gives one name differ."""
+        """Whether sizes that the model gives one name differ. ("?" is none.)"""
         sizes: dict[str, int] = {}
         for v in self.inputs:
             given = getattr(feeds.get(v.name), "shape", ())
             for name, size in zip(v.shape or (), given, strict=False):
-                if isinstance(name, str) and sizes.setdefault(name, size) != size:
+                if isinstance(name, str) and sizes.setdefault(name, size) != size and dims.known(name) is not None:
                     return True
         return False
 

@@ -268,9 +268,34 @@ def test_sizes_that_contradict_each_other() -> None:
     session = sx.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
     ones: Callable[[int], Array] = lambda n: np.ones(n, "f")  # noqa: E731
     np.testing.assert_array_equal(session.run(None, {"a": ones(4), "b": ones(4)})[0], ones(4) * 2)
-    np.testing.assert_array_equal(session.run(None, {"a": ones(4), "b": ones(1)})[0], ones(4) * 2)
+    said: list[str] = []
+    sx.set_default_logger_callback(lambda *given: said.append(given[-1]))
+    try:
+        np.testing.assert_array_equal(session.run(None, {"a": ones(4), "b": ones(1)})[0], ones(4) * 2)
+        session.run(None, {"a": ones(1), "b": ones(4)})
+    finally:
+        sx.set_default_logger_callback(None)
+    assert ["on numpy" in message for message in said] == [True]
     with pytest.raises(sx.errors.SardonyxError):
         session.run(None, {"a": ones(4), "b": ones(3)})
+
+
+def test_what_is_no_name_does_not_contradict_itself() -> None:
+    """Exporters write "?" for each size that they do not know; both of an image are compiled for."""
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [-1, 3, "?", "?"])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    w = onnx.numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], [w])
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    session = sx.InferenceSession(
+        onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    )
+    assert session.get_inputs()[0].shape == [None, 3, "?", "?"]
+    session._sess.engine.as_written = lambda: pytest.fail("not compiled")
+    for size in ((6, 9), (9, 6), (5, 5)):
+        (found,) = session.run(None, {"x": np.ones((2, 3, *size), np.float32)})
+        assert found.shape == (2, 4, *size) and found[0, 0, 2, 2] == 27
 
 
 def test_a_mask_whose_length_contradicts_its_name_is_added_as_it_was_written() -> None:
