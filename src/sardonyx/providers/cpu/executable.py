@@ -74,6 +74,7 @@ class CpuExecutable:
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: CpuExecutable | None = None
+        self._has_warned = False
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
@@ -95,8 +96,11 @@ class CpuExecutable:
             other = self._for_others()
             if other is not None:
                 return other.run(args, context)
-            logging.getLogger("sardonyx").info("shapes outside the model's dimensions run on numpy: %s", why)
-            return self._without_plan(args, context)
+            results = self._without_plan(args, context)
+            if not self._has_warned:
+                self._has_warned = True
+                logging.getLogger("sardonyx").warning("shapes that are not compiled for run on numpy, slowly: %s", why)
+            return results
         return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _for_others(self) -> CpuExecutable | None:
