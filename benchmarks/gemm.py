@@ -25,7 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from burst import burst_s, onnxruntime_call
-from quiet import Probe
+from quiet import probe_here
 
 from sardonyx.dtypes import bf16, f32
 from sardonyx.ir.tensor import Tensor
@@ -124,7 +124,7 @@ def measure(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
     flops, reads = 0.0, dict.fromkeys((bf16, f32), 0.0)
     for run in runs.values():
         run()
-    probe = Probe(isa.current()) if isa.current().amx else None
+    probe = probe_here()
     cores = [] if probe is None else sorted(os.sched_getaffinity(0))
     for _ in range(rounds):
         if probe is not None:

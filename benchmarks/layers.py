@@ -41,7 +41,7 @@ from benchmarks.compare.process import machine  # noqa: E402
 from benchmarks.compare.report import ms, percent, table  # noqa: E402
 from benchmarks.compare.rounds import WARM_RUNS  # noqa: E402
 from benchmarks.compare.worker import move_threads  # noqa: E402
-from benchmarks.quiet import Probe  # noqa: E402
+from benchmarks.quiet import probe_here  # noqa: E402
 from benchmarks.shared import feeds_of  # noqa: E402
 
 import sardonyx  # noqa: E402
@@ -170,13 +170,6 @@ def runs_of(path: Path, precision: str, threads: int, runs: int) -> list[Run]:
         if cores is not allowed:
             move_threads(allowed)
     return found
-
-
-@cache
-def probe_here() -> Probe | None:
-    """None where there are no tiles to look at."""
-    isa = isas.current()
-    return Probe(isa) if isa.amx and not isa.is_emulated else None
 
 
 def arithmetic(threads: int) -> dict[str, float]:

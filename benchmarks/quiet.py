@@ -11,7 +11,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from sardonyx.dtypes import f32
 from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, function
-from sardonyx.providers.cpu.isa import Isa
+from sardonyx.providers.cpu.isa import Isa, current
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.limits import multiply_tiles
 from sardonyx.providers.cpu.memory import address, allocate
@@ -91,3 +91,10 @@ def seconds_of(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
+
+
+@cache
+def probe_here() -> Probe | None:
+    """That of the chip at hand; None where there are no tiles to look at."""
+    isa = current()
+    return Probe(isa) if isa.amx and not isa.is_emulated else None

@@ -140,7 +140,7 @@ class NativeSession:
         )
         source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
         engine = starts.engine_of(source, asked)
-        engine.as_written = cache(lambda: _as_written(source, plain))
+        engine.as_written = cache(lambda: _as_written(source, plain, options))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
             raise Fail(CPU_FORBIDDEN)
         if options.optimized_model_filepath:
@@ -449,9 +449,10 @@ class NativeSession:
         fetches.replace(results)
 
 
-def _as_written(source: Any, plain: BuildOptions) -> Engine:
+def _as_written(source: Any, plain: BuildOptions, options: SessionOptions) -> Engine:
     """The engine of feeds that contradict the names of sizes; its first run says so."""
-    log.emit(log.WARNING, "sizes of inputs contradict the model's names for them: it runs as written, on numpy, slowly")
+    said = "sizes of inputs contradict the model's names for them: it runs as written, on numpy, slowly"
+    log.emit(log.WARNING, said, logid=options.logid, threshold=options.log_severity_level)
     return starts.engine_of(source, plain)
 
 
