@@ -2,8 +2,8 @@
 
 An ``Isa`` has two sides. Its *shape* (lanes, registers, tiles) decides which kernels are written; its *target* (CPU
 name and features) decides what LLVM makes of them. ``SARDONYX_CPU`` names a real CPU, and both follow it: on a machine
-of that family the code is exactly that CPU's. On a machine of another family the shape is kept and tile instructions
-are carried out by ordinary ones, so that every kernel can be tested everywhere.
+that can run it, the code is exactly that CPU's. On any other the shape is kept, and tile instructions are carried out
+by ordinary ones, so that every kernel can be tested everywhere.
 """
 
 from __future__ import annotations
@@ -97,14 +97,7 @@ def named(cpu: str | None) -> Isa:
     if cpu not in CPUS:
         raise InvalidArgument(f"{knobs.CPU.name} does not know this CPU", expected=list(CPUS), got=cpu)
     asked = CPUS[cpu]
-    if is_x86() and cpu in _X86:
-        lacking = _lacking(asked)
-        if asked.amx and not lacking and not allow_tiles():
-            lacking = ["permission for tiles"]
-        if lacking:
-            raise InvalidArgument(f"this machine cannot run code for {cpu}", got=f"no {', '.join(lacking)}")
-        return _sized(asked)
-    if is_arm() and cpu in _ARM:
+    if (is_x86() and cpu in _X86 and _runs(asked)) or (is_arm() and cpu in _ARM):
         return _sized(asked)
     host = _host()
     return _sized(replace(asked, cpu=host.cpu, features=host.features, is_emulated=True))
@@ -115,11 +108,11 @@ def _host() -> Isa:
     has = _features()
     if is_x86():
         wide = f"{flags},{WIDE}"
-        if not _lacking(CPUS["skylake-avx512"]):
-            amx = not _lacking(CPUS["sapphirerapids"]) and allow_tiles()
+        if _runs(CPUS["skylake-avx512"]):
+            amx = _runs(CPUS["sapphirerapids"])
             dots = {"bf16_dot": "avx512bf16" in has, "byte_dot": "avx512vnni" in has}
             return Isa("amx" if amx else "avx512", cpu, wide, 16, 32, amx=amx, **dots)
-        if not _lacking(CPUS["haswell"]):
+        if _runs(CPUS["haswell"]):
             return Isa("avx2", cpu, flags, 8, 16, byte_dot="avxvnni" in has)
         return Isa("generic", cpu, flags, 4, 16)
     if is_arm():
@@ -169,10 +162,11 @@ def _processor() -> str:
     return "\n".join(line for line in first.splitlines() if line.partition("\t")[0].strip(": ") not in _CHANGING)
 
 
-def _lacking(isa: Isa) -> list[str]:
+def _runs(isa: Isa) -> bool:
+    """Whether this x86 machine has what a chip's code needs."""
     dots = (("avx512bf16", isa.bf16_dot), ("avx512vnni", isa.byte_dot))
-    needed = (*_NEEDS[isa.name], *(name for name, wanted in dots if wanted))
-    return [name for name in needed if name not in _features()]
+    needed = {*_NEEDS[isa.name], *(name for name, wanted in dots if wanted)}
+    return needed <= _features() and (not isa.amx or allow_tiles())
 
 
 def _has_byte_dot() -> bool:
