@@ -20,7 +20,7 @@ from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
-from sardonyx.providers.cpu.kernels.image_behind import is_one_for_images, pace_of, table_nbytes
+from sardonyx.providers.cpu.kernels.image_behind import Places, is_one_for_images, pace_of, table_nbytes
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
@@ -199,13 +199,15 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     is_full = parts == 1 and filters % PANEL == 0 and found.runs[1] % BLOCK == 0
     is_woven = parts == 1 and filters > HALF and is_one_for_images(epilogue, args)
     pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
+    places = Places.of(epilogue, args, is_full=is_full) if pace else None
     is_past = parts == 1 and found.kernel[:2] == (1, 1) and found.runs[0] == 1
-    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, is_past=is_past, is_full=is_full and pace > 0)
+    known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
+    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, is_past=is_past, **known)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
-    scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(epilogue) if pace else 0)
+    scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(places) if places else 0)
     return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
 
 

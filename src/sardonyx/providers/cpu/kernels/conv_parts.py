@@ -26,7 +26,7 @@ from sardonyx.providers.cpu.amx import Tiles
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.conv_tiles import FETCHED, GROUP, Grid, Kind, Work, convolution_params, walk
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.image_behind import PixelsBehind
+from sardonyx.providers.cpu.kernels.image_behind import PixelsBehind, Places
 from sardonyx.providers.cpu.kernels.image_epilogue import SQUARE
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, whole_of
 from sardonyx.providers.cpu.kernels.matrices import number
@@ -36,17 +36,20 @@ from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, even
 from sardonyx.providers.cpu.values import Buf, Operand, Val, bf16, f32, i64
 
 
-def _params(parts: int, epilogue: Epilogue, pace: int, is_past: bool, is_full: bool) -> Params:
+def _params(
+    parts: int, epilogue: Epilogue, pace: int, places: Places | None, is_single: bool, is_past: bool, is_full: bool
+) -> Params:
     return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
 
 
 @kernel(_params)
 def conv_amx(
-    k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, is_past: bool, is_full: bool, **memory: Any
-) -> None:
+    k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, places: Places | None, is_single: bool, is_past: bool,
+    is_full: bool, **memory: Any,
+) -> None:  # fmt: skip
     """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
-    which a single tap sees once, leave L1 to the weights. ``is_full``: channels and filters are known to fill tiles,
-    which is asked for where there is a pace.
+    which a single tap sees once, leave L1 to the weights. What else is known is asked for where there is a pace:
+    ``places``; ``is_single``: there is one run; ``is_full``: channels and filters fill tiles.
     """
 
     def work(
@@ -54,8 +57,8 @@ def conv_amx(
     ) -> Work:
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
         table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
-        pixels = PixelsBehind(k, epilogue, memory, grid, table, pace, is_full=is_full) if pace else None
-        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, is_past)
+        pixels = places and PixelsBehind(k, epilogue, memory, grid, table, places, pace, is_full=is_full)
+        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, is_single, is_past)
 
     walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
 
@@ -81,6 +84,7 @@ class _PartsWork(Work):
     """With three parts."""
     pixels: PixelsBehind | None
     """Where those of a square are finished between the products of the next."""
+    is_single: bool
     is_past: bool
 
     @property
@@ -105,48 +109,54 @@ class _PartsWork(Work):
         if self.pixels is None:
             super().squares(rows, column, step, many, fetched, is_last)
             return
+        run = _Run(column, step, many, fetched)
         if self.is_full:
-            self._full_squares(rows, _Run(column, step, many, fetched), is_last)
+            self._by_runs(rows, run, is_last)
             return
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
             with half:
                 self.pixels.rest()
-                self._squares(rows, _Run(column, step, many, self.k.max(fetched, FETCHED), 1), is_last)
+                self._by_runs(rows, replace(run, fetched=self.k.max(fetched, FETCHED), halves=1), is_last)
             with whole:
-                self._full_squares(rows, _Run(column, step, many, fetched), is_last)
+                self._by_runs(rows, run, is_last)
 
-    def _full_squares(self, rows: Val, run: _Run, is_last: Val) -> None:
+    def _by_runs(self, rows: Val, run: _Run, is_last: Val) -> None:
         """With loops of their own, for what is between the products of two squares, these do not hide."""
         assert self.pixels is not None
-        with self.k.either(is_last) as (last, before):
-            with last:
-                self._by_fetching(run, partial(self._squares, rows, is_last=is_last))
-            with before:
+        last, before = (partial(self._squares, rows, is_last=known) for known in (True, False))
+        if self.is_single:
+            self._by_fetching(run, last)
+            return
+        with self.k.either(is_last) as (yes, no):
+            with yes:
+                self._by_fetching(run, last)
+            with no:
                 self.pixels.rest()
-                self._by_fetching(run, partial(self._squares, rows, is_last=None))
+                self._by_fetching(run, before)
 
-    def _squares(self, rows: Val, run: _Run, is_last: Val | None) -> None:
-        """``is_last``: None where it is not. Of the square before, pixels are left where this run is the last, and of
-        32 filters.
+    def _squares(self, rows: Val, run: _Run, *, is_last: bool) -> None:
+        """Pixels of the square before are left where this run is the last, and finished between products of 32 filters.
+
+        If it is the first as well, they are read before sums of this square take the place of theirs.
         """
         k, pixels = self.k, self.pixels
         assert pixels is not None
         with k.loop(0, rows) as r:
-            slot = self.slot(r)
-            with going_on(self.tiles, self._sums(slot), PANEL * 4, run.step.eq(0)):
+            slot = k.const(0) if self.is_single else r * SQUARE
+            places = self._sums(slot), PANEL * 4
+            around = from_zero(self.tiles, *places) if self.is_single else None
+            with around or going_on(self.tiles, *places, run.step.eq(0)):
                 woven = k.const(0)
-                if is_last is not None and run.halves == 2:
+                if is_last and run.halves == 2:
                     woven = pixels.woven_steps(run.many)
                     with k.when(woven > 0):
                         self._loop(r, run, end=woven, among=pixels.each_step())
-                    pixels.went(woven)
                 self._loop(r, run, begin=woven)
-                if is_last is not None:
-                    pixels.rest()
-            if is_last is not None:
-                with k.when(is_last):
-                    self.mend(r, run.column, self.grid.sums.at(slot))
-                    pixels.take(r, slot, run.column)
+                if is_last:
+                    pixels.rest(woven)
+            if is_last:
+                self.mend(r, run.column, self.grid.sums.at(slot))
+                pixels.take(r, slot, run.column)
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, slot, is_first = self.k, self.slot(r), step.eq(0)
@@ -191,13 +201,16 @@ class _PartsWork(Work):
         pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
         weights = self.w.at((run.column * self.steps + run.step) * size)
+        ahead, to_fetch, each = weights.at(many * size), k.var(0), k.const(0)
+        if fetched is not None:
+            each = fetched * (self.parts * LINE)
+            to_fetch.set((r * many + begin) * each)
         with k.loop(begin, many if end is None else end) as s:
             here, lines = pixels.at(self.distances.load(run.step + s)), list[Buf]()
             if fetched is not None:
-                ahead = weights.at(many * size + (r * many + s) * (fetched * (self.parts * LINE)))
                 with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
-                    ahead.prefetch(i * LINE, locality=2)
-                lines = [ahead.at(i * LINE) for i in range(FETCHED * self.parts)]
+                    ahead.at(to_fetch.get()).prefetch(i * LINE, locality=2)
+                lines = [ahead.at(to_fetch.get() + i * LINE) for i in range(FETCHED * self.parts)]
             written, others = list(events(self.parts, 1, run.halves)), among(s)
             share = -(-len(lines) // sum(isinstance(event, Dot) for event in written))
             for at, event in enumerate(written):
@@ -212,6 +225,7 @@ class _PartsWork(Work):
                     self.tiles.load(A, here.at(part * (event.offset // (2 * TILE))), stride, is_past=self.is_past)
                 for other in others[len(others) * at // len(written) : len(others) * (at + 1) // len(written)]:
                     other()
+            to_fetch += each
 
     def _among(self, many: Val) -> Callable[[Val], list[Callable[[], None]]]:
         """What each of ``many`` steps does with the sums of the run before."""

@@ -8,20 +8,24 @@ before, so many that the steps of a run finish all of them: a number that the ke
 
 A step has no time to find out where pixels lie, in rows of an image with padding between them. That is the same for
 all filters: a table has, for each pixel of a group that exists, which of its tile's it is, and where it lies in each
-operand and result.
+operand and result. Every word that a step does not read is time that it has (three words: 40 cycles of a square), so
+operands that lie alike share theirs, and where pixels follow each other there is a word for the first of a tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
-from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Grid
-from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Epilogue
+from sardonyx.providers.cpu.kernels.conv_tiles import LOCATED, Grid
+from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Access, Epilogue
 from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, ImageFinish
-from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK
+from sardonyx.providers.cpu.kernels.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, i64
 
@@ -55,121 +59,189 @@ def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
     return all(args[f"{name}_batch{axis}"] == 0 for name in names for axis in (1, 2))
 
 
-def table_nbytes(epilogue: Epilogue) -> int:
-    return GROUP * _tile_words(epilogue) * 8
+@dataclass(frozen=True)
+class Places:
+    """What is known of where pixels lie before there are any."""
+
+    words: tuple[int | None, ...]
+    """Of each operand and result: which of the table's, those that lie alike having the same. None: what is one for all
+    images."""
+    is_dense: bool
+    """All pixels of a tile exist."""
+    is_line: bool
+    """They follow each other in all that has a word for each of them, a block apart."""
+
+    @staticmethod
+    def of(epilogue: Epilogue, args: Mapping[str, Any], *, is_full: bool) -> Places:
+        """For a convolution's arguments."""
+        found: list[tuple[Any, ...]] = []
+        words: list[int | None] = []
+        is_even = is_full
+        for name, x in epilogue.names:
+            strides = tuple(args[f"{name}_{stride}"] for stride in ("batch0", "batch1", "batch2", "row"))
+            lies = (*strides, x.columns, args[f"{name}_col"])
+            if x.is_flat and not any(strides):
+                words.append(None)
+                continue
+            is_even &= x.is_flat or (x.columns == SPLIT and args[f"{name}_row"] == BLOCK)
+            found += [] if lies in found else [lies]
+            words.append(found.index(lies))
+        out_z, out_y, out_x = (args[f"out_{axis}"] for axis in "zyx")
+        is_dense = args["pitch_y"] == out_x and args["pitch_z"] == of_known(dims.mul(out_y, out_x))
+        is_line = is_even and (out_z, out_y) == (1, 1) and args["lines"] == 1
+        return Places(tuple(words), is_dense or is_line, is_line)
+
+    @property
+    def many(self) -> int:
+        return 1 + max((word for word in self.words if word is not None), default=-1)
+
+    @property
+    def tile_words(self) -> int:
+        """How many pixels exist; of each which it is, and where it lies, or where the first does."""
+        return HEAD if self.is_line else HEAD + SLOTS * (self.many + (not self.is_dense))
 
 
-def _tile_words(epilogue: Epilogue) -> int:
-    """How many pixels exist; of each which it is, and where it lies."""
-    return HEAD + SLOTS * (1 + len(epilogue.names))
+def table_nbytes(places: Places) -> int:
+    return LOCATED * places.tile_words * 8
 
 
 class PixelsBehind:
-    """The pixels of the square before which are not finished yet."""
+    """The pixels of the square before, which are not finished yet."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Any, grid: Grid, table: Buf, pace: int, *, is_full: bool
-    ) -> None:
-        self.k, self.memory, self.grid, self.pace, self.is_full = k, memory, grid, pace, is_full
+        self, k: Kernel, epilogue: Epilogue, memory: Any, grid: Grid, table: Buf, places: Places, pace: int, *,
+        is_full: bool,
+    ) -> None:  # fmt: skip
+        assert places.many < HEAD
+        self.k, self.memory, self.grid, self.places = k, memory, grid, places
+        self.pace, self.is_full = pace, is_full
         self.filters = number(memory, "filters")
         self.finish = _PixelFinish(k, epilogue, memory, self.filters, [k.const(0)] * 3, grid.sums, 1)
-        self.names = [name for name, _ in epilogue.names]
+        self.names = [(name, x, word) for (name, x), word in zip(epilogue.names, places.words, strict=True)]
         self.width = PANEL if self.finish.is_wide else HALF
         """Filters that are finished at a time."""
-        self._table, self._tile_words = table, _tile_words(epilogue)
-        self._next, self._left, self._slot, self._column = (k.var(0) for _ in range(4))
+        self._table = table
+        self._count, self._tile, self._slot, self._column = (k.var(0) for _ in range(4))
+        """Pixels that are left, all of a square's or none; and which square it is."""
 
     def locate(self, rows: Val) -> None:
         """Write the table of a group of ``rows`` tiles."""
-        k = self.k
-        with k.loop(0, rows) as tile:
-            here, found = self._table.at(tile * self._tile_words), k.var(0)
-            with self.grid.image_rows(tile) as (first, place, x, many):
-                self._write(here.at(HEAD + found.get()), first, place, x)
-                found += many
-            here.store(0, found.get())
+        with self.k.loop(0, rows) as tile:
+            here = self._table.at(tile * self.places.tile_words)
+            here.store(0, self._locate_line(tile, here) if self.places.is_line else self._locate_rows(tile, here))
+
+    def _locate_line(self, tile: Val, here: Buf) -> Val:
+        _, *place, x, many = self.grid.entry(tile)
+        for word, (start, _) in self._counted(place, x).items():
+            here.store(1 + word, start)
+        return many
+
+    def _locate_rows(self, tile: Val, here: Buf) -> Val:
+        found = self.k.var(0)
+        with self.grid.image_rows(tile) as (first, place, x, many):
+            self._write(here.at(HEAD + found.get()), first, place, x)
+            found += many
+        return found.get()
+
+    def _counted(self, place: list[Val], x: Val) -> dict[int, tuple[Val, Val]]:
+        """By words: where the pixel lies that is at ``x`` of an image's row, and how far the next is from there."""
+        counted = {}
+        for name, _, word in self.names:
+            if word is not None and word not in counted:
+                terms = (index * number(self.memory, f"{name}_batch{i}") for i, index in enumerate(place))
+                row = number(self.memory, f"{name}_row")
+                counted[word] = sum(terms, x * row), row
+        return counted
 
     def _write(self, to: Buf, first: Val, place: list[Val], x: Val) -> None:
         """Pixels ``first`` and on of a tile are those of an image's row from ``x`` on."""
         k, lanes = self.k, HALF // 2
-        counted = [(first * PANEL, k.const(PANEL))]
-        for name in self.names:
-            terms = (index * number(self.memory, f"{name}_batch{i}") for i, index in enumerate(place))
-            row = number(self.memory, f"{name}_row")
-            counted.append((sum(terms, x * row), row))
-        for word, (start, step) in enumerate(counted):
+        counted = self._counted(place, x)
+        if not self.places.is_dense:
+            counted[self.places.many] = first * PANEL, k.const(PANEL)
+        for word, (start, step) in counted.items():
             values = k.iota(i64, lanes) * step + start
             to.store(word * SLOTS, values)
             to.store(word * SLOTS + lanes, values + step * lanes)
 
     def take(self, tile: Val, slot: Val, column: Val) -> None:
         """The sums of a tile and a column of 32 filters are complete, in the square at element ``slot``."""
-        start = tile * self._tile_words
+        start = (self.grid.first.get() + tile) * self.places.tile_words
         for var, value in (
-            (self._next, start + HEAD), (self._left, self._table.load(start)), (self._slot, slot),
-            (self._column, column),
+            (self._tile, start), (self._count, self._table.load(start)), (self._slot, slot), (self._column, column),
         ):  # fmt: skip
             var.set(value)
 
     def woven_steps(self, many: Val) -> Val:
         """How many of ``many`` steps finish as many pixels as the kernel is written for."""
-        k, ready = self.k, self.k.min(many, self._left.get() >> (self.pace.bit_length() - 1))
+        k, ready = self.k, self.k.min(many, self._count.get() >> (self.pace.bit_length() - 1))
         return ready if self.is_full else k.select(self.filters - self._column.get() * PANEL >= PANEL, ready, 0)
 
     def each_step(self) -> Callable[[Val], list[Callable[[], None]]]:
         """Gives what one of those steps has to do, pixel by pixel."""
-        begin, pixel = self._next.get(), self._pixel_of(self._next.get())
+        pixel = self._pixel()
+        return lambda step: [partial(pixel, step * self.pace, i) for i in range(self.pace)]
 
-        def of_step(step: Val) -> list[Callable[[], None]]:
-            return [partial(pixel, begin + (step * self.pace + i)) for i in range(self.pace)]
-
-        return of_step
-
-    def went(self, steps: Val) -> None:
-        """Some steps have done so."""
-        self._next += steps * self.pace
-        self._left += -steps * self.pace
-
-    def rest(self) -> None:
-        """Finish what is left."""
-        k, begin = self.k, self._next.get()
-        with k.when(self._left.get() > 0):
-            end = begin + self._left.get()
+    def rest(self, steps: Operand = 0) -> None:
+        """Finish what is left after ``steps`` steps have finished theirs."""
+        k, begin = self.k, self.k.value(steps, i64) * self.pace
+        with k.when(begin < self._count.get()):
             if self.is_full:
-                pixel = self._pixel_of(begin)
-                with k.loop(begin, end) as at:
-                    pixel(at)
+                pixel = self._pixel()
+                with k.loop(begin, self._count.get()) as at:
+                    pixel(at, 0)
             else:
                 slot, first = self.grid.sums.at(self._slot.get()), self._column.get() * PANEL
-                with k.loop(begin, end) as at, k.loop(0, PANEL, HALF) as half:
-                    sums = self._enter(slot, at)
+                with k.loop(begin, self._count.get()) as at, k.loop(0, PANEL, HALF) as half:
+                    self.finish.places = {name: self._place(word, at, 0) for name, _, word in self.names}
                     t = Tile(first + half, HALF, k.mask(self.filters - first - half, HALF))
-                    self.finish.put(0, t, sums.load(half, HALF))
-        self._left.set(0)
+                    self.finish.put(0, t, slot.at(self._sums(at, 0)).load(half, HALF))
+        self._count.set(0)
 
-    def _pixel_of(self, begin: Val) -> Callable[[Val], None]:
-        """Gives what finishes a pixel and 32 filters, which is at a word of the table; one of the tile's pixels is at
-        ``begin``.
-        """
-        slot, first = self.grid.sums.at(self._slot.get()), self._column.get() * PANEL
-        tiles = [Tile(first + at, self.width, None) for at in range(0, PANEL, self.width)]
-        self._enter(slot, begin)  # a tile is of one image, and what is held is the same in all of it
+    def _pixel(self) -> Callable[[Val, int], None]:
+        """Gives what finishes a pixel and 32 filters: one that is some behind another of the tile's."""
+        slot, column = self.grid.sums.at(self._slot.get()), self._column.get()
+        tiles = [Tile(column * PANEL + at, self.width, None) for at in range(0, PANEL, self.width)]
+        # A tile is of one image, and what is held is the same in all of it.
+        self.finish.places = {name: self._first(word) for name, _, word in self.names}
         held = [self.finish.of_columns(t) for t in tiles]
+        starts = {word: column * self._panel_stride(name, x) for name, x, word in self.names}
+        if self.places.is_line:
+            starts = {word: start + self._first(word) for word, start in starts.items()}
 
-        def pixel(at: Val) -> None:
-            sums = self._enter(slot, at, *held)
-            for i, (t, finish) in enumerate(zip(tiles, held, strict=True)):
-                finish.put(0, t, sums.load(i * self.width, self.width))
+        def pixel(at: Val, more: int) -> None:
+            found = {word: start + self._place(word, at, more) for word, start in starts.items()}
+            sums, places = slot.at(self._sums(at, more)), {name: found[word] for name, _, word in self.names}
+            for i, finish in enumerate(held):
+                finish.places = places
+                finish.put(0, Tile(self.k.const(i * self.width), self.width, None), sums.load(i * self.width, self.width))
 
         return pixel
 
-    def _enter(self, slot: Buf, at: Val, *held: _PixelFinish) -> Buf:
-        """The sums of the pixel at a word of the table; what follows them learns its places."""
-        entry = self._table.at(at)
-        places = {name: entry.load(word * SLOTS) for word, name in enumerate(self.names, 1)}
-        for finish in (self.finish, *held):
-            finish.places = places
-        return slot.at(entry.load(0))
+    def _panel_stride(self, name: str, x: Access) -> Operand:
+        """How far 32 filters are from the next."""
+        if x.columns == SPLIT:
+            return number(self.memory, f"{name}_col")
+        return PANEL if x.columns == UNIT else 0
+
+    def _first(self, word: int | None) -> Val:
+        """Where the first pixel of the tile lies."""
+        if word is None:
+            return self.k.const(0)
+        return self._table.load(self._tile.get() + (1 + word if self.places.is_line else HEAD + word * SLOTS))
+
+    def _place(self, word: int | None, at: Val, more: int) -> Val:
+        """Where a pixel lies, ``more`` behind pixel ``at`` of those of the tile that exist; in a line, from the first."""
+        if word is None:
+            return self.k.const(0)
+        if self.places.is_line:
+            return (at + more) * BLOCK
+        return self._table.load(self._tile.get() + at + (HEAD + word * SLOTS + more))
+
+    def _sums(self, at: Val, more: int) -> Val:
+        if self.places.is_dense:
+            return (at + more) * PANEL
+        return self._place(self.places.many, at, more)
 
 
 class _PixelFinish(ImageFinish):
