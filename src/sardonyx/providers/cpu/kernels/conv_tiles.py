@@ -37,13 +37,11 @@ from sardonyx.providers.cpu.kernels.image_tiles import zero_frame
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, count_of
 from sardonyx.providers.cpu.kernels.tile_loop import SUMS, TILES, A
-from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, f32, i64
+from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, i64
 
 GROUP = 10
 """Squares of a group, at most: their sums and a run of weights fit into an L1 of 48 KiB. (ResNet-50 at `medium` takes
 0.98 of the time that it takes with 16.)"""
-LOCATED = 2 * GROUP
-"""Tiles of which is kept where they lie."""
 LINES = 2 * HALF
 """Of the weights of a step, for each part."""
 FETCHED = 4
@@ -97,8 +95,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     if has_next(epilogue):
         zero_frame(k, memory["image"], memory, "image", batch)
     # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread. Pixels
-    # are shared out, as they are in the layers before and after, unless to read all weights costs more: then filters
-    # are, and weights come near once for all groups.
+    # are shared out, as they are in the layers before and after, unless to read all weights costs more.
     fair = count * columns // (k.threads * 2)
     groups = count_of(count, k.max(k.min(fair, GROUP), 1))
     channels = blocks * count_of(wide, kind.block) * kind.block
@@ -112,26 +109,21 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     tiles.configure(high, short=(*SUMS, A), count=TILES)
     distances = k.scratch(i64)
     plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
-    table = distances.at(count_of(steps, 8) * 8)
-    grid = Grid(k, memory, table, lines, length, per_line, high, each, plane_rows, k.var(0))
+    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
     _measure(k, memory, distances, blocks, wide, kind.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
     known, first = k.var(-1), k.var(-1)
     with k.share(groups * columns) as at:
-        column = k.select(is_split, at % columns, at // groups)
-        top = k.select(is_split, at // columns, at % groups) * group
+        column, top = at % columns, at // columns * group
         rows = k.min(group, count - top)
-        begin, many = (k.select(count <= LOCATED, v, w) for v, w in ((0, top), (count, rows)))
-        with k.when(known.ne(begin)):
+        with k.when(known.ne(top)):
+            grid.locate(top, rows)
+            work.locate(rows)
             first.set(k.select(known.eq(-1), top, first))
-            known.set(begin)
-            grid.locate(begin, many)
-            work.locate(many)
-        grid.first.set(top - begin)
+            known.set(top)
         fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
         if kind.parts == 1:
-            near_nbytes = k.select(is_split, weights_nbytes, steps * kind.step_nbytes)
-            fetched = k.select(first.ne(top) & (near_nbytes <= NEAR_NBYTES), 0, fetched)
+            fetched = k.select(first.ne(top) & (weights_nbytes <= NEAR_NBYTES), 0, fetched)
         with k.loop(0, steps, run) as step:
             many = k.min(run, steps - step)
             is_last = step + run >= steps
@@ -168,13 +160,10 @@ class Grid:
     each: Val
     plane_rows: Val
     """Rows from plane to plane."""
-    first: Var
-    """Which of the located tiles is the first of the group."""
 
     def locate(self, top: Val, rows: Val) -> None:
-        """Fill in the tiles from ``top`` on, the group's first ones."""
+        """Fill in the tiles from ``top`` on."""
         k = self.k
-        self.first.set(0)
         pitch_z, pitch_y = number(self.memory, "pitch_z"), number(self.memory, "pitch_y")
         within = top % self.each
         image, line, first = (k.var(v) for v in (top // self.each, within // self.per_line, within % self.per_line))
@@ -199,7 +188,7 @@ class Grid:
             line.set(k.select(is_image, 0, line))
 
     def entry(self, tile: Val) -> list[Val]:
-        return [self.table.load((self.first.get() + tile) * ENTRY + i) for i in range(6)]
+        return [self.table.load(tile * ENTRY + i) for i in range(6)]
 
     @contextmanager
     def image_rows(self, tile: Val) -> Iterator[tuple[Val, list[Val], Val, Val]]:
@@ -225,12 +214,12 @@ class Grid:
     @property
     def sums(self) -> Buf:
         """A square for each tile of a group, the spare ones of a run, and one for each operand that is turned."""
-        return self.table.at(LOCATED * ENTRY).as_type(f32)
+        return self.table.at(GROUP * ENTRY).as_type(f32)
 
 
 def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
     turned = sum(x.columns == PLANES for _, x in epilogue.names)
-    return -(-steps // 8) * 64 + LOCATED * ENTRY * 8 + (GROUP + spare + turned) * SQUARE * 4
+    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + turned) * SQUARE * 4
 
 
 @dataclass(frozen=True)

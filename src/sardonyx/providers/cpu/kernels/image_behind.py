@@ -21,7 +21,7 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
-from sardonyx.providers.cpu.kernels.conv_tiles import LOCATED, Grid
+from sardonyx.providers.cpu.kernels.conv_tiles import GROUP, Grid
 from sardonyx.providers.cpu.kernels.epilogue import SAME, UNIT, Access, Epilogue
 from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, ImageFinish
 from sardonyx.providers.cpu.kernels.image_tiles import BLOCK
@@ -102,7 +102,7 @@ class Places:
 
 
 def table_nbytes(places: Places) -> int:
-    return LOCATED * places.tile_words * 8
+    return GROUP * places.tile_words * 8
 
 
 class PixelsBehind:
@@ -166,7 +166,7 @@ class PixelsBehind:
 
     def take(self, tile: Val, slot: Val, column: Val) -> None:
         """The sums of a tile and a column of 32 filters are complete, in the square at element ``slot``."""
-        start = (self.grid.first.get() + tile) * self.places.tile_words
+        start = tile * self.places.tile_words
         for var, value in (
             (self._tile, start), (self._count, self._table.load(start)), (self._slot, slot), (self._column, column),
         ):  # fmt: skip
@@ -214,7 +214,9 @@ class PixelsBehind:
             sums, places = slot.at(self._sums(at, more)), {name: found[word] for name, _, word in self.names}
             for i, finish in enumerate(held):
                 finish.places = places
-                finish.put(0, Tile(self.k.const(i * self.width), self.width, None), sums.load(i * self.width, self.width))
+                finish.put(
+                    0, Tile(self.k.const(i * self.width), self.width, None), sums.load(i * self.width, self.width)
+                )
 
         return pixel
 
@@ -231,7 +233,7 @@ class PixelsBehind:
         return self._table.load(self._tile.get() + (1 + word if self.places.is_line else HEAD + word * SLOTS))
 
     def _place(self, word: int | None, at: Val, more: int) -> Val:
-        """Where a pixel lies, ``more`` behind pixel ``at`` of those of the tile that exist; in a line, from the first."""
+        """Where a pixel lies, ``more`` behind pixel ``at`` of those that a tile has; in a line, from the first."""
         if word is None:
             return self.k.const(0)
         if self.places.is_line:
