@@ -236,6 +236,24 @@ def test_pixels_finished_between_products_have_the_same_bits(
         np.testing.assert_array_equal(behind.run(threads=threads), net.run(threads=threads))
 
 
+@pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize(
+    ("name", "words", "is_dense", "is_line"),
+    [
+        ("rows as one", [1, 1, 1, 1], [True] * 4, [True] * 4),  # a residual lies as the result does
+        ("padded", [1, 1, 2, 1], [True, False, True, False], [False] * 4),  # 3 x 3 taps drop pixels between rows
+    ],
+)
+def test_what_is_told_of_pixels(name: str, words: list[int], is_dense: list[bool], is_line: list[bool]) -> None:
+    """As little as steps need to find them: one word for what lies alike, and none for the bias."""
+    steps = Net(BLOCKS[name], "medium", 64).compiled.steps
+    statics = [dict(step.spec.statics) for step in steps if step.spec.name == "conv_amx"]
+    told = [found["places"] for found in statics if found["pace"]]
+    assert [one.many for one in told] == words
+    assert [one.is_dense for one in told] == is_dense
+    assert [one.is_line for one in told] == is_line
+
+
 OF_EACH_IMAGE = """
     a0 = Conv(x, w0, b) a = Relu(a0) c = Conv<pads = [1, 1, 1, 1]>(a, v1, b) g = GlobalAveragePool(x)
     d = {} e = {} y = Conv(e, w2, b)"""
