@@ -57,7 +57,7 @@ def conv_amx(
     ) -> Work:
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
         table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
-        pixels = places and PixelsBehind(k, epilogue, memory, grid, table, places, pace, is_full=is_full)
+        pixels = PixelsBehind(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
         return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, is_single, is_past)
 
     walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
