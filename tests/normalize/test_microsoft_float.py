@@ -6,7 +6,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales  # noqa: F401
+from normalize.contrib import (  # noqa: F401
+    agree,
+    fresh_numbers,
+    gives,
+    integers,
+    model,
+    normal,
+    onnxruntime,
+    ours,
+    rng,
+    scales,
+)
 from sardonyx import errors
 
 I32 = np.int32
@@ -101,10 +112,12 @@ def test_unknown_activation_is_an_error():
 @pytest.mark.parametrize("residual", [False, True])
 def test_fused_conv(kind, params, residual):
     attributes = {"activation": kind, "pads": [1, 1, 1, 1]} | ({"activation_params": params} if params else {})
-    w, b, z = normal(8, 4, 3, 3), normal(8), normal(1, 8, 6, 6) if residual else None
-    agree("FusedConv", normal(1, 4, 6, 6), w, b, z, **attributes)
-    z = None if z is None else z.transpose(0, 2, 3, 1).copy()
-    agree("NhwcFusedConv", normal(1, 6, 6, 4), w, b, z, **attributes)
+    x, w, b, z = normal(1, 4, 6, 6), normal(8, 4, 3, 3), normal(8), normal(1, 8, 6, 6) if residual else None
+    agree("FusedConv", x, w, b, z, **attributes)
+    given = {f"i{k}": v for k, v in enumerate((x, w, b, z)) if v is not None}
+    (want,) = onnxruntime(model("FusedConv", (x, w, b, z), attributes), given)
+    x, z, want = (None if v is None else v.transpose(0, 2, 3, 1).copy() for v in (x, z, want))
+    gives("NhwcFusedConv", (x, w, b, z), [want], **attributes)  # which onnxruntime has on some chips
 
 
 def test_channels_last_pool():

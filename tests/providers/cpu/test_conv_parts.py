@@ -219,7 +219,7 @@ def test_residuals_in_one_part(name: str, channels: int) -> None:
         ("padded", 17, [0, 0, 4, 0, 0]), ("padded", 50, [0, 0, 4, 0, 0]), ("padded", 64, [8, 2, 4, 2, 0]),
         ("scaled", 17, [4, 0, 4, 0, 0]), ("scaled", 50, [4, 0, 4, 0, 0]), ("scaled", 64, [4, 0, 4, 0, 0]),
         ("rows as one", 32, [16, 16, 16, 16, 0]), ("rows as one", 160, [4, 4, 4, 4, 0]),
-        ("rows as one", 416, [4, 4, 4, 4, 0]),
+        ("rows as one", 544, [2, 2, 2, 2, 0]),
     ],
 )  # fmt: skip
 def test_pixels_finished_between_products_have_the_same_bits(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,21 +40,21 @@ class Recorder:
         return self._stamps[:, :, Stamp.TOTAL].sum(axis=1) / ticks_per_second()
 
     def report(self, context: RunContext, views: Mapping[Value, View], sizes: tuple[int, ...]) -> None:
-        """Tell the context's recorder about every step that ran; ``views`` and ``sizes`` tell the shapes.
+        """Tell the context's recorder about every node that ran; ``views`` and ``sizes`` tell the shapes.
 
-        A step that ran in several trips of a loop is told of once, with all its time.
+        What several steps in a row do for one node is told of at once, and so are all trips of a loop.
         """
         assert context.record is not None
         named = dict(zip(self._table.binding.names, sizes, strict=True))
         scale = 1e9 / ticks_per_second()
-        for step, stamps in zip(self._table.steps, self._stamps, strict=True):
-            ran = stamps[stamps[:, Stamp.FIRST] > 0]
-            if len(ran) and step.nodes:
-                begun, ended = ran[:, Stamp.FIRST], ran[:, Stamp.FIRST] + ran[:, Stamp.TOTAL]
-                start, end = (self._ns + int((t - self._ticks) * scale) for t in (begun.min(), ended.max()))
-                node = main_node(step.nodes)
-                inputs, outputs = ([_stand_in(v, views, named) for v in side] for side in (node.inputs, node.outputs))
-                context.record(node, start, end, inputs, outputs)
+        stamped = zip(self._table.steps, self._stamps, strict=True)
+        ran = [(main_node(step.nodes), s[s[:, Stamp.FIRST] > 0]) for step, s in stamped if step.nodes and s.any()]
+        for node, of_node in groupby(ran, key=itemgetter(0)):
+            stamps = np.concatenate([of_step for _, of_step in of_node])
+            begun, ended = stamps[:, Stamp.FIRST].min(), (stamps[:, Stamp.FIRST] + stamps[:, Stamp.TOTAL]).max()
+            start, end = (self._ns + int((t - self._ticks) * scale) for t in (begun, ended))
+            inputs, outputs = ([_stand_in(v, views, named) for v in side] for side in (node.inputs, node.outputs))
+            context.record(node, start, end, inputs, outputs)
 
 
 def main_node(nodes: tuple[Node, ...]) -> Node:

@@ -34,6 +34,8 @@ from sardonyx.providers.cpu.values import bf16, f16, f32
 
 RUN = {1: 12, 2: 6, 3: 4}
 """Steps of a run, by parts, at most: 24 KiB of weights."""
+PAST_RUN = 16
+"""... of one part whose pixels leave L1 to the weights."""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}
@@ -71,7 +73,12 @@ class Geometry:
     @property
     def run(self) -> int:
         """Steps of a run, but of the last."""
-        return equal_runs(self.steps, RUN[self.layout.parts])
+        return equal_runs(self.steps, PAST_RUN if self.is_past else RUN[self.layout.parts])
+
+    @property
+    def is_past(self) -> bool:
+        """Whether pixels leave L1 to the weights: those of one part that a single tap sees once."""
+        return self.layout.parts == 1 and self.kernel[:2] == (1, 1) and self.runs[0] == 1
 
     @property
     def last_run(self) -> int:
@@ -200,9 +207,8 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     is_woven = parts == 1 and filters > HALF and is_one_for_images(epilogue, args)
     pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
     places = Places.of(epilogue, args, is_full=is_full) if pace else None
-    is_past = parts == 1 and found.kernel[:2] == (1, 1) and found.runs[0] == 1
     known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
-    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, is_past=is_past, **known)
+    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, is_past=found.is_past, **known)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
