@@ -40,7 +40,7 @@ class Kernel:
 
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
-        self._counters = self._depth = 0
+        self._counters = self._depth = self._loops = 0
         self.is_past = False
         """Whether stores go past the caches: they keep no order, so a fence ends the kernel."""
         self.module = text.Module()
@@ -335,9 +335,13 @@ class Kernel:
         with b.looping(body):
             number = b.phi(first.ir)
             self._depth += 1
+            self._loops += 1
+            earlier = self._loops
             yield Val(self, number, i64)
             self._depth -= 1
             following = Val(self, b.binary("add", number, by.ir, "nsw "), i64)
+            if self._loops > earlier:  # LLVM rewrites the addresses of innermost loops alone, but looks at all
+                following = self.opaque(following)
             is_single = by.is_number and by.ir.constant == 1
             b.close_phi(number, following.ir)
             b.branch_if((following.ne(last) if is_single else following < last).ir, body, done)
@@ -347,6 +351,7 @@ class Kernel:
     def loop_while(self, condition: Callable[[], Val]) -> Iterator[None]:
         b = self.b
         head, body, done = b.new_block(), b.new_block(), b.new_block()
+        self._loops += 1
         with b.looping(head):
             b.branch_if(condition().ir, body, done)
             b.start(body)
