@@ -143,9 +143,8 @@ class _PartsWork(Work):
         assert pixels is not None
         with k.loop(0, rows) as r:
             slot = k.const(0) if self.is_single else r * SQUARE
-            places = self._sums(slot), PANEL * 4
-            around = from_zero(self.tiles, *places) if self.is_single else None
-            with around or going_on(self.tiles, *places, run.step.eq(0)):
+            sums, is_first = (self._sums(slot), PANEL * 4), run.step.eq(0)
+            with from_zero(self.tiles, *sums) if self.is_single else going_on(self.tiles, *sums, is_first):
                 woven = k.const(0)
                 if is_last and run.halves == 2:
                     woven = pixels.woven_steps(run.many)
