@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sardonyx.partition.provider import Executable, Quick, RunContext
+from sardonyx.partition.provider import Executable, RunContext
 
 Again = Callable[[Sequence[Any]], "Sequence[Any] | None"]
 
@@ -27,7 +27,7 @@ class _Step(NamedTuple):
 
 def _step(link: Link) -> _Step:
     executable = link.executable
-    again = executable.run_again if isinstance(executable, Quick) else None
+    again: Again | None = getattr(executable, "run_again", None)  # ``Quick``; before 3.12 to ask that takes 0.1 ms
     return _Step(executable.run, again, _taker(link.takes))
 
 
