@@ -60,10 +60,11 @@ def expected(case: Case, kind: str, x: Array) -> Array:
     return np.asarray(average_pool(x, count_include_pad=int(kind.endswith("pads")), **case.attributes))
 
 
-def run(case: Case, kind: str, x: Array, cpu: str | None = None, **options: Any) -> Array:
+def run(case: Case, kind: str, x: Array, cpu: str | None = None, *, is_turned: bool = False, **options: Any) -> Array:
+    """``is_turned``: results lie plane by plane."""
     memory, axes = Memory(), len(case.kernel)
     shape = expected(case, kind, x).shape
-    y = memory.output(shape, x.dtype, order=(0, *range(2, 2 + axes), 1))
+    y = memory.output(shape, x.dtype, order=None if is_turned else (0, *range(2, 2 + axes), 1))
     attributes = case.attributes
     window = Window(case.kernel, case.strides, tuple(attributes["dilations"]), tuple(attributes["pads"][:axes]))
     image = memory.input(by_pixel(x, room=3))
@@ -98,6 +99,16 @@ def test_against_meaning(name: str, kind: str) -> None:
     got = run(case, kind, x)
     assert_close(got, expected(case, kind, x))
     np.testing.assert_array_equal(run(case, kind, x, threads=3), got)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CASES)
+def test_results_plane_by_plane(name: str, kind: str) -> None:
+    case = CASES[name]
+    x = feed(case)
+    got = run(case, kind, x, is_turned=True, checked=True)
+    np.testing.assert_array_equal(got, run(case, kind, x))
+    np.testing.assert_array_equal(run(case, kind, x, is_turned=True, threads=3), got)
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])

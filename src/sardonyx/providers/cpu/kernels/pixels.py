@@ -92,13 +92,16 @@ class Pixels:
     args: dict[str, Ref | Known | float]
 
     @staticmethod
-    def of(group: Convolution | Pool, target: Target) -> Pixels | None:
-        """None where channels are not neighbours in all that is read and written."""
+    def of(group: Convolution | Pool, target: Target, *, may_turn: bool = False) -> Pixels | None:
+        """None where channels are not neighbours in all that is read and written; or in the image, if results
+        ``may_turn``, which are stored one by one then.
+        """
         isa, images = target.isa, [target.images[v.storage] for v in group.outputs if v.storage in target.images]
         source = target.images.get(group.x.storage)
         source = None if source is None or source.is_kept else source
         frame = Frame.of(group, is_joined=not images and source is None)
-        if any(v.strides[1] != 1 for v in (frame.x, *frame.outputs)):
+        is_turned = any(v.strides[1] != 1 for v in frame.outputs)
+        if frame.x.strides[1] != 1 or (is_turned and (not may_turn or frame.is_unit or images)):
             return None
         extra, outputs = ([pixels_by_channels(v) for v in seen] for seen in (frame.extra, frame.outputs))
         if images:

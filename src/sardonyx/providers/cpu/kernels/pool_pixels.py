@@ -30,8 +30,8 @@ LARGE = 20
 
 
 def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) -> list[Step] | None:
-    """None where channels are not neighbours. ``counted`` are the arguments of ``counted_params``."""
-    found = Pixels.of(group, target)
+    """None where channels of the image are not neighbours. ``counted`` are the arguments of ``counted_params``."""
+    found = Pixels.of(group, target, may_turn=True)
     if found is None:
         return None
     if group.kind == MAX and found.form.taps.count >= LARGE and (halves := _halves(group)) is not None:
