@@ -57,21 +57,26 @@ def thread_that(job: Callable[[threading.Event], object]) -> Iterator[None]:
         thread.join()
 
 
-def holds(held: AbstractContextManager[Any]) -> Callable[[threading.Event], None]:
+def holds(held: AbstractContextManager[Any], until: threading.Event | None = None) -> Callable[[threading.Event], None]:
+    """Holds it until it is told, or for a while."""
+
     def hold(begun: threading.Event) -> None:
         with held:
             begun.set()
-            time.sleep(HELD_S)
+            (until or threading.Event()).wait(LIMIT_S if until else HELD_S)
 
     return hold
 
 
 @pytest.mark.parametrize("make", [forks.lock, forks.rlock])
 def test_locks_are_free_in_a_child(make: Callable[[], Any]) -> None:
-    lock = make()
-    with thread_that(holds(lock)):
-        assert status_of_child(lock.acquire) == 0
-        assert not lock.acquire(blocking=False)
+    lock, is_seen = make(), threading.Event()
+    with thread_that(holds(lock, is_seen)):
+        try:
+            assert status_of_child(lock.acquire) == 0
+            assert not lock.acquire(blocking=False)
+        finally:
+            is_seen.set()
 
 
 @pytest.mark.parametrize("held", [compiler._gate, ffi.lib._lock], ids=["gate", "llvmlite"])
