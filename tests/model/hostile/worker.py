@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from model.hostile.cases import Case
 
-USUAL_S = 0.03
-"""Of processor time for 300,000 squares."""
+USUAL_S, SLOWEST = 0.03, 3.0
+"""Processor time for 300,000 squares on a core that nobody shares (0.022 at 2.5 GHz), and what others may make of it."""
 LEVELS = ("disabled", "all")
 HANG_S = 30
 """Wall time after which a child is killed; the processor time that counts is judged by the test."""
@@ -80,7 +80,7 @@ def slowness() -> float:
     """How much longer than usual this core takes at the moment: others may share it."""
     start = time.process_time()
     sum(i * i for i in range(300_000))
-    return max(1.0, (time.process_time() - start) / USUAL_S)
+    return min(max(1.0, (time.process_time() - start) / USUAL_S), SLOWEST)
 
 
 def onnxruntime_results(source: bytes, feeds: dict[str, Any]) -> list[Any] | None:
