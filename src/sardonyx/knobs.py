@@ -1,8 +1,8 @@
 """Every environment variable that Sardonyx reads.
 
     SARDONYX_CACHE                      path       folder in which engines are kept between starts
-    SARDONYX_CPU                        name       CPU for which code is emitted, in LLVM's words; the host's by default.
-                                                     One that the host is not runs by ordinary instructions, slowly
+    SARDONYX_CPU                        name       CPU that code is emitted for, in LLVM's words; by default the host's;
+                                                     what the host has not is done by ordinary instructions
     SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
     ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from model.hostile.cases import Case
 
 USUAL_S, SLOWEST = 0.03, 3.0
-"""Processor time for 300,000 squares on a core that nobody shares (0.022 at 2.5 GHz), and what others may make of it."""
+"""Of processor time for 300,000 squares on a core of its own, at most; and by what others may lengthen it."""
 LEVELS = ("disabled", "all")
 HANG_S = 30
 """Wall time after which a child is killed; the processor time that counts is judged by the test."""
