@@ -50,8 +50,8 @@ from sardonyx.providers.cpu.kernels.gemm import (
     scratch_nbytes,
 )
 from sardonyx.providers.cpu.kernels.matrices import Matrix, batch_args, of_known
-from sardonyx.providers.cpu.kernels.pack import pack_panels, unit_axis
-from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, Block, TilePixels, has_room, is_inside, taps_args
+from sardonyx.providers.cpu.kernels.pack import PLAIN_NBYTES, in_panels, pack_panels, unit_axis
+from sardonyx.providers.cpu.kernels.pixel_blocks import TAPS, Block, Channel, TilePixels, has_room, is_inside, taps_args
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.packing import aligned
 from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
@@ -195,6 +195,10 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
     def make() -> Any:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :]
         out = aligned(elements, w.dtype)
+        if out.nbytes <= PLAIN_NBYTES:
+            given = content[: all_filters * channels * taps].reshape(count, filters, channels, taps)
+            in_panels(given.transpose(0, 3, 2, 1), out.reshape(count, panels, taps, channels, nr).swapaxes(1, 2))
+            return out
         unit = unit_axis(Matrix(w.storage, 0, (), taps, channels * taps))
         spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
         batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **batch_args((count, taps))}
@@ -338,13 +342,13 @@ def _tile(
     nr = shape.vectors * lanes
     sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in pixels.rows]
 
-    def add(given: list[Buf], b: Buf, fetched: Buf | None) -> None:
-        with k.loop(0, length) as p:
+    def add(channel: Channel, b: Buf, fetched: Buf | None) -> None:
+        with k.paced(0, length, nr, *([] if fetched is None else [pace])) as (p, at, *further):
             if fetched is not None:
-                fetched.prefetch(p * pace, locality=2)
-            columns = [b.load(p * nr + j * lanes, lanes) for j in range(shape.vectors)]
-            for row, source in zip(sums, given, strict=True):
-                v = k.splat(source.load(p), lanes)
+                fetched.prefetch(further[0], locality=2)
+            columns = [b.load(at + j * lanes, lanes) for j in range(shape.vectors)]
+            for row, element in zip(sums, channel(p), strict=True):
+                v = k.splat(element, lanes)
                 for total, y in zip(row, columns, strict=True):
                     total.set(k.fma(v, y, total) if k.isa.name != "generic" else total + v * y)
 
@@ -356,7 +360,7 @@ def _tile(
         else:
             with k.either(is_even) as (even, uneven):
                 with even:
-                    add(pixels.neighbours(tap), b, fetched)
+                    add(pixels.neighbours(tap, is_held=shape.vectors == 1), b, fetched)
                 with uneven:
                     add(pixels.at(tap), b, fetched)
     return sums

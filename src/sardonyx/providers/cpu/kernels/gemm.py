@@ -257,25 +257,25 @@ def tile_of(
     nr = shape.vectors * lanes
     whole = k.const(0)
 
-    def fetch(p: Val, i: int = 0) -> None:
-        """What term ``p + i`` brings near, of several from ``p`` on."""
+    def fetch(p: Val, further: Val, i: int = 0) -> None:
+        """What term ``p + i`` brings near, of several from ``p`` on; ``further``: so far ahead."""
         if ahead is None and not is_near:
             for line in range(0, nr, LINE_NBYTES * 8 // b.dtype.bits):
                 b.prefetch((p + i + (LANE_AHEAD if shape.by_lane else AHEAD)) * nr + line, locality=3)
-        elif ahead is not None and pace is not None and i == 0:
-            ahead.prefetch(p * pace, locality=2)
+        elif ahead is not None and i == 0:
+            ahead.prefetch(further, locality=2)
 
     if shape.by_lane:
         whole = length & -lanes
         with k.loop(0, whole, lanes) as p:
             vectors, at = [x.load(p, lanes) for x in a], b.at(p * nr)
             for i in range(lanes):
-                fetch(p, i)
+                fetch(p, p * pace if pace is not None else p, i)
                 step(at.at(i * nr), [v.shuffle([i] * lanes) for v in vectors])
-    with k.loop(whole, length) as p:
+    with k.paced(whole, length, nr, *([] if pace is None or shape.by_lane else [pace])) as (p, place, *further):
         if not shape.by_lane:
-            fetch(p)
-        step(b.at(p * nr), [k.splat(x.load(p), lanes) for x in a])
+            fetch(p, further[0] if further else p)
+        step(b.at(place), [k.splat(x.load(p), lanes) for x in a])
     return sums
 
 

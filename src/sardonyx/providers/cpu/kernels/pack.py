@@ -7,7 +7,6 @@ blocks of one strided copy, so an operand that is stored transposed costs no mor
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -184,12 +183,11 @@ def placed_b(
 
     def plainly() -> Array:
         content, out = np.ascontiguousarray(tensor.peek()).reshape(-1), aligned(int(elements), target)
-        shape = (math.prod(map(int, shared)), int(p.k), int(p.n))
-        steps = [int(s) * content.itemsize for s in (*kept, b.row, b.column)]
-        start = int(b.offset) * content.itemsize
+        start, *steps = (int(s) * content.itemsize for s in (b.offset, *kept, b.row, b.column))
         buffer: Any = content.view(np.uint8)
-        x = np.ndarray((*map(int, shared), *shape[1:]), content.dtype, buffer, start, steps)
-        _in_panels(x.reshape(shape), out, nr)
+        *outer, rows, columns = (int(d) for d in (*shared, p.k, p.n))
+        x = np.ndarray((*outer, rows, columns), content.dtype, buffer, start, steps)
+        in_panels(x, out.reshape(*outer, -(-columns // nr), rows, nr))
         return out
 
     numbers = {**source.strides("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
@@ -201,14 +199,13 @@ def placed_b(
     return [], Matrix(made, 0, tuple(strides), nr, 1)
 
 
-def _in_panels(x: Array, out: Array, nr: int) -> None:
-    """What ``pack_panels`` does, by numpy; ``out`` is zero."""
-    batch, rows, columns = x.shape
+def in_panels(x: Array, y: Array) -> None:
+    """What ``pack_panels`` does, by numpy: [...][rows][columns] to [...][columns / NR][rows][NR], which is zero."""
+    (rows, columns), nr = x.shape[-2:], y.shape[-1]
     whole = columns // nr
-    y = out.reshape(batch, -(-columns // nr), rows, nr)
-    y[:, :whole] = x[:, :, : whole * nr].reshape(batch, rows, whole, nr).transpose(0, 2, 1, 3)
+    y[..., :whole, :, :] = x[..., : whole * nr].reshape(*x.shape[:-2], rows, whole, nr).swapaxes(-2, -3)
     if columns % nr:
-        y[:, whole, :, : columns % nr] = x[:, :, whole * nr :]
+        y[..., whole, :, : columns % nr] = x[..., whole * nr :]
 
 
 def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:

@@ -6,7 +6,7 @@ windows reach over the image, a word with one bit for each tap that the image ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sardonyx.ir import dims
@@ -134,6 +134,10 @@ class Block:
         return self.k.cast((place >= 0) & (place < self._n(f"in_{axis}")), i64)
 
 
+Channel = Callable[[Val], list[Val]]
+"""Gives a channel of every pixel of a tile."""
+
+
 class TilePixels:
     """Some pixels of a block, as taps see them.
 
@@ -167,18 +171,28 @@ class TilePixels:
             return None if taps is None else taps.ne(0)
         return ((taps >> tap) & 1).ne(0)
 
-    def at(self, tap: Val) -> list[Buf]:
-        """Where the channels are that a tap sees."""
+    def at(self, tap: Val) -> Channel:
+        """What a tap sees, of one channel after the other."""
         distance, places = self.block.distances.load(tap), self.block.places
-        return [self._or_zeros(row, tap, self.source.at(places.load(row) + distance)) for row in self.rows]
+        found = [self._or_zeros(row, tap, self.source.at(places.load(row) + distance)) for row in self.rows]
+        return lambda c: [pixel.load(c) for pixel in found]
 
-    def neighbours(self, tap: Val) -> list[Buf]:
-        """The same, from the address of the first."""
+    def neighbours(self, tap: Val, *, is_held: bool) -> Channel:
+        """The same, from the address of the first, which ``is_held`` in a register: products with what is read there
+        take one place in a processor's queues, and two where an address is a sum.
+        """
+        count = len(self.rows)
         first = self.source.at(self.block.places.load(self.rows[0]) + self.block.distances.load(tap))
-        found = [first.at(r * self.even) for r in range(len(self.rows))]
-        for r in (*range(EDGE), *range(-EDGE, 0)):
-            found[r] = self._or_zeros(self.rows[r], tap, found[r])
-        return found
+        edges = {
+            r: self._or_zeros(self.rows[r], tap, first.at(r * self.even))
+            for r in ((*range(EDGE), *range(count - EDGE, count)) if self.zeros is not None else ())
+        }
+
+        def channel(c: Val) -> list[Val]:
+            here = first.at(c).held() if is_held else first.at(c)
+            return [edges[r].load(c) if r in edges else here.load(r * self.even) for r in range(count)]
+
+        return channel
 
     def _or_zeros(self, row: Val, tap: Val, pixel: Buf) -> Buf:
         return pixel if self.zeros is None else self.k.choose(self.block.has(row, tap), pixel, self.zeros)
