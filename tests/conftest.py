@@ -10,10 +10,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 TEST_ALL = os.environ.get("SARDONYX_TEST_ALL", "") not in ("", "0")
 MODELS = Path(os.environ.get("SARDONYX_MODELS") or ROOT.parent / "shared" / "models")
+
+settings.register_profile("sardonyx", deadline=None)  # a first example may compile, and machines are shared
+settings.load_profile("sardonyx")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

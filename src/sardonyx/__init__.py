@@ -4,13 +4,15 @@
     session = ort.InferenceSession("model.onnx")
     outputs = session.run(None, {"x": x})
 
-Names load when they are first used, so that importing the package costs little.
+What every session takes is loaded with the package, other names when they are first used.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from sardonyx.session.session import InferenceSession as InferenceSession
 
 __version__ = "0.1.0"
 
@@ -49,7 +51,6 @@ _HOMES: dict[str, str] = {
     **dict.fromkeys(("IOBinding", "SessionIOBinding"), "session.binding"),
     **dict.fromkeys(("RunOptions", "SessionOptions"), "session.options"),
     **dict.fromkeys(("OrtValue", "copy_tensors"), "session.values"),
-    "InferenceSession": "session.session",
     "SparseTensor": "session.sparse",
     "as_onnxruntime": "shim",
     **dict.fromkeys(("bisect_model", "optimize_model"), "optimize.api"),
@@ -58,7 +59,7 @@ _HOMES: dict[str, str] = {
 _MODULES = ("backend", "capi", "datasets", "errors", "pipeline", "shim", "transformers")
 _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["InferenceSession", "__version__", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from sardonyx.ops.custom import custom_op as custom_op
@@ -118,7 +119,6 @@ if TYPE_CHECKING:
     from sardonyx.session.metadata import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
     from sardonyx.session.options import RunOptions as RunOptions
     from sardonyx.session.options import SessionOptions as SessionOptions
-    from sardonyx.session.session import InferenceSession as InferenceSession
     from sardonyx.session.sparse import SparseTensor as SparseTensor
     from sardonyx.session.values import OrtValue as OrtValue
     from sardonyx.session.values import copy_tensors as copy_tensors

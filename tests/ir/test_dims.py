@@ -125,7 +125,7 @@ def _compute(tree: Any, sizes: dict[str, int]) -> int:
     return _FUNCTIONS[tree[0]][1](_compute(tree[1], sizes), _compute(tree[2], sizes))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_TREES, st.tuples(*[st.integers(0, 9)] * 3))
 @example(("mod", 1, ("sub", 0, "a")), (1, 0, 0))
 @example(("add", 1, ("min", "a", ("sub", "b", "c"))), (0, 0, 1))

@@ -134,7 +134,7 @@ MOVES = (
 )  # fmt: skip
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_graphs(data: st.DataObject) -> None:
     m = Maker(data.draw, data.draw(st.sampled_from(("float32", "float64", "float16"))))

@@ -72,7 +72,7 @@ def attach(message: Any, skeleton: wire.Skeleton, source: bytes) -> None:
                 attach(item, skeleton, source)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(models())
 def test_split_and_attach_is_the_identity(model: onnx.ModelProto) -> None:
     source = model.SerializeToString()
@@ -82,7 +82,7 @@ def test_split_and_attach_is_the_identity(model: onnx.ModelProto) -> None:
     assert back == model
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(models())
 def test_nothing_large_stays_in_the_skeleton(model: onnx.ModelProto) -> None:
     skeleton = wire.split(memoryview(model.SerializeToString()))
@@ -116,7 +116,7 @@ def test_truncation_inside_a_weight_is_invalid_protobuf() -> None:
         load(whole[:middle])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=300))
 def test_any_bytes_end_in_our_errors(data: bytes) -> None:
     with pytest.raises(SardonyxError):

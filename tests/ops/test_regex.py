@@ -77,7 +77,7 @@ def test_bad_patterns(pattern: str) -> None:
         regex.compile(pattern)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text("ab|*+?().[]^-{}12,", max_size=8), st.lists(st.text("ab.-1", max_size=6), min_size=5, max_size=5))
 def test_as_re(pattern: str, texts: list[str]) -> None:
     try:

@@ -208,7 +208,7 @@ PERMS = [list(p) for p in itertools.permutations(range(3))]
 STEPS = ("Relu", "Transpose", "Add", "Concat", "ReduceMax", "Softmax", "Split", "Slice", "MatMul")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 99), st.integers(0, 99)), min_size=2, max_size=12),
        st.lists(st.integers(0, 99), max_size=2))  # fmt: skip
 def test_random_graphs_of_transposes_say_the_same_with_no_more_of_them(steps: Any, taps: Any) -> None:

@@ -361,7 +361,6 @@ def magnified(model: Model, feeds: dict[str, Any], i: int) -> float:
 
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     derandomize=not TEST_ALL,
     suppress_health_check=list(HealthCheck),
     print_blob=True,

@@ -239,7 +239,8 @@ def test_kinds_that_cannot_be_kept_are_left_to_the_model(
 
 
 def test_kinds_in_one_place_take_turns(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "MAX_KINDS", 1)
+    for module in (late, starts):
+        monkeypatch.setattr(module, "MAX_KINDS", 1)
     path, *_ = kept_of("pieces", tmp_path)
     for most in (1, 2, 2, 1, 3):
         session = sx.InferenceSession(path)

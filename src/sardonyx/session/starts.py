@@ -33,13 +33,16 @@ from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, Quick, RunContext
+from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.kept import settings
+from sardonyx.providers.cpu.late import MAX_KINDS, Kind
+from sardonyx.providers.kept import Freezer, Gone, Reviver, lates
 from sardonyx.session import stored
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
 
 if TYPE_CHECKING:
     from sardonyx.partition.parts import Parts
-    from sardonyx.providers.cpu.late import Kind
     from sardonyx.session.explain import Explanation
 
 
@@ -147,8 +150,6 @@ class Start:
 
     def write(self, engine: Engine) -> None:
         """Keep an engine, if its parts have a plain form."""
-        from sardonyx.providers.kept import Freezer
-
         graph, parts, freezer = engine.model.graph, engine.parts, Freezer(folders.identity_of(self._info))
         if not engine.is_in_one_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
             return
@@ -174,8 +175,6 @@ class Start:
 
     def serve(self, engine: Engine) -> None:
         """Let an engine keep what it compiles when a run tells how."""
-        from sardonyx.providers.kept import lates
-
         found = list(lates(engine.parts))
         names = [late.name for late in found]
         for late in found:
@@ -196,8 +195,6 @@ class Kinds:
         return None if found is None else found[1]
 
     def write(self, kind: Kind, executable: Executable) -> None:
-        from sardonyx.providers.kept import Freezer, lates
-
         freezer = Freezer()
         try:
             told = {"kind": tuple(kind), "defaults": (), "chain": freezer.chain(executable)}
@@ -207,8 +204,6 @@ class Kinds:
             stored.write(self._path(kind), told, freezer.arrays)
 
     def _path(self, kind: Kind) -> str:
-        from sardonyx.providers.cpu.late import MAX_KINDS
-
         number = int.from_bytes(hashlib.sha256(repr(kind).encode()).digest()[:8], "little")
         return f"{self._stem}-{number % MAX_KINDS}.start"
 
@@ -224,8 +219,6 @@ def _revived(
     found = stored.read(path, provider.threads, model)
     if found is None or found[0].get("kind") != kind:
         return None
-    from sardonyx.providers.kept import Gone, Reviver
-
     told, arrays = found
     try:
         own = len(arrays) - len(told["defaults"])
@@ -303,9 +296,6 @@ def find(source: Any, options: BuildOptions) -> Start | None:
         return None
     if options.save_path or options.initializers or options.external_files or len(options.providers) != 1:
         return None
-    from sardonyx.providers.cpu import CpuProvider
-    from sardonyx.providers.cpu.kept import settings
-
     (provider,) = options.providers
     if type(provider) is not CpuProvider:
         return None

@@ -16,15 +16,15 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sardonyx import dtypes, folders
+from sardonyx.providers.cpu import constants
+from sardonyx.providers.cpu.memory import allocate
+from sardonyx.providers.cpu.packing import Source
 from sardonyx.session import log
-
-if TYPE_CHECKING:
-    from sardonyx.providers.cpu.packing import Source
 
 ALIGNMENT = 64
 MAX_NBYTES = 256 << 20
@@ -42,9 +42,6 @@ def read(
     Whoever reads a file shares its arrays with those who did before. ``model`` gives what tensors know
     their model's file by and its content, of which some may be made.
     """
-    from sardonyx.providers.cpu import constants
-    from sardonyx.providers.cpu.packing import Source
-
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             info = os.fstat(file.fileno())
@@ -84,8 +81,6 @@ def write(path: str, told: dict[str, Any], arrays: Sequence[Any], sources: Seque
 
     ``sources`` tell of the first arrays where the model's file has them.
     """
-    from sardonyx.providers.cpu import constants
-
     all_nbytes = sum(a.nbytes for a in arrays)
     left = dict(enumerate(sources)) if all_nbytes > MAX_NBYTES else {}
     here = [a for i, a in enumerate(arrays) if left.get(i) is None]
@@ -129,8 +124,6 @@ def _flat(array: Any) -> memoryview:
 
 def _read(file: int, first: int, at: int, checksum: int, dtype: str, shape: tuple[int, ...]) -> Any:
     """An array of the file, in memory of its own, as kernels want it."""
-    from sardonyx.providers.cpu.memory import allocate
-
     t = dtypes.of_name(dtype).numpy
     memory = allocate(math.prod(shape) * t.itemsize)
     os.preadv(file, [memory.data], first + at)

@@ -126,7 +126,7 @@ MIDDLE = 200
 """Farther from either end than three places of four terms lead."""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(first=st.integers(-2, 2), step=st.integers(1, 2), n=st.integers(-2, 4), places=st.tuples(_terms, _terms, _terms))
 def test_addresses_lead_where_they_say(first: int, step: int, n: int, places: tuple[Any, ...]) -> None:
     y, expected = np.zeros(2 * MIDDLE, np.int64), np.zeros(2 * MIDDLE, np.int64)
@@ -233,7 +233,7 @@ def interpret(k: Kernel, x: Buf, *, program: Program) -> None:
         x.store(i, v)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(program=_programs, start=st.tuples(*[_numbers] * COUNT))
 def test_structured_programs_mean_what_they_say(program: Program, start: tuple[int, ...]) -> None:
     x = np.array([*start, 0], np.int64)

@@ -17,7 +17,7 @@ from sardonyx.errors import Fail
 from sardonyx.providers.cpu import cache, elf, isa, jit
 from sardonyx.providers.cpu.compiler import compiled
 from sardonyx.providers.cpu.dsl import Kernel, function
-from sardonyx.providers.cpu.kernels.pack import _in_panels, pack_panels
+from sardonyx.providers.cpu.kernels.pack import in_panels, pack_panels
 from sardonyx.providers.cpu.launch import launch
 from sardonyx.providers.cpu.values import Buf, f32, f64, i64
 
@@ -211,7 +211,7 @@ def test_numpy_packs_as_the_kernel_does(unit: str, batch: int, rows: int, column
         x=base, y=by_kernel, rows=rows, columns=columns, x_row=strides[1], x_col=strides[2],
         **_batch(batch, strides[0]),
     )  # fmt: skip
-    _in_panels(x, by_numpy, nr)
+    in_panels(x, by_numpy.reshape(batch, panels, rows, nr))
     np.testing.assert_array_equal(by_numpy, by_kernel)
 
 

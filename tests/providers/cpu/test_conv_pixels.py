@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu import channels_last
+from sardonyx.providers.cpu.kernels import conv_pixels
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import CASES, Case, assert_close, expected, feeds_of, graph
@@ -63,6 +64,17 @@ def test_against_onnx(name: str) -> None:
     for threads in (2, 3):
         (again,) = made.run(given(feeds), threads=threads)
         np.testing.assert_array_equal(again, got)
+
+
+@pytest.mark.parametrize("name", ["many filters", "several runs of a tap", "groups", "three filters"])
+def test_weights_packed_by_numpy_or_by_a_kernel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = ALL[name]
+    feeds = feeds_of(case)
+    (small,) = compiled(case, feeds).run(given(feeds))
+    monkeypatch.setattr(conv_pixels, "PLAIN_NBYTES", 0)
+    monkeypatch.setattr(conv_pixels, "in_panels", None)
+    (large,) = compiled(case, feeds).run(given(feeds))
+    np.testing.assert_array_equal(small, large)
 
 
 FEW = {

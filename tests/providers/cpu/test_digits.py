@@ -215,7 +215,7 @@ def test_usual_numbers_have_three_digits(depth: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), depth=st.integers(1, 700), spread=st.floats(0, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_digits_are_the_numbers(seed: int, rows: int, depth: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((rows, depth)) * np.exp(spread * rng.standard_normal((rows, depth)))).astype(np.float32)

@@ -43,7 +43,7 @@ from sardonyx.providers.cpu.kernels.gemm import (
     Bands,
     Shape,
     add_before,
-    add_run,
+    keep,
     lanes_of,
     pace_of,
     run_of,
@@ -198,6 +198,7 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
         if out.nbytes <= PLAIN_NBYTES:
             given = content[: all_filters * channels * taps].reshape(count, filters, channels, taps)
             in_panels(given.transpose(0, 3, 2, 1), out.reshape(count, panels, taps, channels, nr).swapaxes(1, 2))
+            give_back(content)
             return out
         unit = unit_axis(Matrix(w.storage, 0, (), taps, channels * taps))
         spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
@@ -284,28 +285,28 @@ def convolve_pixels(
                 partial = sums.at(row * nr)
                 for low, high in zip((0, *heights), heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
-                        if high == shape.rows:
+                        is_high = high == shape.rows
+                        if is_high:
                             with k.when(is_last):
                                 for r in range(high):
                                     finish.fetch(first + row + r, panel * nr, nr)
                             if not planes:
                                 with k.when(~is_later & (tile + 1 < bottom)):
                                     _fetch(source, block, row + high, high, channels)
-                        is_high = high == shape.rows
                         beside = zeros if is_padded else None
                         pixels = TilePixels(source.at(c), beside, block, row, high, even if is_high else 0)
                         has_next = is_high and shape.vectors > 1  # a panel of one vector is the only one, and near
                         ahead = following.at((tile - top) * many * deep * pace) if has_next else None
                         found = _tile(k, pixels, these, tap, many, deep, dtype, shape, ahead, pace)
-                        if is_direct and high == shape.rows:
+                        add_before(k, found, partial, is_later)
+                        if is_direct and is_high:
                             with k.either(is_last & columns.eq(nr) & rows.eq(high)) as (whole, part):
                                 with whole:
-                                    add_before(k, found, partial, is_later)
                                     _put(finish, found, first + row, panel * nr)
                                 with part:
-                                    add_run(k, found, partial, is_later)
+                                    keep(found, partial)
                         else:
-                            add_run(k, found, partial, is_later)
+                            keep(found, partial)
                 if is_direct:
                     with k.when(is_last & ((rows < shape.rows) | columns.ne(nr))):
                         finish.tile(partial, nr, first + row, rows, panel * nr, columns, width=nr)

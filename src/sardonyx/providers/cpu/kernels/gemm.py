@@ -289,6 +289,11 @@ def _widen(k: Kernel, run: Buf, to: Buf, elements: Val) -> None:
 def add_run(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
     """Add a run to the sums of those before it, whose rows are ``pitch`` apart, or follow each other."""
     add_before(k, found, into, is_later, pitch)
+    keep(found, into, pitch)
+
+
+def keep(found: list[list[Var]], into: Buf, pitch: Val | int | None = None) -> None:
+    """Store the sums of a tile."""
     for at, total in _places(found, pitch):
         into.store(at, total)
 
