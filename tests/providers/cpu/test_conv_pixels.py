@@ -98,12 +98,15 @@ FEW = {
 """Filters that fill one or two vectors: tiles of many neighbours."""
 
 
+@pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("name", FEW)
-def test_neighbours_have_one_address(name: str) -> None:
+def test_neighbours_share_addresses(name: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_pixels, "LARGE", 0 if is_large else np.inf)
     case = FEW[name]
     feeds = feeds_of(case)
     made = compiled(case, feeds, "skylake-avx512")
-    assert any(dict(step.spec.statics).get("even") for step in made.steps)
+    told = [even for step in made.steps if (even := dict(step.spec.statics).get("even")) is not None]
+    assert told and all((even > 0) == is_large for even in told)
     (got,) = made.run(given(feeds), checked=True)
     assert_close(got, wanted(case, feeds, got.shape), case)
     for threads in (2, 3):

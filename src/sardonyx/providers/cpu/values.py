@@ -296,11 +296,6 @@ class Buf:
     def at(self, index: Operand) -> Buf:
         return Buf(self.k, self._address(index), self.dtype, self.start, self.end)
 
-    def held(self) -> Buf:
-        """The same place, its address in one register: what lies at constant distances from it needs no other."""
-        held = self.k.asm("", "=r,0", POINTER, self.ptr)
-        return Buf(self.k, held, self.dtype, self.start, self.end)
-
     def as_type(self, dtype: DType) -> Buf:
         """The same memory, read as another type."""
         return Buf(self.k, self.ptr, dtype, self.start, self.end)

@@ -348,8 +348,11 @@ class Kernel:
         b.start(done)
 
     @contextmanager
-    def paced(self, start: Operand, stop: Operand, *paces: Operand) -> Iterator[list[Val]]:
-        """Counts from ``start`` below ``stop`` by one; gives the number, and that times each pace.
+    def paced(
+        self, start: Operand, stop: Operand, paces: Sequence[Operand] = (), moving: Sequence[Buf] = ()
+    ) -> Iterator[tuple[list[Val], list[Buf]]]:
+        """Counts from ``start`` below ``stop`` by one; gives the number and that times each pace, and memory moved by
+        as many elements.
 
         For innermost loops of many loads, whose addresses are to be taken as written: of most kernels that multiply,
         LLVM spends half of its time on other ways to write them.
@@ -360,16 +363,19 @@ class Kernel:
         front, body, done = b.new_block(), b.new_block(), b.new_block()
         b.branch_if((first < last).ir, front, done)
         b.start(front)
-        begun = [first * step for step in steps]
+        begun, placed = [first * step for step in steps], [memory.at(first) for memory in moving]
         with b.looping(body):
             numbers = [Val(self, b.phi(one.ir), i64) for one in begun]
+            places = [Buf(self, b.phi(m.ptr), m.dtype, m.start, m.end) for m in placed]
             self._depth += 1
             self._loops += 1
-            yield numbers
+            yield numbers, places
             self._depth -= 1
             following = [self.opaque(number + step) for number, step in zip(numbers, steps, strict=True)]
             for number, next_ in zip(numbers, following, strict=True):
                 b.close_phi(number.ir, next_.ir)
+            for place in places:
+                b.close_phi(place.ptr, b.opaque(place.at(1).ptr))
             b.branch_if(following[0].ne(last).ir, body, done)
         b.start(done)
 

@@ -40,7 +40,7 @@ from sardonyx.providers.cpu.kernels.matrices import (
     matrix_params,
     number,
 )
-from sardonyx.providers.cpu.values import Buf, Val, Var, i64
+from sardonyx.providers.cpu.values import Buf, Operand, Val, Var, i64
 
 RUN, GRID, PARTS = 128, 64, 8
 BLOCK, LANE_BLOCK = 64, 48
@@ -272,7 +272,8 @@ def tile_of(
             for i in range(lanes):
                 fetch(p, p * pace if pace is not None else p, i)
                 step(at.at(i * nr), [v.shuffle([i] * lanes) for v in vectors])
-    with k.paced(whole, length, nr, *([] if pace is None or shape.by_lane else [pace])) as (p, place, *further):
+    paces: list[Operand] = [nr] if pace is None or shape.by_lane else [nr, pace]
+    with k.paced(whole, length, paces) as ((p, place, *further), _):
         if not shape.by_lane:
             fetch(p, further[0] if further else p)
         step(b.at(place), [k.splat(x.load(p), lanes) for x in a])

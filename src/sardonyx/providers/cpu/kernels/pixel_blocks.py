@@ -6,17 +6,20 @@ windows reach over the image, a word with one bit for each tap that the image ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import AXES, Frame, Taps, sizes
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.values import Buf, Val, i64, u64
+from sardonyx.providers.cpu.values import Buf, Val, i64, u8, u16, u32, u64
 
 MOST_TAPS, MOST_PADDED = 256, 64
 """Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
+REACH = 12
+"""Neighbours that are read from one address."""
 EDGE = 1
 """Pixels at both ends of neighbours that may each lie beside the image."""
 TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
@@ -134,8 +137,14 @@ class Block:
         return self.k.cast((place >= 0) & (place < self._n(f"in_{axis}")), i64)
 
 
-Channel = Callable[[Val], list[Val]]
-"""Gives a channel of every pixel of a tile."""
+@dataclass(frozen=True)
+class Channels:
+    """What a tap sees of the pixels of a tile, of one channel after the other."""
+
+    read: Callable[[Val, Sequence[Buf]], Iterator[Val]]
+    """Reads a channel, by its number and where ``moving`` then is. One pixel after the other: all of them at once would
+    fill the registers."""
+    moving: Sequence[Buf] = ()
 
 
 class TilePixels:
@@ -145,20 +154,24 @@ class TilePixels:
     more than the outermost pixels beside the image, each has its own.
     """
 
-    def __init__(self, source: Buf, zeros: Buf | None, block: Block, first: Val, count: int, even: int) -> None:
+    def __init__(
+        self, source: Buf, zeros: Buf | None, block: Block, first: Val, count: int, even: Val | int | None
+    ) -> None:
         """``zeros`` stand for what lies beside the image, if anything does; neighbours are ``even`` elements apart, if
-        that is known.
+        they are asked for.
         """
         self.k, self.source, self.zeros, self.block, self.even = source.k, source, zeros, block, even
         self.rows = [first + r for r in range(count)]
-        self._even_taps = self._are_even() if even else None
+        self._even_taps = None if even is None else self._are_even(even)
 
-    def _are_even(self) -> Val:
+    def _are_even(self, even: Val | int) -> Val:
         """A bit for each tap for which ``neighbours`` are those it sees; where nothing lies beside the image, all bits
         are alike."""
         k, count = self.k, len(self.rows)
         places = self.block.places.load(self.rows[0], count)
-        expected = k.splat(self.block.places.load(self.rows[0]), count) + k.iota(i64, count) * self.even
+        expected = k.splat(self.block.places.load(self.rows[0]), count) + k.iota(i64, count) * (
+            even if isinstance(even, int) else k.splat(even, count)
+        )
         seen = k.const(-1)
         for row in self.rows[EDGE:-EDGE] if self.zeros is not None else []:
             seen = seen & self.block.bits.load(row)
@@ -171,28 +184,46 @@ class TilePixels:
             return None if taps is None else taps.ne(0)
         return ((taps >> tap) & 1).ne(0)
 
-    def at(self, tap: Val) -> Channel:
-        """What a tap sees, of one channel after the other."""
+    def at(self, tap: Val) -> Channels:
+        """What a tap sees, each pixel from its own address."""
         distance, places = self.block.distances.load(tap), self.block.places
         found = [self._or_zeros(row, tap, self.source.at(places.load(row) + distance)) for row in self.rows]
-        return lambda c: [pixel.load(c) for pixel in found]
+        return Channels(lambda c, _: (pixel.load(c) for pixel in found))
 
-    def neighbours(self, tap: Val, *, is_held: bool) -> Channel:
-        """The same, from the address of the first, which ``is_held`` in a register: products with what is read there
-        take one place in a processor's queues, and two where an address is a sum.
+    def neighbours(self, tap: Val) -> Channels:
+        """The same, from the address of the first, or of every ``REACH`` where their distance is not known here. Odd
+        multiples of it are then held, one of which a processor adds, times a power of two, for nothing.
         """
-        count = len(self.rows)
+        k, count, even = self.k, len(self.rows), self.even
+        assert even is not None
         first = self.source.at(self.block.places.load(self.rows[0]) + self.block.distances.load(tap))
+        reach = count if isinstance(even, int) else REACH
+        firsts, nbytes = [first.at(even * r) for r in range(0, count, reach)], first.dtype.bits // 8
+        odd = {} if isinstance(even, int) else {n: k.opaque(even * (n * nbytes)) for n in range(1, REACH, 2)}
         edges = {
-            r: self._or_zeros(self.rows[r], tap, first.at(r * self.even))
+            r: self._or_zeros(self.rows[r], tap, first.at(even * r))
             for r in ((*range(EDGE), *range(count - EDGE, count)) if self.zeros is not None else ())
         }
 
-        def channel(c: Val) -> list[Val]:
-            here = first.at(c).held() if is_held else first.at(c)
-            return [edges[r].load(c) if r in edges else here.load(r * self.even) for r in range(count)]
+        def read(c: Val, here: Sequence[Buf]) -> Iterator[Val]:
+            for r in range(count):
+                if r in edges:
+                    yield edges[r].load(c)
+                elif isinstance(even, int):
+                    yield here[0].load(even * r)
+                else:
+                    yield _beside(here[r // REACH], odd, r % REACH)
 
-        return channel
+        return Channels(read, firsts)
 
     def _or_zeros(self, row: Val, tap: Val, pixel: Buf) -> Buf:
         return pixel if self.zeros is None else self.k.choose(self.block.has(row, tap), pixel, self.zeros)
+
+
+def _beside(pixel: Buf, odd: Mapping[int, Val], n: int) -> Val:
+    """An element of the n-th neighbour of a pixel, by odd multiples of their distance in bytes."""
+    if n == 0:
+        return pixel.load()
+    scale = n & -n
+    unit = {1: u8, 2: u16, 4: u32, 8: u64}[scale]
+    return pixel.as_type(unit).at(odd[n // scale]).as_type(pixel.dtype).load()
