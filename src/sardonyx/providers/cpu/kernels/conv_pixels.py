@@ -21,6 +21,7 @@ are then touched by one panel after the other while they are near. Where all wei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,8 +71,9 @@ SHALLOW = RUN
 LOW = 4
 """Pixels of the tile that takes what is left of an image; those that do not exist repeat the last."""
 LARGE = 1e8
-"""Operations from which on a convolution has a kernel with the distance of its neighbouring pixels in its code, which
-takes 0.95 of the time on chips that issue four operations at once; others share kernels, which compile sooner."""
+"""Operations, of one image where it is not known how many there are, from which on a convolution has a kernel with the
+distance of its neighbouring pixels in its code. That takes 0.95 of the time on chips that issue four operations at
+once; others share kernels, which compile sooner."""
 EVEN_ROWS = {1: (24, 20, 16), 2: (12, 10)}
 """Neighbours of a tile by the vectors of its filters, the most liked first."""
 
@@ -163,12 +165,12 @@ def steps(group: Convolution, target: Target, first: FirstRows | None = None) ->
     is_padded = not is_inside(frame)
     is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue)
     planes = 0 if first is None else first.channels
-    flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
-    is_large = isinstance(flops, int) and flops >= LARGE
+    is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
     even = None if not distance else distance if is_large else 0
     spec = convolve_pixels(
         dtype=dtype, shape=shape, even=even, is_padded=is_padded, is_direct=is_direct, planes=planes, epilogue=epilogue
     )
+    flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
     scratch = _scratch(shape, isa, dtype) + (0 if first is None else first.nbytes)
     variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, channels last"
