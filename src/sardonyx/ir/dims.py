@@ -140,13 +140,16 @@ def add(a: Dim, b: Dim) -> Known | None:
     return _expr(terms)
 
 
+@lru_cache(maxsize=8192)
 def neg(a: Dim) -> Known | None:
+    if type(a) is int:
+        return -a
     x = known(a)
     return None if x is None else _expr({m: -c for m, c in _terms(x).items()})
 
 
 def sub(a: Dim, b: Dim) -> Known | None:
-    return add(a, neg(b))
+    return a - b if type(a) is int and type(b) is int else add(a, neg(b))
 
 
 @lru_cache(maxsize=8192)
@@ -182,6 +185,8 @@ def total(dims: Iterable[Dim]) -> Known | None:
 
 def exact_div(a: Dim, b: Dim) -> Known | None:
     """a / b where the division leaves no rest, whatever the names stand for; None otherwise."""
+    if type(a) is int and type(b) is int:
+        return None if b == 0 or a % b else a // b
     x, y = known(a), known(b)
     if x is None or y is None or y == 0:
         return None
@@ -304,6 +309,11 @@ def _is_capped(d: Expr, whole: Expr) -> bool:
 
 def at_least(d: Dim, bound: int) -> bool:
     """Whether a dimension is certain to be no less than ``bound``."""
+    return d >= bound if type(d) is int else _is_at_least(d, bound)
+
+
+@lru_cache(maxsize=8192)
+def _is_at_least(d: Dim, bound: int) -> bool:
     x = known(d)
     if x is None or isinstance(x, int):
         return x is not None and x >= bound

@@ -26,9 +26,11 @@ def placed_inside(groups: Sequence[Group], kept: Collection[Storage] = ()) -> li
         for inner, outer in list(_pairs(made[i])):
             if inner.storage in kept or not _is_free(made, i, inner, outer):
                 continue
-            moved = [_moved(g, inner.storage, outer) for g in made]
-            if not any(v.storage is inner.storage for g in moved for v in (*g.reads, *g.writes)):
-                made = moved
+            touched = [n for n, g in enumerate(made) if any(v.storage is inner.storage for v in (*g.reads, *g.writes))]
+            moved = {n: _moved(made[n], inner.storage, outer) for n in touched}
+            if not any(v.storage is inner.storage for g in moved.values() for v in (*g.reads, *g.writes)):
+                for n, group in moved.items():
+                    made[n] = group
         if _is_idle(made[i]):
             del made[i]
         else:

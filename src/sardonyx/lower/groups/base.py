@@ -71,7 +71,11 @@ class Group(ABC):
         for own in fields(self):
             value = getattr(self, own.name)
             if isinstance(value, View):
-                changed[own.name] = change(value)
+                made: Any = change(value)
+                if made is not value:
+                    changed[own.name] = made
             elif isinstance(value, tuple) and any(isinstance(v, View) for v in value):
-                changed[own.name] = tuple(change(v) if isinstance(v, View) else v for v in value)
-        return replace(self, **changed)
+                made = tuple(change(v) if isinstance(v, View) else v for v in value)
+                if any(new is not old for new, old in zip(made, value, strict=True)):
+                    changed[own.name] = made
+        return replace(self, **changed) if changed else self

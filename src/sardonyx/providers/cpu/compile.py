@@ -61,7 +61,7 @@ def _compiled(
             )  # fmt: skip
         except Exceptional as first:
             found = {first.identity, *_exceptional(_packed(steps), kept)}
-            target = replace(target, exceptional=target.exceptional | found, splits={})
+            target = replace(target, exceptional=target.exceptional | found, splits={}, tiled={})
     raise AssertionError("constants are refused again and again")
 
 

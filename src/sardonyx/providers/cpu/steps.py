@@ -116,6 +116,9 @@ class Target:
     handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """What is written in tiles for the matrix products that read it (``kernels.contraction_layout``)."""
 
+    tiled: dict[int, tuple[object, int | None]] = field(default_factory=dict, compare=False, repr=False)
+    """Convolutions by their ``id``, and how many parts they are split into (``kernels.conv_amx``)."""
+
     def writes_past(self, view: View) -> bool:
         """Whether a result goes past the caches: a store that finds no line in them reads it first, which is in vain.
 

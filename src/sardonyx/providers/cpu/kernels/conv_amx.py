@@ -109,13 +109,20 @@ class Geometry:
 
 def parts_for(group: Convolution, target: Target) -> int | None:
     """How many parts image and weights are split into; None where tiles are not there or do not pay."""
+    if not target.isa.amx or any(v.storage in target.between for v in group.outputs):
+        return None
+    known = target.tiled.get(id(group))
+    if known is None:
+        known = target.tiled[id(group)] = group, _parts_for(group, target)
+    return known[1]
+
+
+def _parts_for(group: Convolution, target: Target) -> int | None:
     w, window, parts = group.w, thinned(group).window, parts_of(target.precision, group.x.dtype, group.w.dtype)
-    if not target.isa.amx or group.groups != 1 or any(v.dtype not in (f32, bf16, f16) for v in (group.x, w)):
+    if group.groups != 1 or any(v.dtype not in (f32, bf16, f16) for v in (group.x, w)):
         return None
     tensor = w.storage.tensor
     if tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
-        return None
-    if any(v.storage in target.between for v in group.outputs):
         return None
     if identity(tensor) in target.exceptional or not all(isinstance(step, Apply) for step in group.epilogue.steps):
         return None
