@@ -16,7 +16,7 @@ from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
 from sardonyx.providers.cpu.kernels.resample_picks import Picks, picked
-from sardonyx.providers.cpu.values import Buf, Tile, Val, f64, i64
+from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, f64, i32, i64
 
 
 class Row:
@@ -200,27 +200,37 @@ class Row:
         k, lanes, read, size = self.k, self.lanes, self.form.inner, number(self.memory, f"in{self.last}")
         assert isinstance(read, Phases)
         rows = self._written_out()
-        first, last = (k.splat(self._sum(rows, Tile(i, 1, None)), lanes) for i in (k.const(0), size - 1))
+        inside = size & -lanes
 
-        def whole(at: Val) -> Val:
-            return self._sum(rows, Tile(at, lanes, None))
-
-        def part(at: Val) -> Val:
+        def closed(at: Val) -> Val:
+            """A vector, with the last element of the row in place of those behind it."""
             mask = k.mask(size - at, lanes)
-            return k.select(mask, self._sum(rows, Tile(at, lanes, mask)), last)
+            v = self._sum(rows, Tile(at, lanes, mask))
+            if v.dtype.bits != 32:
+                return k.select(mask, v, k.splat(self._sum(rows, Tile(size - 1, 1, None)), lanes))
+            last = k.splat(k.cast(size - 1 - at, i32), lanes)
+            return k.bitcast(picked(k, [k.bitcast(v, f32)], k.min(k.iota(i32, lanes), last)), v.dtype)
 
-        before, here = k.var(first), k.var(part(k.const(0)))
-        start, inside = k.const(0), size // lanes * lanes
-        for stop, behind, is_rest in (
-            (k.max(inside - lanes, 0), whole, False), (inside, part, False), (size, lambda at: last, True)
-        ):  # fmt: skip
-            with k.loop(start, stop, lanes) as at:
-                three = before.get(), here.get(), behind(at + lanes)
-                tile = Tile(at, lanes, k.mask(size - at, lanes) if is_rest else None)
-                self._put_parts(read, shifted(three), tile, finish, row, count)
-                before.set(three[1])
-                here.set(three[2])
-            start = stop
+        def put(at: Val, mask: Val | None = None) -> None:
+            three = before.get(), here.get(), behind.get()
+            self._put_parts(read, shifted(three), Tile(at, lanes, mask), finish, row, count)
+            before.set(three[1])
+            here.set(three[2])
+
+        here = k.var(closed(k.const(0)))
+        before, behind = k.var(here.get().shuffle([0] * lanes)), k.var(here.get())
+        last_whole = k.max(inside - lanes, 0)
+        with k.loop(0, last_whole, lanes) as at:
+            behind.set(self._sum(rows, Tile(at + lanes, lanes, None)))
+            put(at)
+        with k.loop(last_whole, inside, lanes) as at:
+            behind.set(here.get().shuffle([lanes - 1] * lanes))
+            with k.when(size > inside):
+                behind.set(closed(inside))
+            put(at)
+        with k.loop(inside, size, lanes) as at:
+            behind.set(here.get().shuffle([lanes - 1] * lanes))
+            put(at, k.mask(size - at, lanes))
 
     def _interleaved(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
         """Every phase as a vector, and their elements in turns."""
