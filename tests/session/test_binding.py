@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import TensorProto
 
@@ -39,6 +40,55 @@ def test_bound_arrays_are_read_at_every_run(session: ort.InferenceSession) -> No
     first = binding.copy_outputs_to_cpu()[0]
     first[:] = 0
     assert value.numpy().any()
+
+
+def test_runs_of_shapes_that_ran_before() -> None:
+    text = """
+    <ir_version: 10, opset_import: ["": 21]>
+    g (float[n, 3] x, float[n, 3] w) => (float[n, 3] y, float[n, 3] z) { y = Mul(x, w) z = Sub(y, x) }"""
+    session = ort.InferenceSession(onnx.parser.parse_model(text).SerializeToString())
+    rng = np.random.default_rng(0)
+
+    def random(n: int) -> Any:
+        return rng.standard_normal((n, 3)).astype("f")
+
+    binding, x, w = session.io_binding(), random(4), random(4)
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    binding.bind_cpu_input("x", x)
+    binding.bind_cpu_input("w", w)
+    binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_numpy(y))
+
+    def run() -> None:
+        for _ in range(3):
+            x[:], y[:] = random(len(x)), 0
+            session.run_with_iobinding(binding)
+            np.testing.assert_array_equal(y, x * w)
+
+    run()
+    binding.bind_output("z")
+    run()
+    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[1], x * w - x)
+    binding.bind_ortvalue_output("z", ort.OrtValue.ortvalue_from_numpy(z))
+    run()
+    np.testing.assert_array_equal(z, x * w - x)
+    binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_numpy(w))  # is read, too
+    was = w.copy()
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(w, x * was)
+    x, w = random(5), random(5)
+    binding.bind_cpu_input("x", x)
+    binding.bind_cpu_input("w", w)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="invalid dimensions for output"):
+            session.run_with_iobinding(binding)
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    for name, value in (("y", y), ("z", z)):
+        binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(value))
+    run()
+    np.testing.assert_array_equal(z, x * w - x)
+    binding.clear_binding_inputs()
+    with pytest.raises(RuntimeError, match="missing from input feed"):
+        session.run_with_iobinding(binding)
 
 
 @pytest.mark.parametrize("spec", [np.float32, TensorProto.FLOAT])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sardonyx.interpret.context import RunContext
@@ -20,7 +20,7 @@ class Single:
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         return self.program.run(args, context)
 
-    def run_again(self, args: Sequence[Any]) -> list[Any] | None:
+    def run_again(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> list[Any] | None:
         try:
             return [self._kernel(*args)]
         except Exception as e:

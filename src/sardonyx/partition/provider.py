@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from sardonyx.interpret.context import RunContext
@@ -61,8 +61,11 @@ class Planned(Protocol):
 class Quick(Protocol):
     """An executable whose outputs share memory with nothing, and that can run without a context."""
 
-    def run_again(self, args: Sequence[Any]) -> list[Any] | None:
-        """The outputs, for shapes that ran before or are planned as such are; None for others, perhaps."""
+    def run_again(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> list[Any] | None:
+        """The outputs, for shapes that ran before or are planned as such are; None for others, perhaps.
+
+        ``places`` are arrays that outputs may be computed right into.
+        """
 
 
 class Provider(Protocol):

@@ -32,11 +32,14 @@ class SessionIOBinding:
         self._outputs: dict[str, NativeValue] = {}
         self._in_place: dict[str, bool] = {}
         self._states: dict[str, State] = {}
+        self._ready: tuple[dict[str, Any], dict[int, Array]] | None = None
+        """What is bound to inputs, and the memory that outputs are, as long as nothing else is bound."""
 
     def bind_input(self, name: str, *what: Any) -> None:
         """``bind_input(name, array)`` or ``bind_input(name, device, element_type, shape, pointer)``."""
         if name not in {m.name for m in (*self._session.inputs_meta, *self._session.overridable_initializers)}:
             raise Misuse(f"Failed to find NodeArg with name: {name} in the def list")
+        self._ready = None
         if len(what) == 1:
             (array,) = what
             if isinstance(array, list) and all(isinstance(a, np.ndarray) for a in array) and array:
@@ -49,6 +52,7 @@ class SessionIOBinding:
 
     def bind_ortvalue_input(self, name: str, value: NativeValue) -> None:
         self._inputs[name] = value
+        self._ready = None
 
     def bind_output(self, name: str, device: NativeDevice, *memory: Any) -> None:
         """``bind_output(name, device)`` or ``bind_output(name, device, element_type, shape, pointer)``."""
@@ -61,6 +65,7 @@ class SessionIOBinding:
         self._outputs[name] = NativeValue(None, filled=False) if value is None else value
         self._in_place[name] = value is not None
         self._states.pop(name, None)
+        self._ready = None
 
     def bind_state(self, input_name: str, output_name: str, value: Array, capacity: int | None, axis: int) -> None:
         """Have every run replace an input, ``value`` at first, by an output."""
@@ -71,10 +76,12 @@ class SessionIOBinding:
     def clear_binding_inputs(self) -> None:
         self._inputs.clear()
         self._states.clear()
+        self._ready = None
 
     def clear_binding_outputs(self) -> None:
         self._outputs.clear()
         self._states.clear()
+        self._ready = None
 
     def synchronize_inputs(self) -> None:
         """The CPU is always in step."""
@@ -96,25 +103,44 @@ class SessionIOBinding:
         if not self._outputs:
             raise ExecutionError("Error in execution: At least one output should be requested.")
         try:
-            context = RunContext()
-            bound = {name: v.value for name, v in self._outputs.items() if self._in_place[name]}
-            context.places = session.engine.places({n: a for n, a in bound.items() if isinstance(a, np.ndarray)})
             states = self._states
-            context.held = session.engine.held(
-                (s.input_name, name, s.axis, s.memory) for name, s in states.items() if s.memory is not None
-            )
-            inputs = {**self._inputs, **{s.input_name: NativeValue(s.value) for s in states.values()}}
-            results = session.compute(session.wanted(list(self._outputs)), inputs, run_options, context)
+            results = self._again(session) if run_options is None and not states else None
+            if results is None:
+                results = self._computed(session, run_options)
             for (name, target), result in zip(list(self._outputs.items()), results, strict=True):
                 if name in states:
                     states[name].take(result)
                     self._outputs[name] = NativeValue(states[name].value)
+                elif result is target.value:
+                    pass
                 elif self._in_place[name] and target.is_tensor():
                     self._fill(name, target, result)
                 else:
                     self._outputs[name] = NativeValue(result)
         except SardonyxError as error:
             raise ExecutionError(f"Error in execution: {error}") from error
+
+    def _again(self, session: NativeSession) -> list[Any] | None:
+        """What is bound to outputs, where the model has run such shapes before; None otherwise."""
+        if self._ready is None:
+            session.wanted(list(self._outputs))
+            self._ready = {name: v.value for name, v in self._inputs.items()}, self._places(session)
+        results = session.again(*self._ready)
+        return None if results is None else session.engine.picked(results, self._outputs)
+
+    def _computed(self, session: NativeSession, run_options: RunOptions | None) -> list[Any]:
+        context, states, wanted = RunContext(), self._states, session.wanted(list(self._outputs))
+        context.places = self._places(session)
+        context.held = session.engine.held(
+            (s.input_name, name, s.axis, s.memory) for name, s in states.items() if s.memory is not None
+        )
+        inputs = {**self._inputs, **{s.input_name: NativeValue(s.value) for s in states.values()}}
+        return session.compute(wanted, inputs, run_options, context)
+
+    def _places(self, session: NativeSession) -> dict[int, Array]:
+        """The memory that outputs are bound to."""
+        bound = {name: v.value for name, v in self._outputs.items() if self._in_place[name]}
+        return session.engine.places({n: a for n, a in bound.items() if isinstance(a, np.ndarray)})
 
     @staticmethod
     def _fill(name: str, target: NativeValue, result: Any) -> None:
@@ -137,8 +163,7 @@ class SessionIOBinding:
                 expected=list(result.shape),
                 got=list(into.shape),
             )
-        if result is not target.value:
-            np.copyto(into, result)
+        np.copyto(into, result)
 
 
 class IOBinding:

@@ -85,10 +85,14 @@ class Engine:
             results = (self._whole or self.parts).run(args, context)
         finally:
             limits.release(held)
-        picked = [results[self._positions[name]] for name in wanted]
+        picked = self.picked(results, wanted)
         if self._sparse_outputs:
             picked = [_sparse(v) if n in self._sparse_outputs else v for n, v in zip(wanted, picked, strict=True)]
         return picked if self.quick is not None and len(set(wanted)) == len(picked) else own(picked, args)
+
+    def picked(self, results: Sequence[Any], wanted: Iterable[str]) -> list[Any]:
+        """Outputs by name, out of all of them."""
+        return [results[self._positions[name]] for name in wanted]
 
     def _contradicts(self, feeds: Mapping[str, Any]) -> bool:
         """Whether sizes that the model gives one name differ. ("?" is none.)"""

@@ -343,8 +343,19 @@ class NativeSession:
 
     def _again(self, feed: dict[str, Any]) -> list[Any] | None:
         """All outputs, where the model's parts have run such shapes before; None otherwise."""
+        results = self.again(feed)
+        if results is None:
+            return None
+        views = []
+        for a in results:
+            views.append(a.view() if type(a) is np.ndarray else a)  # noqa: PERF401 as in CpuExecutable.run_again
+        return views
+
+    def again(self, feed: dict[str, Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
+        """The same, as the engine gives them, which takes ``places`` for outputs as in ``Engine.places``."""
+        quick: Any = self._quick
         checks = self._checks
-        if len(feed) != len(checks):
+        if quick is None or len(feed) != len(checks):
             return None
         try:
             args = []
@@ -352,14 +363,8 @@ class NativeSession:
                 args.append(check(feed[name]))
         except KeyError:
             return None
-        assert self._quick is not None
-        results = self._quick(args)
-        if results is None:
-            return None
-        views = []
-        for a in results:
-            views.append(a.view() if type(a) is np.ndarray else a)  # noqa: PERF401 as in CpuExecutable.run_again
-        return views
+        results: Sequence[Any] | None = quick(args, places) if places else quick(args)
+        return results
 
     def compute(
         self,

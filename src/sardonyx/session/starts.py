@@ -88,12 +88,13 @@ class KeptEngine(Engine):
         context.places = context.places if built.quick is not None else {}
         return built.run(feeds, wanted, context)
 
-    def _again(self, args: Sequence[Any]) -> Sequence[Any] | None:
-        results = self._kept_again(args)  # type: ignore[misc]
-        if results is not None:
-            return results
+    def _again(self, args: Sequence[Any], places: Mapping[int, Any] | None = None) -> Sequence[Any] | None:
+        again: Any = self._kept_again
+        results: Sequence[Any] | None = again(args, places) if places else again(args)
         built = self._built.engine
-        return None if built is None or built.again is None else built.again(args)
+        if results is not None or built is None or built.again is None:
+            return results
+        return built.again(args)
 
     def held(self, states: Iterable[tuple[str, str, int, Any]]) -> tuple[Held, ...]:
         return self._built().held(states)
