@@ -233,11 +233,14 @@ class Row:
             put(at, k.mask(size - at, lanes))
 
     def _interleaved(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
-        """Every phase as a vector, and their elements in turns."""
+        """Every phase as a vector, and their elements in turns. The largest weights come first: a whole factor's phases
+        mostly have the same one for the same element, and the product is then theirs together.
+        """
         parts: list[Val] = []
         for p, first in enumerate(read.firsts):
             weights = (None,) if read.weights is None else read.weights[p]
-            parts.append(self._weighted([(window(first + tap), w) for tap, w in enumerate(weights)]))
+            taps = sorted(enumerate(weights), key=lambda tap: -abs(tap[1] or 0))
+            parts.append(self._weighted([(window(first + tap), w) for tap, w in taps]))
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [_in_turns(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
