@@ -86,6 +86,17 @@ def test_a_kept_start_loads_neither_onnx_nor_llvm(model: Path) -> None:
     assert told[0].startswith("(2, 4)\n['onnx'") and told[1] == "(2, 4)\n[]\n"
 
 
+def test_a_kept_start_imports_nothing_of_ours(model: Path) -> None:
+    program = (
+        "import sys, sardonyx as sx\n"
+        "options, before = sx.SessionOptions(), set(sys.modules)\n"
+        f"sx.InferenceSession({str(model)!r}, options)\n"
+        "print([m for m in sys.modules if m.startswith('sardonyx') and m not in before])"
+    )
+    told = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout for _ in range(2)]
+    assert "sardonyx.lower" in told[0] and told[1] == "[]\n"
+
+
 MAPS = """
 <ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 5]>
 g (float[n, 3] x) => (int64[n] label, maps, float[n, 3] again)
