@@ -39,16 +39,15 @@ class SessionIOBinding:
         """``bind_input(name, array)`` or ``bind_input(name, device, element_type, shape, pointer)``."""
         if name not in {m.name for m in (*self._session.inputs_meta, *self._session.overridable_initializers)}:
             raise Misuse(f"Failed to find NodeArg with name: {name} in the def list")
-        self._ready = None
         if len(what) == 1:
             (array,) = what
             if isinstance(array, list) and all(isinstance(a, np.ndarray) for a in array) and array:
                 raise Misuse("Only binding Tensors is currently supported", where=f"input {name!r}")
             if not isinstance(array, np.ndarray):
                 raise Misuse("Unable to create OrtValue from the given python object", got=type(array).__name__)
-            self._inputs[name] = NativeValue(array)
+            self.bind_ortvalue_input(name, NativeValue(array))
             return
-        self._inputs[name] = _at(*what)
+        self.bind_ortvalue_input(name, _at(*what))
 
     def bind_ortvalue_input(self, name: str, value: NativeValue) -> None:
         self._inputs[name] = value
@@ -74,12 +73,13 @@ class SessionIOBinding:
         self._states[output_name] = State(input_name, value, capacity, axis)
 
     def clear_binding_inputs(self) -> None:
-        self._inputs.clear()
-        self._states.clear()
-        self._ready = None
+        self._clear(self._inputs)
 
     def clear_binding_outputs(self) -> None:
-        self._outputs.clear()
+        self._clear(self._outputs)
+
+    def _clear(self, bound: dict[str, NativeValue]) -> None:
+        bound.clear()
         self._states.clear()
         self._ready = None
 

@@ -294,7 +294,11 @@ class Buf:
         self.k, self.ptr, self.dtype, self.start, self.end = k, ptr, dtype, start, end
 
     def at(self, index: Operand) -> Buf:
-        return Buf(self.k, self._address(index), self.dtype, self.start, self.end)
+        return self.with_pointer(self._address(index))
+
+    def with_pointer(self, ptr: Value) -> Buf:
+        """The same memory, from another place of it on."""
+        return Buf(self.k, ptr, self.dtype, self.start, self.end)
 
     def as_type(self, dtype: DType) -> Buf:
         """The same memory, read as another type."""

@@ -327,25 +327,17 @@ class Kernel:
     @contextmanager
     def loop(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Val]:
         """Counts from ``start`` below ``stop``."""
-        b = self.b
-        first, last, by = (Val(self, b.opaque(self.value(x, i64).ir), i64) for x in (start, stop, step))
-        front, body, done = b.new_block(), b.new_block(), b.new_block()
-        b.branch_if((first < last).ir, front, done)
-        b.start(front)
-        with b.looping(body):
-            number = b.phi(first.ir)
-            self._depth += 1
-            self._loops += 1
-            earlier = self._loops
-            yield Val(self, number, i64)
-            self._depth -= 1
-            following = Val(self, b.binary("add", number, by.ir, "nsw "), i64)
-            if self._loops > earlier:  # LLVM rewrites the addresses of innermost loops alone, but looks at all
+        first, last, by = (self.opaque(self.value(x, i64)) for x in (start, stop, step))
+        is_single, this = by.is_number and by.ir.constant == 1, self._loops + 1
+
+        def follow(numbers: list[Value]) -> tuple[list[Value], Val]:
+            following = Val(self, self.b.binary("add", numbers[0], by.ir, "nsw "), i64)
+            if self._loops > this:  # LLVM rewrites the addresses of innermost loops alone, but looks at all
                 following = self.opaque(following)
-            is_single = by.is_number and by.ir.constant == 1
-            b.close_phi(number, following.ir)
-            b.branch_if((following.ne(last) if is_single else following < last).ir, body, done)
-        b.start(done)
+            return [following.ir], following.ne(last) if is_single else following < last
+
+        with self._turning(first < last, lambda: [first.ir], follow) as (number,):
+            yield Val(self, number, i64)
 
     @contextmanager
     def paced(
@@ -357,26 +349,45 @@ class Kernel:
         For innermost loops of many loads, whose addresses are to be taken as written: of most kernels that multiply,
         LLVM spends half of its time on other ways to write them.
         """
-        b = self.b
         first, last = (self.opaque(self.value(x, i64)) for x in (start, stop))
         steps = [self.value(step, i64) for step in (1, *paces)]
+
+        def given(values: list[Value]) -> tuple[list[Val], list[Buf]]:
+            places = zip(moving, values[len(steps) :], strict=True)
+            return [Val(self, v, i64) for v in values[: len(steps)]], [m.with_pointer(p) for m, p in places]
+
+        def follow(values: list[Value]) -> tuple[list[Value], Val]:
+            numbers, places = given(values)
+            following = [self.opaque(number + step) for number, step in zip(numbers, steps, strict=True)]
+            moved = [self.b.opaque(place.at(1).ptr) for place in places]
+            return [*(n.ir for n in following), *moved], following[0].ne(last)
+
+        def begin() -> list[Value]:
+            return [*((first * step).ir for step in steps), *(memory.at(first).ptr for memory in moving)]
+
+        with self._turning(first < last, begin, follow) as values:
+            yield given(values)
+
+    @contextmanager
+    def _turning(
+        self, is_any: Val, begin: Callable[[], list[Value]], follow: Callable[[list[Value]], tuple[list[Value], Val]]
+    ) -> Iterator[list[Value]]:
+        """A loop over values: those of the first turn, those that follow the ones of a turn, and whether they do."""
+        b = self.b
         front, body, done = b.new_block(), b.new_block(), b.new_block()
-        b.branch_if((first < last).ir, front, done)
+        b.branch_if(is_any.ir, front, done)
         b.start(front)
-        begun, placed = [first * step for step in steps], [memory.at(first) for memory in moving]
+        begun = begin()
         with b.looping(body):
-            numbers = [Val(self, b.phi(one.ir), i64) for one in begun]
-            places = [Buf(self, b.phi(m.ptr), m.dtype, m.start, m.end) for m in placed]
+            values = [b.phi(v) for v in begun]
             self._depth += 1
             self._loops += 1
-            yield numbers, places
+            yield values
             self._depth -= 1
-            following = [self.opaque(number + step) for number, step in zip(numbers, steps, strict=True)]
-            for number, next_ in zip(numbers, following, strict=True):
-                b.close_phi(number.ir, next_.ir)
-            for place in places:
-                b.close_phi(place.ptr, b.opaque(place.at(1).ptr))
-            b.branch_if(following[0].ne(last).ir, body, done)
+            following, goes_on = follow(values)
+            for value, next_ in zip(values, following, strict=True):
+                b.close_phi(value, next_)
+            b.branch_if(goes_on.ir, body, done)
         b.start(done)
 
     @contextmanager

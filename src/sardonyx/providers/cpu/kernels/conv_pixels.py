@@ -153,8 +153,7 @@ def steps(group: Convolution, target: Target, first: FirstRows | None = None) ->
     assert lines is not None
     channels, filters = int(group.w.shape[1]), int(group.w.shape[0]) // group.groups
     taps = frame.taps
-    is_single = frame.size[1:] == (1, 1)
-    shape, distance = _shape(frame, isa, dtype, filters, is_single=is_single)
+    shape, distance = _shape(frame, isa, dtype, filters)
     extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = packed(group, shape.columns(isa, dtype), isa)
@@ -166,7 +165,7 @@ def steps(group: Convolution, target: Target, first: FirstRows | None = None) ->
         **(first.args() if first is not None else {}),
     }  # fmt: skip
     is_padded = not is_inside(frame)
-    is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue) and not is_single
+    is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue) and not _is_single(frame)
     planes = 0 if first is None else first.channels
     is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
     even = None if not distance else distance if is_large else 0
@@ -180,14 +179,14 @@ def steps(group: Convolution, target: Target, first: FirstRows | None = None) ->
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _shape(frame: Frame, isa: Isa, dtype: DType, filters: int, *, is_single: bool) -> tuple[Shape, int]:
+def _shape(frame: Frame, isa: Isa, dtype: DType, filters: int) -> tuple[Shape, int]:
     """The register tile, and how far apart the pixels are that it sees; 0 where each has its own address.
 
     As many addresses as pixels do not fit into the registers of x86: 12 products of one vector took 17 loads. (16
     filters and 3 x 3 taps take 0.90 of the time, 32 take 0.94; pointwise ones of two vectors gain nothing.)
     """
     shape, distance = Shape.fitted(isa, dtype, filters), of_known(dims.mul(frame.x.strides[4], frame.window.strides[2]))
-    if is_single and not shape.by_lane:
+    if _is_single(frame) and not shape.by_lane:
         return Shape.fitted(isa, dtype, MANY), 0
     rows = EVEN_ROWS.get(shape.vectors)
     is_worth = shape.vectors == 1 or frame.taps.count > 1
@@ -196,6 +195,11 @@ def _shape(frame: Frame, isa: Isa, dtype: DType, filters: int, *, is_single: boo
     wide = 0 if _joins(frame) else frame.size[2]
     whole = (n for n in rows if isinstance(wide, int) and wide % n == 0)
     return replace(shape, rows=next(whole, rows[0])), distance
+
+
+def _is_single(frame: Frame) -> bool:
+    """Whether images have one pixel; those of a batch lie along the first axis."""
+    return frame.size[1:] == (1, 1)
 
 
 def _joins(frame: Frame) -> bool:
