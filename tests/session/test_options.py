@@ -15,7 +15,9 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NotImplemented
+from sardonyx.providers.cpu import CpuProvider
 from sardonyx.session import config_keys, environment, log
+from sardonyx.session.processor import cpu_providers
 from tests.session.models import CHAIN, MATMUL, MUL, X, model, serialized
 
 DEFAULTS = {
@@ -74,6 +76,35 @@ def test_config_entries() -> None:
     assert run.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
     with pytest.raises(RuntimeError, match="RunOptions does not have"):
         run.get_run_config_entry("other")
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    (
+        ({}, (1000, 1000)),
+        ({"session.intra_op.spin_duration_us": "50"}, (50, 50)),
+        ({"session.force_spinning_stop": "1"}, (1000, 0)),
+        ({"session.intra_op.allow_spinning": "0", "session.intra_op.spin_duration_us": "50"}, (0, 0)),
+    ),
+)
+def test_how_long_threads_spin_where_they_wait(entries: dict[str, str], expected: tuple[int, int]) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    (provider,) = cpu_providers(options)
+    assert isinstance(provider, CpuProvider)
+    assert (provider.settings.spin_us, provider.settings.idle_us) == expected
+    session = ort.InferenceSession(serialized(MUL), options)
+    for _ in range(3):
+        np.testing.assert_array_equal(session.run(None, {"X": X})[0], X * X)
+
+
+def test_a_time_to_spin_that_is_none_is_refused() -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "long")
+    with pytest.raises(InvalidArgument, match="number of microseconds"):
+        ort.InferenceSession(serialized(MUL), options)
 
 
 def test_unknown_keys_are_warned_about_with_the_nearest_name() -> None:

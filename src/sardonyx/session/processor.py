@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from sardonyx import knobs
 from sardonyx.errors import InvalidArgument
 from sardonyx.partition.provider import Provider
 from sardonyx.session import environment
 from sardonyx.session.options import SessionOptions
 
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.threads import Settings
+
 PRECISIONS = ("highest", "high", "medium")
 AFFINITIES = "session.intra_op_thread_affinities"
-SPINNING = "session.intra_op.allow_spinning"
+SPINNING, SPIN_US = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
+SPINNING_STOPS = "session.force_spinning_stop"
 NONE = "none"
 """The value of ``SARDONYX_CPU`` that leaves the compiler out."""
 
@@ -22,15 +29,27 @@ def cpu_providers(options: SessionOptions) -> list[Provider]:
     if knobs.CPU.get() == NONE:
         return []
     from sardonyx.providers.cpu import CpuProvider
-    from sardonyx.providers.cpu.threads import Settings
 
     config = options._config
     threads = options.intra_op_num_threads if options.use_per_session_threads else environment.global_threads()
-    settings = Settings(config.get(SPINNING, "1") != "0", affinities(config.get(AFFINITIES, ""), threads))
     provider = CpuProvider(
-        precision=options.precision, threads=threads, settings=settings, max_memory=options._max_memory
+        precision=options.precision,
+        threads=threads,
+        settings=_settings(config, threads),
+        max_memory=options._max_memory,
     )
     return [] if provider.probe() is not None else [provider]
+
+
+def _settings(config: Mapping[str, str], threads: int) -> Settings:
+    from sardonyx.providers.cpu import threads as team
+
+    asked = config.get(SPIN_US, "")
+    if asked and not asked.isdecimal():
+        raise InvalidArgument(f"{SPIN_US} is a number of microseconds", expected="0 or more", got=asked)
+    spin_us = 0 if config.get(SPINNING, "1") == "0" else int(asked or team.SPIN_US)
+    idle_us = 0 if config.get(SPINNING_STOPS, "0") == "1" else spin_us
+    return team.Settings(spin_us, idle_us, affinities(config.get(AFFINITIES, ""), threads))
 
 
 def affinities(text: str, threads: int) -> tuple[tuple[int, ...], ...]:

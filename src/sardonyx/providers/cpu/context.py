@@ -54,7 +54,7 @@ class Stamp:
 class Mailbox:
     """The int64 words of a worker's mailbox: two cache lines. The first of a team's says how many follow."""
 
-    STATE, SLEEPING, CONTEXT, THREAD, THREADS, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 8, 9, 10
+    STATE, SLEEPERS, CONTEXT, THREAD, THREADS, STARTED, ENDED, WAITERS = 0, 1, 2, 3, 4, 8, 9, 10
     WORDS = 16
     COUNT = 0
 

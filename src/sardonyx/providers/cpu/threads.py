@@ -25,8 +25,8 @@ from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
-SPIN_S = 20e-6
-"""How long a thread spins before it sleeps: longer than most gaps between steps, shorter than a time slice."""
+SPIN_US = 1000
+"""How long a thread spins before it sleeps: longer than it takes to wake one (``waiting``)."""
 
 
 class Limit(Record):
@@ -100,7 +100,10 @@ def natives() -> list[Callable[[], int]]:
 class Settings(Record):
     """What makes two sessions share a team."""
 
-    spins: bool = True
+    spin_us: int = SPIN_US
+    """How long a thread spins in a run..."""
+    idle_us: int = SPIN_US
+    """... and a worker behind one."""
     affinities: tuple[tuple[int, ...], ...] = ()
     """CPUs of each worker."""
 
@@ -120,8 +123,8 @@ class Team:
 
     @forks.cached_property
     def spin(self) -> int:
-        """Ticks that a thread waits before it sleeps."""
-        return int(SPIN_S * ticks_per_second()) if self.settings.spins else 0
+        """Ticks that a thread of a run waits before it sleeps."""
+        return int(self.settings.spin_us * 1e-6 * ticks_per_second())
 
     def workers(self, threads: int) -> int:
         """How many runs want that may have so many threads, the caller's own included; they are started."""
@@ -141,7 +144,7 @@ class Team:
         if i < len(affinities) and affinities[i] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, affinities[i])
         live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.native("walk", "worker"))
-        live(self.at + (1 + i) * Mailbox.WORDS * 8, self.spin)
+        live(self.at + (1 + i) * Mailbox.WORDS * 8, int(self.settings.idle_us * 1e-6 * ticks_per_second()))
 
 
 _teams: dict[Settings, Team] = {}

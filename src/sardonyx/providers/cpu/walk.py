@@ -2,8 +2,7 @@
 
 A row of the table holds a kernel's address, where its argument block lies, whether a barrier comes before it, and
 whether all threads carry it out or the first alone (``sharing``). At a barrier the last thread to arrive looks for an
-error, a cancelled run and a passed deadline; if it finds one, all leave there. Barriers spin for a bounded time, then
-sleep.
+error, a cancelled run and a passed deadline; if it finds one, all leave there. (How they wait: ``waiting``.)
 
 A control step decides which step comes next. All threads meet in front of it; the last to arrive carries it out alone,
 with those control steps that follow it, before it lets the others go on. What a control step changes (the number of a
@@ -31,23 +30,12 @@ from sardonyx.providers.cpu.context import (
 from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.runs import clear_counters
 from sardonyx.providers.cpu.sized import take_sizes
-from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
+from sardonyx.providers.cpu.system import ticks
 from sardonyx.providers.cpu.values import Buf, Val, i64
+from sardonyx.providers.cpu.waiting import tell, wait_while
 
 IDLE, CLAIMED, READY, STOPPED = range(4)
 """States of a worker. ``STARTED`` and ``ENDED`` count its runs: it may be claimed again before a caller has looked."""
-
-
-def _wait_while(k: Kernel, at: Buf, value: Val, spin: Val, sleepers: Buf) -> None:
-    """Until the word is no longer ``value``: spinning for ``spin`` ticks, then asleep."""
-    start = ticks(k)
-    with k.loop_while(lambda: at.load_atomic().eq(value)):
-        pause(k)
-        with k.when(ticks(k) - start > spin):
-            sleepers.add_atomic(0, 1, "seq_cst")
-            with k.when(at.load_atomic(0, "seq_cst").eq(value)):
-                sleep(k, at, value)
-            sleepers.add_atomic(0, -1)
 
 
 def _judge(k: Kernel, context: Buf) -> None:
@@ -91,10 +79,9 @@ def _barrier(k: Kernel, context: Buf, threads: Val, step: Val) -> None:
             _cross(k, context, step)
             context.store_atomic(Context.ARRIVED, 0, "monotonic")
             generation.store_atomic(0, now + 1, "seq_cst")
-            with k.when(sleepers.load_atomic(0, "seq_cst") > 0):
-                wake(k, generation, 1 << 30)
+            tell(k, generation, sleepers)
         with others:
-            _wait_while(k, generation, now, context.load(Context.SPIN), sleepers)
+            wait_while(k, generation, now.eq, context.load(Context.SPIN), sleepers)
 
 
 def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) -> None:
@@ -182,16 +169,12 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
         box.store(Mailbox.THREAD, c + 1)
         box.store(Mailbox.THREADS, threads)
         box.store_atomic(Mailbox.STATE, READY, "seq_cst")
-        with k.when(box.load_atomic(Mailbox.SLEEPING, "seq_cst") > 0):
-            wake(k, box, 1)
+        tell(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
     _walk(k, context, k.const(0), threads)
     spin = context.load(Context.SPIN)
     with k.loop(0, claimed.get()) as c:
         box = team.at(mine.load(c * 2) * Mailbox.WORDS)
-        ended = k.var(box.load_atomic(Mailbox.ENDED))
-        with k.loop_while(lambda: ended.get() < mine.load(c * 2 + 1)):
-            _wait_while(k, box.at(Mailbox.ENDED), ended.get(), spin, box.at(Mailbox.WAITERS))
-            ended.set(box.load_atomic(Mailbox.ENDED))
+        wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS))
     left = context.load(Context.LEFT)
     with k.when(left > 0):
         context.store(Context.LEFT, left - 1)
@@ -202,14 +185,11 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
 @function(mailbox=(i64,), spin=i64)
 def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
     """A worker's life: until the mailbox says stop."""
-    state, sleeping = mailbox.at(Mailbox.STATE), mailbox.at(Mailbox.SLEEPING)
+    state = mailbox.at(Mailbox.STATE)
     living = k.var(1)
     with k.loop_while(lambda: living.get().ne(0)):
-        now = k.var(state.load_atomic())
-        with k.loop_while(lambda: now.get() < READY):
-            _wait_while(k, state, now.get(), spin, sleeping)
-            now.set(state.load_atomic())
-        with k.either(now.get().eq(STOPPED)) as (stop, go):
+        wait_while(k, state, lambda now: now < READY, spin, mailbox.at(Mailbox.SLEEPERS))
+        with k.either(state.load_atomic().eq(STOPPED)) as (stop, go):
             with stop:
                 living.set(0)
             with go:
@@ -217,5 +197,4 @@ def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
                 _walk(k, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
                 state.store_atomic(0, IDLE, "seq_cst")
                 mailbox.add_atomic(Mailbox.ENDED, 1, "seq_cst")
-                with k.when(mailbox.load_atomic(Mailbox.WAITERS, "seq_cst") > 0):
-                    wake(k, mailbox.at(Mailbox.ENDED), 1 << 30)
+                tell(k, mailbox.at(Mailbox.ENDED), mailbox.at(Mailbox.WAITERS))

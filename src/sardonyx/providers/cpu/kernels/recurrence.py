@@ -35,8 +35,8 @@ from sardonyx.providers.cpu.kernels.matrices import Matrix, Problem, of_known
 from sardonyx.providers.cpu.kernels.nest import apply
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.system import pause, sleep, ticks, wake
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64
+from sardonyx.providers.cpu.waiting import tell, wait_while
 
 CHAINS = 6
 """Independent sums that come near to hiding the latency of multiply-adds."""
@@ -213,7 +213,7 @@ class _Phases:
     @contextmanager
     def phase(self) -> Iterator[Val]:
         """The panels that this thread takes."""
-        k = self.k
+        k, done, sleepers = self.k, self.counters.at(self.DONE), self.counters.at(self.SLEEPERS)
         begin = self.end.get()
         self.end.set(begin + self.panels)
         first, last = k.var(begin), k.var(begin)
@@ -221,11 +221,10 @@ class _Phases:
             with k.loop(first.get() - begin, last.get() - begin) as panel:
                 yield panel
             with k.when(self.is_shared):
-                self.counters.add_atomic(self.DONE, last.get() - first.get(), "seq_cst")
-                with k.when(self.counters.load_atomic(self.SLEEPERS, "seq_cst") > 0):
-                    wake(k, self.counters.at(self.DONE), 1 << 30)
+                done.add_atomic(0, last.get() - first.get(), "seq_cst")
+                tell(k, done, sleepers)
         with k.when(self.is_shared):
-            self._wait()
+            wait_while(k, done, self.end.get().__gt__, k.context().load(Context.SPIN), sleepers)
 
     def _take(self, first: Var, last: Var) -> Val:
         """The next panels of the phase that nobody has taken; whether there are any."""
@@ -239,19 +238,6 @@ class _Phases:
             is_mine = taken.swap_atomic(0, first.get(), k.max(first.get(), last.get()))
             trying.set(k.cast(~is_mine, i64))
         return first.get() < last.get()
-
-    def _wait(self) -> None:
-        """Until every panel of the phase is done: spinning for a while, then asleep."""
-        k, done, sleepers = self.k, self.counters.at(self.DONE), self.counters.at(self.SLEEPERS)
-        start, spin = ticks(k), k.context().load(Context.SPIN)
-        with k.loop_while(lambda: done.load_atomic() < self.end.get()):
-            pause(k)
-            with k.when(ticks(k) - start > spin):
-                sleepers.add_atomic(0, 1, "seq_cst")
-                seen = done.load_atomic(0, "seq_cst")
-                with k.when(seen < self.end.get()):
-                    sleep(k, done, seen)
-                sleepers.add_atomic(0, -1)
 
 
 class _Walk:
