@@ -29,6 +29,8 @@ from model.hostile.cases import Case
 
 USUAL_S, SLOWEST = 0.03, 3.0
 """Of processor time for 300,000 squares on a core of its own, at most; and by what others may lengthen it."""
+LONG_S = 1.0
+"""From here on it is asked how slow the core is."""
 LEVELS = ("disabled", "all")
 HANG_S = 30
 """Wall time after which a child is killed; the processor time that counts is judged by the test."""
@@ -50,7 +52,6 @@ def outcome(case: Case, folder: Path) -> dict[str, Any]:
     ends: list[dict[str, Any]] = []
     results: list[list[Any]] = []
     seconds: list[float] = []
-    before = slowness()
     for level in LEVELS:
         start = time.process_time()
         try:
@@ -73,7 +74,8 @@ def outcome(case: Case, folder: Path) -> dict[str, Any]:
         end = {"error": ["levels differ"], "text": f"{ends}"}
     else:
         end = ends[0]
-    return {**end, "seconds": max(seconds) / max(before, slowness())}
+    longest = max(seconds)
+    return {**end, "seconds": longest / slowness() if longest > LONG_S else longest}
 
 
 def slowness() -> float:
