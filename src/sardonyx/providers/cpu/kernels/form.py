@@ -8,7 +8,8 @@ from sardonyx.dtypes import DType
 from sardonyx.forks import cached_property
 from sardonyx.lower.groups import Expression
 from sardonyx.providers.cpu.dsl import Params
-from sardonyx.providers.cpu.kernels.passes import Schedule
+from sardonyx.providers.cpu.isa import LINE_NBYTES
+from sardonyx.providers.cpu.kernels.passes import Pass, Schedule
 from sardonyx.providers.cpu.values import i32, i64, register_dtype
 
 
@@ -64,6 +65,21 @@ class Form:
         """Rows are reduced side by side in one pass that stores nothing: then memory can be read in its own order."""
         passes = self.schedule.passes
         return self.is_columnar and len(passes) == 1 and not passes[0].stores
+
+    def past(self, p: Pass, machine: int) -> int | None:
+        """The output of a pass that goes past the caches: one, whose lines vectors fill."""
+        outputs = ((i, self.outputs[i]) for i in p.stores if not p.reductions)
+        lanes = self.lanes(machine)
+        whole = (i for i, y in outputs if y.is_past and y.kind == "1" and lanes * y.dtype.itemsize == LINE_NBYTES)
+        return next(whole, None)
+
+    def is_late(self, machine: int) -> bool:
+        """Rows are made of what was kept of them, and go past the caches: meanwhile the next is swept (``late``)."""
+        if self.is_columnar or self.is_banded or self.piece or self.swept > 1 or not self.schedule.kept:
+            return False
+        *_, before, last = self.schedule.passes
+        is_alone = len(self.outputs) == 1 and self.past(last, machine) is not None
+        return is_alone and bool(before.keeps) and last.values[0] >= len(self.inputs)
 
     @property
     def kept_itemsize(self) -> int:

@@ -223,13 +223,14 @@ class Layout:
         flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, Rows)}
         width = self.piece if self.is_columnar else 1
         size = known(dims.add(dims.mul(self.elements, width * form.kept_itemsize), KEPT_GAP))
+        kept = len(form.schedule.kept) * (2 if form.is_late(target.isa.lanes) else 1)
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
             sweep(form=form),
             {**args, **flags, "count": count},
             frozenset((*(f"m{v}" for v in range(len(loop.inputs), len(views))), *flags)),
             loop.nodes,
-            scratch_nbytes=form.strip_nbytes or known(dims.mul(len(form.schedule.kept), size)),
+            scratch_nbytes=form.strip_nbytes or known(dims.mul(kept, size)),
             flops=dims.known(dims.mul(work, dims.product(a.extent for a in axes))) or 0,
             nbytes=traffic(views, axes),
             variant="vectors across rows" if self.is_columnar else "in bands" if self.is_banded else "",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from sardonyx.ir.scalar import trace
 from sardonyx.lower.groups import Apply, Count, Reduce
@@ -17,6 +18,9 @@ from sardonyx.providers.cpu.kernels.reducers import Reducer, State
 from sardonyx.providers.cpu.kernels.split import STEP, step_elements
 from sardonyx.providers.cpu.kernels.tile_epilogue import store_step
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.kernels.late import Late
 
 CHAIN = 256
 """Additions after which a lane's sum goes to a total of its own: what bounds the error of long sums."""
@@ -48,6 +52,10 @@ class Row:
         self.values: dict[int, list[Val]] = {}
         self.factors: dict[int, list[tuple[Val, Val]]] = {}
         self.flags: dict[int, Buf] = {}
+        self.half: Operand = 0
+        """Where kept values begin, in bytes of the thread's memory."""
+        self.among: Callable[[int], None] | None = None
+        """What is done among the vectors of the pass before the last, told how many they are."""
 
     def hands_on(self, position: int, to: Buf, flag: Buf) -> None:
         """An output goes out in tiles; nothing odd is known of the row."""
@@ -58,10 +66,23 @@ class Row:
         """Every pass, one after the other, over the row, or over the rows of a block of vectors."""
         self.begin(block)
         for p in self.schedule.passes:
-            self._prepare_ratios(p)
-            self.values |= self._pass(p)
-            self._row_values(p.stage + 1)
+            self._run(p)
         self._store_results()
+
+    def run_late(self, late: Late, moved: Val) -> None:
+        """Every pass over the row but the last, and meanwhile the last one over the row before."""
+        self.half, self.among = late.other_half(), late.some
+        self.begin([])
+        for p in self.schedule.passes[:-1]:
+            self._run(p)
+        self._prepare_ratios(self.schedule.passes[-1])
+        late.rest()
+        late.take(self, moved)
+
+    def _run(self, p: Pass) -> None:
+        self._prepare_ratios(p)
+        self.values |= self._pass(p)
+        self._row_values(p.stage + 1)
 
     def begin(self, block: list[Tile]) -> None:
         self.block, self.values, self.factors = block, {}, {}
@@ -114,7 +135,7 @@ class Row:
 
     # -- divisions by what was reduced
 
-    def _is_ratio(self, number: int) -> bool:
+    def is_ratio(self, number: int) -> bool:
         """Whether a value is divided by a product with the reciprocal: at most 1.5 units in the last place are lost."""
         step, schedule = self.schedule.step(number), self.schedule
         if not isinstance(step, Apply) or step.program != DIVIDE:
@@ -125,7 +146,7 @@ class Row:
     def _prepare_ratios(self, p: Pass) -> None:
         for number in p.values:
             step = self.schedule.step(number)
-            if isinstance(step, Apply) and self._is_ratio(number) and number not in p.recalls:
+            if isinstance(step, Apply) and self.is_ratio(number) and number not in p.recalls:
                 self.factors[number] = [self._reciprocal(d) for d in self.values[step.args[1]]]
 
     def _reciprocal(self, divisor: Val) -> tuple[Val, Val]:
@@ -195,21 +216,17 @@ class Row:
                 here = [a + i * s[-1] for a, s in zip(at, self.steps, strict=True)]
                 Elements(self, p, self.block, here, position + i, i).emit(sums)
             return
-        past = self._past(p)
+        past = self.form.past(p, self.k.lanes)
         if past is not None:
-            start = self._to_a_line(past, p, start, stop, at, position)
+            start = self.to_a_line(past, p, start, stop, at, position)
         for block in self.k.blocks(stop, self.lanes, unroll=self._unroll(p), start=start):
             if p in self.schedule.passes[1:2] and block[0].mask is None:
                 self._ask_ahead(block, at)
             Elements(self, p, block, at, position, None).emit(sums, past)
+            if self.among is not None and p is self.schedule.passes[-2] and block[0].mask is None:
+                self.among(len(block))
 
-    def _past(self, p: Pass) -> int | None:
-        """The output of a pass that goes past the caches: one, whose lines vectors fill."""
-        outputs = ((i, self.form.outputs[i]) for i in p.stores if not p.reductions)
-        whole = (i for i, y in outputs if y.is_past and y.kind == "1" and self.lanes * y.dtype.itemsize == LINE_NBYTES)
-        return next(whole, None)
-
-    def _to_a_line(self, past: int, p: Pass, start: Val, stop: Val, at: list[Val], position: Val) -> Val:
+    def to_a_line(self, past: int, p: Pass, start: Val, stop: Val, at: list[Val], position: Val) -> Val:
         """The elements up to where a cache line begins; gives the first behind them."""
         k, buf = self.k, self.outputs[past].at(at[len(self.inputs) + past] + start)
         rest = (-buf.past_line() & (LINE_NBYTES - 1)) // buf.dtype.itemsize
@@ -304,16 +321,22 @@ class Elements:
     def _kept(self, number: int, u: int, tile: Tile) -> tuple[Buf, Operand | Tile]:
         """Where an element value is kept: a row for each in the order of elements, or of blocks of them."""
         row, k = self.row, self.row.k
-        count = k.const(1)
-        for n in row.extents:
-            count = count * n
         width = row.form.piece if row.block else 1
-        place = row.schedule.kept.index(number)
         dtype = register_dtype(row.schedule.expression.dtype_of(number))
-        memory = k.scratch(dtype, (count * (width * row.form.kept_itemsize) + KEPT_GAP) * place)
+        memory = k.scratch(dtype, kept_nbytes(row, row.schedule.kept.index(number)) + row.half)
         if row.block:
             return memory, self.position * width + u * row.lanes
         return memory, Tile(self.position + tile.index, tile.lanes, tile.mask)
+
+
+def kept_nbytes(row: Row, values: int | None = None) -> Val:
+    """What the first few values take that are kept of a row, or all of them."""
+    count = row.k.const(1)
+    for n in row.extents:
+        count = count * n
+    width = row.form.piece if row.block else 1
+    many = len(row.schedule.kept) if values is None else values
+    return (count * (width * row.form.kept_itemsize) + KEPT_GAP) * many
 
 
 def _on_end(vectors: Sequence[Val]) -> Val:

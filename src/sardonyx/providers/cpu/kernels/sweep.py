@@ -11,6 +11,7 @@ from typing import Any
 
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels.form import Form, params
+from sardonyx.providers.cpu.kernels.late import Late
 from sardonyx.providers.cpu.kernels.nest import walk
 from sardonyx.providers.cpu.kernels.row import Row
 from sardonyx.providers.cpu.kernels.row_strip import RowStrip
@@ -34,11 +35,13 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
     if form.piece:
         rows = [*rows, (extents[form.vector_axis] + (form.piece - 1)) // form.piece]
         steps = [[*s, given[f"p{v}"]] for v, s in enumerate(steps)]
+    memory = [given[f"m{v}"] for v in views]
+    late = Late(k, form, memory, strides, extents) if form.is_late(k.lanes) else None
     with walk(k, rows, steps) as (index, moved):
         size = list(extents)
         if form.piece:
             size[form.vector_axis] = k.min(size[form.vector_axis] - index[-1] * form.piece, form.piece)
-        here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
+        here = [buf.at(at) for buf, at in zip(memory, moved, strict=True)]
         if form.is_banded:
             with k.loop(0, k.min(extents[form.outer] - index[form.outer - 1] * BAND, BAND)) as i:
                 there = [buf.at(i * stride[form.outer]) for buf, stride in zip(here, strides, strict=True)]
@@ -48,11 +51,15 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
         for v, access in enumerate((*form.inputs, *form.outputs)):
             if access.parts:
                 place = place_of(moved[v], size[-1] // STEP * step_elements(access.parts))
-                row.hands_on(v - len(form.inputs), given[f"m{v}"].at(place), given[f"f{v}"].at(moved[v]))
-        if form.is_strip:
+                row.hands_on(v - len(form.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
+        if late is not None:
+            row.run_late(late, moved[-1])
+        elif form.is_strip:
             RowStrip(row).run(size[form.vector_axis])
         elif form.is_columnar:
             for block in k.blocks(size[form.vector_axis], row.lanes, unroll=form.piece // row.lanes):
                 row.run(block)
         else:
             row.run([])
+    if late is not None:
+        late.rest()
