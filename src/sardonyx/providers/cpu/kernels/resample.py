@@ -145,6 +145,8 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
                 _staged(*given)
     elif form.is_staged and not form.is_streamed(k.lanes):
         _staged(*given)
+    elif form.is_streamed(k.lanes) and form.is_paired and not epilogue.extra:
+        _pairs(*given)
     elif form.repeated:
         _repeated(*given)
     else:
@@ -177,6 +179,20 @@ def _one_by_one(
             row.put_as_it_is(finish, index[last - 1], left, k.min(sizes[last] - left, PIECE))
         else:
             row.put_along(row.where_it_lies(), finish, index[last - 1], sizes[last])
+
+
+def _pairs(
+    k: Kernel, x: Buf, form: Form, epilogue: Epilogue, memory: dict[str, Any], sizes: list[Val], strides: list[Val]
+) -> None:
+    """Two rows at a time that are made of the same ones of the image. The first of all and the last stand alone: they
+    are made twice.
+    """
+    last = len(form.outer)
+    pairs = number(memory, f"in{last - 1}") + 1
+    with walk(k, [*sizes[: last - 1], pairs], [strides]) as (index, (moved,)):
+        first, second = k.max(index[-1] * 2 - 1, 0), k.min(index[-1] * 2, sizes[last - 1] - 1)
+        row = Row(k, form, memory, x.at(moved), [*index[:-1], first])
+        row.stream(Finish(k, epilogue, memory, sizes[last], index[:-1]), first, sizes[last], second)
 
 
 def _repeated(

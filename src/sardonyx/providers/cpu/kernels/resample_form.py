@@ -77,6 +77,14 @@ class Form:
         is_near = is_near and lanes >= SHORTEST and max(self.beside) <= lanes
         return self.is_staged and is_near and self.is_unit and self.rows != MANY
 
+    @property
+    def is_paired(self) -> bool:
+        """Whether the last row made of an element of the axis of rows and the first of the next are made of the same
+        ones.
+        """
+        read = self.outer[-1]
+        return isinstance(read, Phases) and read.factor == 2 and read.firsts[1] == read.firsts[0] + 1
+
     def lanes(self, machine: int) -> int:
         """Of a vector, where the machine has so many of f32."""
         return machine * 32 // (self.work.bits if self.is_copy else max(self.work.bits, 32))

@@ -54,6 +54,11 @@ class Row:
         numbers = [int.from_bytes(struct.pack(f"<{kind}", w), "little") for row in weights for w in row]
         return self.k.bitcast(self.k.table(numbers, bits).load(at), self.form.work)
 
+    def _for_both(self, other: Val) -> list[tuple[Buf, list[Val | None]]]:
+        """The rows with their weights for this row of the result and another, which is made of the same ones."""
+        theirs = Row(self.k, self.form, self.memory, self.start, [*self.index[:-1], other])._written_out()
+        return [(row, [mine, its]) for (row, mine), (_, its) in zip(self._written_out(), theirs, strict=True)]
+
     def _written_out(self) -> list[tuple[Buf, Val | None]]:
         """The rows with their weights."""
         k, axes = self.k, [i for i, read in enumerate(self.form.outer) if read is not None]
@@ -97,16 +102,19 @@ class Row:
         return k.cast(v, self.form.work)
 
     def _sum(self, rows: list[tuple[Buf, Val | None]], t: Tile) -> Val:
-        total: Val | None = None
-        for row, weight in rows:
+        return self._sums([(row, [weight]) for row, weight in rows], t)[0]
+
+    def _sums(self, rows: list[tuple[Buf, list[Val | None]]], t: Tile) -> list[Val]:
+        """Rows of the image blended by one set of weights or several."""
+        totals: list[Val] = []
+        for row, weights in rows:
             v = self._load(row, t)
-            if weight is not None:
-                v = v * weight if total is None else self.k.fma(v, weight, total)
-            elif total is not None:
-                v = total + v
-            total = v
-        assert total is not None
-        return total
+            if not totals:
+                totals = [v if w is None else v * w for w in weights]
+            else:
+                pairs = zip(totals, weights, strict=True)
+                totals = [total + v if w is None else self.k.fma(v, w, total) for total, w in pairs]
+        return totals
 
     def _blended(self, to: Buf, left: Val, count: Val) -> None:
         """The sum of the rows, from element ``left`` on, in scratch memory."""
@@ -195,42 +203,48 @@ class Row:
             mask = None if t.mask is None else k.mask(count - at, v.lanes)
             finish.put(row, Tile(at, v.lanes, mask), v)
 
-    def stream(self, finish: Finish, row: Val, count: Val) -> None:
-        """The vectors before, at and behind a tile are in registers."""
+    def stream(self, finish: Finish, row: Val, count: Val, other: Val | None = None) -> None:
+        """The vectors before, at and behind a tile are in registers; beside them those of the ``other`` row, which is
+        made of the same ones of the image.
+        """
         k, lanes, read, size = self.k, self.lanes, self.form.inner, number(self.memory, f"in{self.last}")
         assert isinstance(read, Phases)
-        rows = self._written_out()
+        rows = [(buf, [w]) for buf, w in self._written_out()] if other is None else self._for_both(other)
         inside = size & -lanes
 
-        def closed(at: Val) -> Val:
-            """A vector, with the last element of the row in place of those behind it."""
+        def closed(at: Val) -> list[Val]:
+            """Vectors, with the last element of the row in place of those behind it."""
             mask = k.mask(size - at, lanes)
-            v = self._sum(rows, Tile(at, lanes, mask))
-            if v.dtype.bits != 32:
-                return k.select(mask, v, k.splat(self._sum(rows, Tile(size - 1, 1, None)), lanes))
-            last = k.splat(k.cast(size - 1 - at, i32), lanes)
-            return k.bitcast(picked(k, [k.bitcast(v, f32)], k.min(k.iota(i32, lanes), last)), v.dtype)
+            found = self._sums(rows, Tile(at, lanes, mask))
+            if self.form.work.bits != 32:
+                ends = self._sums(rows, Tile(size - 1, 1, None))
+                return [k.select(mask, v, k.splat(end, lanes)) for v, end in zip(found, ends, strict=True)]
+            last = k.min(k.iota(i32, lanes), k.splat(k.cast(size - 1 - at, i32), lanes))
+            return [k.bitcast(picked(k, [k.bitcast(v, f32)], last), v.dtype) for v in found]
 
-        def put(at: Val, mask: Val | None = None) -> None:
-            three = before.get(), here.get(), behind.get()
-            self._put_parts(read, shifted(three), Tile(at, lanes, mask), finish, row, count)
-            before.set(three[1])
-            here.set(three[2])
+        def put(at: Val, behind: list[Val], mask: Val | None = None) -> None:
+            for to, one, v in zip((row, other), streams, behind, strict=False):
+                assert to is not None
+                three = one[0].get(), one[1].get(), v
+                self._put_parts(read, shifted(three), Tile(at, lanes, mask), finish, to, count)
+                one[0].set(three[1])
+                one[1].set(three[2])
 
-        here = k.var(closed(k.const(0)))
-        before, behind = k.var(here.get().shuffle([0] * lanes)), k.var(here.get())
+        def ends() -> list[Val]:
+            return [here.get().shuffle([lanes - 1] * lanes) for _, here in streams]
+
+        streams = [(k.var(v.shuffle([0] * lanes)), k.var(v)) for v in closed(k.const(0))]
         last_whole = k.max(inside - lanes, 0)
         with k.loop(0, last_whole, lanes) as at:
-            behind.set(self._sum(rows, Tile(at + lanes, lanes, None)))
-            put(at)
+            put(at, self._sums(rows, Tile(at + lanes, lanes, None)))
         with k.loop(last_whole, inside, lanes) as at:
-            behind.set(here.get().shuffle([lanes - 1] * lanes))
+            behind = [k.var(v) for v in ends()]
             with k.when(size > inside):
-                behind.set(closed(inside))
-            put(at)
+                for var, v in zip(behind, closed(inside), strict=True):
+                    var.set(v)
+            put(at, [var.get() for var in behind])
         with k.loop(inside, size, lanes) as at:
-            behind.set(here.get().shuffle([lanes - 1] * lanes))
-            put(at, k.mask(size - at, lanes))
+            put(at, ends(), k.mask(size - at, lanes))
 
     def _interleaved(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
         """Every phase as a vector, and their elements in turns. The largest weights come first: a whole factor's phases
