@@ -7,8 +7,6 @@ from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.text import I32, I64, Value
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
-FUTEX, YIELD = (202, 98), (24, 124)
-"""Numbers of Linux's calls on x86 and on Arm."""
 WAIT, WAKE = 128, 129
 """futex operations, private to the process."""
 
@@ -30,27 +28,22 @@ def pause(k: Kernel) -> None:
 
 def sleep(k: Kernel, at: Buf, expected: Val) -> None:
     """Sleep while the low half of a word is still what was seen."""
-    _ask(k, FUTEX, at.address(), k.const(WAIT), expected)
+    _futex(k, at, WAIT, expected)
 
 
 def wake(k: Kernel, at: Buf) -> None:
     """Wake all who sleep on a word."""
-    _ask(k, FUTEX, at.address(), k.const(WAKE), k.const(1 << 30))
+    _futex(k, at, WAKE, k.const(1 << 30))
 
 
-def give_way(k: Kernel) -> None:
-    """Let others run that are ready to, on this CPU."""
-    _ask(k, YIELD)
-
-
-def _ask(k: Kernel, call: tuple[int, int], *args: Val) -> None:
-    """Call Linux, with zeros for the arguments that are not given."""
-    values: list[Value] = [I64(call[isa.is_arm()]), *(a.ir for a in args), *([I64(0)] * (6 - len(args)))]
+def _futex(k: Kernel, at: Buf, operation: int, value: Val) -> None:
+    zero = I64(0)
+    args: list[Value] = [at.address().ir, I64(operation), value.ir, zero, zero, zero]
     if isa.is_arm():
-        k.asm("svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}", I64, *values)
+        k.asm("svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}", I64, I64(98), *args)
     else:
         registers = "={rax},{rax},{rdi},{rsi},{rdx},{r10},{r8},{r9},~{rcx},~{r11},~{memory}"
-        k.asm("syscall", registers, I64, *values)
+        k.asm("syscall", registers, I64, I64(202), *args)
 
 
 @function(out=(i64,))

@@ -25,8 +25,10 @@ from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
-SPIN_US = 1000
-"""How long a thread spins before it sleeps: longer than it takes to wake one (``waiting``)."""
+SPIN_US = 20
+"""How long a thread spins before it sleeps (``waiting``): longer than most gaps between steps, shorter than a time
+slice.
+"""
 
 
 class Limit(Record):
