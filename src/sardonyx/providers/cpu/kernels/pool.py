@@ -118,22 +118,34 @@ def slide(
             plane, rest = rest % planes, rest // planes
             channel, image = rest % channels, rest // channels
             start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
-            with k.loop(band * BAND, k.min(out_y, (band + 1) * BAND)) as y:
-                finish = Finish(k, epilogue, memory, out_x, [image, plane, y])
+            first, stop = band * BAND, k.min(out_y, (band + 1) * BAND)
+
+            def make(y: Val, rows: int = 1) -> None:
+                """A row of outputs, or two neighbours that see no padding above or below."""
+                finishes = [Finish(k, epilogue, memory, out_x, [image, plane, y + i]) for i in range(rows)]
                 if form.kind == MEAN:
                     row.share(plane, y, columns)
 
-                def put(t: Tile, v: Val) -> None:
+                def put(i: int, t: Tile, v: Val) -> None:
                     if form.kind == MEAN:
                         v = v * row.shares.load(t.index, row.lanes)
-                    finish.put(channel, Tile(left + t.index, t.lanes, t.mask), v)
+                    finishes[i].put(channel, Tile(left + t.index, t.lanes, t.mask), v)
 
                 if row.is_streamed:
-                    row.stream(start, plane, y, columns, put)
+                    row.stream(start, plane, y, columns, put, rows)
                 else:
                     row.across(start, plane, y)
                     for t in k.tiles(columns, row.lanes):
-                        put(t, row.along(t))
+                        put(0, t, row.along(t))
+
+            low, high = row.inside(plane, first, stop) if row.is_paired else (stop, stop)
+            with k.loop(0, 2 if row.is_paired else 1) as side:
+                is_above = side.eq(0)
+                with k.loop(k.select(is_above, first, high), k.select(is_above, low, stop)) as y:
+                    make(y)
+                if row.is_paired:
+                    with k.loop(low, k.select(is_above, high, low), 2) as y:
+                        make(y, 2)
 
 
 class _Row:
@@ -169,15 +181,38 @@ class _Row:
                 self.counted.store(i, k.cast(self._count(2, left + i), self.form.dtype))
             self.rows.set(-1)
 
-    def stream(self, image: Buf, plane: Val, y: Val, columns: Val, put: Callable[[Tile, Val], None]) -> None:
-        """A row of outputs without a detour through memory."""
-        rows = self._rows(image, plane, y)
-        new = rows[-min(self.taps.strides[1], self.taps.kernel[1]) :] if self.form.is_far else []
+    @property
+    def is_paired(self) -> bool:
+        """Whether rows in the middle of the image are made two at a time: they see most of it together."""
+        taps = self.taps
+        return self.is_streamed and taps.kernel[0] == taps.strides[1] == taps.dilations[1] == 1 < taps.kernel[1]
 
-        def combined(at: Val, mask: Val | None) -> Val:
+    def inside(self, plane: Val, first: Val, stop: Val) -> tuple[Val, Val]:
+        """Of some rows of outputs, those in the middle of the image, that see no padding above or below: an even
+        number.
+        """
+        k, (depth, height, _), (pad_z, pad, _) = self.k, sizes(self.memory, "in"), sizes(self.memory, "pad")
+        z = plane * self.taps.strides[0] - pad_z
+        low = k.min(k.max(first, pad), stop)
+        last = k.select((z >= 0) & (z < depth), height + pad - (self.taps.kernel[1] - 1), 0)
+        return low, low + ((k.max(k.min(stop, last), low) - low) & -2)
+
+    def stream(
+        self, image: Buf, plane: Val, y: Val, columns: Val, put: Callable[[int, Tile, Val], None], count: int
+    ) -> None:
+        """A row of outputs, or two, without a detour through memory."""
+        taps, is_pair = self.taps, count > 1
+        rows = self._between(image, plane, y) if is_pair else self._rows(image, plane, y)
+        new = rows[-min(taps.strides[1] * count, taps.kernel[1]) :] if self.form.is_far else []
+
+        def combined(at: Val, mask: Val | None) -> list[Val]:
             for row, _ in new if mask is None else ():
                 row.prefetch(at + AHEAD, locality=2)
-            return self._combined(rows, [row.load(at, self.lanes, mask) for row, _ in rows])
+            seen = [row.load(at, self.lanes, mask) for row, _ in rows]
+            if not is_pair:
+                return [self._combined(rows, seen)]
+            both = reduce(self._combine, seen[1:-1])
+            return [self._combine(both, seen[0]), self._combine(both, seen[-1])]
 
         stream = Stream(self.k, self.taps, self.lanes, self.width, self.neutral, self._combine)
         stream.run(combined, self.first, columns, put)
@@ -188,6 +223,13 @@ class _Row:
         rows = self._rows(image.at((self.first + self.low) * stride), plane, y)
         for i in range(0, len(rows), TOGETHER):
             self._combine_rows(rows[i : i + TOGETHER], stride, is_first=i == 0)
+
+    def _between(self, start: Buf, plane: Val, y: Val) -> list[tuple[Buf, Val]]:
+        """The rows of the image that two neighbouring rows of outputs see, which are all there."""
+        k, (pad_z, pad_y, _) = self.k, sizes(self.memory, "pad")
+        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in AXES[:2])
+        place = (plane * self.taps.strides[0] - pad_z) * stride_z + (y - pad_y) * stride_y
+        return [(start.at(place + i * stride_y), k.const(True)) for i in range(self.taps.kernel[1] + 1)]
 
     def _rows(self, start: Buf, plane: Val, y: Val) -> list[tuple[Buf, Val]]:
         """The rows of the image that a row of outputs sees, and whether they are there; one that is padding is the

@@ -16,6 +16,7 @@ from sardonyx.providers.cpu.values import Tile, Val, Var, i32
 
 ROWS, COLUMNS = 9, 8
 """Taps of a window, over the other axes and along a row, up to which it is narrow."""
+Combined = Callable[[Val, Val | None], list[Val]]
 SHORTEST = 8
 """Lanes from which on a vector saves more than the masked ones at both ends of a row cost."""
 
@@ -28,7 +29,9 @@ def is_narrow(taps: Taps, lanes: int) -> bool:
 
 
 class Stream:
-    """The code of a row of outputs. Beside the image, which is ``width`` wide, lies ``neutral``."""
+    """The code of rows of outputs, which go along side by side. Beside the image, which is ``width`` wide, lies
+    ``neutral``.
+    """
 
     def __init__(
         self, k: Kernel, taps: Taps, lanes: int, width: Val, neutral: float, combine: Callable[[Val, Val], Val]
@@ -38,29 +41,31 @@ class Stream:
         self.behind = (taps.kernel[2] - 1) * taps.dilations[2] + 1 - self.step
         self.offsets = [tap * taps.dilations[2] - self.behind for tap in range(taps.kernel[2])]
 
-    def run(
-        self, combined: Callable[[Val, Val | None], Val], left: Val, columns: Val, put: Callable[[Tile, Val], None]
-    ) -> None:
-        """``combined`` gives the vector of the row from an element on, which may be masked; ``left`` is the first
-        element that the first output sees."""
+    def run(self, combined: Combined, left: Val, columns: Val, put: Callable[[int, Tile, Val], None]) -> None:
+        """``combined`` gives for each row of outputs the vector that it sees from an element of the image on, which may
+        be masked; ``left`` is the first element that the first output sees.
+        """
         k, span = self.k, self.lanes * self.step
         base = left + self.behind
-        before = [k.var(v) for v in self._phases(combined, base - span, False, self.step - 1)] if self.behind else []
+        start = self._phases(combined, base - span, False, self.step - 1) if self.behind else []
+        before = [[k.var(v) for v in phases] for phases in start]
         first = k.min((k.max(-base, 0) + (span - 1)) // span * self.lanes, columns)
         last = k.max(k.min(k.max(self.width - base, 0) // self.step, columns) & -self.lanes, first)
+
+        def make(tile: Tile, *, is_whole: bool) -> None:
+            found = self._phases(combined, base + tile.index * self.step, is_whole)
+            for row, now in enumerate(found):
+                put(row, tile, self._outputs(now, before[row] if before else []))
+
         with k.loop(0, 2) as side:
             is_left = side.eq(0)
             with k.loop(k.select(is_left, 0, last), k.select(is_left, first, columns), self.lanes) as t:
-                tile = Tile(t, self.lanes, k.mask(columns - t, self.lanes))
-                put(tile, self._outputs(combined, base + t * self.step, before, is_whole=False))
+                make(Tile(t, self.lanes, k.mask(columns - t, self.lanes)), is_whole=False)
             with k.loop(first, k.select(is_left, last, first), self.lanes) as t:
-                put(Tile(t, self.lanes, None), self._outputs(combined, base + t * self.step, before, is_whole=True))
+                make(Tile(t, self.lanes, None), is_whole=True)
 
-    def _outputs(
-        self, combined: Callable[[Val, Val | None], Val], at: Val, before: Sequence[Var], *, is_whole: bool
-    ) -> Val:
-        now, lanes = self._phases(combined, at, is_whole), self.lanes
-        seen = []
+    def _outputs(self, now: list[Val], before: Sequence[Var]) -> Val:
+        lanes, seen = self.lanes, list[Val]()
         for offset in self.offsets:
             back, phase = divmod(offset, self.step)
             v = now[phase]
@@ -69,15 +74,13 @@ class Stream:
             variable.set(v)
         return reduce(self.combine, seen)
 
-    def _phases(
-        self, combined: Callable[[Val, Val | None], Val], at: Val, is_whole: bool, unseen: int = 0
-    ) -> list[Val]:
-        """Every ``step``-th element of the row from ``at`` on, for each place to begin.
+    def _phases(self, combined: Combined, at: Val, is_whole: bool, unseen: int = 0) -> list[list[Val]]:
+        """For each row, every ``step``-th element from ``at`` on, for each place to begin.
 
         Nobody sees what comes of the first ``unseen`` vectors.
         """
         k, lanes = self.k, self.lanes
-        vectors = []
+        vectors: list[list[Val]] = []
         for i in range(unseen, self.step):
             place = at + i * lanes
             if is_whole:
@@ -85,8 +88,8 @@ class Stream:
             else:
                 lane, first = k.iota(i32, lanes), k.cast(place, i32)
                 mask = (lane + first >= 0) & (lane + first < k.cast(self.width, i32))
-                vectors.append(k.select(mask, combined(place, mask), self.neutral))
-        vectors = vectors[:1] * unseen + vectors
+                vectors.append([k.select(mask, v, self.neutral) for v in combined(place, mask)])
+        rows = [list(row) for row in zip(*(vectors[:1] * unseen + vectors), strict=True)]
         if self.step == 1:
-            return vectors
-        return [vectors[0].shuffle(range(phase, 2 * lanes, 2), vectors[1]) for phase in range(2)]
+            return rows
+        return [[row[0].shuffle(range(phase, 2 * lanes, 2), row[1]) for phase in range(2)] for row in rows]
