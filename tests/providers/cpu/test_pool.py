@@ -43,6 +43,9 @@ CASES = {
     "1 axis": Case((2, 3, 30), "kernel_shape = [4], strides = [3], pads = [1, 2]"),
     "3 axes": Case((1, 2, 5, 6, 7), "kernel_shape = [2, 3, 2], strides = [1, 2, 2], pads = [0, 1, 0, 1, 1, 1]"),
     "a large image": Case((1, 2, 90, 130), "kernel_shape = [2, 2], strides = [2, 2]"),
+    "a large image, stride 1": Case((1, 2, 37, 70), "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"),
+    "columns": Case((1, 2, 20, 35), "kernel_shape = [3, 1]"),
+    "planes": Case((1, 2, 3, 9, 20), "kernel_shape = [1, 3, 3], pads = [0, 1, 1, 0, 1, 1]"),
 }  # fmt: skip
 
 

@@ -204,6 +204,16 @@ def test_pixels_are_blended_along_their_channels(name: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [LINEAR, CUBIC])
+def test_any_number_of_rows(mode: str) -> None:
+    case = Case((), mode, (1, 1, 2, 2))
+    compiled = Compiled(case.text, "float[n,c,h,w] x", "float[n,c,p,q] y", "skylake-avx512")
+    for height in (1, 2, 3, 8):
+        x = np.random.default_rng(1).standard_normal((1, 2, height, 33)).astype("f")
+        (got,) = compiled.run([x], threads=3, checked=True)
+        np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("mode", [LINEAR, CUBIC])
 def test_rows_of_every_length_in_long_vectors(mode: str) -> None:
     case = Case((), mode, (1, 1, 2, 2))
     compiled = Compiled(case.text, "float[n,c,h,w] x", "float[n,c,p,q] y", "skylake-avx512")
