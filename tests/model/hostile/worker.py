@@ -29,8 +29,8 @@ from model.hostile.cases import Case
 
 USUAL_S, SLOWEST = 0.03, 3.0
 """Of processor time for 300,000 squares on a core of its own, at most; and by what others may lengthen it."""
-LONG_S = 1.0
-"""From here on it is asked how slow the core is."""
+LONG_S, TOO_LONG_S = 1.0, 1.8
+"""From the first on it is asked how slow the core is, from the second on a case may try again."""
 LEVELS = ("disabled", "all")
 HANG_S = 30
 """Wall time after which a child is killed; the processor time that counts is judged by the test."""
@@ -140,6 +140,16 @@ def measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
     }
 
 
+def fairly_measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
+    """The shortest of up to three times, where one is near what a case may take: neighbours come and go."""
+    end = measured(case, idle_nbytes)
+    for _ in range(2):
+        if end["seconds"] <= TOO_LONG_S:
+            break
+        end = min(end, measured(case, idle_nbytes), key=lambda e: e["seconds"])
+    return end
+
+
 def wait(pid: int) -> tuple[int, Any]:
     deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
@@ -168,7 +178,7 @@ def main() -> None:
     idle = idle_nbytes()
     for case in family.cases():
         if not wanted or case.name in wanted:
-            print(json.dumps(measured(case, idle)), flush=True)
+            print(json.dumps(fairly_measured(case, idle)), flush=True)
 
 
 if __name__ == "__main__":
