@@ -74,7 +74,7 @@ class Form:
         return next(whole, None)
 
     def is_late(self, machine: int) -> bool:
-        """Rows are made of what was kept of them, and go past the caches: meanwhile the next is swept (``late``)."""
+        """Rows are made of what was kept of them, and go past the caches while the next is swept (``row_late``)."""
         if self.is_columnar or self.is_banded or self.piece or self.swept > 1 or not self.schedule.kept:
             return False
         *_, before, last = self.schedule.passes

@@ -20,7 +20,7 @@ from sardonyx.providers.cpu.kernels.tile_epilogue import store_step
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype
 
 if TYPE_CHECKING:
-    from sardonyx.providers.cpu.kernels.late import Late
+    from sardonyx.providers.cpu.kernels.row_late import RowLate
 
 CHAIN = 256
 """Additions after which a lane's sum goes to a total of its own: what bounds the error of long sums."""
@@ -69,7 +69,7 @@ class Row:
             self._run(p)
         self._store_results()
 
-    def run_late(self, late: Late, moved: Val) -> None:
+    def run_late(self, late: RowLate, moved: Val) -> None:
         """Every pass over the row but the last, and meanwhile the last one over the row before."""
         self.half, self.among = late.other_half(), late.some
         self.begin([])

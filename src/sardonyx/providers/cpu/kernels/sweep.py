@@ -11,9 +11,9 @@ from typing import Any
 
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.kernels.form import Form, params
-from sardonyx.providers.cpu.kernels.late import Late
 from sardonyx.providers.cpu.kernels.nest import walk
 from sardonyx.providers.cpu.kernels.row import Row
+from sardonyx.providers.cpu.kernels.row_late import RowLate
 from sardonyx.providers.cpu.kernels.row_strip import RowStrip
 from sardonyx.providers.cpu.kernels.split import STEP, step_elements
 from sardonyx.providers.cpu.kernels.tile_epilogue import place_of
@@ -36,7 +36,7 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
         rows = [*rows, (extents[form.vector_axis] + (form.piece - 1)) // form.piece]
         steps = [[*s, given[f"p{v}"]] for v, s in enumerate(steps)]
     memory = [given[f"m{v}"] for v in views]
-    late = Late(k, form, memory, strides, extents) if form.is_late(k.lanes) else None
+    late = RowLate(k, form, memory, strides, extents) if form.is_late(k.lanes) else None
     with walk(k, rows, steps) as (index, moved):
         size = list(extents)
         if form.piece:

@@ -15,7 +15,7 @@ from sardonyx.providers.cpu.kernels.row import Elements, Row, kept_nbytes
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, register_dtype
 
 
-class Late:
+class RowLate:
     """A row whose kept values are complete, and how many of its elements are stored: at most one."""
 
     def __init__(self, k: Kernel, form: Form, memory: list[Buf], strides: list[list[Val]], size: list[Val]) -> None:
