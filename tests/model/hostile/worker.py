@@ -141,12 +141,13 @@ def measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
 
 
 def fairly_measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
-    """The shortest of up to three times, where one is near what a case may take: neighbours come and go."""
+    """How a case ended the first time, with the shortest of up to three times where that was near what it may take:
+    neighbours come and go.
+    """
     end = measured(case, idle_nbytes)
     for _ in range(2):
-        if end["seconds"] <= TOO_LONG_S:
-            break
-        end = min(end, measured(case, idle_nbytes), key=lambda e: e["seconds"])
+        if end["seconds"] > TOO_LONG_S:
+            end["seconds"] = min(end["seconds"], measured(case, idle_nbytes)["seconds"])
     return end
 
 

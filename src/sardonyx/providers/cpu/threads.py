@@ -86,6 +86,10 @@ def ticks_per_second() -> float:
     return (end - start) / (ended - began)
 
 
+def _ticks(microseconds: int) -> int:
+    return int(microseconds * 1e-6 * ticks_per_second())
+
+
 def now() -> int:
     """The kernels' clock."""
     out = ctypes.c_int64()
@@ -126,7 +130,7 @@ class Team:
     @forks.cached_property
     def spin(self) -> int:
         """Ticks that a thread of a run waits before it sleeps."""
-        return int(self.settings.spin_us * 1e-6 * ticks_per_second())
+        return _ticks(self.settings.spin_us)
 
     def workers(self, threads: int) -> int:
         """How many runs want that may have so many threads, the caller's own included; they are started."""
@@ -146,7 +150,7 @@ class Team:
         if i < len(affinities) and affinities[i] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, affinities[i])
         live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.native("walk", "worker"))
-        live(self.at + (1 + i) * Mailbox.WORDS * 8, int(self.settings.idle_us * 1e-6 * ticks_per_second()))
+        live(self.at + (1 + i) * Mailbox.WORDS * 8, _ticks(self.settings.idle_us))
 
 
 _teams: dict[Settings, Team] = {}

@@ -202,13 +202,14 @@ class _Row:
     ) -> None:
         """A row of outputs, or two, without a detour through memory."""
         taps, is_pair = self.taps, count > 1
-        rows = self._between(image, plane, y) if is_pair else self._rows(image, plane, y)
-        new = rows[-min(taps.strides[1] * count, taps.kernel[1]) :] if self.form.is_far else []
+        rows = [] if is_pair else self._rows(image, plane, y)
+        lines = self._between(image, plane, y) if is_pair else [row for row, _ in rows]
+        new = lines[-min(taps.strides[1] * count, taps.kernel[1]) :] if self.form.is_far else []
 
         def combined(at: Val, mask: Val | None) -> list[Val]:
-            for row, _ in new if mask is None else ():
-                row.prefetch(at + AHEAD, locality=2)
-            seen = [row.load(at, self.lanes, mask) for row, _ in rows]
+            for line in new if mask is None else ():
+                line.prefetch(at + AHEAD, locality=2)
+            seen = [line.load(at, self.lanes, mask) for line in lines]
             if not is_pair:
                 return [self._combined(rows, seen)]
             both = reduce(self._combine, seen[1:-1])
@@ -224,12 +225,12 @@ class _Row:
         for i in range(0, len(rows), TOGETHER):
             self._combine_rows(rows[i : i + TOGETHER], stride, is_first=i == 0)
 
-    def _between(self, start: Buf, plane: Val, y: Val) -> list[tuple[Buf, Val]]:
+    def _between(self, start: Buf, plane: Val, y: Val) -> list[Buf]:
         """The rows of the image that two neighbouring rows of outputs see, which are all there."""
-        k, (pad_z, pad_y, _) = self.k, sizes(self.memory, "pad")
+        pad_z, pad_y, _ = sizes(self.memory, "pad")
         stride_z, stride_y = (number(self.memory, f"x_{a}") for a in AXES[:2])
         place = (plane * self.taps.strides[0] - pad_z) * stride_z + (y - pad_y) * stride_y
-        return [(start.at(place + i * stride_y), k.const(True)) for i in range(self.taps.kernel[1] + 1)]
+        return [start.at(place + i * stride_y) for i in range(self.taps.kernel[1] + 1)]
 
     def _rows(self, start: Buf, plane: Val, y: Val) -> list[tuple[Buf, Val]]:
         """The rows of the image that a row of outputs sees, and whether they are there; one that is padding is the

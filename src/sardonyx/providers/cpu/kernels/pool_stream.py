@@ -1,4 +1,4 @@
-"""Narrow windows one or two elements apart: a row of outputs made in registers, vector by vector.
+"""Narrow windows one or two elements apart: rows of outputs made in registers, vector by vector.
 
 The rows of the image are combined a vector at a time; vectors of every ``stride``-th element, and the same of the step
 before, hold all that the outputs of a step see. Nothing goes through memory, so reading, computing and writing go on
@@ -16,9 +16,11 @@ from sardonyx.providers.cpu.values import Tile, Val, Var, i32
 
 ROWS, COLUMNS = 9, 8
 """Taps of a window, over the other axes and along a row, up to which it is narrow."""
-Combined = Callable[[Val, Val | None], list[Val]]
 SHORTEST = 8
 """Lanes from which on a vector saves more than the masked ones at both ends of a row cost."""
+
+Combined = Callable[[Val, Val | None], list[Val]]
+"""What each row of outputs sees of the rows of the image from an element on, under a mask."""
 
 
 def is_narrow(taps: Taps, lanes: int) -> bool:

@@ -79,9 +79,7 @@ class Form:
 
     @property
     def is_paired(self) -> bool:
-        """Whether the last row made of an element of the axis of rows and the first of the next are made of the same
-        ones.
-        """
+        """Whether rows 2i - 1 and 2i of the result are made of the same rows of the image."""
         read = self.outer[-1]
         return isinstance(read, Phases) and read.factor == 2 and read.firsts[1] == read.firsts[0] + 1
 

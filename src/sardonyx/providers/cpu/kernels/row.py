@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from sardonyx.ir.scalar import trace
 from sardonyx.lower.groups import Apply, Count, Reduce
@@ -18,9 +17,6 @@ from sardonyx.providers.cpu.kernels.reducers import Reducer, State
 from sardonyx.providers.cpu.kernels.split import STEP, step_elements
 from sardonyx.providers.cpu.kernels.tile_epilogue import store_step
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, f32, i64, register_dtype
-
-if TYPE_CHECKING:
-    from sardonyx.providers.cpu.kernels.row_late import RowLate
 
 CHAIN = 256
 """Additions after which a lane's sum goes to a total of its own: what bounds the error of long sums."""
@@ -53,7 +49,7 @@ class Row:
         self.factors: dict[int, list[tuple[Val, Val]]] = {}
         self.flags: dict[int, Buf] = {}
         self.half: Operand = 0
-        """Where kept values begin, in bytes of the thread's memory."""
+        """Where kept values begin, in bytes of the thread's memory (``row_late``)."""
         self.among: Callable[[int], None] | None = None
         """What is done among the vectors of the pass before the last, told how many they are."""
 
@@ -66,21 +62,12 @@ class Row:
         """Every pass, one after the other, over the row, or over the rows of a block of vectors."""
         self.begin(block)
         for p in self.schedule.passes:
-            self._run(p)
+            self.sweep(p)
         self._store_results()
 
-    def run_late(self, late: RowLate, moved: Val) -> None:
-        """Every pass over the row but the last, and meanwhile the last one over the row before."""
-        self.half, self.among = late.other_half(), late.some
-        self.begin([])
-        for p in self.schedule.passes[:-1]:
-            self._run(p)
-        self._prepare_ratios(self.schedule.passes[-1])
-        late.rest()
-        late.take(self, moved)
-
-    def _run(self, p: Pass) -> None:
-        self._prepare_ratios(p)
+    def sweep(self, p: Pass) -> None:
+        """One pass, and the values of the row that follow from it."""
+        self.prepare_ratios(p)
         self.values |= self._pass(p)
         self._row_values(p.stage + 1)
 
@@ -133,6 +120,14 @@ class Row:
     def apply(self, step: Apply, args: Sequence[Val]) -> Val:
         return apply(self.k, self.form.expression, step, args)
 
+    def kept_nbytes(self, values: int) -> Val:
+        """What so many values take that are kept of the row."""
+        count = self.k.const(1)
+        for n in self.extents:
+            count = count * n
+        width = self.form.piece if self.block else 1
+        return (count * (width * self.form.kept_itemsize) + KEPT_GAP) * values
+
     # -- divisions by what was reduced
 
     def is_ratio(self, number: int) -> bool:
@@ -143,7 +138,7 @@ class Row:
         divisor = step.args[1]
         return divisor in schedule.of_row and schedule.stage[divisor] > 0 and register_dtype(step.dtype).is_float
 
-    def _prepare_ratios(self, p: Pass) -> None:
+    def prepare_ratios(self, p: Pass) -> None:
         for number in p.values:
             step = self.schedule.step(number)
             if isinstance(step, Apply) and self.is_ratio(number) and number not in p.recalls:
@@ -323,20 +318,10 @@ class Elements:
         row, k = self.row, self.row.k
         width = row.form.piece if row.block else 1
         dtype = register_dtype(row.schedule.expression.dtype_of(number))
-        memory = k.scratch(dtype, kept_nbytes(row, row.schedule.kept.index(number)) + row.half)
+        memory = k.scratch(dtype, row.kept_nbytes(row.schedule.kept.index(number)) + row.half)
         if row.block:
             return memory, self.position * width + u * row.lanes
         return memory, Tile(self.position + tile.index, tile.lanes, tile.mask)
-
-
-def kept_nbytes(row: Row, values: int | None = None) -> Val:
-    """What the first few values take that are kept of a row, or all of them."""
-    count = row.k.const(1)
-    for n in row.extents:
-        count = count * n
-    width = row.form.piece if row.block else 1
-    many = len(row.schedule.kept) if values is None else values
-    return (count * (width * row.form.kept_itemsize) + KEPT_GAP) * many
 
 
 def _on_end(vectors: Sequence[Val]) -> Val:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from sardonyx.lower.groups import Apply
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.form import Form
-from sardonyx.providers.cpu.kernels.row import Elements, Row, kept_nbytes
+from sardonyx.providers.cpu.kernels.row import Elements, Row
 from sardonyx.providers.cpu.values import Buf, Tile, Val, Var, register_dtype
 
 
@@ -24,7 +24,7 @@ class RowLate:
         (self.output,) = self.last.stores
         self.to = memory[len(form.inputs) + self.output]
         self.moved, self.at, self.stop, self.half = (k.var(0) for _ in range(4))
-        self.nbytes = kept_nbytes(self.row)
+        self.nbytes = self.row.kept_nbytes(len(form.schedule.kept))
         made = [v for v in self.last.values if v not in self.last.recalls]
         self.factors = {v: (self._held(v), self._held(v)) for v in made if self.row.is_ratio(v)}
         used = {a for v in made if isinstance(step := form.schedule.step(v), Apply) for a in step.args}
@@ -33,11 +33,17 @@ class RowLate:
     def _held(self, number: int) -> Var:
         return self.k.var(self.k.const(0, register_dtype(self.row.form.expression.dtype_of(number))))
 
-    def other_half(self) -> Val:
-        """Where the next row keeps its values, in bytes of the thread's memory."""
-        return self.nbytes - self.half.get()
+    def run(self, row: Row, moved: Val) -> None:
+        """Every pass over a row but the last, and meanwhile the last one over the row before."""
+        row.half, row.among = self.nbytes - self.half.get(), self._some
+        row.begin([])
+        for p in row.schedule.passes[:-1]:
+            row.sweep(p)
+        row.prepare_ratios(self.last)
+        self.rest()
+        self._take(row, moved)
 
-    def take(self, row: Row, moved: Val) -> None:
+    def _take(self, row: Row, moved: Val) -> None:
         """All of ``row`` but its last pass is done; its output has ``moved`` so far from that of the first."""
         for v, (scale, inverse) in self.factors.items():
             scale.set(row.factors[v][0][0])
@@ -46,12 +52,11 @@ class RowLate:
             held.set(row.values[v][0])
         self.half.set(row.half)
         self.moved.set(moved)
-        self.at.set(0)
         self.stop.set(row.extents[-1])
         zero, stop = self.k.const(0), self.stop.get()
         self.at.set(self._current().to_a_line(self.output, self.last, zero, stop, self._nowhere(), zero))
 
-    def some(self, vectors: int) -> None:
+    def _some(self, vectors: int) -> None:
         """Store the next ``vectors``, if there are as many."""
         lanes = self.row.lanes
         first = self.at.get()

@@ -53,7 +53,7 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
                 place = place_of(moved[v], size[-1] // STEP * step_elements(access.parts))
                 row.hands_on(v - len(form.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
         if late is not None:
-            row.run_late(late, moved[-1])
+            late.run(row, moved[-1])
         elif form.is_strip:
             RowStrip(row).run(size[form.vector_axis])
         elif form.is_columnar:
