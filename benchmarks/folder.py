@@ -32,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from benchmarks.shared import feeds_of  # noqa: E402
+from benchmarks.shared import feeds_of
 
 ENGINES = ("sardonyx", "onnxruntime")
 

@@ -35,24 +35,24 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.compare.cases import stored  # noqa: E402
-from benchmarks.compare.limits import limit_seconds  # noqa: E402
-from benchmarks.compare.process import machine  # noqa: E402
-from benchmarks.compare.report import ms, percent, table  # noqa: E402
-from benchmarks.compare.rounds import WARM_RUNS  # noqa: E402
-from benchmarks.compare.worker import move_threads  # noqa: E402
-from benchmarks.quiet import probe_here  # noqa: E402
-from benchmarks.shared import feeds_of  # noqa: E402
+from benchmarks.compare.cases import stored
+from benchmarks.compare.limits import limit_seconds
+from benchmarks.compare.process import machine
+from benchmarks.compare.report import ms, percent, table
+from benchmarks.compare.rounds import WARM_RUNS
+from benchmarks.compare.worker import move_threads
+from benchmarks.quiet import probe_here
+from benchmarks.shared import feeds_of
 
-import sardonyx  # noqa: E402
-from sardonyx.interpret.context import RunContext  # noqa: E402
-from sardonyx.ir import dims  # noqa: E402
-from sardonyx.providers.cpu import isa as isas  # noqa: E402
-from sardonyx.providers.cpu import limits, profile  # noqa: E402
-from sardonyx.providers.cpu.context import Stamp  # noqa: E402
-from sardonyx.providers.cpu.steps import Ref, Step  # noqa: E402
-from sardonyx.providers.cpu.table import Table  # noqa: E402
-from sardonyx.providers.cpu.threads import ticks_per_second  # noqa: E402
+import sardonyx
+from sardonyx.interpret.context import RunContext
+from sardonyx.ir import dims
+from sardonyx.providers.cpu import isa as isas
+from sardonyx.providers.cpu import limits, profile
+from sardonyx.providers.cpu.context import Stamp
+from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.table import Table
+from sardonyx.providers.cpu.threads import ticks_per_second
 
 SIZES = ("filters", "channels", "groups", "blocks", "wide", "out_y", "out_x", "kernel_y", "stride_y")
 SIZES += ("batch", "rows", "columns", "m", "n", "depth")

@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from benchmarks.compare.cases import CASES, FOLDER, Case, Feeds, store  # noqa: E402
-from benchmarks.shared import answers, plain_session, take_over  # noqa: E402
+from benchmarks.compare.cases import CASES, FOLDER, Case, Feeds, store
+from benchmarks.shared import answers, plain_session, take_over
 
-from benchmarks import light  # noqa: E402
+from benchmarks import light
 
 SEED = 0
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))

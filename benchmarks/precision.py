@@ -22,13 +22,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from benchmarks.compare.cases import CASES, stored  # noqa: E402
-from benchmarks.compare.reference import Wide  # noqa: E402
-from benchmarks.compare.stats import relative_error  # noqa: E402
+from benchmarks.compare.cases import CASES, stored
+from benchmarks.compare.reference import Wide
+from benchmarks.compare.stats import relative_error
 
-import sardonyx  # noqa: E402
-from sardonyx.interpret.context import RunContext  # noqa: E402
-from sardonyx.providers.cpu import isa  # noqa: E402
+import sardonyx
+from sardonyx.interpret.context import RunContext
+from sardonyx.providers.cpu import isa
 
 TILES, HOST = "sapphirerapids", isa.named(None)
 VECTORS = "skylake-avx512" if HOST.amx else None

@@ -21,7 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-import sardonyx  # noqa: E402
+import sardonyx
 
 STEPS = 8
 WORK = ("gemm", "gemm_amx", "attention", "attention_amx")
