@@ -81,9 +81,9 @@ def test_config_entries() -> None:
 @pytest.mark.parametrize(
     ("entries", "expected"),
     (
-        ({}, (20, 20)),
+        ({}, (200, 20)),
         ({"session.intra_op.spin_duration_us": "50"}, (50, 50)),
-        ({"session.force_spinning_stop": "1"}, (20, 0)),
+        ({"session.force_spinning_stop": "1"}, (200, 0)),
         ({"session.intra_op.allow_spinning": "0", "session.intra_op.spin_duration_us": "50"}, (0, 0)),
     ),
 )

@@ -47,8 +47,9 @@ def _settings(config: Mapping[str, str], threads: int) -> Settings:
     asked = config.get(SPIN_US, "")
     if asked and not asked.isdecimal():
         raise InvalidArgument(f"{SPIN_US} is a number of microseconds", expected="0 or more", got=asked)
-    spin_us = 0 if config.get(SPINNING, "1") == "0" else int(asked or team.SPIN_US)
-    idle_us = 0 if config.get(SPINNING_STOPS, "0") == "1" else spin_us
+    is_spinning, stops = config.get(SPINNING, "1") != "0", config.get(SPINNING_STOPS, "0") == "1"
+    spin_us = int(asked or team.SPIN_US) if is_spinning else 0
+    idle_us = int(asked or team.IDLE_US) if is_spinning and not stops else 0
     return team.Settings(spin_us, idle_us, affinities(config.get(AFFINITIES, ""), threads))
 
 

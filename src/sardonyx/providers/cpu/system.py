@@ -1,4 +1,6 @@
-"""What kernels ask of the processor and of Linux: the clock, a pause, sleeping until a word of memory changes."""
+"""What kernels ask of the processor and of Linux: the clock, a pause, to give way, to sleep until a word of memory
+changes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.text import I32, I64, Value
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
+X86_FUTEX, X86_YIELD = 202, 24
+ARM_FUTEX, ARM_YIELD = 98, 124
 WAIT, WAKE = 128, 129
 """futex operations, private to the process."""
 
@@ -26,6 +30,11 @@ def pause(k: Kernel) -> None:
         k.call("llvm.x86.sse2.pause")
 
 
+def give_way(k: Kernel) -> None:
+    """Let another thread that wants this CPU have it."""
+    _ask(k, X86_YIELD, ARM_YIELD)
+
+
 def sleep(k: Kernel, at: Buf, expected: Val) -> None:
     """Sleep while the low half of a word is still what was seen."""
     _futex(k, at, WAIT, expected)
@@ -38,12 +47,17 @@ def wake(k: Kernel, at: Buf) -> None:
 
 def _futex(k: Kernel, at: Buf, operation: int, value: Val) -> None:
     zero = I64(0)
-    args: list[Value] = [at.address().ir, I64(operation), value.ir, zero, zero, zero]
+    _ask(k, X86_FUTEX, ARM_FUTEX, at.address().ir, I64(operation), value.ir, zero, zero, zero)
+
+
+def _ask(k: Kernel, x86: int, arm: int, *args: Value) -> None:
+    """A call of Linux, by its number."""
     if isa.is_arm():
-        k.asm("svc #0", "={x0},{x8},{x0},{x1},{x2},{x3},{x4},{x5},~{memory}", I64, I64(98), *args)
+        given = "".join(f",{{x{i}}}" for i in range(len(args)))
+        k.asm("svc #0", f"={{x0}},{{x8}}{given},~{{memory}}", I64, I64(arm), *args)
     else:
-        registers = "={rax},{rax},{rdi},{rsi},{rdx},{r10},{r8},{r9},~{rcx},~{r11},~{memory}"
-        k.asm("syscall", registers, I64, I64(202), *args)
+        given = "".join(f",{{{name}}}" for name in ("rdi", "rsi", "rdx", "r10", "r8", "r9")[: len(args)])
+        k.asm("syscall", f"={{rax}},{{rax}}{given},~{{rcx}},~{{r11}},~{{memory}}", I64, I64(x86), *args)
 
 
 @function(out=(i64,))

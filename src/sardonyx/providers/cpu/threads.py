@@ -25,9 +25,9 @@ from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
-SPIN_US = 20
-"""How long a thread spins before it sleeps (``waiting``): longer than most gaps between steps, shorter than a time
-slice.
+SPIN_US, IDLE_US = 200, 20
+"""How long a thread spins before it sleeps (``waiting``): in a run, for longer than another takes to wake; behind one,
+for the time in which a caller that asks again and again is back.
 """
 
 
@@ -108,7 +108,7 @@ class Settings(Record):
 
     spin_us: int = SPIN_US
     """How long a thread spins in a run..."""
-    idle_us: int = SPIN_US
+    idle_us: int = IDLE_US
     """... and a worker behind one."""
     affinities: tuple[tuple[int, ...], ...] = ()
     """CPUs of each worker."""
