@@ -19,6 +19,7 @@ TWICE = "s = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>()"
 CASES = {
     "relu": "y = Relu(x)",
     "transpose": "y = Transpose<perm = [0, 2, 3, 1]>(x)",
+    "transpose back": "y = Transpose<perm = [0, 3, 1, 2]>(x)",
     "softmax": "y = Softmax<axis = -1>(x)",
     "split": "y = Mul(x, x) z = Neg(x)",
     "halved": "y = AveragePool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x)",
@@ -43,7 +44,7 @@ def at_offset(offset: int) -> Callable[[Memory, Storage], None]:
     return allocate
 
 
-@pytest.mark.parametrize("width", [32, 37, 131])
+@pytest.mark.parametrize("width", [32, 37, 413])
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_the_same(case: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((2, 20, 5, width)).astype("f")

@@ -33,9 +33,13 @@ LINES = 16
 """Cache lines of an input that are turned one after the other: neighbours are fetched together, and share a page."""
 
 COLUMNS = 64
-"""Of the output in a piece. The next piece is the one below: it reads the same pages. What is too large for caches is
-asked for a piece ahead: its rows are more than a chip follows by itself, and often share a few places of the nearest
-cache."""
+"""Of the output in a piece. The next piece is the one below: it reads the same pages."""
+
+LONG = 4
+"""Times as many rows of the output as usual are in a piece of what is too large for caches, if blocks follow each other
+down the output: the chip follows the few rows of the input that they read by itself. (NCHW to NHWC: 0.85 of a copy's
+speed in place of 0.73.) Along the output they read more rows than it follows, which often share a few places of the
+nearest cache: those are asked for a piece ahead (0.85 in place of 0.67)."""
 
 
 def bits_loop(group: Bits) -> Loop:
@@ -145,7 +149,9 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
     views, side = range(len(form.types)), form.side
     extents = [given[f"n{i}"] for i in range(form.outer + 2)]
     strides = [[given[f"s{v}_{i}"] for i in range(form.outer + 2)] for v in views]
-    sizes = form.rows, COLUMNS
+    is_far = strides[-1][-2] > strides[form.kinds.index(TURNED)][-1]
+    high = k.select(is_far, k.const(form.rows), form.rows * LONG) if form.is_past else k.const(form.rows)
+    sizes = high, k.const(COLUMNS)
     pieces = [(n + (size - 1)) // size for n, size in zip(extents[-2:], sizes, strict=True)]
     steps = [[*s[:-2], s[-1] * sizes[1], s[-2] * sizes[0]] for s in strides]
     with walk(k, [*extents[:-2], *reversed(pieces)], steps) as (index, moved):
@@ -153,7 +159,7 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
         rows, columns = (k.min(n - i * size, size) for n, i, size in places)
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
         ahead = [k.select(pieces[0] > 1, s[-2] * sizes[0], s[-1] * sizes[1]) for s in strides]
-        piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides], ahead)
+        piece = Piece(k, form, here, [(s[-2], s[-1]) for s in strides], ahead, is_far)
         whole_rows, whole_columns = rows & -side, columns & -form.step
         counts = whole_rows // side, whole_columns // form.step
         if form.is_past:
@@ -169,13 +175,14 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
 
 
 class Piece:
-    """The code of one piece: inputs and outputs from its first element on, with their strides down and along a row, and
-    how far ahead of it the next one lies."""
+    """The code of one piece: inputs and outputs from its first element on, with their strides down and along a row, how
+    far ahead of it the next one lies, and whether neighbours lie farther apart down the output than along it in the
+    input."""
 
     def __init__(
-        self, k: Kernel, form: Form, here: list[Buf], strides: list[tuple[Val, Val]], ahead: list[Val]
+        self, k: Kernel, form: Form, here: list[Buf], strides: list[tuple[Val, Val]], ahead: list[Val], is_far: Val
     ) -> None:
-        self.k, self.form, self.strides, self.ahead = k, form, strides, ahead
+        self.k, self.form, self.strides, self.ahead, self.is_far = k, form, strides, ahead, is_far
         self.inputs, self.outputs = here[: len(form.kinds)], here[len(form.kinds) :]
 
     def begins_lines(self) -> Val:
@@ -187,14 +194,29 @@ class Piece:
 
     def blocks(self, rows: Val, columns: Val, *, is_past: bool = False) -> None:
         """All blocks: along the side whose neighbours lie farther apart, in long runs, a few of them at a time."""
-        k, form, views = self.k, self.form, (*self.inputs, *self.outputs)
-        is_far = self.strides[-1][0] > self.strides[form.kinds.index(TURNED)][1]
+        k, form, is_far, views = self.k, self.form, self.is_far, (*self.inputs, *self.outputs)
         steps = [(down * form.side, along * form.step) for down, along in self.strides]
         with k.loop(0, k.select(is_far, rows, columns)) as i:
             runs = [buf.at(i * k.select(is_far, *s)) for buf, s in zip(views, steps, strict=True)]
             with k.loop(0, k.select(is_far, columns, rows)) as j:
                 here = [run.at(j * k.select(is_far, *reversed(s))) for run, s in zip(runs, steps, strict=True)]
+                if is_past:
+                    with k.when(is_far):
+                        self._fetch(i, j, rows)
                 self._block(here, is_past=is_past)
+
+    def _fetch(self, i: Val, j: Val, rows: Val) -> None:
+        """Ask for a block's share of the inputs' next piece, ``rows`` lines of each of their rows as they follow each
+        other: neighbours of what the block itself reads lie in as many rows as it has, and memory likes that less.
+        """
+        k, step = self.k, self.form.step
+        for v in (v for v, kind in enumerate(self.form.kinds) if kind == TURNED):
+            row, line = (i * step) // k.max(rows, 1), (i * step) % k.max(rows, 1)
+            for _ in range(step):
+                place = (j * step + row) * self.strides[v][1] + line * self.form.side
+                self.inputs[v].prefetch(place + self.ahead[v], locality=2)
+                is_last = line.eq(rows - 1)
+                row, line = k.select(is_last, row + 1, row), k.select(is_last, 0, line + 1)
 
     def _block(self, here: list[Buf], *, is_past: bool) -> None:
         """A few squares side by side, so that the output's cache lines are written whole."""
@@ -208,8 +230,6 @@ class Piece:
         kind, side, (down, along) = self.form.kinds[v], self.form.side, self.strides[v]
         if kind == TURNED:
             square = here.at(along * column)
-            for i in range(side if self.form.is_past else 0):
-                square.prefetch(along * i + self.ahead[v], locality=2)
             return transposed([square.load(along * i, lanes=side) for i in range(side)])
         tile = Tile(self.k.const(column), side, None)
         return [load(here.at(down * i), tile, kind, along) for i in range(side)]
