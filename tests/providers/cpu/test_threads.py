@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import threads
+from sardonyx.providers.cpu import isa, threads
 from sardonyx.providers.cpu.context import COUNTERS, Code, Context, Row
 from sardonyx.providers.cpu.dsl import Kernel, kernel
 from sardonyx.providers.cpu.jit import linker
@@ -96,6 +96,24 @@ def test_barriers_hold(rounds: int, count: int) -> None:
     table = Table(rounds)
     table.run(count)
     table.check()
+
+
+def test_threads_on_one_cpu_see_each_other_and_come_to_an_end() -> None:
+    table = Table(50)
+    table.run(3)
+    tasks = {int(task): os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
+    try:
+        for task in tasks:
+            os.sched_setaffinity(task, {min(os.sched_getaffinity(0))})
+        table = Table(50)
+        table.run(3)
+        table.check()
+        cpus = table.slots[Context.CPUS :][: Context.CPU_COUNT]
+        assert len(set(cpus[:3])) == 1 and not cpus[3:].any()
+        assert cpus[0] or isa.is_arm()
+    finally:
+        for task, mask in tasks.items():
+            os.sched_setaffinity(task, mask)
 
 
 def test_callers_at_once_share_the_team() -> None:

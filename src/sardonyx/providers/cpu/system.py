@@ -22,6 +22,13 @@ def ticks(k: Kernel) -> Val:
     return Val(k, k.b.call(k.declare("llvm.readcyclecounter", I64, []), []), i64)
 
 
+def current_cpu(k: Kernel) -> Val:
+    """A number of the CPU at hand, the same for all where it takes longer than a moment to find out."""
+    if isa.is_x86():
+        return Val(k, k.asm("rdtscp; leal 1(%rcx), %eax", "={rax},~{rcx},~{rdx}", I64), i64)
+    return k.const(0)
+
+
 def pause(k: Kernel) -> None:
     """Tell the processor that this is a waiting loop."""
     if isa.is_arm():

@@ -32,7 +32,7 @@ from sardonyx.providers.cpu.runs import clear_counters
 from sardonyx.providers.cpu.sized import take_sizes
 from sardonyx.providers.cpu.system import ticks
 from sardonyx.providers.cpu.values import Buf, Val, i64
-from sardonyx.providers.cpu.waiting import tell, wait_while
+from sardonyx.providers.cpu.waiting import Crew, tell, wait_while
 
 IDLE, CLAIMED, READY, STOPPED = range(4)
 """States of a worker. ``STARTED`` and ``ENDED`` count its runs: it may be claimed again before a caller has looked."""
@@ -70,7 +70,7 @@ def _cross(k: Kernel, context: Buf, step: Val) -> None:
                 more.set(k.select(table.load(at.get() * Row.WORDS + Row.BARRIER).eq(CONTROL), k.const(1), k.const(0)))
 
 
-def _barrier(k: Kernel, context: Buf, threads: Val, step: Val) -> None:
+def _barrier(k: Kernel, context: Buf, crew: Crew, threads: Val, step: Val) -> None:
     generation, sleepers = context.at(Context.GENERATION), context.at(Context.SLEEPERS)
     now = generation.load_atomic()
     arrived = context.add_atomic(Context.ARRIVED, 1)
@@ -81,7 +81,7 @@ def _barrier(k: Kernel, context: Buf, threads: Val, step: Val) -> None:
             generation.store_atomic(0, now + 1, "seq_cst")
             tell(k, generation, sleepers)
         with others:
-            wait_while(k, generation, now.eq, context.load(Context.SPIN), sleepers)
+            wait_while(k, generation, now.eq, context.load(Context.SPIN), sleepers, crew)
 
 
 def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) -> None:
@@ -104,7 +104,9 @@ def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) ->
 
 
 def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
-    table = k.memory(context.load(Context.STEPS), i64)
+    table, crew = k.memory(context.load(Context.STEPS), i64), Crew(k, context, thread)
+    with k.when(threads > 1):
+        crew.arrive()
     step = k.var(context.load(Context.FIRST))
     last = context.load(Context.LAST)
     with k.loop_while(lambda: step.get() < last):
@@ -112,7 +114,7 @@ def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
         barrier = row.load(Row.BARRIER)
         with k.when(barrier.ne(NONE)), k.either(threads > 1) as (team, alone):
             with team:
-                _barrier(k, context, threads, step.get())
+                _barrier(k, context, crew, threads, step.get())
             with alone:
                 _cross(k, context, step.get())
         with k.either((barrier.eq(CONTROL)) | context.load_atomic(Context.STOP).ne(0)) as (jump, go):
@@ -171,10 +173,10 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
         box.store_atomic(Mailbox.STATE, READY, "seq_cst")
         tell(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
     _walk(k, context, k.const(0), threads)
-    spin = context.load(Context.SPIN)
+    spin, crew = context.load(Context.SPIN), Crew(k, context, k.const(0))
     with k.loop(0, claimed.get()) as c:
         box = team.at(mine.load(c * 2) * Mailbox.WORDS)
-        wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS))
+        wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS), crew)
     left = context.load(Context.LEFT)
     with k.when(left > 0):
         context.store(Context.LEFT, left - 1)

@@ -36,7 +36,7 @@ from sardonyx.providers.cpu.kernels.nest import apply
 from sardonyx.providers.cpu.kernels.pack import packed_b
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Operand, Tile, Val, Var, i64
-from sardonyx.providers.cpu.waiting import tell, wait_while
+from sardonyx.providers.cpu.waiting import Crew, tell, wait_while
 
 CHAINS = 6
 """Independent sums that come near to hiding the latency of multiply-adds."""
@@ -224,7 +224,8 @@ class _Phases:
                 done.add_atomic(0, last.get() - first.get(), "seq_cst")
                 tell(k, done, sleepers)
         with k.when(self.is_shared):
-            wait_while(k, done, self.end.get().__gt__, k.context().load(Context.SPIN), sleepers)
+            spin, crew = k.context().load(Context.SPIN), Crew(k, k.context(), k.thread)
+            wait_while(k, done, self.end.get().__gt__, spin, sleepers, crew)
 
     def _take(self, first: Var, last: Var) -> Val:
         """The next panels of the phase that nobody has taken; whether there are any."""
