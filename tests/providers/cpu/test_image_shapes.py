@@ -8,6 +8,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.providers.cpu import channels_last
+from sardonyx.providers.cpu.kernels.epilogue import UNIT
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -28,6 +29,12 @@ CASES: dict[str, tuple[str, tuple[int, ...], dict[str, tuple[int, ...]]]] = {
     "every other pixel": (
         "a = Conv<pads = [1,1,1,1]>(x, u) c = Conv<strides = [2,2]>(a, w) d = Relu(c) y = Conv<pads = [1,1,1,1]>(d, v)",
         (5, 32, 8, 8), {"u": (64, 32, 3, 3), "v": (40, 256, 3, 3), "w": (256, 64, 1, 1)},
+    ),
+    "enlarged and added": (
+        """a = Conv<strides = [2,2]>(x, u) s = Constant<value = float[4] {1.0, 1.0, 2.0, 2.0}>()
+        c = Resize<mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor">(a, , s)
+        d = Conv(x, v) e = Add(d, c) f = Relu(e) y = Conv(f, w)""",
+        (3, 32, 6, 8), {"u": (40, 32, 1, 1), "v": (40, 32, 1, 1), "w": (33, 40, 1, 1)},
     ),
     "few rows": ("y = Conv(x, u)", (3, 40, 2), {"u": (34, 40, 1)}),
     "few channels": (f"y = Conv<{PADS}>(x, u)", (9, 2, 6), {"u": (20, 2, 3)}),
@@ -75,3 +82,9 @@ def test_images_of_a_batch_are_planes() -> None:
     made = compiled("single pixels", "skylake-avx512", given("single pixels")[1], "n")
     batches = [step.args["batch"] for step in made.steps if step.spec.name == "convolve_pixels"]
     assert batches == [1, 1]
+
+
+def test_what_is_added_lies_as_the_sum_does() -> None:
+    made = compiled("enlarged and added", "skylake-avx512", given("enlarged and added")[1], "n")
+    added = [x for step in made.steps if (e := dict(step.spec.statics).get("epilogue")) for x in e.extra]
+    assert [x.columns for x in added] == [UNIT]

@@ -121,12 +121,14 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
 
 
 def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Image]:
-    """The images that windows slide over or write, and what loops make of them or make them of."""
+    """The images that windows slide over, that are added to what they make, or written; and what loops make of them or
+    make them of.
+    """
     found: dict[Storage, Image] = {}
     for group in groups:
         if isinstance(group, Pool) or id(group) in wanted:
             assert isinstance(group, (Convolution, Pool))
-            for view in (group.x, *group.outputs):
+            for view in (group.x, *group.extra, *group.outputs):
                 if view.storage not in found and (image := _image_of(view)) is not None:
                     found[view.storage] = image
     loops, count = [g for g in groups if isinstance(g, Loop)], -1
