@@ -46,6 +46,8 @@ class Form:
     piece: int
     """Elements of the vector axis that are one row, or one block of rows; 0: all."""
     may_keep: bool
+    vectors: int = 0
+    """Of a row whose values stay in registers (``row_whole``); 0: they do not."""
 
     @property
     def axes(self) -> int:
@@ -75,7 +77,7 @@ class Form:
 
     def is_late(self, machine: int) -> bool:
         """Rows are made of what was kept of them, and go past the caches while the next is swept (``row_late``)."""
-        if self.is_columnar or self.is_banded or self.piece or self.swept > 1 or not self.schedule.kept:
+        if self.vectors or self.is_columnar or self.is_banded or self.piece or self.swept > 1 or not self.schedule.kept:
             return False
         *_, before, last = self.schedule.passes
         is_alone = len(self.outputs) == 1 and self.past(last, machine) is not None

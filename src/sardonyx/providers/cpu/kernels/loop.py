@@ -31,6 +31,9 @@ STRIP = 512
 NARROW, WIDE = 4, 32
 """Elements of an axis that are not worth a vector, and those that are."""
 
+FEW = 8
+"""Vectors of a row that registers hold from one pass to the next."""
+
 MANY_KEPT = 1 << 20
 """Elements of a row from which on values are recomputed rather than kept."""
 
@@ -206,10 +209,18 @@ class Layout:
             e, inputs, outputs, len(self.outer), len(self.swept), self.is_columnar, self.is_banded, self.piece, may_keep
         )
 
+    def _vectors(self, form: Form, machine: int) -> int:
+        """Of a row, if those are few and whole, and go past the caches."""
+        lanes, n = form.lanes(machine), self.elements
+        if not isinstance(n, int) or n % lanes or n > FEW * lanes or not form.is_late(machine):
+            return 0
+        return n // lanes
+
     def step(self, loop: Loop, target: Target, count: Known) -> Step:
         form = self.form(loop)
         seen = zip(form.outputs, loop.outputs, strict=True)
         form = replace(form, outputs=tuple(replace(y, is_past=target.writes_past(view)) for y, view in seen))
+        form = replace(form, vectors=self._vectors(form, target.isa.lanes))
         views, axes = (*loop.inputs, *loop.outputs), self.axes
         args: dict[str, Ref | Known | float] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
         args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
@@ -223,7 +234,7 @@ class Layout:
         flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, Rows)}
         width = self.piece if self.is_columnar else 1
         size = known(dims.add(dims.mul(self.elements, width * form.kept_itemsize), KEPT_GAP))
-        kept = len(form.schedule.kept) * (2 if form.is_late(target.isa.lanes) else 1)
+        kept = 0 if form.vectors else len(form.schedule.kept) * (2 if form.is_late(target.isa.lanes) else 1)
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
             sweep(form=form),

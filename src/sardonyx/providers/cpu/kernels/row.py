@@ -68,7 +68,11 @@ class Row:
     def sweep(self, p: Pass) -> None:
         """One pass, and the values of the row that follow from it."""
         self.prepare_ratios(p)
-        self.values |= self._pass(p)
+        self.take(p, self._pass(p))
+
+    def take(self, p: Pass, reduced: dict[int, list[Val]]) -> None:
+        """What a pass has reduced, and the values of the row that follow from it."""
+        self.values |= reduced
         self._row_values(p.stage + 1)
 
     def begin(self, block: list[Tile]) -> None:
@@ -216,7 +220,7 @@ class Row:
             start = self.to_a_line(past, p, start, stop, at, position)
         for block in self.k.blocks(stop, self.lanes, unroll=self._unroll(p), start=start):
             if p in self.schedule.passes[1:2] and block[0].mask is None:
-                self._ask_ahead(block, at)
+                self.ask_ahead(block, at)
             Elements(self, p, block, at, position, None).emit(sums, past)
             if self.among is not None and p is self.schedule.passes[-2] and block[0].mask is None:
                 self.among(len(block))
@@ -230,7 +234,7 @@ class Row:
             Elements(self, p, [Tile(start, self.lanes, k.mask(count, self.lanes))], at, position, None).emit({})
         return start + count
 
-    def _ask_ahead(self, block: list[Tile], at: list[Val]) -> None:
+    def ask_ahead(self, block: list[Tile], at: list[Val]) -> None:
         """Ask for what a later row reads first, in a pass over what is near: else memory would have nothing to do."""
         ahead = self.k.max(self.extents[-1], AHEAD)
         for v in self.schedule.passes[0].values:
@@ -248,13 +252,21 @@ class Elements:
         self.row, self.p, self.tiles, self.at, self.position, self.index = row, p, tiles, at, position, index
         self.found: dict[tuple[int, int], Val] = {}
 
-    def emit(self, sums: dict[int, list[list[Var]]], past: int | None = None) -> None:
-        """``past`` is the output whose whole vectors go past the caches."""
+    def go_on(self, p: Pass, sums: dict[int, list[list[Var]]], past: int | None = None) -> None:
+        """Another pass, to which the values of those before are known."""
+        self.p = p
+        self.emit(sums, past, is_kept=True)
+
+    def emit(self, sums: dict[int, list[list[Var]]], past: int | None = None, *, is_kept: bool = False) -> None:
+        """``past`` is the output whose whole vectors go past the caches. ``is_kept``: what later passes want of this
+        one is not stored.
+        """
         row, schedule = self.row, self.row.schedule
         for number in self.p.values:
             for u, tile in enumerate(self.tiles):
-                self.found[number, u] = self._value(number, u, tile)
-        for number in self.p.keeps:
+                if (number, u) not in self.found:
+                    self.found[number, u] = self._value(number, u, tile)
+        for number in () if is_kept else self.p.keeps:
             for u, tile in enumerate(self.tiles):
                 memory, at = self._kept(number, u, tile)
                 v = self.found[number, u]

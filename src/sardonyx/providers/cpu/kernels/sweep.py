@@ -15,6 +15,7 @@ from sardonyx.providers.cpu.kernels.nest import walk
 from sardonyx.providers.cpu.kernels.row import Row
 from sardonyx.providers.cpu.kernels.row_late import RowLate
 from sardonyx.providers.cpu.kernels.row_strip import RowStrip
+from sardonyx.providers.cpu.kernels.row_whole import RowWhole
 from sardonyx.providers.cpu.kernels.split import STEP, step_elements
 from sardonyx.providers.cpu.kernels.tile_epilogue import place_of
 
@@ -52,7 +53,9 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
             if access.parts:
                 place = place_of(moved[v], size[-1] // STEP * step_elements(access.parts))
                 row.hands_on(v - len(form.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
-        if late is not None:
+        if form.vectors:
+            RowWhole(row).run()
+        elif late is not None:
             late.run(row, moved[-1])
         elif form.is_strip:
             RowStrip(row).run(size[form.vector_axis])
