@@ -84,10 +84,21 @@ class Padded:
         return of_known(dims.mul(high, self.row))
 
     @property
-    def plane(self) -> Known:
+    def used(self) -> Known:
+        """Pixels of a plane that windows see."""
         high = dims.total((self.front[0], self.size[0], self.behind[0]))
-        used = dims.add(dims.mul(high, self.deep), self.front[2])
-        return of_known(dims.add(dims.mul(dims.ceildiv(dims.sub(used, 32), 64), 64), 32))
+        return of_known(dims.add(dims.mul(high, self.deep), self.front[2]))
+
+    @property
+    def plane(self) -> Known:
+        return of_known(dims.add(dims.mul(dims.ceildiv(dims.sub(self.used, 32), 64), 64), 32))
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether what no window sees is zero as well: rows of tiles that are no pixels make sums that nobody wants,
+        but these are looked at where tiles do not carry all numbers, or read on into other pixels.
+        """
+        return self.parts > 1 or self.close > 0
 
     @property
     def planes(self) -> int:
@@ -131,7 +142,9 @@ class Padded:
         """The arguments of ``frame_params``, but for the memory."""
         sizes = dict(zip("zyx", self.size, strict=True))
         fronts = dict(zip("zyx", self.front, strict=True))
-        numbers = {"planes": self.planes, "room": self.room, "over": self.beyond * self.unit}
+        used, over = (self.plane, self.beyond) if self.is_clean else (self.used, 0)
+        ends: dict[str, Known] = {"over": over * self.unit, "used": of_known(dims.mul(used, self.unit))}
+        numbers = ends | {"planes": self.planes, "room": self.room}
         return {
             **{f"{name}_{s}": v for s, v in (self.strides() | numbers).items()},
             **{f"{name}_size_{a}": v for a, v in sizes.items()}, **{f"{name}_front_{a}": v for a, v in fronts.items()},
@@ -176,7 +189,7 @@ def tiles_of(layout: Padded, kernel: Sequence[int], dilations: Sequence[int]) ->
 
 def frame_params(name: str) -> Params:
     """Declares the strides, sizes and padding of a padded image."""
-    numbers = ["b", "block", "z", "y", "x", "part", "plane", "planes", "room", "over"]
+    numbers = ["b", "block", "z", "y", "x", "part", "plane", "planes", "room", "over", "used"]
     return {f"{name}_{n}": i64 for n in (*numbers, *(f"{what}_{a}" for what in ("size", "front") for a in "zyx"))}
 
 
@@ -208,7 +221,7 @@ def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:
 
 
 def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
-    """Fill what is not image with zeros, and what tiles reach over the end.
+    """Fill what is not image with zeros, and, where that must be clean, what tiles reach over the end.
 
     A thread takes what is around some rows, in all planes: most of it, it reads itself in the next step.
     """
@@ -226,7 +239,7 @@ def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
         image, row = at // (rows + 1), at % (rows + 1)
         is_last = row.eq(rows)
         first = k.opaque(k.select(row.eq(0), 0, start(row - 1) + n("size_x") * n("x")))
-        stop = k.opaque(k.select(is_last, n("plane"), start(row)))
+        stop = k.opaque(k.select(is_last, n("used"), start(row)))
         with k.loop(0, n("planes")) as plane:
             here = y.at(image * n("b") + plane * n("plane") + first).as_type(nothing.dtype)
             is_end = is_last & plane.eq(n("planes") - 1) & image.eq(batch - 1)

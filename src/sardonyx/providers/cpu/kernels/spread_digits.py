@@ -97,7 +97,8 @@ def spread_digits(
     """y, scales, long and flags = the digits of images; fourth ones, in a third of the room, from ``more`` on."""
     source = _Source(k, x, memory)
     zero_frame(k, y, memory, "y", source.batch)
-    apart = {f"y_{name}": number(memory, f"y_{name}") // DIGITS for name in ("b", "z", "y", "x", "plane", "over")}
+    names = ("b", "z", "y", "x", "plane", "over", "used")
+    apart = {f"y_{name}": number(memory, f"y_{name}") // DIGITS for name in names}
     zero_frame(k, y.at(more), memory | apart, "y", source.batch)
     known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
     pieces = count_of(source.width, PIECE)
