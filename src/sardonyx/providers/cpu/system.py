@@ -11,6 +11,7 @@ from sardonyx.providers.cpu.values import Buf, Val, i64
 
 X86_FUTEX, X86_YIELD = 202, 24
 ARM_FUTEX, ARM_YIELD = 98, 124
+CPU_SEGMENT = 0x7B
 WAIT, WAKE = 128, 129
 """futex operations, private to the process."""
 
@@ -23,10 +24,14 @@ def ticks(k: Kernel) -> Val:
 
 
 def current_cpu(k: Kernel) -> Val:
-    """A number of the CPU at hand, the same for all where it takes longer than a moment to find out."""
-    if isa.is_x86():
-        return Val(k, k.asm("rdtscp; leal 1(%rcx), %eax", "={rax},~{rcx},~{rdx}", I64), i64)
-    return k.const(0)
+    """A number of the CPU at hand, the same for all where it takes longer than a moment to find out.
+
+    On x86 Linux keeps it in the limit of a segment, which every chip can read. Where there is no such segment, it is
+    the segment's own number for all.
+    """
+    if not isa.is_x86():
+        return k.const(0)
+    return Val(k, k.asm(f"movl $${CPU_SEGMENT}, %eax; lsll %eax, %eax; incl %eax", "={rax},~{flags}", I64), i64)
 
 
 def pause(k: Kernel) -> None:

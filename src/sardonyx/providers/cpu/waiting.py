@@ -20,7 +20,7 @@ from functools import reduce
 from sardonyx.providers.cpu.context import Context
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.system import current_cpu, give_way, pause, sleep, ticks, wake
-from sardonyx.providers.cpu.values import Buf, Val
+from sardonyx.providers.cpu.values import Buf, Val, i64
 
 SOON = 10
 """The part of its time that a thread spins before it looks who else wants its CPU, and that giving way may take."""
@@ -31,6 +31,10 @@ class Crew:
 
     def __init__(self, k: Kernel, context: Buf, thread: Val) -> None:
         self.k, self.cpus, self.mine = k, context.at(Context.CPUS), thread % Context.CPU_COUNT
+
+    def gather(self) -> None:
+        """Before they arrive, nothing is known of them."""
+        self.cpus.store(0, self.k.zeros(i64, Context.CPU_COUNT))
 
     def arrive(self) -> None:
         """Tell the others which CPU this thread is on. More threads than there are words for share them."""

@@ -164,7 +164,9 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
             mine.store(claimed.get() * 2, w)
             mine.store(claimed.get() * 2 + 1, started)
             claimed += 1
-    threads = claimed.get() + 1
+    threads, crew = claimed.get() + 1, Crew(k, context, k.const(0))
+    with k.when(threads > 1):
+        crew.gather()
     with k.loop(0, claimed.get()) as c:
         box = team.at(mine.load(c * 2) * Mailbox.WORDS)
         box.store(Mailbox.CONTEXT, context.address())
@@ -173,7 +175,7 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
         box.store_atomic(Mailbox.STATE, READY, "seq_cst")
         tell(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
     _walk(k, context, k.const(0), threads)
-    spin, crew = context.load(Context.SPIN), Crew(k, context, k.const(0))
+    spin = context.load(Context.SPIN)
     with k.loop(0, claimed.get()) as c:
         box = team.at(mine.load(c * 2) * Mailbox.WORDS)
         wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS), crew)
