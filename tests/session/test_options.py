@@ -16,6 +16,7 @@ import pytest
 import sardonyx as ort
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NotImplemented
 from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.threads import IDLE_US, SPIN_US
 from sardonyx.session import config_keys, environment, log
 from sardonyx.session.processor import cpu_providers
 from tests.session.models import CHAIN, MATMUL, MUL, X, model, serialized
@@ -81,9 +82,9 @@ def test_config_entries() -> None:
 @pytest.mark.parametrize(
     ("entries", "expected"),
     (
-        ({}, (200, 20)),
+        ({}, (SPIN_US, IDLE_US)),
         ({"session.intra_op.spin_duration_us": "50"}, (50, 50)),
-        ({"session.force_spinning_stop": "1"}, (200, 0)),
+        ({"session.force_spinning_stop": "1"}, (SPIN_US, 0)),
         ({"session.intra_op.allow_spinning": "0", "session.intra_op.spin_duration_us": "50"}, (0, 0)),
     ),
 )

@@ -44,7 +44,7 @@ def at_offset(offset: int) -> Callable[[Memory, Storage], None]:
     return allocate
 
 
-@pytest.mark.parametrize("width", [32, 37, 413])
+@pytest.mark.parametrize("width", [32, 37, 80, 128, 413])
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_the_same(case: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((2, 20, 5, width)).astype("f")

@@ -11,13 +11,13 @@ class Context:
     OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT = range(16, 23)
     ARRIVED, GENERATION, SLEEPERS = 24, 32, 40
     COUNTER_NBYTES, SIZED, SIZED_COUNT, NAME_COUNT, PROGRAM, PROGRAM_COUNT = range(48, 54)
-    CPUS, CPU_COUNT = 56, 8
+    CPUS, CPU_WORDS = 56, 8
     TEAM, WANTED, LEFT, ROWS, IS_NEW = range(67, 72)
     SLOTS = 72
     """What a frame takes from a shape ends the slots, and the sizes of names follow them: Python writes all of it at
     once. ``ROWS`` is the step table, by the address of the numpy array that holds it; ``IS_NEW`` tells that the shape
-    of the last run was another. Behind the sizes lie the values that ``PROGRAM`` makes of them. ``CPUS`` are those that
-    threads are on (``waiting``)."""
+    of the last run was another. Behind the sizes lie the values that ``PROGRAM`` makes of them. ``CPUS`` tell which
+    ones threads are on (``waiting``)."""
 
 
 class Sized:

@@ -84,6 +84,10 @@ def is_arm() -> bool:
     return platform.machine().lower() in ("aarch64", "arm64")
 
 
+KNOWS_CPU = is_x86()
+"""Whether a thread learns in a moment which CPU it is on (``system``)."""
+
+
 def current() -> Isa:
     """The instruction set to use: the host's, or the one that ``SARDONYX_CPU`` asks for."""
     return named(knobs.CPU.get())

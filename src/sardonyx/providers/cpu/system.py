@@ -24,13 +24,12 @@ def ticks(k: Kernel) -> Val:
 
 
 def current_cpu(k: Kernel) -> Val:
-    """A number of the CPU at hand, the same for all where it takes longer than a moment to find out.
+    """A number of the CPU at hand, from 1 on.
 
-    On x86 Linux keeps it in the limit of a segment, which every chip can read. Where there is no such segment, it is
-    the segment's own number for all.
+    Linux keeps it in the limit of a segment, which every chip can read. Where there is no such segment, it is the same
+    for all.
     """
-    if not isa.is_x86():
-        return k.const(0)
+    assert isa.KNOWS_CPU
     return Val(k, k.asm(f"movl $${CPU_SEGMENT}, %eax; lsll %eax, %eax; incl %eax", "={rax},~{flags}", I64), i64)
 
 

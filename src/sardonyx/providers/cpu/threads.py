@@ -19,15 +19,16 @@ import numpy as np
 
 from sardonyx import forks
 from sardonyx.providers.cpu.context import MAX_WORKERS, Context, Mailbox
+from sardonyx.providers.cpu.isa import KNOWS_CPU
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
 from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
 
-SPIN_US, IDLE_US = 200, 20
-"""How long a thread spins before it sleeps (``waiting``): in a run, for longer than another takes to wake; behind one,
-for the time in which a caller that asks again and again is back.
+SPIN_US, IDLE_US = 200 if KNOWS_CPU else 20, 20
+"""How long a thread spins before it sleeps (``waiting``): in a run, for longer than another takes to wake, unless it
+cannot know whether it is in the way; behind one, for the time in which a caller that asks again and again is back.
 """
 
 

@@ -19,45 +19,49 @@ from functools import reduce
 
 from sardonyx.providers.cpu.context import Context
 from sardonyx.providers.cpu.dsl import Kernel
+from sardonyx.providers.cpu.isa import KNOWS_CPU
 from sardonyx.providers.cpu.system import current_cpu, give_way, pause, sleep, ticks, wake
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
 SOON = 10
-"""The part of its time that a thread spins before it looks who else wants its CPU, and that giving way may take."""
+"""Parts of its time: a thread spins for one before it looks who else wants its CPU, and giving way may take another."""
 
 
 class Crew:
     """The threads of a run, as one of them sees the others."""
 
     def __init__(self, k: Kernel, context: Buf, thread: Val) -> None:
-        self.k, self.cpus, self.mine = k, context.at(Context.CPUS), thread % Context.CPU_COUNT
+        self.k, self.cpus, self.mine = k, context.at(Context.CPUS), thread % Context.CPU_WORDS
 
     def gather(self) -> None:
         """Before they arrive, nothing is known of them."""
-        self.cpus.store(0, self.k.zeros(i64, Context.CPU_COUNT))
+        self.cpus.store(0, self.k.zeros(i64, Context.CPU_WORDS))
 
     def arrive(self) -> None:
-        """Tell the others which CPU this thread is on. More threads than there are words for share them."""
-        self.cpus.store_atomic(self.mine, current_cpu(self.k), "monotonic")
+        """Tell the others which CPU this thread is on. More threads than there are words share them, and do not see
+        those that have the same.
+        """
+        if KNOWS_CPU:
+            self.cpus.store_atomic(self.mine, current_cpu(self.k), "monotonic")
 
     def is_crowded(self) -> Val:
         """Whether another was last seen on this CPU."""
         here = current_cpu(self.k)
-        seen = [self.cpus.load_atomic(i, "monotonic").eq(here) & self.mine.ne(i) for i in range(Context.CPU_COUNT)]
+        seen = [self.cpus.load_atomic(i, "monotonic").eq(here) & self.mine.ne(i) for i in range(Context.CPU_WORDS)]
         return reduce(operator.or_, seen)
 
 
 def wait_while(
     k: Kernel, at: Buf, holds: Callable[[Val], Val], spin: Val, sleepers: Buf, crew: Crew | None = None
 ) -> None:
-    """Until the word no longer ``holds``: spinning for ``spin`` ticks, then asleep. Who waits for no ``crew`` gives way
-    to nobody.
+    """Until the word no longer ``holds``: spinning for ``spin`` ticks, then asleep. Who waits for a ``crew`` sleeps
+    sooner if somebody else wants its CPU.
     """
-    start, limit, has_looked = ticks(k), k.var(spin), k.var(0)
+    start, limit, has_looked = ticks(k), k.var(spin), k.var(k.cast(spin.eq(0), i64))
     with k.loop_while(lambda: holds(at.load_atomic())):
         pause(k)
         passed = ticks(k) - start
-        if crew is not None:
+        if crew is not None and KNOWS_CPU:
             with k.when((passed * SOON > spin) & has_looked.get().eq(0)):
                 has_looked.set(1)
                 with k.either(crew.is_crowded()) as (crowded, alone):

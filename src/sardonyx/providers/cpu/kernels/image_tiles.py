@@ -95,8 +95,9 @@ class Padded:
 
     @property
     def is_clean(self) -> bool:
-        """Whether what no window sees is zero as well: rows of tiles that are no pixels make sums that nobody wants,
-        but these are looked at where tiles do not carry all numbers, or read on into other pixels.
+        """Whether what no window sees is zero as well. Rows of tiles that are no pixels make sums that nobody wants.
+        But with several parts all sums are looked at for NaN, and where pixels lie close, a row reads on into what
+        follows.
         """
         return self.parts > 1 or self.close > 0
 

@@ -31,8 +31,8 @@ STRIP = 512
 NARROW, WIDE = 4, 32
 """Elements of an axis that are not worth a vector, and those that are."""
 
-FEW = 8
-"""Vectors of a row that registers hold from one pass to the next."""
+FEW = 16
+"""Vectors of a row's elements and of what is kept of them that registers hold from one pass to the next."""
 
 MANY_KEPT = 1 << 20
 """Elements of a row from which on values are recomputed rather than kept."""
@@ -212,9 +212,10 @@ class Layout:
     def _vectors(self, form: Form, machine: int) -> int:
         """Of a row, if those are few and whole, and go past the caches."""
         lanes, n = form.lanes(machine), self.elements
-        if not isinstance(n, int) or n % lanes or n > FEW * lanes or not form.is_late(machine):
+        if not isinstance(n, int) or n % lanes or not form.is_late(machine):
             return 0
-        return n // lanes
+        held = len(form.schedule.kept) + sum(not x.is_of_row for x in form.inputs)
+        return n // lanes if n // lanes * held <= FEW else 0
 
     def step(self, loop: Loop, target: Target, count: Known) -> Step:
         form = self.form(loop)

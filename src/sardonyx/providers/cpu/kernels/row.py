@@ -171,7 +171,7 @@ class Row:
         """The code of a pass; gives what it reduced."""
         k = self.k
         reducers = {r: self.reducer(r) for r in p.reductions}
-        parts = len(self.block) or self._unroll(p)
+        parts = len(self.block) or self.unroll(p)
         totals = {r: [self.variables(x) for _ in self._parts] for r, x in reducers.items()}
         sums = {r: [self.variables(x) for _ in range(parts)] for r, x in reducers.items()}
         with ExitStack() as stack:
@@ -196,7 +196,8 @@ class Row:
         ends = {r: [get(total) for total in totals[r]] for r in reducers}
         return {r: [(end if self.block else x.folded(end))[-1] for end in ends[r]] for r, x in reducers.items()}
 
-    def _unroll(self, p: Pass) -> int:
+    def unroll(self, p: Pass) -> int:
+        """Vectors at a time, each with sums of its own."""
         return 2 if any(self.schedule.is_costly(v) and v not in p.recalls for v in p.values) else 4
 
     def reducer(self, number: int) -> Reducer:
@@ -218,7 +219,7 @@ class Row:
         past = self.form.past(p, self.k.lanes)
         if past is not None:
             start = self.to_a_line(past, p, start, stop, at, position)
-        for block in self.k.blocks(stop, self.lanes, unroll=self._unroll(p), start=start):
+        for block in self.k.blocks(stop, self.lanes, unroll=self.unroll(p), start=start):
             if p in self.schedule.passes[1:2] and block[0].mask is None:
                 self.ask_ahead(block, at)
             Elements(self, p, block, at, position, None).emit(sums, past)

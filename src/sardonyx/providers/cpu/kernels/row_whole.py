@@ -38,10 +38,14 @@ class RowWhole:
         self._store(passes[-1])
 
     def _reduced(self, p: Pass) -> dict[int, list[Val]]:
+        """In the order of ``Row``, which is that of smaller tensors: a row's bits are those that it has alone."""
+        unroll, many = self.row.unroll(p), len(self.tiles)
         reducers = {r: self.row.reducer(r) for r in p.reductions}
-        sums = {r: [self.row.variables(x) for _ in range(GROUP)] for r, x in reducers.items()}
-        for group in self.groups:
-            group.go_on(p, sums)
+        sums = {r: [self.row.variables(x) for _ in range(unroll)] for r, x in reducers.items()}
+        chains = [i % unroll if i < many // unroll * unroll else 0 for i in range(many)]
+        for i, group in enumerate(self.groups):
+            mine = chains[i * GROUP : (i + 1) * GROUP]
+            group.go_on(p, {r: [states[c] for c in mine] for r, states in sums.items()})
         return {r: [x.folded(x.merged([get(v) for v in sums[r]]))[-1]] for r, x in reducers.items()}
 
     def _store(self, p: Pass) -> None:
