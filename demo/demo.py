@@ -39,15 +39,21 @@ def show(images: np.ndarray[Any, Any], captions: list[str]) -> None:
     print("   ".join(f"{caption:16}" for caption in captions))
 
 
-def interleaved(contestants: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Microseconds of each call, in turns, so that all see the same machine.
+def settle() -> None:
+    """Pause until no thread is busy: some wait for more with a core each, for 50 milliseconds."""
+    busy_s = PAUSE_S
+    while busy_s > PAUSE_S / 10:
+        start = time.process_time()
+        time.sleep(PAUSE_S)
+        busy_s = time.process_time() - start
 
-    Before each turn there is a pause, in which the threads of the one before stop waiting busily for more.
-    """
+
+def interleaved(contestants: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Microseconds of each call, in turns, so that all see the same machine."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(TURNS):
         for name, call in contestants.items():
-            time.sleep(PAUSE_S)
+            settle()
             for run in range(WARM + RUNS):
                 start = time.perf_counter_ns()
                 call()
