@@ -40,12 +40,12 @@ def show(images: np.ndarray[Any, Any], captions: list[str]) -> None:
 
 
 def settle() -> None:
-    """Pause until no thread is busy: some wait for more with a core each, for 50 milliseconds."""
-    busy_s = PAUSE_S
-    while busy_s > PAUSE_S / 10:
+    """Pause until no thread is busy, or for a second: some wait for more with a core each, for 50 milliseconds."""
+    for _ in range(round(1 / PAUSE_S)):
         start = time.process_time()
         time.sleep(PAUSE_S)
-        busy_s = time.process_time() - start
+        if time.process_time() - start < PAUSE_S / 10:
+            return
 
 
 def interleaved(contestants: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:

@@ -83,6 +83,10 @@ class Form:
         is_alone = len(self.outputs) == 1 and self.past(last, machine) is not None
         return is_alone and bool(before.keeps) and last.values[0] >= len(self.inputs)
 
+    def kept_rows(self, machine: int) -> int:
+        """Rows whose kept values are in memory at a time."""
+        return 0 if self.vectors else 2 if self.is_late(machine) else 1
+
     @property
     def kept_itemsize(self) -> int:
         """Bytes of an element of the widest kept value."""

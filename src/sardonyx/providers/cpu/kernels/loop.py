@@ -235,7 +235,7 @@ class Layout:
         flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, Rows)}
         width = self.piece if self.is_columnar else 1
         size = known(dims.add(dims.mul(self.elements, width * form.kept_itemsize), KEPT_GAP))
-        kept = 0 if form.vectors else len(form.schedule.kept) * (2 if form.is_late(target.isa.lanes) else 1)
+        kept = len(form.schedule.kept) * form.kept_rows(target.isa.lanes)
         work = sum(operations(s.program) if isinstance(s, Apply) else 1 for s in loop.expression.steps)
         return Step(
             sweep(form=form),

@@ -197,11 +197,11 @@ class Piece:
         k, form, is_far, views = self.k, self.form, self.is_far, (*self.inputs, *self.outputs)
         steps = [(down * form.side, along * form.step) for down, along in self.strides]
         with k.loop(0, k.select(is_far, rows, columns)) as i:
-            first = i * form.step // k.max(rows, 1), i * form.step % k.max(rows, 1)
+            first = (i * form.step // k.max(rows, 1), i * form.step % k.max(rows, 1)) if form.is_past else None
             runs = [buf.at(i * k.select(is_far, *s)) for buf, s in zip(views, steps, strict=True)]
             with k.loop(0, k.select(is_far, columns, rows)) as j:
                 here = [run.at(j * k.select(is_far, *reversed(s))) for run, s in zip(runs, steps, strict=True)]
-                if form.is_past:
+                if first is not None:
                     with k.when(is_far):
                         self._fetch(j, *first, rows)
                 self._block(here, is_past=is_past)

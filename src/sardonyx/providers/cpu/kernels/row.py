@@ -256,18 +256,16 @@ class Elements:
     def go_on(self, p: Pass, sums: dict[int, list[list[Var]]], past: int | None = None) -> None:
         """Another pass, to which the values of those before are known."""
         self.p = p
-        self.emit(sums, past, is_kept=True)
+        self.emit(sums, past)
 
-    def emit(self, sums: dict[int, list[list[Var]]], past: int | None = None, *, is_kept: bool = False) -> None:
-        """``past`` is the output whose whole vectors go past the caches. ``is_kept``: what later passes want of this
-        one is not stored.
-        """
+    def emit(self, sums: dict[int, list[list[Var]]], past: int | None = None) -> None:
+        """``past`` is the output whose whole vectors go past the caches."""
         row, schedule = self.row, self.row.schedule
         for number in self.p.values:
             for u, tile in enumerate(self.tiles):
                 if (number, u) not in self.found:
                     self.found[number, u] = self._value(number, u, tile)
-        for number in () if is_kept else self.p.keeps:
+        for number in () if row.form.vectors else self.p.keeps:
             for u, tile in enumerate(self.tiles):
                 memory, at = self._kept(number, u, tile)
                 v = self.found[number, u]
