@@ -223,6 +223,25 @@ def test_rows_of_every_length_in_long_vectors(mode: str) -> None:
         np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "haswell"])
+@pytest.mark.parametrize(
+    ("mode", "factor", "vectors"),
+    [(CUBIC, 2, 1), (CUBIC, 2, 5), (CUBIC, 2, 8), (CUBIC, 2, 9), (LINEAR, 2, 2), (LINEAR, 4, 3), (LINEAR, 8, 2),
+     (LINEAR, 8, 3)],
+)  # fmt: skip
+def test_a_few_whole_vectors_are_written_out(mode: str, factor: int, vectors: int, cpu: str) -> None:
+    """As the loop over rows of any length makes them, to the bit."""
+    width = vectors * (16 if cpu == "skylake-avx512" else 8)
+    case = Case((1, 2, 6, width), mode, (1, 1, 2, factor))
+    written, looped = (Compiled(case.text, *t, cpu) for t in (types(case), ("float[1,2,6,w] x", "float[A,B,C,D] y")))
+    forms = [dict(one.steps[0].spec.statics)["form"].vectors for one in (written, looped)]
+    assert forms == [vectors if vectors * factor <= 16 else 0, 0]
+    x = case.feed()
+    (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (written, looped))
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
+
+
 def test_what_follows_is_part_of_the_kernel() -> None:
     case = CASES["linear twice, half_pixel"]
     body = case.text.replace("y =", "a =") + " b = Add(a, r) y = Relu(b)"

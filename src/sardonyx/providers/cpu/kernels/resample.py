@@ -86,7 +86,7 @@ def steps(group: Resample, target: Target) -> list[Step]:
         expression = Expression((x_dtype,), (), expression.results)
     work = register_dtype(expression.operands[0])
     is_unit, reach = x.strides[last] == 1 or x.shape[last] == 1, reach_of(reads[last], x.shape[last], box[last], lanes)
-    form = Form(x_dtype, work, tuple(reads[:last]), reads[last], is_unit, is_copy, reach)
+    form = Form(x_dtype, work, tuple(reads[:last]), reads[last], is_unit, is_copy, reach).written(x.shape[last], lanes)
     before, after = ([Matrix.of(v) for v in seen] for seen in (extra, outputs))
     epilogue, more = Epilogue.over(expression, before, after, box[last], last - 1)
     if is_copy:

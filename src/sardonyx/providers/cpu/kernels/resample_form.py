@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sardonyx.dtypes import DType
+from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Phases, Table
 
 PIECE = 4096
@@ -18,6 +19,8 @@ SLACK = 5
 """Vectors behind a row in scratch memory, most of which may be read. A row is whole vectors."""
 SHORTEST = 8
 """Lanes from which on a vector saves more than the masked ones at the end of a row cost."""
+WRITTEN = 16
+"""Vectors of a row of the result, at most, that are written out."""
 MANY = 0
 """The taps of a table that has more than are written out."""
 
@@ -44,6 +47,8 @@ class Form:
     """Nothing is computed: elements are bits."""
     reach: int = 1
     """Vectors that one of results is picked out of, by a table: one or two."""
+    vectors: int = 0
+    """Of a row of the image, all whole, that are written out one behind the other; 0 where there is a loop."""
 
     @property
     def rows(self) -> int:
@@ -76,6 +81,14 @@ class Form:
         lanes = self.lanes(machine)
         is_near = is_near and lanes >= SHORTEST and max(self.beside) <= lanes
         return self.is_staged and is_near and self.is_unit and self.rows != MANY
+
+    def written(self, length: Known, machine: int) -> Form:
+        """For rows of this length: to begin and end a loop over a few vectors takes as long as those."""
+        lanes = self.lanes(machine)
+        if not self.is_streamed(machine) or not isinstance(length, int) or length % lanes:
+            return self
+        assert isinstance(self.inner, Phases)
+        return replace(self, vectors=length // lanes) if length * self.inner.factor <= WRITTEN * lanes else self
 
     @property
     def is_paired(self) -> bool:

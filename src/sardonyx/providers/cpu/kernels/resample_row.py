@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from itertools import product
@@ -210,6 +210,9 @@ class Row:
         k, lanes, read, size = self.k, self.lanes, self.form.inner, number(self.memory, f"in{self.last}")
         assert isinstance(read, Phases)
         rows = [(buf, [w]) for buf, w in self._written_out()] if other is None else self._for_both(other)
+        if self.form.vectors:
+            self._stream_written(read, rows, finish, row, count, other)
+            return
         inside = size & -lanes
 
         def closed(at: Val) -> list[Val]:
@@ -245,6 +248,24 @@ class Row:
             put(at, [var.get() for var in behind])
         with k.loop(inside, size, lanes) as at:
             put(at, ends(), k.mask(size - at, lanes))
+
+    def _stream_written(
+        self, read: Phases, rows: list[tuple[Buf, list[Val | None]]], finish: Finish, row: Val, count: Val,
+        other: Val | None,
+    ) -> None:  # fmt: skip
+        """``stream`` of a few whole vectors: there is no loop."""
+        k, lanes, vectors = self.k, self.lanes, self.form.vectors
+        here = self._sums(rows, Tile(k.const(0), lanes, None))
+        before = [v.shuffle([0] * lanes) for v in here]
+        for i in range(vectors):
+            if i + 1 < vectors:
+                behind = self._sums(rows, Tile(k.const((i + 1) * lanes), lanes, None))
+            else:
+                behind = [v.shuffle([lanes - 1] * lanes) for v in here]
+            for to, *three in zip((row, other), before, here, behind, strict=False):
+                assert to is not None
+                self._put_parts(read, shifted(three), Tile(k.const(i * lanes), lanes, None), finish, to, count)
+            before, here = here, behind
 
     def _interleaved(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
         """Every phase as a vector, and their elements in turns. The largest weights come first: a whole factor's phases
@@ -329,7 +350,7 @@ class Row:
         return total
 
 
-def shifted(three: tuple[Val, Val, Val]) -> Callable[[int], Val]:
+def shifted(three: Sequence[Val]) -> Callable[[int], Val]:
     """Vectors that begin up to one vector beside the second of three neighbours."""
 
     @cache
