@@ -222,7 +222,7 @@ def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:
 
 
 def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
-    """Fill what is not image with zeros, and, where that must be clean, what tiles reach over the end.
+    """Fill what is not image with zeros, if there is any, and, where that must be clean, what tiles reach over the end.
 
     A thread takes what is around some rows, in all planes: most of it, it reads itself in the next step.
     """
@@ -236,7 +236,8 @@ def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
         return (z + n("front_z")) * n("z") + (line + n("front_y")) * n("y") + n("front_x") * n("x")
 
     rows = n("size_z") * n("size_y")
-    with k.loop(*k.share_of(batch * (rows + 1))) as at:
+    is_there = (n("used") > rows * n("size_x") * n("x")) | (n("over") > 0)
+    with k.loop(*k.share_of(k.select(is_there, batch * (rows + 1), 0))) as at:
         image, row = at // (rows + 1), at % (rows + 1)
         is_last = row.eq(rows)
         first = k.opaque(k.select(row.eq(0), 0, start(row - 1) + n("size_x") * n("x")))
