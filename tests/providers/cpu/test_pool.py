@@ -121,6 +121,25 @@ def test_sizes_are_numbers_of_the_run(cpu: str | None) -> None:
         np.testing.assert_array_equal(got, np.maximum(np.asarray(want), 0))
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(
+    ("attributes", "width", "vectors"),
+    [("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 16, 1), ("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 80, 5),
+     ("kernel_shape = [2, 3], pads = [0, 0, 1, 2]", 32, 2), ("kernel_shape = [1, 5], pads = [0, 3, 0, 1]", 32, 2),
+     ("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 272, 0), ("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 40, 0)],
+)  # fmt: skip
+def test_a_few_whole_vectors_are_written_out(attributes: str, width: int, vectors: int, op: str) -> None:
+    """As the loop over rows of any length makes them, to the bit."""
+    case = Case((2, 2, 7, width), attributes)
+    open_width = "float[2,2,7,w] x", "float[A,B,C,D] y"
+    written, looped = (Compiled(case.text(op), *t, "skylake-avx512") for t in (shape(case), open_width))
+    assert [dict(one.steps[0].spec.statics)["form"].vectors for one in (written, looped)] == [vectors, 0]
+    x = case.feed
+    x[0, 0, 2, 3], x[0, 1, 0, 0], x[1, 1, -1, -1] = np.nan, np.inf, -np.inf
+    (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (written, looped))
+    np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("cpu", [None, "skylake-avx512"])
 def test_nan_is_the_largest_and_spreads_to_its_windows_alone(cpu: str | None) -> None:
     case = CASES["3x3, stride 1"]

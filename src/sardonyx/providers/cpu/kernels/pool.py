@@ -12,7 +12,7 @@ The grid of work is (batch, channel, plane, band of rows): each output is made i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -44,6 +44,8 @@ AHEAD = 1024
 """Elements between what is read of an image and what is asked for: rows are too short for the chip to see to it."""
 BAND = 16
 """Rows of outputs in a part of the work."""
+VECTORS = 16
+"""Of a row, up to which they are written out."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,26 @@ class Form:
     """Neighbours of a row are neighbours in memory."""
     is_far: bool = False
     """The image is larger than the cache that is a core's own."""
+    vectors: int = 0
+    """Of a row of the image and of outputs, all whole, that are written out (``pool_stream``); 0: there are loops."""
+    front: int = 0
+    """Where they are: padding in front of a row."""
+
+    def written(self, frame: Frame, lanes: int) -> Form:
+        """For windows that give rows as long as those of the image."""
+        size, front, taps = frame.x.shape[2:], frame.window.pads[-1], self.taps
+        width = size[-1]
+        if not self.is_streamed(lanes) or taps.strides[2] != 1 or width != frame.size[2] or not isinstance(front, int):
+            return self
+        if not isinstance(width, int) or not all(isinstance(n, int) and n > 0 for n in size):
+            return self
+        is_near = 0 <= front <= lanes and taps.reach(2) - front <= lanes
+        is_short = width % lanes == 0 and width <= VECTORS * lanes
+        return replace(self, vectors=width // lanes, front=front) if is_near and is_short else self
+
+    def is_streamed(self, lanes: int) -> bool:
+        """Whether rows do without scratch memory."""
+        return self.is_unit and self.dtype.is_float and is_narrow(self.taps, lanes)
 
     @property
     def columns(self) -> int:
@@ -87,12 +109,13 @@ def steps(group: Pool, target: Target) -> list[Step]:
     if by_pixel is not None:
         return by_pixel
     frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
-    form = Form(group.kind, dtype, frame.taps, frame.is_unit, target.exceeds_cache(group.x))
+    lanes = lanes_of(target.isa.lanes, dtype)
+    form = Form(group.kind, dtype, frame.taps, frame.is_unit, target.exceeds_cache(group.x)).written(frame, lanes)
     epilogue, more = frame.epilogue(group)
     epilogue = epilogue.past(group.outputs, target)
     args = {**frame.args(), "channels": group.box[1], **counted, **more}
     flops = of_known(dims.product((sum(frame.taps.kernel), *group.box)))
-    scratch = form.scratch_nbytes(lanes_of(target.isa.lanes, dtype))
+    scratch = form.scratch_nbytes(lanes)
     spec = slide(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes)]
 
@@ -159,7 +182,7 @@ class _Row:
         self.counted, self.shares = k.scratch(form.dtype, nbytes), k.scratch(form.dtype, 2 * nbytes)
         self.rows = k.var(-1)
         """How many rows count in the outputs that ``shares`` are of."""
-        self.is_streamed = form.is_unit and form.dtype.is_float and is_narrow(self.taps, self.lanes)
+        self.is_streamed = form.is_streamed(self.lanes)
 
     def begin(self, left: Val, columns: Val) -> None:
         """Find where the image lies in a block's row, and fill in the padding beside it and how many columns count."""
@@ -216,7 +239,10 @@ class _Row:
             return [self._combine(both, seen[0]), self._combine(both, seen[-1])]
 
         stream = Stream(self.k, self.taps, self.lanes, self.width, self.neutral, self._combine)
-        stream.run(combined, self.first, columns, put)
+        if self.form.vectors:
+            stream.write(combined, self.form.vectors, self.form.front, put)
+        else:
+            stream.run(combined, self.first, columns, put)
 
     def across(self, image: Buf, plane: Val, y: Val) -> None:
         """Combine the rows of the image that a row of outputs sees."""

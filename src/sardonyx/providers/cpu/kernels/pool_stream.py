@@ -12,6 +12,7 @@ from functools import reduce
 
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import Taps
+from sardonyx.providers.cpu.kernels.shifts import shifted
 from sardonyx.providers.cpu.values import Tile, Val, Var, i32
 
 ROWS, COLUMNS = 9, 8
@@ -41,7 +42,8 @@ class Stream:
         self.k, self.lanes, self.width, self.neutral, self.combine = k, lanes, width, neutral, combine
         self.step = taps.strides[2]
         self.behind = (taps.kernel[2] - 1) * taps.dilations[2] + 1 - self.step
-        self.offsets = [tap * taps.dilations[2] - self.behind for tap in range(taps.kernel[2])]
+        self.taps = [tap * taps.dilations[2] for tap in range(taps.kernel[2])]
+        self.offsets = [tap - self.behind for tap in self.taps]
 
     def run(self, combined: Combined, left: Val, columns: Val, put: Callable[[int, Tile, Val], None]) -> None:
         """``combined`` gives for each row of outputs the vector that it sees from an element of the image on, which may
@@ -65,6 +67,19 @@ class Stream:
                 make(Tile(t, self.lanes, k.mask(columns - t, self.lanes)), is_whole=False)
             with k.loop(first, k.select(is_left, last, first), self.lanes) as t:
                 make(Tile(t, self.lanes, None), is_whole=True)
+
+    def write(self, combined: Combined, vectors: int, front: int, put: Callable[[int, Tile, Val], None]) -> None:
+        """The same for as many whole vectors, which are not even masked; ``front`` is the padding in front of them."""
+        k, lanes = self.k, self.lanes
+        here = combined(k.const(0), None)
+        before = beside = [k.const(self.neutral, v.dtype, lanes) for v in here]
+        for i in range(vectors):
+            behind = combined(k.const((i + 1) * lanes), None) if i + 1 < vectors else beside
+            tile = Tile(k.const(i * lanes), lanes, None)
+            for row, three in enumerate(zip(before, here, behind, strict=True)):
+                seen = shifted(three)
+                put(row, tile, reduce(self.combine, [seen(tap - front) for tap in self.taps]))
+            before, here = here, behind
 
     def _outputs(self, now: list[Val], before: Sequence[Var]) -> Val:
         lanes, seen = self.lanes, list[Val]()

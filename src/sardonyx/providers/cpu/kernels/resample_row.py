@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from itertools import product
@@ -16,6 +16,7 @@ from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
 from sardonyx.providers.cpu.kernels.resample_picks import Picks, picked
+from sardonyx.providers.cpu.kernels.shifts import shifted
 from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, f64, i32, i64
 
 
@@ -348,18 +349,6 @@ class Row:
             seen = pairs[0].shuffle(range(i, 2 * self.lanes, 2))
             total = self.k.fma(seen, weights.at((tap + i) * count).load(t), total)
         return total
-
-
-def shifted(three: Sequence[Val]) -> Callable[[int], Val]:
-    """Vectors that begin up to one vector beside the second of three neighbours."""
-
-    @cache
-    def window(first: int) -> Val:
-        number, lane = divmod(first, three[0].lanes)
-        left = three[number + 1]
-        return left if lane == 0 else left.shuffle(range(lane, lane + left.lanes), three[number + 2])
-
-    return window
 
 
 def _in_turns(a: Val, b: Val) -> Val:

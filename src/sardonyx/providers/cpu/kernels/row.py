@@ -46,7 +46,7 @@ class Row:
         self.extents = size[first:]
         self.block: list[Tile] = []
         self.values: dict[int, list[Val]] = {}
-        self.factors: dict[int, list[tuple[Val, Val]]] = {}
+        self.factors: dict[int, list[tuple[Val | None, Val]]] = {}
         self.flags: dict[int, Buf] = {}
         self.half: Operand = 0
         """Where kept values begin, in bytes of the thread's memory (``row_late``)."""
@@ -146,10 +146,21 @@ class Row:
         for number in p.values:
             step = self.schedule.step(number)
             if isinstance(step, Apply) and self.is_ratio(number) and number not in p.recalls:
-                self.factors[number] = [self._reciprocal(d) for d in self.values[step.args[1]]]
+                divisors = self.values[step.args[1]]
+                self.factors[number] = [self._reciprocal(d, is_scaled=self.is_scaled(number)) for d in divisors]
 
-    def _reciprocal(self, divisor: Val) -> tuple[Val, Val]:
-        """Two factors whose product is 1 / divisor; neither overflows nor loses digits."""
+    def is_scaled(self, number: int) -> bool:
+        """Whether the divisor of a ratio may be extreme. A sum of exponentials, of which the largest is 1, is not."""
+        step = self.schedule.step(number)
+        assert isinstance(step, Apply)
+        total = self.schedule.step(step.args[1])
+        term = self.schedule.step(total.arg) if isinstance(total, Reduce) and total.kind == "sum" else None
+        return not (isinstance(term, Apply) and self.is_exponential(term))
+
+    def _reciprocal(self, divisor: Val, *, is_scaled: bool) -> tuple[Val | None, Val]:
+        """Factors whose product is 1 / divisor; neither overflows nor loses digits."""
+        if not is_scaled:
+            return None, 1.0 / divisor
         k, size = self.k, self.k.abs(divisor)
         one, up, down = (k.const(2.0**n, divisor.dtype) for n in (0, 64, -64))
         scale = k.select(size < 2.0**-100, up, k.select(size > 2.0**100, down, one))
@@ -321,7 +332,8 @@ class Elements:
             return functions.exp_nonpositive(row.k, self._of(step.args[0], u))
         if number in row.factors:
             scale, inverse = row.factors[number][u if row.block else 0]
-            return self._of(step.args[0], u) * scale * inverse
+            v = self._of(step.args[0], u)
+            return (v if scale is None else v * scale) * inverse
         return row.apply(step, [self._of(a, u) for a in step.args])
 
     def _kept(self, number: int, u: int, tile: Tile) -> tuple[Buf, Operand | Tile]:

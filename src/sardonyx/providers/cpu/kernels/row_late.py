@@ -26,7 +26,8 @@ class RowLate:
         self.moved, self.at, self.stop, self.half = (k.var(0) for _ in range(4))
         self.nbytes = self.row.kept_nbytes(len(form.schedule.kept))
         made = [v for v in self.last.values if v not in self.last.recalls]
-        self.factors = {v: (self._held(v), self._held(v)) for v in made if self.row.is_ratio(v)}
+        ratios = [v for v in made if self.row.is_ratio(v)]
+        self.factors = {v: (self._held(v) if self.row.is_scaled(v) else None, self._held(v)) for v in ratios}
         used = {a for v in made if isinstance(step := form.schedule.step(v), Apply) for a in step.args}
         self.values = {v: self._held(v) for v in sorted(used & form.schedule.of_row)}
 
@@ -45,11 +46,12 @@ class RowLate:
 
     def _take(self, row: Row, moved: Val) -> None:
         """All of ``row`` but its last pass is done; its output has ``moved`` so far from that of the first."""
-        for v, (scale, inverse) in self.factors.items():
-            scale.set(row.factors[v][0][0])
-            inverse.set(row.factors[v][0][1])
-        for v, held in self.values.items():
-            held.set(row.values[v][0])
+        for v, held in self.factors.items():
+            for var, factor in zip(held, row.factors[v][0], strict=True):
+                if var is not None and factor is not None:
+                    var.set(factor)
+        for v, var in self.values.items():
+            var.set(row.values[v][0])
         self.half.set(row.half)
         self.moved.set(moved)
         self.stop.set(row.extents[-1])
@@ -77,5 +79,6 @@ class RowLate:
         self.row.half = self.half.get()
         self.row.outputs[self.output] = self.to.at(self.moved.get())
         self.row.values = {v: [held.get()] for v, held in self.values.items()}
-        self.row.factors = {v: [(scale.get(), inverse.get())] for v, (scale, inverse) in self.factors.items()}
+        for v, (scale, inverse) in self.factors.items():
+            self.row.factors[v] = [(None if scale is None else scale.get(), inverse.get())]
         return self.row
