@@ -63,7 +63,7 @@ class Form:
     vectors: int = 0
     """Of a row of the image and of outputs, all whole, that are written out (``pool_stream``); 0: there are loops."""
     front: int = 0
-    """Where they are: padding in front of a row."""
+    """Padding in front of a row of those."""
 
     def written(self, frame: Frame, lanes: int) -> Form:
         """For windows that give rows as long as those of the image."""

@@ -12,7 +12,7 @@ from functools import reduce
 
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.frame import Taps
-from sardonyx.providers.cpu.kernels.shifts import shifted
+from sardonyx.providers.cpu.kernels.vector_rows import tiles_of, written_out
 from sardonyx.providers.cpu.values import Tile, Val, Var, i32
 
 ROWS, COLUMNS = 9, 8
@@ -69,17 +69,15 @@ class Stream:
                 make(Tile(t, self.lanes, None), is_whole=True)
 
     def write(self, combined: Combined, vectors: int, front: int, put: Callable[[int, Tile, Val], None]) -> None:
-        """The same for as many whole vectors, which are not even masked; ``front`` is the padding in front of them."""
-        k, lanes = self.k, self.lanes
-        here = combined(k.const(0), None)
-        before = beside = [k.const(self.neutral, v.dtype, lanes) for v in here]
-        for i in range(vectors):
-            behind = combined(k.const((i + 1) * lanes), None) if i + 1 < vectors else beside
-            tile = Tile(k.const(i * lanes), lanes, None)
-            for row, three in enumerate(zip(before, here, behind, strict=True)):
-                seen = shifted(three)
-                put(row, tile, reduce(self.combine, [seen(tap - front) for tap in self.taps]))
-            before, here = here, behind
+        """The same for an image and outputs of as many whole vectors; ``front`` is the padding in front of a row."""
+
+        def beside(v: Val) -> Val:
+            return self.k.const(self.neutral, v.dtype, v.lanes)
+
+        tiles = tiles_of(self.k, vectors, self.lanes)
+        for tile, windows in written_out(tiles, lambda t: combined(t.index, None), beside, beside):
+            for row, window in enumerate(windows):
+                put(row, tile, reduce(self.combine, [window(tap - front) for tap in self.taps]))
 
     def _outputs(self, now: list[Val], before: Sequence[Var]) -> Val:
         lanes, seen = self.lanes, list[Val]()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -16,7 +16,7 @@ from sardonyx.providers.cpu.kernels.epilogue import Finish
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.resample_form import MANY, Form, Tabled
 from sardonyx.providers.cpu.kernels.resample_picks import Picks, picked
-from sardonyx.providers.cpu.kernels.shifts import shifted
+from sardonyx.providers.cpu.kernels.vector_rows import Window, shifted, tiles_of, written_out
 from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, f64, i32, i64
 
 
@@ -193,9 +193,7 @@ class Row:
         for t in self.k.tiles(size, self.lanes):
             self._put_parts(read, self._window(source, t), t, finish, row, count)
 
-    def _put_parts(
-        self, read: Phases, window: Callable[[int], Val], t: Tile, finish: Finish, row: Val, count: Val
-    ) -> None:
+    def _put_parts(self, read: Phases, window: Window, t: Tile, finish: Finish, row: Val, count: Val) -> None:
         """What stands for the elements of a tile; ``window`` gives the vectors that begin some elements beside it."""
         k = self.k
         parts = self._interleaved(read, window) if read.factor in (2, 4, 8) else self._picked(read, window)
@@ -212,7 +210,12 @@ class Row:
         assert isinstance(read, Phases)
         rows = [(buf, [w]) for buf, w in self._written_out()] if other is None else self._for_both(other)
         if self.form.vectors:
-            self._stream_written(read, rows, finish, row, count, other)
+            first, last = ([lane] * lanes for lane in (0, lanes - 1))
+            tiles, sums = tiles_of(k, self.form.vectors, lanes), partial(self._sums, rows)
+            for t, windows in written_out(tiles, sums, lambda v: v.shuffle(first), lambda v: v.shuffle(last)):
+                for to, window in zip((row, other), windows, strict=False):
+                    assert to is not None
+                    self._put_parts(read, window, t, finish, to, count)
             return
         inside = size & -lanes
 
@@ -250,25 +253,7 @@ class Row:
         with k.loop(inside, size, lanes) as at:
             put(at, ends(), k.mask(size - at, lanes))
 
-    def _stream_written(
-        self, read: Phases, rows: list[tuple[Buf, list[Val | None]]], finish: Finish, row: Val, count: Val,
-        other: Val | None,
-    ) -> None:  # fmt: skip
-        """``stream`` of a few whole vectors: there is no loop."""
-        k, lanes, vectors = self.k, self.lanes, self.form.vectors
-        here = self._sums(rows, Tile(k.const(0), lanes, None))
-        before = [v.shuffle([0] * lanes) for v in here]
-        for i in range(vectors):
-            if i + 1 < vectors:
-                behind = self._sums(rows, Tile(k.const((i + 1) * lanes), lanes, None))
-            else:
-                behind = [v.shuffle([lanes - 1] * lanes) for v in here]
-            for to, *three in zip((row, other), before, here, behind, strict=False):
-                assert to is not None
-                self._put_parts(read, shifted(three), Tile(k.const(i * lanes), lanes, None), finish, to, count)
-            before, here = here, behind
-
-    def _interleaved(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
+    def _interleaved(self, read: Phases, window: Window) -> list[Val]:
         """Every phase as a vector, and their elements in turns. The largest weights come first: a whole factor's phases
         mostly have the same one for the same element, and the product is then theirs together.
         """
@@ -282,7 +267,7 @@ class Row:
             parts = [_in_turns(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
         return parts
 
-    def _window(self, source: Buf, t: Tile) -> Callable[[int], Val]:
+    def _window(self, source: Buf, t: Tile) -> Window:
         """Vectors of a row in memory."""
 
         @cache
@@ -300,7 +285,7 @@ class Row:
         assert total is not None
         return total
 
-    def _picked(self, read: Phases, window: Callable[[int], Val]) -> list[Val]:
+    def _picked(self, read: Phases, window: Window) -> list[Val]:
         """Vectors of neighbouring results, whose taps are shuffled out of vectors of the row."""
         k, lanes, parts = self.k, self.lanes, list[Val]()
         for j in range(read.factor):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import reduce
 
 from sardonyx.ir.scalar import trace
 from sardonyx.lower.groups import Apply, Count, Reduce
@@ -46,7 +48,7 @@ class Row:
         self.extents = size[first:]
         self.block: list[Tile] = []
         self.values: dict[int, list[Val]] = {}
-        self.factors: dict[int, list[tuple[Val | None, Val]]] = {}
+        self.factors: dict[int, list[tuple[Val, ...]]] = {}
         self.flags: dict[int, Buf] = {}
         self.half: Operand = 0
         """Where kept values begin, in bytes of the thread's memory (``row_late``)."""
@@ -157,10 +159,10 @@ class Row:
         term = self.schedule.step(total.arg) if isinstance(total, Reduce) and total.kind == "sum" else None
         return not (isinstance(term, Apply) and self.is_exponential(term))
 
-    def _reciprocal(self, divisor: Val, *, is_scaled: bool) -> tuple[Val | None, Val]:
-        """Factors whose product is 1 / divisor; neither overflows nor loses digits."""
+    def _reciprocal(self, divisor: Val, *, is_scaled: bool) -> tuple[Val, ...]:
+        """Factors whose product is 1 / divisor; none overflows or loses digits."""
         if not is_scaled:
-            return None, 1.0 / divisor
+            return (1.0 / divisor,)
         k, size = self.k, self.k.abs(divisor)
         one, up, down = (k.const(2.0**n, divisor.dtype) for n in (0, 64, -64))
         scale = k.select(size < 2.0**-100, up, k.select(size > 2.0**100, down, one))
@@ -331,9 +333,7 @@ class Elements:
         if row.is_exponential(step):
             return functions.exp_nonpositive(row.k, self._of(step.args[0], u))
         if number in row.factors:
-            scale, inverse = row.factors[number][u if row.block else 0]
-            v = self._of(step.args[0], u)
-            return (v if scale is None else v * scale) * inverse
+            return reduce(operator.mul, row.factors[number][u if row.block else 0], self._of(step.args[0], u))
         return row.apply(step, [self._of(a, u) for a in step.args])
 
     def _kept(self, number: int, u: int, tile: Tile) -> tuple[Buf, Operand | Tile]:

@@ -27,7 +27,7 @@ class RowLate:
         self.nbytes = self.row.kept_nbytes(len(form.schedule.kept))
         made = [v for v in self.last.values if v not in self.last.recalls]
         ratios = [v for v in made if self.row.is_ratio(v)]
-        self.factors = {v: (self._held(v) if self.row.is_scaled(v) else None, self._held(v)) for v in ratios}
+        self.factors = {v: [self._held(v) for _ in range(1 + self.row.is_scaled(v))] for v in ratios}
         used = {a for v in made if isinstance(step := form.schedule.step(v), Apply) for a in step.args}
         self.values = {v: self._held(v) for v in sorted(used & form.schedule.of_row)}
 
@@ -48,8 +48,7 @@ class RowLate:
         """All of ``row`` but its last pass is done; its output has ``moved`` so far from that of the first."""
         for v, held in self.factors.items():
             for var, factor in zip(held, row.factors[v][0], strict=True):
-                if var is not None and factor is not None:
-                    var.set(factor)
+                var.set(factor)
         for v, var in self.values.items():
             var.set(row.values[v][0])
         self.half.set(row.half)
@@ -79,6 +78,5 @@ class RowLate:
         self.row.half = self.half.get()
         self.row.outputs[self.output] = self.to.at(self.moved.get())
         self.row.values = {v: [held.get()] for v, held in self.values.items()}
-        for v, (scale, inverse) in self.factors.items():
-            self.row.factors[v] = [(None if scale is None else scale.get(), inverse.get())]
+        self.row.factors = {v: [tuple(var.get() for var in held)] for v, held in self.factors.items()}
         return self.row

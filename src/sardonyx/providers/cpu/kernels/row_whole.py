@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from sardonyx.providers.cpu.kernels.passes import Pass
 from sardonyx.providers.cpu.kernels.row import Elements, Row, get
-from sardonyx.providers.cpu.values import Tile, Val
+from sardonyx.providers.cpu.kernels.vector_rows import tiles_of
+from sardonyx.providers.cpu.values import Val
 
 GROUP = 4
 """Vectors whose instructions are written in turns."""
@@ -21,7 +22,7 @@ class RowWhole:
     def __init__(self, row: Row) -> None:
         k, lanes = row.k, row.lanes
         self.row, self.at = row, [k.const(0)] * len(row.steps)
-        self.tiles = [Tile(k.const(i * lanes), lanes, None) for i in range(row.form.vectors)]
+        self.tiles = tiles_of(k, row.form.vectors, lanes)
         first, zero = row.schedule.passes[0], k.const(0)
         starts = range(0, len(self.tiles), GROUP)
         self.groups = [Elements(row, first, self.tiles[i : i + GROUP], self.at, zero, None) for i in starts]
