@@ -328,10 +328,11 @@ def mean() -> Expression:
 
 
 @pytest.mark.parametrize(
-    ("shape", "steps"), [((1, 20, 60, 70), 2), ((2, 3, 150, 151), 2), ((1, 60, 1200), 2), ((1, 130, 3, 5), 1)]
+    ("shape", "steps"),
+    [((1, 20, 60, 70), 2), ((2, 3, 150, 151), 2), ((1, 60, 1200), 2), ((1, 130, 3, 5), 1), ((1, 1400, 49), 1)],
 )
 def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
-    """Channels are neighbours: vectors lie along them, and threads share the rows of a large image."""
+    """Channels are neighbours: vectors lie along them, and threads share the rows of a large image, several each."""
     e = Expression(
         (f32, f32),
         (Reduce("sum", 0, f32), Count(f32), Apply(DIV, (2, 3), f32), Apply(MUL, (4, 1), f32), Reduce("max", 0, f32)),

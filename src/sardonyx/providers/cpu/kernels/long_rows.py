@@ -26,8 +26,9 @@ FEW_ROWS = 16
 FEW_COLUMNS = 4096
 """The same where vectors lie across rows."""
 
-LEAST, BANDS = 4 * PIECE, 32
-"""Elements from which on that pays there, and parts that are wanted."""
+LEAST, BANDS, SHORT = 4 * PIECE, 32, 4
+"""Elements from which on that pays there, parts that are wanted, and rows that a part has at least: what parts give is
+written and read again."""
 
 
 def halves(loop: Loop) -> tuple[Loop, Loop] | None:
@@ -77,6 +78,7 @@ def _cut(loop: Loop) -> Loop:
     if loop.reduced != 1 or n == 0:
         return loop
     cuts = {d: left for d in range(BANDS // 2, 2 * BANDS + 1) if (left := dims.exact_div(n, d)) is not None}
+    cuts = {d: left for d, left in cuts.items() if not isinstance(left, int) or left >= SHORT}
     if not cuts:
         return loop
     count = min(cuts, key=lambda d: abs(d - BANDS))
