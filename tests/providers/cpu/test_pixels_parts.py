@@ -123,6 +123,25 @@ def test_pooling_writes_what_convolutions_read(name: str, precision: str, monkey
         np.testing.assert_array_equal(apart.run(), got)
 
 
+@pytest.mark.parametrize("name", ["max", "max, padded"])
+def test_blocks_of_bits_are_compared_as_integers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = POOLS[name].replace("(a)", "(a0)")  # of either sign
+    net = Net(rest, "medium", channels=64)
+    assert [dict(s.spec.statics)["form"].is_bits for s in net.compiled.steps if s.spec.name in NAMES] == [True]
+    got = net.run(checked=True)
+    assert error(got, net.expected()) < BOUNDS["medium"]
+    np.testing.assert_array_equal(net.run(threads=3), got)
+    monkeypatch.setattr(conv_layout, "_slides", lambda *_: False)
+    apart = Net(rest, "medium", channels=64)
+    assert apart.steps.count("spread") == 2
+    np.testing.assert_array_equal(apart.run(), got)
+    for odd in (np.nan, -np.nan, np.inf, -np.inf):
+        for one in (net, apart):
+            one.feeds["x"][1, 7, 4, 4] = odd
+        np.testing.assert_array_equal(apart.run(), net.run())
+        assert not np.isfinite(net.run()).all()
+
+
 def test_columns_of_single_pixels() -> None:
     """Some of those that touch such an image have its axes in another order."""
     rest = "c = Conv<group = N, pads = [1, 0, 1, 0]>(a, t, b) e = Relu(c) y = Conv<pads = [1, 1, 1, 1]>(e, v)"

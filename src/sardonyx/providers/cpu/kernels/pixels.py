@@ -67,6 +67,8 @@ class Form:
     """The last block of channels that is written for it has a vector less than others."""
     is_blocked: bool = False
     """The image is one that a convolution on tiles wrote, in blocks of channels."""
+    is_bits: bool = False
+    """Numbers of one part pass from image to image as bits, a block at a time."""
 
     def lanes(self, isa: Isa) -> int:
         return lanes_of(isa.lanes, self.dtype)
@@ -159,7 +161,7 @@ class Sliding(ABC):
 
     def __init__(self, k: Kernel, form: Form, epilogue: Epilogue, memory: dict[str, Any]) -> None:
         self.k, self.form, self.epilogue, self.memory, self.taps = k, form, epilogue, memory, form.taps
-        self.lanes = lanes_of(k.lanes, form.dtype)
+        self.lanes = BLOCK if form.is_bits else lanes_of(k.lanes, form.dtype)
         self.size, self.out, self.pad = (sizes(memory, what) for what in ("in", "out", "pad"))
         self.stride = [number(memory, f"x_{a}") for a in AXES]
 
@@ -171,6 +173,10 @@ class Sliding(ABC):
     def weight(self, channel: Val, tap: Val) -> Val | None:
         """What a tap weighs for a vector of channels."""
         return None
+
+    def see(self, pixel: Buf, t: Tile) -> Val:
+        """Channels of a pixel of the image."""
+        return pixel.load(t)
 
     @abstractmethod
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
@@ -312,7 +318,7 @@ class _Seen:
         weights = [window.weight(t.index, tap + i) for i in range(taps.kernel[2])]
         for column, is_there in self.is_there.items():
             with self.k.when(is_there, likely=True):
-                seen = row.at(window.stride[2] * column).load(there)
+                seen = window.see(row.at(window.stride[2] * column), there)
                 for i, weight in enumerate(weights):
                     pixel, rest = divmod(column - i * taps.dilations[2], taps.strides[2])
                     if rest == 0 and 0 <= pixel < len(totals):
@@ -333,7 +339,8 @@ class _Seen:
             for pixel, total in enumerate(totals):
                 column = i * taps.dilations[2] + pixel * taps.strides[2]
                 with nullcontext() if is_inside else k.when(self._is_there(self.starts[2] + column)):
-                    total.set(window.add(total.get(), row.at(column * window.stride[2]).load(there), weight))
+                    seen = window.see(row.at(column * window.stride[2]), there)
+                    total.set(window.add(total.get(), seen, weight))
 
 
 class _Ending(Finish):
@@ -355,6 +362,9 @@ class _Ending(Finish):
             super()._store(name, y, row, t, value)
             return
         k, form = self.k, self._form
+        if form.is_bits:
+            self._row(name, row).at(t.index // BLOCK * number(self._memory, f"{name}_col")).as_type(u16).store(0, value)
+            return
         at = store_parts(self._row(name, row), self._memory, name, t, value, form.parts)
         if form.has_rest and (form.is_even or t.mask is not None):
             with k.when(t.index + HALF >= self.n):

@@ -1,6 +1,7 @@
 """Pooling over images that lie pixel by pixel (``pixels``): lanes are channels.
 
-The largest of a large window is found in two steps: along the rows of the image, and across what came of that.
+The largest of a large window is found in two steps: along the rows of the image, and across what came of that. Numbers
+in one part that pass from a convolution on tiles to another are compared as integers, 32 at a time.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from sardonyx.lower.groups import Expression, Pool, Storage, Window
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.frame import AXES
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK
 from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.pixels import Form, Pixels, Sliding, pixels_params
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
 from sardonyx.providers.cpu.steps import Ref, Step, Target
-from sardonyx.providers.cpu.values import Val, i64, register_dtype
+from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, i16, i64, register_dtype, u16
 
 MAX, MEAN = "max", "mean"
 """Kinds; the third, ``sum``, is a mean that is not divided."""
+MAGNITUDE, INFINITY, MINUS_INFINITY = 0x7FFF, 0x7F80, 0xFF80
+"""Bits of bf16."""
 LARGE = 20
 """Taps of a window from which on two steps are faster."""
 
@@ -37,12 +41,22 @@ def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) 
     if group.kind == MAX and found.form.taps.count >= LARGE and (halves := _halves(group)) is not None:
         return [step for half in halves for step in steps(half, counted, target) or ()]
     form, epilogue = found.form, found.epilogue
+    if group.kind == MAX and _are_bits(found):
+        form = replace(form, dtype=i16, is_bits=True)
     flops = dims.known(dims.product((form.taps.count, *group.box))) or 0
     spec = slide_pixels(kind=group.kind, form=form, x_dtype=found.x_dtype, epilogue=epilogue)
-    variant = f"{form.pixels} pixels x a vector of channels"
+    variant = f"{form.pixels} pixels x {'32' if form.is_bits else 'a vector of'} channels"
     args = {**found.args, **counted}
     writes = epilogue.writes | ({"image"} if form.parts else set())
     return [Step(spec, args, writes, group.nodes, 0, flops, found.frame.nbytes, variant)]
+
+
+def _are_bits(found: Pixels) -> bool:
+    """Whether an image in one part becomes another, and nothing else."""
+    form, channels, epilogue = found.form, found.args["channels"], found.epilogue
+    is_whole = isinstance(channels, int) and channels % BLOCK == 0
+    is_alone = len(epilogue.names) == 1 and not epilogue.expression.steps
+    return form.is_blocked and form.parts == 1 and found.x_dtype is bf16 and is_whole and is_alone
 
 
 def _halves(group: Pool) -> tuple[Pool, Pool] | None:
@@ -82,7 +96,8 @@ def _params(kind: str, form: Form, x_dtype: DType, epilogue: Epilogue) -> Params
 
 @kernel(_params)
 def slide_pixels(k: Kernel, *, kind: str, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
-    (_Largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, form, epilogue, memory).slide()
+    largest = _LargestBits if form.is_bits else _Largest
+    (largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, form, epilogue, memory).slide()
 
 
 class _Sum(Sliding):
@@ -113,3 +128,28 @@ class _Largest(Sliding):
 
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
         return extreme(self.k, total, seen, largest=True)
+
+
+class _LargestBits(Sliding):
+    """The bits of bf16 are ordered like integers if those of negative numbers are turned round. NaN are the largest:
+    they lose their sign.
+    """
+
+    @property
+    def neutral(self) -> float:
+        return (MINUS_INFINITY ^ MAGNITUDE) - (1 << 16)
+
+    def see(self, pixel: Buf, t: Tile) -> Val:
+        k, bits = self.k, pixel.as_type(u16).load(t)
+        magnitude = bits & MAGNITUDE
+        return self._turned(k.bitcast(k.select(magnitude > INFINITY, magnitude, bits), i16))
+
+    def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
+        return self.k.max(total, seen)
+
+    def result(self, total: Val, counted: Val | None) -> Val:
+        return self.k.bitcast(self._turned(total), u16)
+
+    def _turned(self, bits: Val) -> Val:
+        """From bits to their order, and back."""
+        return bits ^ ((bits >> 15) & MAGNITUDE)
