@@ -299,6 +299,9 @@ def test_who_sees_an_image_otherwise_than_it_was_written_reads_numbers(body: str
 
 
 OF_ITSELF = "a0 = Conv(x, w0, b) a = Relu(a0) d = Conv(a, w1, b) e = Add(d, a) f = Relu(e) y = Conv(f, w2, b)"
+SHORTCUT = """
+    a0 = Conv(x, w0, b) a = Relu(a0) s = Conv(a, w1, b) c0 = Conv(a, w2, b) c = Relu(c0) d = Conv(c, w3, b)
+    e = Add(d, s) f = Relu(e) y = Conv(f, w4, b)"""
 USED_AGAIN = """
     a0 = Conv(x, w0, b) a = Relu(a0) c0 = Conv(a, w1, b) c = Relu(c0) d = Conv(c, w2, b) e = Add(d, a) f = Relu(e)
     g0 = Conv(f, w3, b) g = Add(g0, a) y = Conv(g, w4, b)"""
@@ -309,14 +312,17 @@ USED_AGAIN = """
 @pytest.mark.parametrize("precision", ["medium", "highest"])
 @pytest.mark.parametrize(
     ("body", "count"),
-    [(BLOCKS["rows as one"], 1), (OF_ITSELF, 0), (USED_AGAIN, 1)],
-    ids=["two blocks", "of itself", "used again"],
+    [(BLOCKS["rows as one"], 1), (OF_ITSELF, 0), (SHORTCUT, 1), (USED_AGAIN, 1)],
+    ids=["two blocks", "of itself", "nothing but added", "used again"],
 )
 def test_a_residual_that_nobody_reads_any_more_is_written_over(
     body: str, count: int, precision: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not where other pixels of it are still read, nor where a later step adds it, too."""
+    """Not where other pixels of it are still read, nor where a later step adds it, too. What is but added stays numbers
+    unless one part holds it.
+    """
     net = Net(body, precision, channels)
+    count = 0 if body is SHORTCUT and precision == "highest" else count
     assert sum(_writes_what_it_reads(step) for step in net.compiled.steps) == count
     monkeypatch.setattr(flow, "in_place", list)
     apart = Net(body, precision, channels)

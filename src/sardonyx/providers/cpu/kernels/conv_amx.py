@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_cha
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
 from sardonyx.providers.cpu.kernels.image_behind import Places, is_one_for_images, pace_of, table_nbytes
 from sardonyx.providers.cpu.kernels.image_epilogue import PLANES, SPLIT
-from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, Padded, Parts, closest, tiles_of
+from sardonyx.providers.cpu.kernels.image_tiles import BLOCK, OVER, Padded, Parts, closest, tiles_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.split import CHUNK, HALF, PAIRS, PANEL, equal_runs, split, step_elements
 from sardonyx.providers.cpu.kernels.spread import spreading
@@ -197,7 +197,7 @@ def geometry(group: Convolution, frame: Frame, parts: int, block: int = BLOCK) -
         behind.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
     behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
     channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
-    over = HALF * max(window.strides[2], 4)  # the same for usual strides, so that they share images
+    over = max(HALF * window.strides[2], OVER)
     layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block)
     if block == BLOCK:
         layout = closest(layout, [(window.kernel, window.dilations)])

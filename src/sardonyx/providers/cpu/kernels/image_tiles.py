@@ -38,6 +38,9 @@ from sardonyx.providers.cpu.values import Buf, Val, bf16, f32, i64, u16, u32
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
+OVER = 4 * HALF
+"""Pixels behind the end at which rows of tiles may begin, for usual strides: one for all of them, so that convolutions
+share images, and results take the places of residuals."""
 _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 
 
@@ -55,7 +58,7 @@ class Padded:
     """Padding along each."""
     close: int = 0
     """Numbers from pixel to pixel where they lie close together; 0 for blocks."""
-    over: int = HALF
+    over: int = OVER
     """By how much rows of tiles may begin behind the end."""
     block: int = BLOCK
     """Channels of a block."""
