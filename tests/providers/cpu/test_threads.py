@@ -40,23 +40,30 @@ def turn(k: Kernel, x: Buf, n: Val) -> None:
         x.store(n * 2, 1 - x.load(n * 2))
 
 
-@kernel(order=(i64,), seen=(i64,), n=i64)
-def count_up(k: Kernel, order: Buf, seen: Buf, n: Val) -> None:
-    with k.share(n) as i:
+@kernel(order=(i64,), seen=(i64,), n=i64, own=i64)
+def count_up(k: Kernel, order: Buf, seen: Buf, n: Val, own: Val) -> None:
+    with k.share(n, own) as i:
         order.store(i, order.load(i) + seen.add_atomic(0, 1))
 
 
 @pytest.mark.parametrize("thread", range(3))
+@pytest.mark.parametrize("own", (0, 1, 3))
 @pytest.mark.parametrize("n", (0, 1, 2, 3, 10, 100))
-def test_a_thread_takes_its_own_stretch_first_and_then_the_next(thread: int, n: int) -> None:
-    order, seen = np.zeros(max(n, 1), np.int64), np.zeros(1, np.int64)
-    alone = Launch(count_up(), {"order": order, "seen": seen, "n": n}, threads=3)
+def test_a_thread_takes_its_own_stretch_first_and_then_others_from_their_ends(thread: int, own: int, n: int) -> None:
+    order, seen = np.full(max(n, 1), 1000), np.ones(1, np.int64)
+    alone = Launch(count_up(), {"order": order, "seen": seen, "n": n, "own": own}, threads=3)
     alone.run_thread(thread)
-    start = n * thread // 3
-    assert order[:n].tolist() == [(i - start) % n for i in range(n)]
-    for other in range(3):  # nothing is left for them
+    wanted = list(range(n * thread // 3, n * (thread + 1) // 3))
+    for other in ((thread + 1) % 3, (thread + 2) % 3):
+        first, last = n * other // 3 + own, n * (other + 1) // 3
+        while last > first:
+            many = (last - first + 1) // 2
+            wanted += range(last - many, last)
+            last -= many
+    assert sorted(np.flatnonzero(order > 1000).tolist(), key=lambda i: order[i]) == wanted
+    for other in range(3):  # these do what is left, all of it once
         alone.run_thread(other)
-    assert seen[0] == n
+    assert seen[0] == n + 1 and sorted(order[:n].tolist()) == list(range(1001, n + 1001))
 
 
 class Table:

@@ -464,10 +464,12 @@ class Kernel:
     # -- the step table's world
 
     @contextmanager
-    def share(self, count: Operand) -> Iterator[Val]:
-        """The tiles, of ``count``, that this thread takes, in runs of neighbours. Once in a step: not inside a loop."""
+    def share(self, count: Operand, own: Operand = 0) -> Iterator[Val]:
+        """The tiles, of ``count``, that this thread takes, in runs of neighbours; it leaves others ``own`` of theirs.
+        Once in a step: not inside a loop.
+        """
         assert self._depth == 0, f"{self.name} shares inside a loop: use share_of"
-        runs, more = Runs(self, self.value(count, i64)), self.var(1)
+        runs, more = Runs(self, self.value(count, i64), own), self.var(1)
         with self.loop_while(lambda: more.get().ne(0)):
             first, last = runs.take()
             with self.loop(first, last) as i:
