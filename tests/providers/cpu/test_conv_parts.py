@@ -334,6 +334,27 @@ def test_a_residual_that_nobody_reads_any_more_is_written_over(
 
 
 @pytest.mark.usefixtures("_wherever_they_can")
+@pytest.mark.parametrize("channels", [32, 64])
+@pytest.mark.parametrize("body", [BLOCKS["rows as one"], BLOCKS["padded"], BLOCKS["scaled"]])
+@pytest.mark.parametrize("size", [(1, 19, 23), (2, 6, 9)])
+def test_weights_of_few_steps_stay_in_tiles(
+    body: str, channels: int, size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the pixels of squares, which are finished between products as far as they are many enough."""
+    shape = (size[0], channels, *size[1:])
+    net = Net(body, "medium", channels, size=shape)
+    held = [dict(step.spec.statics)["held"] for step in net.compiled.steps if step.spec.name == "conv_amx"]
+    assert held.count(channels // 32) >= 2 and {*held} <= {0, channels // 32}
+    got = net.run(checked=True)
+    monkeypatch.setattr(conv_amx, "HELD", 0)
+    usual = Net(body, "medium", channels, size=shape)
+    assert not any(dict(step.spec.statics).get("held") for step in usual.compiled.steps)
+    np.testing.assert_array_equal(usual.run(), got)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(net.run(threads=threads), got)
+
+
+@pytest.mark.usefixtures("_wherever_they_can")
 def test_nothing_is_written_over_where_steps_may_be_left_out_or_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow, "in_place", list)
     steps = Net(BLOCKS["rows as one"], "medium", 64).compiled.steps

@@ -36,6 +36,9 @@ RUN = {1: 12, 2: 6, 3: 4}
 """Steps of a run, by parts, at most: 24 KiB of weights."""
 PAST_RUN = 16
 """... of one part whose pixels leave L1 to the weights."""
+HELD = 2
+"""Steps whose weights stay in tiles, two for each. (In C, a square of two steps with a residual and a Relu takes 135
+cycles for 162, and 153 to 165 for 179 where others use the core too.)"""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}
@@ -79,7 +82,8 @@ class Geometry:
     @property
     def is_past(self) -> bool:
         """Whether pixels leave L1 to the weights: those of one part that a single tap sees once."""
-        return self.layout.parts == 1 and self.kernel[:2] == (1, 1) and self.runs[0] == 1
+        is_once = self.kernel[:2] == (1, 1) and self.runs[0] == 1
+        return self.layout.parts == 1 and is_once and self.steps > HELD
 
     @property
     def last_run(self) -> int:
@@ -216,7 +220,8 @@ def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
     pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
     places = Places.of(epilogue, args, is_full=is_full) if pace else None
     known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
-    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, is_past=found.is_past, **known)
+    held = found.steps if pace and is_full and found.steps <= HELD else 0
+    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, held=held, is_past=found.is_past, **known)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"

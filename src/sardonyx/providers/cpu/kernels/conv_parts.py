@@ -37,19 +37,21 @@ from sardonyx.providers.cpu.values import Buf, Operand, Val, bf16, f32, i64
 
 
 def _params(
-    parts: int, epilogue: Epilogue, pace: int, places: Places | None, is_single: bool, is_past: bool, is_full: bool
-) -> Params:
+    parts: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool, is_past: bool,
+    is_full: bool,
+) -> Params:  # fmt: skip
     return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
 
 
 @kernel(_params)
 def conv_amx(
-    k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, places: Places | None, is_single: bool, is_past: bool,
-    is_full: bool, **memory: Any,
+    k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool,
+    is_past: bool, is_full: bool, **memory: Any,
 ) -> None:  # fmt: skip
     """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
     which a single tap sees once, leave L1 to the weights. What else is known is asked for where there is a pace:
-    ``places``; ``is_single``: there is one run; ``is_full``: channels and filters fill tiles.
+    ``places``; ``is_single``: there is one run; ``is_full``: channels and filters fill tiles; ``held``: there are so
+    few steps of such a run that their weights stay in tiles while the squares of a group pass by, else 0.
     """
 
     def work(
@@ -58,9 +60,11 @@ def conv_amx(
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
         table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
         pixels = PixelsBehind(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
-        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, is_single, is_past)
+        known = {"is_single": is_single, "is_past": is_past}
+        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, held, **known)
 
-    walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2), work)
+    count = B + max(2 * held, 1)
+    walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2, tiles=count), work)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,7 @@ class _PartsWork(Work):
     """With three parts."""
     pixels: PixelsBehind | None
     """Where those of a square are finished between the products of the next."""
+    held: int
     is_single: bool
     is_past: bool
 
@@ -141,21 +146,56 @@ class _PartsWork(Work):
         """
         k, pixels = self.k, self.pixels
         assert pixels is not None
+        for t in range(2 * self.held):
+            self.tiles.load(B + t, self.w.at(run.column * self.steps * step_elements(1) + t * TILE))
         with k.loop(0, rows) as r:
             slot = k.const(0) if self.is_single else r * SQUARE
             sums, is_first = (self._sums(slot), PANEL * 4), run.step.eq(0)
             with from_zero(self.tiles, *sums) if self.is_single else going_on(self.tiles, *sums, is_first):
                 woven = k.const(0)
-                if is_last and run.halves == 2:
+                if self.held:
+                    woven = self._held(r, run)
+                elif is_last and run.halves == 2:
                     woven = pixels.woven_steps(run.many)
                     with k.when(woven > 0):
                         self._loop(r, run, end=woven, among=pixels.each_step())
-                self._loop(r, run, begin=woven)
+                if not self.held:
+                    self._loop(r, run, begin=woven)
                 if is_last:
                     pixels.rest(woven)
             if is_last:
                 self.mend(r, run.column, self.grid.sums.at(slot))
                 pixels.take(r, slot, run.column)
+
+    def _held(self, r: Val, run: _Run) -> Val:
+        """The products of a square whose weights are in tiles, and as many steps as finished pixels of the one before:
+        all of them, or none where its pixels are too few.
+        """
+        k, pixels = self.k, self.pixels
+        assert pixels is not None
+        if run.fetched is not None:
+            many = run.fetched * self.held
+            ahead = self.w.at(((run.column + 1) * self.steps) * step_elements(1) + r * many * LINE)
+            with k.loop(0, many) as i:
+                ahead.prefetch(i * LINE, locality=2)
+        woven = pixels.woven_steps(k.const(self.held))
+        with k.either(woven.eq(self.held)) as (yes, no):
+            with yes:
+                self._held_steps(r, pixels.each_step())
+            with no:
+                self._held_steps(r, lambda _: [])
+        return k.select(woven.eq(self.held), woven, 0)
+
+    def _held_steps(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
+        k, pixels = self.k, self.x.at(self.grid.entry(r)[0])
+        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
+        for s in range(self.held):
+            others = among(k.const(s))
+            self.tiles.load(A, pixels.at(self.distances.load(s)), stride)
+            for half in SUMS:
+                self.tiles.dot_bf16(half, A, B + 2 * s + half)
+                for other in others[len(others) * half // 2 : len(others) * (half + 1) // 2]:
+                    other()
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, slot, is_first = self.k, self.slot(r), step.eq(0)

@@ -81,6 +81,8 @@ class Kind:
     """Of weights, for 32 filters."""
     spare: int = 1
     """Squares of scratch memory for the sums of a run."""
+    tiles: int = TILES
+    """That are used."""
 
 
 def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callable[..., Work]) -> None:
@@ -108,7 +110,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     groups = k.max(groups, k.select(is_split, k.threads, 1))
     groups = k.opaque(k.max(k.select(groups < k.threads, groups, count_of(groups, k.threads) * k.threads), 1))
     tiles = Tiles(k)
-    tiles.configure(high, short=(*SUMS, A), count=TILES)
+    tiles.configure(high, short=(*SUMS, A), count=kind.tiles)
     distances = k.scratch(i64)
     plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
     grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
