@@ -50,9 +50,6 @@ a group fetch all of them. With one part, further groups of a thread do not, if 
 there, unless what follows is long."""
 NEAR_NBYTES = 512 * 1024
 """Of weights that stay in L2: all chips with tiles have 2 MiB."""
-OWN = 4
-"""Columns of 32 filters, or a quarter of what there is, that a thread does itself where pixels are shared out. (Nine
-squares of 512 channels that another takes are 2300 lines from its cache: 20 us, where one column takes 3.)"""
 ENTRY = 8
 """Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
 
@@ -83,6 +80,8 @@ class Kind:
     """Squares of scratch memory for the sums of a run."""
     tiles: int = TILES
     """That are used."""
+    own: int = 0
+    """Columns of 32 filters, or a quarter of what there is, that a thread does itself where pixels are shared out."""
 
 
 def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callable[..., Work]) -> None:
@@ -118,7 +117,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
     known, first = k.var(-1), k.var(-1)
     # Who helps another thread has to fetch the pixels of a group from that one's cache first.
-    own = k.select(is_split, k.min(groups * columns // (k.threads * 4), OWN), 0)
+    own = k.select(is_split, k.min(groups * columns // (k.threads * 4), kind.own), 0)
     with k.share(groups * columns, own) as at:
         column, group = at % columns, at // columns
         top, stop = (i * count // groups for i in (group, group + 1))
