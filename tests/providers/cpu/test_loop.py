@@ -366,6 +366,29 @@ def test_elements_that_use_a_reduction_across_rows(machine: str | None) -> None:
     np.testing.assert_allclose(y, (x * x.astype(np.float64).mean(1, keepdims=True)).transpose(0, 2, 1), atol=1e-6)
 
 
+@pytest.mark.parametrize("is_turned", [False, True], ids=["by pixel", "from planes"])
+@pytest.mark.parametrize(
+    ("shape", "is_cut"), [((2, 20, 70, 100), True), ((1, 40, 6561), True), ((1, 200, 60, 60), False)]
+)
+def test_passes_over_pixels_are_loops_of_their_own(shape: tuple[int, ...], is_cut: bool, is_turned: bool) -> None:
+    """An instance normalization: threads share its pixels, for there are few channels."""
+    axes, x = tuple(range(2, len(shape))), floats(*shape) + 3
+    scale, bias = (np.broadcast_to(floats(shape[1]).reshape(1, -1, *(1 for _ in axes)), shape) for _ in range(2))
+    memory = Memory()
+    views = tuple(memory.input(a) for a in (x if is_turned else by_pixel(x), scale, bias))
+    out = memory.output(shape, "f", order=(0, *axes, 1))
+    made = loop.steps(Loop((), shape, len(axes), views, layer_norm(), (out,)), Target(isa.named(None)))
+    assert (len(made) > 1) == is_cut
+    y = x.astype(np.float64)
+    want = (y - y.mean(axes, keepdims=True)) / np.sqrt(y.var(axes, keepdims=True) + 1e-5) * scale + bias
+    memory.run(made, checked=True)
+    got = memory.array(out).copy()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+    for threads in (2, 3):
+        memory.run(made, threads=threads)
+        np.testing.assert_array_equal(memory.array(out), got)
+
+
 def test_reductions_of_pixels_of_any_number() -> None:
     n, p = dims.symbol("n"), dims.symbol("p")
     shape = (n, 24, dims.mul(64, p) or 0)

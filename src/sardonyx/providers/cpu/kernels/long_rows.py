@@ -2,10 +2,14 @@
 
 Pieces have a fixed length, or are one index of the outermost reduced axis where vectors lie across rows. Their results
 are combined in order, so the result does not depend on the threads.
+
+Where vectors lie across rows and elements are stored, as those of an instance normalization of an image that lies pixel
+by pixel, every pass over the rows is a loop of its own first, since a vector of rows has no more than one thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sardonyx.dtypes import DType
@@ -15,7 +19,7 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, Storage, View
 from sardonyx.providers.cpu.kernels.nest import Nest, known, product
 from sardonyx.providers.cpu.kernels.passes import Schedule
-from sardonyx.providers.cpu.values import register_dtype
+from sardonyx.providers.cpu.values import f32, register_dtype
 
 PIECE = 16384
 """Elements of a row that one thread reduces."""
@@ -29,6 +33,84 @@ FEW_COLUMNS = 4096
 LEAST, BANDS, SHORT = 4 * PIECE, 32, 4
 """Elements from which on that pays there, parts that are wanted, and rows that a part has at least: what parts give is
 written and read again."""
+
+
+FEW_STORED, LEAST_STORED = 128, 16 * PIECE
+"""Rows up to which passes are loops where elements are stored, and elements from which on."""
+
+
+def passes(loop: Loop) -> list[Loop] | None:
+    """A loop for each pass over few long rows, the last of which stores elements; None for all others.
+
+    What a pass makes of its reductions, one number for each row, is an operand of the next.
+    """
+    e, kept = loop.expression, len(loop.extents) - loop.reduced
+    rows, elements = (dims.product(d for d in n if isinstance(d, int)) for n in (loop.extents[:kept], loop.extents))
+    if not (isinstance(rows, int) and rows <= FEW_STORED and isinstance(elements, int) and elements >= LEAST_STORED):
+        return None
+    if any(len(v.strides) <= kept for v in loop.outputs) or any(e.dtype_of(i) is not f32 for i in _numbers(e)):
+        return None
+    schedule = Schedule(e, frozenset(_of_row(loop)), frozenset())
+    *before, last = schedule.passes
+    reductions = [schedule.reduction(r).kind for p in before for r in p.reductions]
+    is_plain = not (last.reductions or schedule.kept or any(p.stores for p in before))
+    if not before or not is_plain or any(kind.startswith("arg") for kind in reductions):
+        return None
+    made, handed = list[Loop](), dict[int, View]()
+    for p in before:
+        wanted = [v for v in _handed_on(schedule, p.stage + 1) if v not in handed]
+        outputs = tuple(_partial(f32, loop.extents[:kept], 1, kept) for _ in wanted)
+        outputs = tuple(replace(v, shape=v.shape[:-1], strides=v.strides[:-1]) for v in outputs)
+        made.append(_excerpt(loop, schedule, wanted, outputs, handed, loop.reduced))
+        handed |= dict(zip(wanted, outputs, strict=True))
+    stored = _excerpt(loop, schedule, e.results, loop.outputs, handed, 0)
+    is_counted = any(isinstance(step, Count) for step in stored.expression.steps)
+    return None if is_counted else [*made, stored]
+
+
+def _numbers(e: Expression) -> range:
+    return range(len(e.operands) + len(e.steps))
+
+
+def _handed_on(schedule: Schedule, stage: int) -> list[int]:
+    """The numbers of rows that there are from a stage on, and that elements or later ones are made of."""
+    e, of_row = schedule.expression, schedule.of_row
+    users = {v: step for v in _numbers(e) if isinstance(step := schedule.step(v), Apply)}
+    used = {a for v, step in users.items() for a in step.args if v not in of_row or schedule.stage[v] > stage}
+    return sorted(v for v in used if v in of_row and v >= len(e.operands) and schedule.stage[v] == stage)
+
+
+def _excerpt(
+    loop: Loop, schedule: Schedule, results: Sequence[int], outputs: tuple[View, ...], handed: dict[int, View],
+    reduced: int,
+) -> Loop:  # fmt: skip
+    """What makes some values, of operands and of numbers of rows that were made before."""
+    e, needed, todo = schedule.expression, set[int](), list(results)
+    while todo:
+        v = todo.pop()
+        if v not in needed:
+            needed.add(v)
+            step = None if v in handed else schedule.step(v)
+            todo += step.args if isinstance(step, Apply) else [step.arg] if isinstance(step, Reduce) else []
+    given = sorted(v for v in needed if v in handed or v < len(e.operands))
+    made = sorted(needed.difference(given))
+    number = {v: i for i, v in enumerate((*given, *made))}
+    steps = list[Apply | Reduce | Count]()
+    for step in map(schedule.step, made):
+        if isinstance(step, Apply):
+            step = replace(step, args=tuple(number[a] for a in step.args))
+        elif isinstance(step, Reduce):
+            step = replace(step, arg=number[step.arg])
+        assert step is not None
+        steps.append(step)
+    inputs = tuple(_along(handed[v], loop.extents) if v in handed else loop.inputs[v] for v in given)
+    expression = Expression(tuple(e.dtype_of(v) for v in given), tuple(steps), tuple(number[r] for r in results))
+    return replace(loop, reduced=reduced, inputs=inputs, expression=expression, outputs=outputs)
+
+
+def _along(view: View, extents: tuple[Known, ...]) -> View:
+    """Numbers of rows, seen along these."""
+    return replace(view, shape=extents, strides=(*view.strides, *(0 for _ in extents[len(view.strides) :])))
 
 
 def halves(loop: Loop) -> tuple[Loop, Loop] | None:

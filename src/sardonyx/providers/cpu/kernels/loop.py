@@ -47,6 +47,9 @@ def steps(group: Loop, target: Target) -> list[Step]:
     count = product(loop.extents[len(loop.extents) - loop.reduced :])
     if _is_pointwise(loop):
         return [_pointwise(loop, target, count)]
+    parts = _passes(loop, target)
+    if parts is not None:
+        return [step for part in parts for step in steps(part, target)]
     bands = _bands(loop)
     halves = bands or long_rows.halves(loop)
     if halves is None:
@@ -59,6 +62,11 @@ def steps(group: Loop, target: Target) -> list[Step]:
 
 def bits_steps(group: Bits, target: Target) -> list[Step]:
     return steps(movement.bits_loop(group), target)
+
+
+def _passes(loop: Loop, target: Target) -> list[Loop] | None:
+    is_across = _column(loop) is not None and not any(v.storage in target.handed for v in loop.outputs)
+    return long_rows.passes(loop) if is_across else None
 
 
 def _bands(loop: Loop) -> tuple[Loop, Loop] | None:
