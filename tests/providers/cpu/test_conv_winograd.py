@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx as sx
 from sardonyx.providers.cpu import channels_last, isa
 from sardonyx.providers.cpu.kernels import conv_winograd
+from sardonyx.providers.cpu.kernels.frame import LEAST_LANES
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -178,3 +179,24 @@ def test_few_channels_and_narrow_images_do_not_pay(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
     for channels, wide in ((7, 40), (64, 1)):
         assert "convolve_winograd" not in kinds(compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, None))
+
+
+@pytest.mark.parametrize("chip", ["skylake-avx512", "sapphirerapids"])
+@pytest.mark.parametrize(
+    ("size", "more", "is_so"), [(64, 16, True), (48, 16, False), (64, 700, False)], ids=["large", "small", "few of all"]
+)
+def test_models_of_large_images_stay_in_planes(
+    size: int, more: int, is_so: bool, chip: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are no tiles, and other convolutions are the smaller part."""
+    monkeypatch.setattr(channels_last, "LEAST_LANES", LEAST_LANES)
+    monkeypatch.setattr(conv_winograd, "GAIN", 1.3)
+    weights = {"w": random(16, 16, 3, 3, scale=0.1), "v": random(16, 16, 3, 3, scale=0.1), "u": random(more, 16, 1, 1)}
+    inputs = f"float[1,16,{size},{size}] x, " + ", ".join(f"float{list(v.shape)} {k}" for k, v in weights.items())
+    body = "a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Conv<pads = [1, 1, 1, 1]>(a, v) y = Conv(b, u)"
+    found = Compiled(body, inputs, "float[A,B,C,D] y", chip, constants=weights)
+    assert (kinds(found)["convolve_winograd"] == 2) == (is_so and chip == "skylake-avx512")
+    x = random(1, 16, size, size)
+    want = exact(exact(x, weights["w"], SAME)[0].astype(np.float32), weights["v"], SAME)[0]
+    want = np.einsum("bcyx,fc->bfyx", want, weights["u"][:, :, 0, 0].astype(np.float64))
+    np.testing.assert_allclose(found.run([x], threads=2)[0], want, rtol=1e-3, atol=1e-4)
