@@ -389,6 +389,17 @@ def test_passes_over_pixels_are_loops_of_their_own(shape: tuple[int, ...], is_cu
         np.testing.assert_array_equal(memory.array(out), got)
 
 
+def test_numbers_of_rows_for_all_their_elements() -> None:
+    """A mean that every pixel gets is not made by a loop of elements."""
+    shape, memory = (1, 20, 16384), Memory()
+    x = floats(*shape)
+    view, out = memory.input(by_pixel(x)), memory.output(shape, "f", order=(0, 2, 1))
+    made = loop.steps(Loop((), shape, 1, (view,), mean(), (out,)), Target(isa.named(None)))
+    memory.run(made, threads=2, checked=True)
+    want = np.broadcast_to(x.astype(np.float64).mean(2, keepdims=True), shape)
+    np.testing.assert_allclose(memory.array(out), want, rtol=1e-5, atol=1e-6)
+
+
 def test_reductions_of_pixels_of_any_number() -> None:
     n, p = dims.symbol("n"), dims.symbol("p")
     shape = (n, 24, dims.mul(64, p) or 0)

@@ -64,8 +64,8 @@ def passes(loop: Loop) -> list[Loop] | None:
         made.append(_excerpt(loop, schedule, wanted, outputs, handed, loop.reduced))
         handed |= dict(zip(wanted, outputs, strict=True))
     stored = _excerpt(loop, schedule, e.results, loop.outputs, handed, 0)
-    is_counted = any(isinstance(step, Count) for step in stored.expression.steps)
-    return None if is_counted else [*made, stored]
+    is_by_element = all(isinstance(step, Apply) for step in stored.expression.steps)
+    return [*made, stored] if is_by_element else None
 
 
 def _numbers(e: Expression) -> range:
