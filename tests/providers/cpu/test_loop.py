@@ -16,7 +16,7 @@ from sardonyx.ir.scalar import Program, Step, trace
 from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, View
 from sardonyx.ops.pointwise import program_of
 from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import long_rows, loop
+from sardonyx.providers.cpu.kernels import loop
 from sardonyx.providers.cpu.kernels.nest import Nest, typical
 from sardonyx.providers.cpu.kernels.passes import Schedule
 from sardonyx.providers.cpu.steps import Target
@@ -323,100 +323,6 @@ def test_empty_rows(columns: bool) -> None:
     assert low.tolist() == [np.iinfo("i4").max] * 3
 
 
-def mean() -> Expression:
-    return Expression((f32,), (Reduce("sum", 0, f32), Count(f32), Apply(DIV, (1, 2), f32)), (3,))
-
-
-@pytest.mark.parametrize(
-    ("shape", "steps"),
-    [((1, 20, 60, 70), 2), ((2, 3, 150, 151), 2), ((1, 60, 1200), 2), ((1, 130, 3, 5), 1), ((1, 1400, 49), 1)],
-)
-def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
-    """Channels are neighbours: vectors lie along them, and threads share the rows of a large image, several each."""
-    e = Expression(
-        (f32, f32),
-        (Reduce("sum", 0, f32), Count(f32), Apply(DIV, (2, 3), f32), Apply(MUL, (4, 1), f32), Reduce("max", 0, f32)),
-        (5, 6),
-    )
-    axes = tuple(range(2, len(shape)))
-    x, scale = by_pixel(floats(*shape)), floats(*shape[:2])
-    memory = Memory()
-    views = tuple(memory.input(np.broadcast_to(a, shape)) for a in (x, scale.reshape(*shape[:2], *(1 for _ in axes))))
-    outs = tuple(memory.output(shape[:2], "f") for _ in range(2))
-    made = loop.steps(Loop((), shape, len(axes), views, e, outs), Target(isa.named(None)))
-    assert [step.variant for step in made] == ["vectors across rows"] * steps
-    results = []
-    for threads in (1, 2, 3):
-        memory.run(made, threads=threads, checked=True)
-        results.append([memory.array(o).copy() for o in outs])
-    mean, largest = results[0]
-    want = x.astype(np.float64).mean(axes) * scale
-    np.testing.assert_allclose(mean, want, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(largest, x.max(axes))
-    for again in results[1:]:
-        np.testing.assert_array_equal(again, results[0])
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_elements_that_use_a_reduction_across_rows(machine: str | None) -> None:
-    """A reduced axis that could be cut in bands is not where elements are stored."""
-    e = Expression((f32,), (*mean().steps, Apply(MUL, (0, 3), f32)), (4,))
-    x = floats(1, 2048, 64)
-    (y,) = run([x.transpose(0, 2, 1)], e, [((1, 64, 2048), "f")], reduced=1, order=(0, 2, 1), machine=machine)
-    np.testing.assert_allclose(y, (x * x.astype(np.float64).mean(1, keepdims=True)).transpose(0, 2, 1), atol=1e-6)
-
-
-@pytest.mark.parametrize("is_turned", [False, True], ids=["by pixel", "from planes"])
-@pytest.mark.parametrize(
-    ("shape", "is_cut"), [((2, 20, 70, 100), True), ((1, 40, 6561), True), ((1, 200, 60, 60), False)]
-)
-def test_passes_over_pixels_are_loops_of_their_own(shape: tuple[int, ...], is_cut: bool, is_turned: bool) -> None:
-    """An instance normalization: threads share its pixels, for there are few channels."""
-    axes, x = tuple(range(2, len(shape))), floats(*shape) + 3
-    scale, bias = (np.broadcast_to(floats(shape[1]).reshape(1, -1, *(1 for _ in axes)), shape) for _ in range(2))
-    memory = Memory()
-    views = tuple(memory.input(a) for a in (x if is_turned else by_pixel(x), scale, bias))
-    out = memory.output(shape, "f", order=(0, *axes, 1))
-    made = loop.steps(Loop((), shape, len(axes), views, layer_norm(), (out,)), Target(isa.named(None)))
-    assert (len(made) > 1) == is_cut
-    y = x.astype(np.float64)
-    want = (y - y.mean(axes, keepdims=True)) / np.sqrt(y.var(axes, keepdims=True) + 1e-5) * scale + bias
-    memory.run(made, checked=True)
-    got = memory.array(out).copy()
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
-    for threads in (2, 3):
-        memory.run(made, threads=threads)
-        np.testing.assert_array_equal(memory.array(out), got)
-
-
-def test_numbers_of_rows_for_all_their_elements() -> None:
-    """What every pixel gets of its channel is not made by a loop of elements."""
-    shape, total = (1, 20, 16384), Expression((f32,), (Reduce("sum", 0, f32),), (1,))
-    x = floats(*shape)
-    for e, count in ((mean(), shape[2]), (total, 1)):
-        memory = Memory()
-        view, out = memory.input(by_pixel(x)), memory.output(shape, "f", order=(0, 2, 1))
-        made = loop.steps(Loop((), shape, 1, (view,), e, (out,)), Target(isa.named(None)))
-        memory.run(made, threads=2, checked=True)
-        want = np.broadcast_to(x.astype(np.float64).sum(2, keepdims=True) / count, shape)
-        np.testing.assert_allclose(memory.array(out), want, rtol=1e-4, atol=1e-4)
-
-
-def test_reductions_of_pixels_of_any_number() -> None:
-    n, p = dims.symbol("n"), dims.symbol("p")
-    shape = (n, 24, dims.mul(64, p) or 0)
-    memory = Memory({"n": 2, "p": 30})
-    x = by_pixel(floats(2, 24, 64 * 30))
-    storage = memory.input(x).storage
-    view = View(storage, shape, (dims.mul(24, shape[2]) or 0, 1, 24))
-    out = memory.output((n, 24), "f")
-    made = loop.steps(Loop((), shape, 1, (view,), mean(), (out,)), Target(isa.named("skylake-avx512")))
-    assert len(made) == 2 and made[1].args["n2"] == 32
-    for threads in (1, 3):
-        memory.run(made, threads=threads, isa=isa.named("skylake-avx512"), checked=True)
-        np.testing.assert_allclose(memory.array(out), x.astype(np.float64).mean(2), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("shape", "room", "outer"), [((2, 21, 5, 6), 0, 0), ((2, 21, 1, 1), 0, 1), ((2, 21, 5, 6), 3, 1)]
 )
@@ -434,32 +340,6 @@ def test_pixels_are_walked_in_their_order(shape: tuple[int, ...], room: int, out
     assert form.outer <= 2 * outer
     memory.run([step], threads=2, checked=True)
     np.testing.assert_array_equal(memory.array(out), a * b)
-
-
-@pytest.mark.parametrize("n", [0, 5, long_rows.PIECE, 3 * long_rows.PIECE + 7])
-def test_long_rows(n: int) -> None:
-    """A row of unknown length is reduced in pieces, with the same result for any number of threads."""
-    size = dims.symbol("n")
-    results = []
-    x = floats(2, n) + 1
-    for threads in (1, 2, 3):
-        memory = Memory({"n": n})
-        view, out = memory.output((2, size), "f"), memory.output((2,), "f")
-        memory.array(view)[...] = x
-        steps = loop.steps(Loop((), (2, size), 1, (view,), mean(), (out,)), Target(isa.named(None)))
-        assert len(steps) == 2
-        memory.run(steps, threads=threads, checked=True)
-        results.append(memory.array(out))
-    assert all(np.array_equal(results[0], r, equal_nan=True) for r in results)
-    if n:
-        np.testing.assert_allclose(results[0], x.astype(np.float64).mean(-1), rtol=2e-7)
-
-
-def test_long_sums_stay_exact() -> None:
-    """Sums go to totals of their own before small numbers drown: one chain of additions a lane would be off by 1e-4."""
-    x = np.full((20, 300_000), 0.1, "f")
-    (y,) = run([x], mean(), [((20,), "f")], reduced=1, checked=False)
-    np.testing.assert_allclose(y, x[0].astype(np.float64).mean(), rtol=5e-6)
 
 
 def test_division_by_extreme_sums() -> None:

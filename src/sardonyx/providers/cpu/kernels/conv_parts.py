@@ -5,7 +5,8 @@ weights are packed once, like the right operand of a matrix product, with k in t
 
     [filters / 32][step][part][2][16 pairs of numbers][16 filters][2]
 
-Of at most 16 filters in the last panel, only the tile that has them is multiplied.
+Of at most 16 filters in the last panel, only the tile that has them is multiplied. Weights of one or two steps are
+loaded once for a column of 32 filters and a group of squares, all others for each square.
 
 **Order of sums.** Step by step, in runs, as in ``gemm_amx``: a run goes on from the sums of the one before, or with
 three parts begins at zero and is added to them (``tile_behind``).
@@ -64,8 +65,8 @@ def conv_amx(
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
         table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
         pixels = PixelsBehind(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
-        known = {"is_single": is_single, "is_past": is_past}
-        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, behind, pixels, held, **known)
+        known = behind, pixels, held, is_single, is_past
+        return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, *known)
 
     count, own = B + max(2 * held, 1), OWN if parts == 1 else 0
     walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2, tiles=count, own=own), work)
@@ -93,6 +94,7 @@ class _PartsWork(Work):
     pixels: PixelsBehind | None
     """Where those of a square are finished between the products of the next."""
     held: int
+    """Steps whose weights stay in tiles; 0 where they are loaded for each square."""
     is_single: bool
     is_past: bool
 
@@ -156,25 +158,26 @@ class _PartsWork(Work):
             slot = k.const(0) if self.is_single else r * SQUARE
             sums, is_first = (self._sums(slot), PANEL * 4), run.step.eq(0)
             with from_zero(self.tiles, *sums) if self.is_single else going_on(self.tiles, *sums, is_first):
-                woven = k.const(0)
-                if self.held:
-                    woven = self._held(r, run)
-                elif is_last and run.halves == 2:
-                    woven = pixels.woven_steps(run.many)
-                    with k.when(woven > 0):
-                        self._loop(r, run, end=woven, among=pixels.each_step())
-                if not self.held:
-                    self._loop(r, run, begin=woven)
+                woven = self._held_steps(r, run) if self.held else self._steps(r, run, is_last=is_last)
                 if is_last:
                     pixels.rest(woven)
             if is_last:
                 self.mend(r, run.column, self.grid.sums.at(slot))
                 pixels.take(r, slot, run.column)
 
-    def _held(self, r: Val, run: _Run) -> Val:
-        """The products of a square whose weights are in tiles, and as many steps as finished pixels of the one before:
-        all of them, or none where its pixels are too few.
-        """
+    def _steps(self, r: Val, run: _Run, *, is_last: bool) -> Val:
+        """The products of a square; and how many steps have finished pixels of the one before."""
+        k, pixels, woven = self.k, self.pixels, self.k.const(0)
+        assert pixels is not None
+        if is_last and run.halves == 2:
+            woven = pixels.woven_steps(run.many)
+            with k.when(woven > 0):
+                self._loop(r, run, end=woven, among=pixels.each_step())
+        self._loop(r, run, begin=woven)
+        return woven
+
+    def _held_steps(self, r: Val, run: _Run) -> Val:
+        """The same with weights that are in tiles: all steps have, or none where pixels are too few."""
         k, pixels = self.k, self.pixels
         assert pixels is not None
         if run.fetched is not None:
@@ -182,15 +185,15 @@ class _PartsWork(Work):
             ahead = self.w.at(((run.column + 1) * self.steps) * step_elements(1) + r * many * LINE)
             with k.loop(0, many) as i:
                 ahead.prefetch(i * LINE, locality=2)
-        woven = pixels.woven_steps(k.const(self.held))
-        with k.either(woven.eq(self.held)) as (yes, no):
+        is_woven = pixels.woven_steps(k.const(self.held)).eq(self.held)
+        with k.either(is_woven) as (yes, no):
             with yes:
-                self._held_steps(r, pixels.each_step())
+                self._multiply_held(r, pixels.each_step())
             with no:
-                self._held_steps(r, lambda _: [])
-        return k.select(woven.eq(self.held), woven, 0)
+                self._multiply_held(r, lambda _: [])
+        return k.select(is_woven, k.const(self.held), 0)
 
-    def _held_steps(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
+    def _multiply_held(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
         k, pixels = self.k, self.x.at(self.grid.entry(r)[0])
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
         for s in range(self.held):

@@ -34,7 +34,6 @@ LEAST, BANDS, SHORT = 4 * PIECE, 32, 4
 """Elements from which on that pays there, parts that are wanted, and rows that a part has at least: what parts give is
 written and read again."""
 
-
 FEW_STORED, LEAST_STORED = 128, 16 * PIECE
 """Rows up to which passes are loops where elements are stored, and elements from which on."""
 
@@ -59,8 +58,8 @@ def passes(loop: Loop) -> list[Loop] | None:
     made, handed = list[Loop](), dict[int, View]()
     for p in before:
         wanted = [v for v in _handed_on(schedule, p.stage + 1) if v not in handed]
-        outputs = tuple(_partial(f32, loop.extents[:kept], 1, kept) for _ in wanted)
-        outputs = tuple(replace(v, shape=v.shape[:-1], strides=v.strides[:-1]) for v in outputs)
+        storages = (Storage("temporary", f32, product(loop.extents[:kept])) for _ in wanted)
+        outputs = tuple(views.dense(storage, loop.extents[:kept]) for storage in storages)
         made.append(_excerpt(loop, schedule, wanted, outputs, handed, loop.reduced))
         handed |= dict(zip(wanted, outputs, strict=True))
     stored = _excerpt(loop, schedule, e.results, loop.outputs, handed, 0)
@@ -103,14 +102,11 @@ def _excerpt(
             step = replace(step, arg=number[step.arg])
         assert step is not None
         steps.append(step)
-    inputs = tuple(_along(handed[v], loop.extents) if v in handed else loop.inputs[v] for v in given)
+    kept = len(loop.extents) - loop.reduced
+    along = loop.extents[kept:]
+    inputs = tuple(_still(handed[v], kept, along) if v in handed else loop.inputs[v] for v in given)
     expression = Expression(tuple(e.dtype_of(v) for v in given), tuple(steps), tuple(number[r] for r in results))
     return replace(loop, reduced=reduced, inputs=inputs, expression=expression, outputs=outputs)
-
-
-def _along(view: View, extents: tuple[Known, ...]) -> View:
-    """Numbers of rows, seen along these."""
-    return replace(view, shape=extents, strides=(*view.strides, *(0 for _ in extents[len(view.strides) :])))
 
 
 def halves(loop: Loop) -> tuple[Loop, Loop] | None:
@@ -213,14 +209,14 @@ def _second(loop: Loop, schedule: Schedule, pieces: Known, partial: tuple[View, 
         loop,
         extents=(*loop.extents[:kept], pieces),
         reduced=1,
-        inputs=(*(_still(loop.inputs[v], kept, pieces) for v in of_row), *partial),
+        inputs=(*(_still(loop.inputs[v], kept, (pieces,)) for v in of_row), *partial),
         expression=_combined(schedule, of_row, schedule.passes[0].reductions),
     )
 
 
-def _still(view: View, kept: int, pieces: Known) -> View:
-    """A view of rows, seen along the pieces."""
-    return replace(view, shape=(*view.shape[:kept], pieces), strides=(*view.strides[:kept], 0))
+def _still(view: View, kept: int, along: tuple[Known, ...]) -> View:
+    """A view of rows, whose numbers stay the same along other axes."""
+    return replace(view, shape=(*view.shape[:kept], *along), strides=(*view.strides[:kept], *(0 for _ in along)))
 
 
 def _combined(schedule: Schedule, of_row: list[int], reductions: tuple[int, ...]) -> Expression:
