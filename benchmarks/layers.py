@@ -59,6 +59,9 @@ SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
 TRIES = 5
 """Measurements of a bandwidth, of which the best counts."""
+STEADY = 3
+"""Runs before the one that is timed: threads are awake, caches hold what they do from run to run, and the clock, which
+products at full rate lower, is that of runs."""
 STAY = 10
 """Runs on the same cores, before the quietest are looked for again."""
 
@@ -138,7 +141,7 @@ def _weights(step: Step, sizes: dict[str, int]) -> float:
 
 
 def runs_of(path: Path, precision: str, threads: int, runs: int) -> list[Run]:
-    """Runs that nobody watches, each followed by one that is watched, and preceded by one that does not count."""
+    """Runs that nobody watches, each followed by one that is watched, and preceded by a few that do not count."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
@@ -157,7 +160,8 @@ def runs_of(path: Path, precision: str, threads: int, runs: int) -> list[Run]:
                 move_threads(cores)
             before = arithmetic(threads)
             was_quiet = probe is not None and probe.are_quiet(cores)
-            session.run(names, feeds)  # threads are awake, and caches hold what they do from run to run
+            for _ in range(STEADY):
+                session.run(names, feeds)
             start = time.perf_counter()
             session.run(names, feeds)
             seconds = time.perf_counter() - start

@@ -14,28 +14,28 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
-from sardonyx.dtypes import f32
-from sardonyx.providers.cpu.amx import Tiles
+from sardonyx.dtypes import bf16, f32
+from sardonyx.providers.cpu.amx import NBYTES, Tiles
 from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.isa import Isa, current
 from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.limits import multiply_tiles
+from sardonyx.providers.cpu.limits import multiply_tiles, tiles_of_numbers
 from sardonyx.providers.cpu.memory import address, allocate
 from sardonyx.providers.cpu.values import Buf, Val, i64
 
 
-@function(x=(f32,), rounds=i64)
-def from_l1(k: Kernel, x: Buf, rounds: Val) -> None:
+@function(x=(bf16,), sums=(f32,), rounds=i64)
+def from_l1(k: Kernel, x: Buf, sums: Buf, rounds: Val) -> None:
     """``limits.multiply_tiles``, with tiles that are loaded in every round."""
     tiles = Tiles(k)
     tiles.configure()
     with k.loop(0, rounds):
         for t in range(4, 8):
-            tiles.load(t, x.at((t - 4) * 256))
+            tiles.load(t, x.at((t - 4) * NBYTES // 2))
         for i in range(4):
             tiles.dot_bf16(i, 4 + i // 2, 6 + i % 2)
+    for i in range(4):
+        tiles.store(i, sums.at(i * NBYTES // 4))
     tiles.release()
 
 
@@ -53,11 +53,12 @@ class Probe:
 
     def __init__(self, isa: Isa, *, is_small: bool = False) -> None:
         self._long, self._short = (8, 4) if is_small else (self.LONG, self.SHORT)
-        self._tiles = allocate(4096).view(np.float32)
-        self._tiles[:] = 1
+        self._tiles = allocate(4 * NBYTES).view(bf16.numpy)
+        self._tiles[:], self._sums = tiles_of_numbers(), allocate(4 * NBYTES)
+        data = address(self._tiles), address(self._sums)
         self._registers, self._l1 = (
-            ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(linker.address(spec, isa, checked=False))
-            for spec, count in ((multiply_tiles(), 1), (from_l1(), 2))
+            partial(ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(linker.address(spec, isa, checked=False)), *data)
+            for spec in (multiply_tiles(), from_l1())
         )
 
     def peak_flops(self) -> float:
@@ -67,7 +68,7 @@ class Probe:
     def is_quiet(self) -> bool:
         """Takes a few microseconds."""
         registers = seconds_of(partial(self._registers, self._short))
-        return registers > self.QUIET * seconds_of(partial(self._l1, address(self._tiles), self._short))
+        return registers > self.QUIET * seconds_of(partial(self._l1, self._short))
 
     def are_quiet(self, cores: Sequence[int]) -> bool:
         """Each of these, looked at one after the other; the calling thread may use all of them afterwards."""

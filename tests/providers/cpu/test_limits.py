@@ -19,6 +19,15 @@ def test_every_multiply_add_counts(dtype: DType) -> None:
     np.testing.assert_array_equal(x, expected)
 
 
+def test_every_product_of_tiles_counts() -> None:
+    chip = isa.named("sapphirerapids")
+    x, sums = limits.tiles_of_numbers(), np.zeros((4, 16, 16), np.float32)
+    tiles = x.astype(np.float64).reshape(4, 16, 16, 2)
+    call(limits.multiply_tiles(), x.ctypes.data, sums.ctypes.data, 3, isa=chip)
+    expected = [3 * np.einsum("mji,jni->mn", tiles[i // 2], tiles[2 + i % 2]) for i in range(4)]
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-4)
+
+
 def test_every_element_is_read() -> None:
     lanes = isa.current().lanes // 2
     for at in range(16 * lanes):
