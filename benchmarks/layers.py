@@ -5,14 +5,16 @@
 Feeds are those that lie beside a model, as benchmarks/models.py writes them or a folder of trained models has them,
 else random. A step's time reaches from the end of the step before it to the end of its last thread, so that waiting
 counts (but not in parts with loops, where it is what its slowest thread worked in all trips). A step's limit is the
-longer of two times: its operations at the rate of a loop that only uses registers, at that precision, right before and
-after the run, for clocks change; and that of its bytes. Weights that all together are more than L2 holds come from
-beyond it in every run: at the rate at which a buffer as large as all of them comes into L2. Other bytes are read as
-fast as a buffer of their size. A model's share is that of the sum of its limits in its time when nobody watches its
-steps; beside it stands the one that it had if all bytes of a step were read as fast as a buffer of their size.
+longer of two times: its operations at the rate of a loop that only uses registers, at that precision; and that of its
+bytes. Weights that all together are more than L2 holds come from beyond it in every run: at the rate at which a buffer
+as large as all of them comes into L2. Other bytes are read as fast as a buffer of their size.
 
-Runs go to the cores that others leave alone most (``quiet``). All times are medians of the runs before and after which
-all of them were quiet; of all runs, where none was or nothing tells.
+Runs come in rounds, each on the cores that others leave alone most (``quiet``), and rates are measured right before and
+after a round, for clocks change, and so does what neighbours leave of L3. A rate is the best of several bursts, so that
+neighbours cost bursts and not truth; and so a model's share is told of the fastest run of a round, when nobody watches
+its steps: the sum of its steps' limits in its time, the median of rounds. Beside it stand the share of the fastest run
+of all at the best rates of all rounds, and that of the run in the middle. Times of steps are medians of all runs before
+and after which all cores were quiet; of all runs, where none was or nothing tells.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,11 +61,15 @@ SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
 TRIES = 5
 """Measurements of a bandwidth, of which the best counts."""
-STEADY = 3
-"""Runs before the one that is timed: threads are awake, caches hold what they do from run to run, and the clock, which
-products at full rate lower, is that of runs."""
-STAY = 10
-"""Runs on the same cores, before the quietest are looked for again."""
+PASSES = 5
+"""Over memory as large as all weights, of which the fastest counts."""
+FAR = "far_nbytes"
+"""The rate of these."""
+STEADY = 6
+"""Runs after rates were measured: L3 holds weights again, and the clock, which products at full rate lower, is that of
+runs."""
+ROUND = 10
+"""Runs that are timed on the same cores."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,7 @@ class Run:
     """When nobody watched."""
     rows: list[Row]
     rates: dict[str, float]
+    """Of its round."""
     is_quiet: bool
 
 
@@ -140,46 +147,77 @@ def _weights(step: Step, sizes: dict[str, int]) -> float:
     return sum(dims.evaluate(s.elements, sizes) * s.dtype.itemsize for s in storages if s.kind == "constant")
 
 
-def runs_of(path: Path, precision: str, threads: int, runs: int) -> list[Run]:
-    """Runs that nobody watches, each followed by one that is watched, and preceded by a few that do not count."""
+def rounds_of(path: Path, precision: str, threads: int, count: int) -> list[list[Run]]:
+    """Runs that nobody watches, each after one that wakes threads up, and followed by one that is watched."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
     beside = path.with_suffix(".npz")
     feeds = stored(beside, "in") if beside.exists() else feeds_of(session, path)
     names = [o.name for o in session.get_outputs()]
-    native = session._sess
+    native, probe = session._sess, probe_here()
     for _ in range(WARM_RUNS):
         session.run(names, feeds)
-    found: list[Run] = []
+
+    def watch() -> list[Row]:
+        with watched():
+            native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
+        return [row for part in Watch.kept for row in part]
+
+    found, can = list[list[Run]](), Machine.of(watch(), threads)
     cores = allowed = sorted(os.sched_getaffinity(0))
+
+    def run() -> tuple[float, list[Row], bool]:
+        was_quiet = probe is not None and probe.are_quiet(cores)
+        session.run(names, feeds)
+        start = time.perf_counter()
+        session.run(names, feeds)
+        seconds = time.perf_counter() - start
+        is_quiet = was_quiet and probe is not None and probe.are_quiet(cores)
+        return seconds, watch(), is_quiet
+
     try:
-        for i in range(runs):
-            if (probe := probe_here()) and i % STAY == 0:
+        for _ in range(count):
+            if probe:
                 cores = probe.quietest(allowed)[:threads]
                 move_threads(cores)
-            before = arithmetic(threads)
-            was_quiet = probe is not None and probe.are_quiet(cores)
+            before = can.do()
             for _ in range(STEADY):
                 session.run(names, feeds)
-            start = time.perf_counter()
-            session.run(names, feeds)
-            seconds = time.perf_counter() - start
-            with watched():
-                native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
-            is_quiet = was_quiet and probe is not None and probe.are_quiet(cores)
-            rates = {kind: max(rate, before[kind]) for kind, rate in arithmetic(threads).items()}
-            found.append(Run(seconds, [row for part in Watch.kept for row in part], rates, is_quiet))
+            runs = [run() for _ in range(ROUND)]
+            rates = best_of((before, can.do()))
+            found.append([Run(seconds, rows, rates, is_quiet) for seconds, rows, is_quiet in runs])
     finally:
         if cores is not allowed:
             move_threads(allowed)
     return found
 
 
-def arithmetic(threads: int) -> dict[str, float]:
-    """What registers reach at this moment."""
-    tiles = limits.peak_tile_flops(threads=threads)
-    return {"f32_flops": limits.peak_flops(threads=threads)} | ({"bf16_flops": tiles} if tiles else {})
+@dataclass(frozen=True)
+class Machine:
+    """What it can do at the moment, for a model."""
+
+    threads: int
+    far: Any
+    """Memory as large as all weights, where L2 does not hold them; else None."""
+
+    @staticmethod
+    def of(rows: Sequence[Row], threads: int) -> Machine:
+        weights = sum(row.weights for row in rows)
+        is_far = weights > isas.current().l2_nbytes * threads
+        return Machine(threads, np.ones(rounded(weights) // 8, np.int64) if is_far else None)
+
+    def do(self) -> dict[str, float]:
+        rates = {"f32_flops": limits.peak_flops(threads=self.threads)}
+        if tiles := limits.peak_tile_flops(threads=self.threads):
+            rates["bf16_flops"] = tiles
+        if self.far is not None:
+            rates[FAR] = limits.fetch_bandwidth(self.far, self.threads, bursts=PASSES)
+        return rates
+
+
+def best_of(rates: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {kind: max(each[kind] for each in rates) for kind in rates[0]}
 
 
 @cache
@@ -187,49 +225,52 @@ def reading(nbytes: int, threads: int) -> float:
     return max(limits.read_bandwidth(nbytes, threads) for _ in range(TRIES))
 
 
-@cache
-def fetching(nbytes: int, threads: int) -> float:
-    return max(limits.fetch_bandwidth(nbytes, threads) for _ in range(TRIES))
-
-
 def rounded(nbytes: float) -> int:
     """Up to a power of two."""
     return 1 << max(15, math.ceil(math.log2(max(nbytes, 1))))
 
 
-def limit(row: Row, rates: dict[str, float], precision: str, threads: int, weights: float) -> tuple[float, float]:
-    """The least seconds for a step's arithmetic, and for its bytes, in a model with so many of ``weights``."""
-    far = row.weights if weights > isas.current().l2_nbytes * threads else 0
+def limit(row: Row, rates: dict[str, float], precision: str, threads: int) -> tuple[float, float]:
+    """The least seconds for a step's arithmetic, and for its bytes."""
+    far = row.weights if FAR in rates else 0
     near = row.nbytes - far
-    reading_s = near / reading(rounded(near), threads) + (far / fetching(rounded(weights), threads) if far else 0)
+    reading_s = near / reading(rounded(near), threads) + (far / rates[FAR] if far else 0)
     return limit_seconds(rates | {"read_nbytes": math.inf}, precision, row.flops, 0), reading_s
 
 
-def share_of(runs: Sequence[Run], precision: str, threads: int, weights: float) -> float:
-    """Of the time of runs, the sum of their steps' limits."""
-    least = [sum(max(limit(row, run.rates, precision, threads, weights)) for row in run.rows) for run in runs]
-    return median(seconds / run.seconds for run, seconds in zip(runs, least, strict=True))
+def share(run: Run, rates: dict[str, float], precision: str, threads: int) -> float:
+    """Of the time of a run, the sum of its steps' limits."""
+    return sum(max(limit(row, rates, precision, threads)) for row in run.rows) / run.seconds
 
 
 def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     """The tables of one model at one precision."""
-    runs = runs_of(path, precision, args.threads, args.runs)
+    rounds = rounds_of(path, precision, args.threads, args.rounds)
+    runs = [run for each in rounds for run in each]
     kept = [run for run in runs if run.is_quiet] or runs
     if not kept[0].rows:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
-    weights = sum(row.weights for row in kept[0].rows)
-    each = [[limit(row, run.rates, precision, args.threads, weights) for row in run.rows] for run in kept]
-    share, near = (share_of(kept, precision, args.threads, held) for held in (weights, 0))
-    took = median(run.seconds for run in kept)
+    fastest = [min(each, key=lambda run: run.seconds) for each in rounds]
+    first, best = min(fastest, key=lambda run: run.seconds), best_of([run.rates for run in runs])
+    of = partial(share, precision=precision, threads=args.threads)
+    shares = median(of(run, run.rates) for run in fastest), of(first, best), median(of(run, run.rates) for run in kept)
+    took = median(run.seconds for run in fastest), first.seconds, median(run.seconds for run in kept)
+    each = [[limit(row, run.rates, precision, args.threads) for row in run.rows] for run in kept]
     rows = [_median_row(step) for step in zip(*(run.rows for run in kept), strict=True)]
     limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]
     spent, flops = sum(r.seconds for r in rows), sum(r.flops for r in rows)
-    rates = ", ".join(f"{median(r.rates[kind] for r in kept) / 1e9:.0f} {kind[:-6]}" for kind in kept[0].rates)
-    head = f"{ms(took)} ms, {flops / took / 1e9:.1f} GFLOP/s where registers reach {rates}"
-    head += f"; {len(rows)} steps, {ms(spent)} ms when watched; {percent(share)} of the limit"
-    head += f", {percent(near)} if weights were where a buffer of a step's size is"
+    named = {kind: f"{median(run.rates[kind] for run in fastest) / 1e9:.0f}" for kind in best}
+    rates = ", ".join(f"{named[kind]} {kind[:-6]}" for kind in named if kind != FAR)
+    head = f"{ms(took[0])} ms, {flops / took[0] / 1e9:.1f} GFLOP/s where registers reach {rates}"
+    if FAR in best:
+        head += f" and weights come at {named[FAR]} GB/s"
+    head += (
+        f"; {len(rows)} steps, {ms(spent)} ms when watched. {percent(shares[0])} of the limit; the fastest run of all "
+    )
+    head += f"({ms(took[1])} ms) {percent(shares[1])} at the best rates of all, and the run in the middle "
+    head += f"({ms(took[2])} ms) {percent(shares[2])}; {len(rounds)} rounds"
     if probe_here():
-        head += f" ({sum(run.is_quiet for run in runs)} of {len(runs)} runs quiet)"
+        head += f", {sum(run.is_quiet for run in runs)} of {len(runs)} runs quiet"
     kernels: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         kernels.setdefault(row.kernel, []).append(i)
@@ -265,7 +306,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--precision", nargs="+", choices=("highest", "high", "medium"), default=["highest"])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3, help=f"of {ROUND} runs each")
     parser.add_argument("--rows", type=int, help="the longest steps only, so many of them")
     parser.add_argument("--markdown", type=Path, help="write the tables there too")
     args = parser.parse_args()

@@ -40,7 +40,7 @@ def test_every_element_is_read() -> None:
 def test_limits_are_rates() -> None:
     assert limits.peak_flops(f32, threads=2) > 0
     assert limits.read_bandwidth(1 << 16, threads=2) > 0
-    assert limits.fetch_bandwidth(1 << 16, threads=2) > 0
+    assert limits.fetch_bandwidth(np.ones(1 << 13, np.int64), threads=2) > 0
     assert limits.peak_tile_flops(isa=isa.CPUS["haswell"]) is None
 
 

@@ -113,27 +113,26 @@ def tiles_of_numbers() -> Any:
 
 def read_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None) -> float:
     """Bytes in a second at which a buffer of this size is read, each thread taking its part of it."""
-    isa = isa or current()
-    x = np.ones(nbytes // 8, np.int64)
-    part = len(x) // threads
-    outs = [np.zeros(8 * isa.lanes, np.int64) for _ in range(threads)]
-    calls = [(x[i * part :].ctypes.data, out.ctypes.data, part) for i, out in enumerate(outs)]
-    return 8 * part * threads / burst_s(read(), calls, isa)
+    return _passing(np.ones(nbytes // 8, np.int64), threads, isa or current(), BURSTS, is_read=True)
 
 
-def fetch_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None) -> float:
-    """Bytes in a second at which a buffer that L2 does not hold comes there, by the faster of fetching and reading.
+def fetch_bandwidth(x: Any, threads: int = 1, isa: Isa | None = None, bursts: int = BURSTS) -> float:
+    """Bytes in a second at which a buffer of words that L2 does not hold comes there.
 
     Arm's chips drop what is asked for and would have to wait: there reading tells.
     """
     isa = isa or current()
-    reading = read_bandwidth(nbytes, threads, isa)
-    if isa.name == "neon":
-        return reading
-    x = np.ones(nbytes // 8, np.int64)
+    return _passing(x, threads, isa, bursts, is_read=isa.name == "neon")
+
+
+def _passing(x: Any, threads: int, isa: Isa, bursts: int, *, is_read: bool) -> float:
     part = len(x) // threads
-    took = burst_s(fetch(), [(x[i * part :].ctypes.data, part) for i in range(threads)], isa)
-    return max(8 * part * threads / took, reading)
+    starts = [x[i * part :].ctypes.data for i in range(threads)]
+    if is_read:
+        outs = [np.zeros(8 * isa.lanes, np.int64) for _ in starts]
+        calls = [(start, out.ctypes.data, part) for start, out in zip(starts, outs, strict=True)]
+        return 8 * part * threads / burst_s(read(), calls, isa, bursts)
+    return 8 * part * threads / burst_s(fetch(), [(start, part) for start in starts], isa, bursts)
 
 
 def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_past: bool = False) -> float:
@@ -146,15 +145,15 @@ def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_
     return 2 * 8 * part * threads / burst_s(copy(is_past=is_past), calls, isa)
 
 
-def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa) -> float:
+def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa, bursts: int = BURSTS) -> float:
     """Seconds of the best of several calls of a plain function, each thread with arguments of its own."""
     fn = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(calls[0]))(linker.address(spec, isa, checked=False))
     if len(calls) == 1:
-        return min(_time_s(fn, calls[0]) for _ in range(BURSTS))
-    barrier, times = threading.Barrier(len(calls)), np.zeros((len(calls), BURSTS))
+        return min(_time_s(fn, calls[0]) for _ in range(bursts))
+    barrier, times = threading.Barrier(len(calls)), np.zeros((len(calls), bursts))
 
     def work(i: int) -> None:
-        for j in range(BURSTS):
+        for j in range(bursts):
             barrier.wait()
             times[i, j] = _time_s(fn, calls[i])
 

@@ -18,6 +18,7 @@ from sardonyx.providers.cpu.kernels import digits
 from sardonyx.providers.cpu.kernels.conv_parts import conv_amx
 from sardonyx.providers.cpu.kernels.conv_tiles import scratch_nbytes
 from sardonyx.providers.cpu.kernels.epilogue import STRIDED, Access, Epilogue
+from sardonyx.providers.cpu.kernels.fold import UNFOLDED, Folded
 from sardonyx.providers.cpu.kernels.frame import Frame, nbytes_of, pixels_by_channels
 from sardonyx.providers.cpu.kernels.gemm_amx import parts_of
 from sardonyx.providers.cpu.kernels.image_behind import Places, is_one_for_images, pace_of, table_nbytes
@@ -69,6 +70,8 @@ class Geometry:
     dilations: tuple[int, ...]
     size: tuple[Known, ...]
     """Of the result."""
+    folded: Folded | None = None
+    """The phases of the image, if they are what is read."""
 
     @property
     def steps(self) -> int:
@@ -96,19 +99,22 @@ class Geometry:
 
     def args(self, storage: Storage) -> dict[str, Ref | Known | float]:
         z, y, x = self.size
-        deep, row, (runs, wide) = self.layout.deep, self.layout.row, self.runs
-        if self.strides == (1, 1, 1):
+        image = self.folded.image if self.folded else self.layout
+        distances = self.folded.strides_of() if self.folded else image.strides() | UNFOLDED
+        folds, strides = (self.strides, (1, 1, 1)) if self.folded else ((1, 1, 1), self.strides)
+        deep, row, (runs, wide) = image.deep, image.row, self.runs
+        if strides == (1, 1, 1):
             length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
             lines: Known = 1
         else:
             length, lines, row, deep = x, of_known(dims.mul(z, y)), x, of_known(dims.mul(y, x))
         found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
-        found |= {f"x_{s}": v for s, v in self.layout.strides().items() if s != "plane"}
+        found |= {f"x_{s}": v for s, v in distances.items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
         found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
         found |= {"wide": wide, "run": self.run}
         kernel = (*self.kernel[:2], runs)
-        given = {"kernel": kernel, "dilation": self.dilations, "stride": self.strides, "out": self.size}
+        given = {"kernel": kernel, "dilation": self.dilations, "stride": strides, "out": self.size, "fold": folds}
         return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
 
 
@@ -251,7 +257,12 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
         return [step], found, target.splits[key], frame
     layout = replace(found.layout, close=given.layout.close) if given.layout.is_bare else given.layout
     start = layout.at(*(-int(p) for p in frame.window.pads))
-    return [], replace(found, layout=layout, start=start), given.storage, frame
+    found = replace(found, layout=layout, start=start)
+    folded = Folded.of(layout, found.kernel, found.strides, found.size) if max(found.dilations) == 1 else None
+    if folded is None or not folded.pays(found.steps, int(group.w.shape[0]), found.size):
+        return [], found, given.storage, frame
+    step, made = folded.step(Ref(given.storage, start), layout, group.nodes)
+    return [step], replace(found, start=0, folded=folded), made, frame
 
 
 def _moved(frame: Frame, parts: int, target: Target) -> Known:

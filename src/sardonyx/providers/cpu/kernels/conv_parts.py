@@ -36,7 +36,7 @@ from sardonyx.providers.cpu.kernels.tile_behind import Added, each_step
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events, from_zero, going_on
 from sardonyx.providers.cpu.values import Buf, Operand, Val, bf16, f32, i64
 
-OWN = 4
+OWN = 2
 """Of one part, columns that a thread does itself. (Nine squares of 512 channels that another takes are 2300 lines from
 its cache: 20 us, where one column takes 3.)"""
 

@@ -9,8 +9,9 @@ kernel serves every geometry.
 
 **Pixels.** Where windows move by one along every axis, the pixels of an image are one line, which runs over the ends of
 rows through the padding between them: what is computed there is dropped, and maps of 7 or 14 pixels a row still fill
-tiles. With strides every row is a line. A line is cut into tiles of equal height, at most 16, which the tile unit is
-told, so that it does no more; a tile and 32 filters are a *square* of sums (``tile_loop`` tells why not more).
+tiles. With strides every row is a line, unless windows move by one over the phases of an image (``fold``). A line is
+cut into tiles of equal height, at most 16, which the tile unit is told, so that it does no more; a tile and 32 filters
+are a *square* of sums (``tile_loop`` tells why not more).
 
 **Caches.** A run of weights takes 24 KiB and stays in L1 while the squares of a group pass by. Taps of a block follow
 each other, so its pixels come from L2 once for those of a run: with one part and 3 x 3 taps about 12 bytes a cycle. The
@@ -53,10 +54,10 @@ NEAR_NBYTES = 512 * 1024
 ENTRY = 8
 """Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
 
-_TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out") for axis in "zyx")
+_TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "fold") for axis in "zyx")
 _NUMBERS = (
-    "x_b", "x_block", "x_z", "x_y", "x_x", "x_part", "batch", "blocks", "filters", "lines", "length", "wide",
-    "pitch_z", "pitch_y", "run",
+    "x_b", "x_block", "x_z", "x_y", "x_x", "x_part", "x_fold_z", "x_fold_y", "x_fold_x", "batch", "blocks", "filters",
+    "lines", "length", "wide", "pitch_z", "pitch_y", "run",
 )  # fmt: skip
 
 
@@ -144,11 +145,15 @@ def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size
     def n(name: str) -> Val:
         return number(memory, name)
 
+    def along(axis: str, tap: Val) -> Val:
+        place, folds = tap * n(f"dilation_{axis}"), k.max(n(f"fold_{axis}"), 1)
+        return place % folds * n(f"x_fold_{axis}") + place // folds * n(f"x_{axis}")
+
     at = k.var(0)
     with k.loop(0, blocks) as block, k.loop(0, n("kernel_z")) as z, k.loop(0, n("kernel_y")) as y:
-        row = block * n("x_block") + z * n("dilation_z") * n("x_z") + y * n("dilation_y") * n("x_y")
+        row = block * n("x_block") + along("z", z) + along("y", y)
         with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, block_size) as first:
-            to.store(at.get(), row + tap * n("dilation_x") * n("x_x") + first)
+            to.store(at.get(), row + along("x", tap) + first)
             at += 1
 
 
