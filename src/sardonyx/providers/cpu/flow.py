@@ -19,7 +19,7 @@ from sardonyx.lower.groups.control import Row
 from sardonyx.lower.inside import placed_inside
 from sardonyx.lower.signs import never_negative
 from sardonyx.lower.sizes import add, mul, sub
-from sardonyx.providers.cpu import channels_last, image_shapes
+from sardonyx.providers.cpu import channels_last, image_shapes, wide_images
 from sardonyx.providers.cpu.families import steps_of
 from sardonyx.providers.cpu.in_place import in_place
 from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, conv_pair, digits, pack, split
@@ -39,7 +39,8 @@ PACKING = (pack.pack_panels, pack.pack_rows, split.split, digits.split_digits)
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
     groups = placed_inside(groups, conv_layout.in_parts(groups, target))
-    groups = image_shapes.stacked(channels_last.turned(image_shapes.lengthwise(groups), target))
+    groups = image_shapes.lengthwise(wide_images.widened(groups, target))
+    groups = image_shapes.stacked(channels_last.turned(groups, target))
     target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
     return in_place(_steps(groups, replace(target, handed=contraction_layout.handed(groups, target))))
 
