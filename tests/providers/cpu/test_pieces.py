@@ -141,3 +141,19 @@ def test_operands_that_make_no_sense_are_refused(body: str, operand: list[int]) 
     made = session(body, "float[n,m] x, int64[2] a", "float[p,q] y")
     with pytest.raises(InvalidArgument):
         made.run(None, {"x": reals(3, 4), "a": np.array(operand)})
+
+
+@pytest.mark.parametrize("turns", ["t = Transpose<perm = [1, 0]>(x)", "s = Neg(x) t = Transpose<perm = [1, 0]>(s)"])
+def test_what_is_picked_behind_a_count_is_turned_there(turns: str) -> None:
+    """Not before, which would be a copy of all; what is read in front of it, and by the caller, stays."""
+    body = f"{turns} m = ReduceMax<keepdims = 0>(t, a) z = NonZero(c) i = Squeeze(z, o) y = Gather(t, i)"
+    inputs = "float[20,300] x, int64[1] a, bool[300] c, int64[1] o"
+    made = session(body, inputs, "float[n,20] y, float[300] m")
+    x, c = reals(20, 300), RNG.random(300) > 0.9
+    turned = -x.T if "Neg" in turns else x.T
+    for _ in range(2):
+        y, m = made.run(None, {"x": x, "a": np.array([1]), "c": c, "o": np.array([0])})
+        np.testing.assert_array_equal(y, turned[c])
+        np.testing.assert_array_equal(m, turned.max(1))
+    kinds = [node.op_type for node in made._sess.engine.model.graph.nodes]
+    assert kinds.index("Transpose") < kinds.index("NonZero") < len(kinds) - 1 - kinds[::-1].index("Transpose")

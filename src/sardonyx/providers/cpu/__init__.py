@@ -62,10 +62,14 @@ class CpuProvider:
 
     def prepare(self, graph: Graph, owned: list[Node]) -> None:
         """Products of quantized numbers become products of integers; small convolutions side by side are joined, and
-        images convolved before they are enlarged.
+        images convolved before they are enlarged; what is read behind a count is turned there.
         """
         from sardonyx.optimize import manager, pipelines
+        from sardonyx.providers.cpu.late_turns import turn_late
 
+        if made := turn_late(graph, owned):
+            self._learned = None
+            owned = [*owned, *made]
         kinds = {node.op_type for node in owned}
         passes: tuple[str, ...] = pipelines.INTEGERS if "DequantizeLinear" in kinds else ()
         passes += pipelines.IMAGES if "Conv" in kinds else ()

@@ -1,0 +1,50 @@
+"""Transposes of what is read after a size that data decide: turned anew where that is.
+
+A part is cut there (``pieces``), and what goes from piece to piece lies in memory as it is. Inside a piece a Transpose
+is addressing, and costs nothing; between two it is a copy of all elements, of which a Gather behind a NonMaxSuppression
+may read a few.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from sardonyx.ir.clone import clone_node
+from sardonyx.ir.graph import Graph, Node
+from sardonyx.lower.lowering import COUNTED
+
+
+def turn_late(graph: Graph, owned: Iterable[Node]) -> list[Node]:
+    """The Transposes that were added: every piece behind a count gets its own."""
+    mine, piece = set(owned), 0
+    places: dict[Node, int] = {}
+    for node in graph.nodes:
+        if node in mine:
+            places[node] = piece
+            piece += node.op_type in COUNTED
+    made: list[Node] = []
+    for node in [n for n in reversed(places) if piece and n.op_type == "Transpose"]:
+        later: dict[int, list[tuple[Node, int]]] = defaultdict(list)
+        for user, i in node.output.uses:
+            if places.get(user, 0) > places[node]:
+                later[places[user]].append((user, i))
+        for place, uses in later.items():
+            copy = _turn_before(graph, node, uses)
+            places[copy] = place
+            made.append(copy)
+        if node.output.is_dead:
+            graph.remove(node)
+    return made
+
+
+def _turn_before(graph: Graph, node: Node, uses: list[tuple[Node, int]]) -> Node:
+    """A Transpose of one's own for some readers, before the first of them."""
+    readers = {user for user, _ in uses}
+    first = next(n for n in graph.nodes if n in readers)
+    copy = clone_node(node, {})
+    copy.output.name = graph.fresh_name(node.output.name)
+    graph.insert(copy, before=first)
+    for user, i in uses:
+        user.set_input(i, copy.output)
+    return copy
