@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -59,8 +59,6 @@ from sardonyx.providers.cpu.threads import ticks_per_second
 SIZES = ("filters", "channels", "groups", "blocks", "wide", "out_y", "out_x", "kernel_y", "stride_y")
 SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
-TRIES = 5
-"""Measurements of a bandwidth, of which the best counts."""
 PASSES = 5
 """Over memory as large as all weights, of which the fastest counts."""
 FAR = "far_nbytes"
@@ -200,19 +198,24 @@ class Machine:
     threads: int
     far: Any
     """Memory as large as all weights, where L2 does not hold them; else None."""
+    sizes: tuple[int, ...]
+    """Of buffers that are read."""
 
     @staticmethod
     def of(rows: Sequence[Row], threads: int) -> Machine:
         weights = sum(row.weights for row in rows)
         is_far = weights > isas.current().l2_nbytes * threads
-        return Machine(threads, np.ones(rounded(weights) // 8, np.int64) if is_far else None)
+        sizes = {rounded(row.nbytes - is_far * row.weights) for row in rows}
+        return Machine(threads, np.ones(rounded(weights) // 8, np.int64) if is_far else None, tuple(sorted(sizes)))
 
     def do(self) -> dict[str, float]:
-        rates = {"f32_flops": limits.peak_flops(threads=self.threads)}
-        if tiles := limits.peak_tile_flops(threads=self.threads):
-            rates["bf16_flops"] = tiles
+        """Rates, by names."""
+        rates = {f"{size}": limits.read_bandwidth(size, self.threads) for size in self.sizes}
         if self.far is not None:
             rates[FAR] = limits.fetch_bandwidth(self.far, self.threads, bursts=PASSES)
+        rates["f32_flops"] = limits.peak_flops(threads=self.threads)
+        if tiles := limits.peak_tile_flops(threads=self.threads):
+            rates["bf16_flops"] = tiles
         return rates
 
 
@@ -220,27 +223,22 @@ def best_of(rates: Sequence[dict[str, float]]) -> dict[str, float]:
     return {kind: max(each[kind] for each in rates) for kind in rates[0]}
 
 
-@cache
-def reading(nbytes: int, threads: int) -> float:
-    return max(limits.read_bandwidth(nbytes, threads) for _ in range(TRIES))
-
-
 def rounded(nbytes: float) -> int:
     """Up to a power of two."""
     return 1 << max(15, math.ceil(math.log2(max(nbytes, 1))))
 
 
-def limit(row: Row, rates: dict[str, float], precision: str, threads: int) -> tuple[float, float]:
+def limit(row: Row, rates: dict[str, float], precision: str) -> tuple[float, float]:
     """The least seconds for a step's arithmetic, and for its bytes."""
     far = row.weights if FAR in rates else 0
     near = row.nbytes - far
-    reading_s = near / reading(rounded(near), threads) + (far / rates[FAR] if far else 0)
+    reading_s = near / rates[f"{rounded(near)}"] + (far / rates[FAR] if far else 0)
     return limit_seconds(rates | {"read_nbytes": math.inf}, precision, row.flops, 0), reading_s
 
 
-def share(run: Run, rates: dict[str, float], precision: str, threads: int) -> float:
+def share(run: Run, rates: dict[str, float], precision: str) -> float:
     """Of the time of a run, the sum of its steps' limits."""
-    return sum(max(limit(row, rates, precision, threads)) for row in run.rows) / run.seconds
+    return sum(max(limit(row, rates, precision)) for row in run.rows) / run.seconds
 
 
 def document(path: Path, precision: str, args: argparse.Namespace) -> str:
@@ -252,15 +250,15 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
     fastest = [min(each, key=lambda run: run.seconds) for each in rounds]
     first, best = min(fastest, key=lambda run: run.seconds), best_of([run.rates for run in runs])
-    of = partial(share, precision=precision, threads=args.threads)
+    of = partial(share, precision=precision)
     shares = median(of(run, run.rates) for run in fastest), of(first, best), median(of(run, run.rates) for run in kept)
     took = median(run.seconds for run in fastest), first.seconds, median(run.seconds for run in kept)
-    each = [[limit(row, run.rates, precision, args.threads) for row in run.rows] for run in kept]
+    each = [[limit(row, run.rates, precision) for row in run.rows] for run in kept]
     rows = [_median_row(step) for step in zip(*(run.rows for run in kept), strict=True)]
     limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]
     spent, flops = sum(r.seconds for r in rows), sum(r.flops for r in rows)
     named = {kind: f"{median(run.rates[kind] for run in fastest) / 1e9:.0f}" for kind in best}
-    rates = ", ".join(f"{named[kind]} {kind[:-6]}" for kind in named if kind != FAR)
+    rates = ", ".join(f"{rate} {kind[:-6]}" for kind, rate in named.items() if kind.endswith("_flops"))
     head = f"{ms(took[0])} ms, {flops / took[0] / 1e9:.1f} GFLOP/s where registers reach {rates}"
     if FAR in best:
         head += f" and weights come at {named[FAR]} GB/s"
