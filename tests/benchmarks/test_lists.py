@@ -75,10 +75,13 @@ def test_a_trained_model_is_taken_over_with_its_feeds_and_answers(trained: Path,
 
 def test_layers_tell_time_and_share_of_every_step(trained: Path, tmp_path: Path) -> None:
     shared.take_over(trained / "net.onnx", tmp_path)
-    runs = layers.runs_of(tmp_path / "net.onnx", "highest", threads=1, runs=2)
+    rounds = layers.rounds_of(tmp_path / "net.onnx", "highest", threads=1, count=2)
+    runs = [run for each in rounds for run in each]
     rows = runs[0].rows
-    assert len(runs) == 2 and all(run.seconds > 0 and run.rates["f32_flops"] > 0 for run in runs)
+    assert list(map(len, rounds)) == [layers.ROUND] * 2
+    assert all(run.seconds > 0 and run.rates["f32_flops"] > 0 for run in runs)
     assert all(row.seconds >= 0 and row.busy_s > 0 for run in runs for row in run.rows)
     assert sum(row.flops for row in rows if "Conv" in row.what) >= 2 * 27 * 4 * 2 * 64
-    text = layers.document(tmp_path / "net.onnx", "highest", Namespace(threads=1, runs=2, rows=None))
+    text = layers.document(tmp_path / "net.onnx", "highest", Namespace(threads=1, rounds=2, rows=None))
     assert f"{len(rows)} steps" in text and text.count("\n| ") >= len(rows) + 3
+    assert 0 < layers.share(runs[0], runs[0].rates, "highest") < 1
