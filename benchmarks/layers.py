@@ -206,7 +206,7 @@ class Machine:
         weights = sum(row.weights for row in rows)
         is_far = weights > isas.current().l2_nbytes * threads
         sizes = {rounded(row.nbytes - is_far * row.weights) for row in rows}
-        return Machine(threads, np.ones(rounded(weights) // 8, np.int64) if is_far else None, tuple(sorted(sizes)))
+        return Machine(threads, np.ones(int(weights) // 8, np.int64) if is_far else None, tuple(sorted(sizes)))
 
     def do(self) -> dict[str, float]:
         """Rates, by names."""
@@ -232,7 +232,9 @@ def limit(row: Row, rates: dict[str, float], precision: str) -> tuple[float, flo
     """The least seconds for a step's arithmetic, and for its bytes."""
     far = row.weights if FAR in rates else 0
     near = row.nbytes - far
-    reading_s = near / rates[f"{rounded(near)}"] + (far / rates[FAR] if far else 0)
+    sizes = sorted(map(int, filter(str.isdigit, rates)))
+    size = next((n for n in sizes if n >= near), sizes[-1])
+    reading_s = near / rates[f"{size}"] + (far / rates[FAR] if far else 0)
     return limit_seconds(rates | {"read_nbytes": math.inf}, precision, row.flops, 0), reading_s
 
 

@@ -88,3 +88,20 @@ def test_what_is_added_lies_as_the_sum_does() -> None:
     made = compiled("enlarged and added", "skylake-avx512", given("enlarged and added")[1], "n")
     added = [x for step in made.steps if (e := dict(step.spec.statics).get("epilogue")) for x in e.extra]
     assert [x.columns for x in added] == [UNIT]
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_no_images_at_all_on_tiles(precision: str) -> None:
+    """Small images of a batch are planes of one, of which there may be none."""
+    body = "a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Relu(a) c = Conv<strides = [4, 4]>(b, v) d = Relu(c) y = Conv(d, u)"
+    rng, shapes = np.random.default_rng(0), {"w": (64, 32, 3, 3), "v": (64, 64, 2, 2), "u": (32, 64, 1, 1)}
+    weights = {k: rng.standard_normal(s).astype("f") for k, s in shapes.items()}
+    inputs = ["float[n,32,11,11] x", *(f"float[{','.join(map(str, s))}] {k}" for k, s in shapes.items())]
+    made = Compiled(
+        body, ", ".join(inputs), "float[A,B,C,D] y", "sapphirerapids", precision=precision, constants=weights
+    )
+    for count in (0, 3):
+        x = rng.standard_normal((count, 32, 11, 11)).astype("f")
+        for threads in (1, 2):
+            (y,) = made.run([x], threads=threads, checked=True)
+            assert y.shape == (count, 32, 3, 3) and np.isfinite(y).all()

@@ -9,7 +9,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import bf16, f16
+from sardonyx.providers.cpu.values import bf16, f16, f32
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -80,6 +80,60 @@ def test_against_onnx(name: str, dtype: str) -> None:
         assert np.linalg.norm(y - want) < bound * np.linalg.norm(want)
     for y, again in zip(got, net.run(threads=3), strict=True):
         np.testing.assert_array_equal(y, again)
+
+
+COMPARED = {
+    "where a maximum is": "p, i = MaxPool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(a) y = Cast<to = 1>(i)",
+    "peaks": "q = Pad(a, four, low) m = MaxPool<kernel_shape = [3, 3]>(q) e = Equal(a, m) y = Cast<to = 1>(e)",
+    "the least": "m = ReduceMin<keepdims = 1>(a) e = Sub(a, m) r = Sqrt(e) n = IsNaN(r) y = Cast<to = 1>(n)",
+    "the largest": "m = ReduceMax<keepdims = 1>(a) e = Equal(a, m) y = Cast<to = 1>(e)",
+    "there and back": "q = Pad(a, four, low) s = Slice(q, one, last, axes) e = Equal(a, s) y = Cast<to = 1>(e)",
+    "cast": "f = Cast<to = 1>(a) g = Mul(f, third) h = Cast<to = 10>(g) k = Conv(h, v) y = Cast<to = 1>(h)",
+}
+CONSTANTS = {
+    "four": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "low": np.array(-60000, np.float16), "one": np.array([1, 1]),
+    "last": np.array([-1, -1]), "axes": np.array([2, 3]), "third": np.array(1 / 3, np.float32),
+}  # fmt: skip
+TEXT = {"float16": "float16", "float32": "float", "int64": "int64"}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_an_image_is_equal_to_what_is_taken_from_it(name: str) -> None:
+    """As if it were stored in half precision, whether it is or not. Many rows, so that reductions are stored."""
+    body = f"a = Conv<pads = [1, 1, 1, 1]>(x, w0) {COMPARED[name]} z = Conv(a, v)"
+    rng = np.random.default_rng(0)
+    sizes = {"x": (1, 3, 64, 64), "w0": (N, 3, 3, 3), "v": (N, N, 1, 1)}
+    feeds = {k: rng.standard_normal(s).astype(np.float16) for k, s in sizes.items()}
+    given = feeds | {k: v for k, v in CONSTANTS.items() if f" {k}" in COMPARED[name]}
+    shapes = {k: f"[{','.join(map(str, v.shape))}]" if v.ndim else "" for k, v in given.items()}
+    inputs = ", ".join(f"{TEXT[str(v.dtype)]}{shapes[k]} {k}" for k, v in given.items())
+    outputs = "float[A,B,C,D] y, float16[E,F,G,H] z" + (", float16[I,J,K,L] k" if name == "cast" else "")
+    weights = {k: v for k, v in given.items() if k != "x"}
+    got, narrow = (
+        Compiled(body, inputs, outputs, cpu, constants=weights).run([feeds["x"]])[0]
+        for cpu in ("skylake-avx512", "sapphirerapids")
+    )
+    if name == "cast":
+        np.testing.assert_array_equal(got, got.astype(np.float16))
+        np.testing.assert_allclose(got, narrow, rtol=2e-3, atol=1e-3)
+    elif name in ("where a maximum is", "peaks"):  # sums differ in their last place, and so may what is the largest
+        assert (got == narrow).mean() > 0.99
+    else:
+        np.testing.assert_array_equal(got, narrow)
+
+
+def test_a_copy_is_made_once_and_where_it_pays() -> None:
+    weights = {
+        k: np.ones(s, np.float16) for k, s in {"w": (32, 16, 3, 3), "v": (32, 16, 1, 1), "u": (2, 16, 1, 1)}.items()
+    }
+    inputs = "float16[1,16,9,9] x, " + ", ".join(
+        f"float16[{','.join(map(str, v.shape))}] {k}" for k, v in weights.items()
+    )
+    outputs = "float16[A,B,C,D] a, float16[E,F,G,H] b, float16[I,J,K,L] c"
+    body = "a = Conv(x, w) b = Conv(x, v) c = Conv(x, u)"
+    steps = Compiled(body, inputs, outputs, "skylake-avx512", constants=weights).steps
+    read = [s.args["x"].storage for s in steps if s.spec.name.startswith("conv")]
+    assert len({id(s) for s in read if s.dtype is f32}) == 1 and sum(s.dtype is f16 for s in read) == 1
 
 
 def test_tiles_take_narrow_numbers() -> None:

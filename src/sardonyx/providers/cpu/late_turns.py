@@ -1,14 +1,15 @@
 """Transposes of what is read after a size that data decide: turned anew where that is.
 
 A part is cut there (``pieces``), and what goes from piece to piece lies in memory as it is. Inside a piece a Transpose
-is addressing, and costs nothing; between two it is a copy of all elements, of which a Gather behind a NonMaxSuppression
-may read a few.
+is addressing, unless who reads it needs it dense; between two it is a copy of all elements, of which a Gather behind a
+NonMaxSuppression may read a few.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import count
 
 from sardonyx.ir.clone import clone_node
 from sardonyx.ir.graph import Graph, Node
@@ -43,7 +44,8 @@ def _turn_before(graph: Graph, node: Node, uses: list[tuple[Node, int]]) -> Node
     readers = {user for user, _ in uses}
     first = next(n for n in graph.nodes if n in readers)
     copy = clone_node(node, {})
-    copy.output.name = graph.fresh_name(node.output.name)
+    taken = {value.name for n in graph.nodes for value in n.outputs}
+    copy.output.name = next(name for i in count(1) if (name := f"{node.output.name}_{i}") not in taken)
     graph.insert(copy, before=first)
     for user, i in uses:
         user.set_input(i, copy.output)

@@ -119,7 +119,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     known, first = k.var(-1), k.var(-1)
     # Who helps another thread has to fetch the pixels of a group from that one's cache first.
     own = k.select(is_split, k.min(groups * columns // (k.threads * 4), kind.own), 0)
-    with k.share(groups * columns, own) as at:
+    with k.share(k.select(count > 0, groups * columns, 0), own) as at:
         column, group = at % columns, at // columns
         top, stop = (i * count // groups for i in (group, group + 1))
         rows = stop - top

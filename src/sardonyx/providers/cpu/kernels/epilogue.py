@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 UNIT, SAME, STRIDED = "unit", "same", "strided"
 PANELS = "panels"
 """Beside these: an output in tiles, for the product that reads it (``tile_epilogue``)."""
-SHORT, QUICK = 8, frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where"))
+SHORT = 8
+QUICK = frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where", "cast"))
 """Operations that may be done in registers: how many at most, and which."""
 
 
