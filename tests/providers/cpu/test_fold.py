@@ -9,8 +9,9 @@ import pytest
 
 from sardonyx.providers.cpu.kernels.fold import Folded
 from sardonyx.providers.cpu.kernels.image_tiles import Padded
+from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Memory
-from tests.providers.cpu.test_pixels_parts import BOUNDS, Net, error
+from tests.providers.cpu.test_pixels_parts import BOUNDS, CHIP, Net, error
 
 LAYERS = {
     "3x3": "y = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(a, v)",
@@ -57,6 +58,21 @@ def test_sums_are_the_same(name: str, channels: int, size: tuple[int, int], monk
         for one in (net, plain):
             one.feeds["x"][1, 7, 4, 4] = odd
         np.testing.assert_array_equal(net.run(), plain.run())
+
+
+@pytest.mark.parametrize("name", ["3x3", "1x1"])
+def test_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Folded, "pays", lambda *_: True)
+    net = Net(LAYERS[name], "medium", 64, (14, 14))
+    weights = {k: v for k, v in net.feeds.items() if k != "x"}
+    inputs = net.inputs.replace("float[2,40", "float[n,40")
+    made = Compiled(net.body, inputs, net.outputs, CHIP, precision="medium", constants=weights)
+    assert [step.spec.name for step in made.steps].count("fold") == 1
+    for count in (0, 1, 3):
+        x = np.resize(net.feeds["x"], (count, 40, 14, 14))
+        (got,) = made.run([x], threads=2, checked=True)
+        assert got.shape == (count, 48, 7, 7)
+        np.testing.assert_array_equal(got[:2], net.run()[: min(count, 2)])
 
 
 @pytest.mark.parametrize(

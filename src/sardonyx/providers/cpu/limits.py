@@ -4,7 +4,7 @@ Shares of these limits say how good a kernel is. Each figure is the best of seve
 neighbour costs bursts and not truth; with several threads, all of them work at once and the slowest counts.
 
 Products are of numbers. The tile unit rests where an operand is zero, and the chip raises its clock (2.9 GHz for 2.4 on
-Sapphire Rapids): no product that tells anybody anything comes at that rate.
+Emerald Rapids): no product that tells anybody anything comes at that rate.
 """
 
 from __future__ import annotations
