@@ -12,7 +12,7 @@ from sardonyx import dtypes
 from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.ops.pointwise import program_of
 from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import loop
+from sardonyx.providers.cpu.kernels import loop, weave
 from sardonyx.providers.cpu.steps import Step, Target
 from tests.providers.cpu.running import Array, Memory
 
@@ -38,11 +38,12 @@ def bits(*shape: int, dtype: Any) -> Array:
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8"])
 def test_transpositions(machine: str | None, dtype: str) -> None:
-    for shape in ((4, 4), (16, 16), (5, 7), (33, 70), (3, 64, 40), (300, 17), (0, 8)):
+    for shape in ((4, 4), (16, 16), (5, 7), (33, 70), (3, 64, 40), (300, 17), (20, 300), (2, 47, 47), (0, 8)):
         x = bits(*shape, dtype=dtype).swapaxes(-1, -2)
         y, steps = copied(x, machine=machine)
         assert y.tobytes() == x.tobytes(), shape
-        assert x.size == 0 or {s.spec.name for s in steps} == {"turn"}
+        kernel = "weave" if min(shape[-2:]) <= weave.FEW else "turn"
+        assert x.size == 0 or {s.spec.name for s in steps} == {kernel}
 
 
 @pytest.mark.parametrize("perm", [(0, 2, 1, 3), (3, 0, 1, 2), (2, 3, 0, 1), (3, 2, 1, 0), (1, 0, 3, 2)])

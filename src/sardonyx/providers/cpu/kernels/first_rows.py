@@ -113,7 +113,14 @@ class Turning:
 def joined(planes: Sequence[Val]) -> list[Val]:
     """The numbers of some vectors, one of each after the other."""
     count, lanes = len(planes), planes[0].lanes
-    found = []
+    found: list[Val] = []
+    if count == 1:
+        return list(planes)
+    if count % 2 == 0:
+        halves = [[i // 2 + i % 2 * lanes + half for i in range(lanes)] for half in (0, lanes // 2)]
+        for a, b in zip(joined(planes[::2]), joined(planes[1::2]), strict=True):
+            found += (a.shuffle(half, b) for half in halves)
+        return found
     for j in range(count):
         places = [divmod(j * lanes + i, count) for i in range(lanes)]
         v = planes[0].shuffle([pixel for pixel, _ in places])

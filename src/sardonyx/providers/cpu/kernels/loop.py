@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Bits, Expression, Loop, Reduce, View
-from sardonyx.providers.cpu.kernels import long_rows, movement
+from sardonyx.providers.cpu.kernels import long_rows, movement, weave
 from sardonyx.providers.cpu.kernels.form import Access, Form
 from sardonyx.providers.cpu.kernels.nest import TYPICAL_SIZE, Axis, Nest, known, product, stride_class, traffic, typical
 from sardonyx.providers.cpu.kernels.passes import is_expensive, operations
@@ -41,7 +41,7 @@ MANY_KEPT = 1 << 20
 def steps(group: Loop, target: Target) -> list[Step]:
     """One step, or two for a long reduction of few rows."""
     loop = movement.as_bits(group)
-    moved = movement.steps(loop, target)
+    moved = weave.steps(loop, target) or movement.steps(loop, target)
     if moved:
         return moved
     count = product(loop.extents[len(loop.extents) - loop.reduced :])

@@ -82,6 +82,8 @@ class Form:
     """Of the output in a piece."""
     is_past: bool
     """Outputs go past the caches where rows begin with a line of theirs."""
+    has_edge: bool
+    """Blocks may not fill the rows of the output."""
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -115,7 +117,8 @@ def steps(loop: Loop, target: Target) -> list[Step]:
     side = min(16, max(2, target.isa.lanes * 32 // bits))
     squares = max(1, min(target.isa.registers // 2, LINE_NBYTES * 8 // bits) // side)
     is_past = all(target.writes_past(y) and side * y.dtype.itemsize % LINE_NBYTES == 0 for y in loop.outputs)
-    form = Form(e, kinds, len(axes), side, squares, max(side, LINES * LINE_NBYTES * 8 // bits), is_past)
+    has_edge = not isinstance(inner.extent, int) or inner.extent % (side * squares) > 0
+    form = Form(e, kinds, len(axes), side, squares, max(side, LINES * LINE_NBYTES * 8 // bits), is_past, has_edge)
     axes += [across, inner]
     args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
@@ -170,8 +173,10 @@ def turn(k: Kernel, *, form: Form, **given: Any) -> None:
                     piece.blocks(*counts)
         else:
             piece.blocks(*counts)
-        with k.when((whole_rows * whole_columns).ne(rows * columns)), k.loop(0, rows) as r:
-            piece.rest(r, k.select(r < whole_rows, whole_columns, 0), columns)
+        if form.has_edge:
+            piece.edge(counts[0], whole_columns, columns)
+        with k.loop(whole_rows, rows) as r:
+            piece.rest(r, columns)
 
 
 class Piece:
@@ -227,18 +232,30 @@ class Piece:
             for j, square in enumerate(squares):
                 self._store(here[count:], i, j * side, [rows[i] for rows in square], None, is_past=is_past)
 
-    def _loaded(self, v: int, here: Buf, column: int) -> list[Val]:
-        kind, side, (down, along) = self.form.kinds[v], self.form.side, self.strides[v]
+    def _loaded(self, v: int, here: Buf, column: int, existing: Val | None = None) -> list[Val]:
+        """The rows of a square, of so many columns that exist."""
+        k, kind, side, (down, along) = self.k, self.form.kinds[v], self.form.side, self.strides[v]
         if kind == TURNED:
             square = here.at(along * column)
-            return transposed([square.load(along * i, lanes=side) for i in range(side)])
-        tile = Tile(self.k.const(column), side, None)
+            masks = [None if existing is None else k.mask((existing - i) * side, side) for i in range(side)]
+            return transposed([square.load(along * i, side, mask) for i, mask in enumerate(masks)])
+        tile = Tile(k.const(column), side, None if existing is None else k.mask(existing, side))
         return [load(here.at(down * i), tile, kind, along) for i in range(side)]
 
-    def rest(self, row: Val, start: Val, stop: Val) -> None:
+    def edge(self, rows: Val, start: Val, stop: Val) -> None:
+        """Blocks of which some columns do not exist."""
+        k, side, count = self.k, self.form.side, len(self.inputs)
+        with k.loop(0, rows) as i, k.loop(start, stop, side) as column:
+            views = zip((*self.inputs, *self.outputs), self.strides, strict=True)
+            here = [buf.at(i * side * down + column * along) for buf, (down, along) in views]
+            loaded = [self._loaded(v, here[v], 0, stop - column) for v in range(count)]
+            for row in range(side):
+                self._store(here[count:], row, 0, [of[row] for of in loaded], k.mask(stop - column, side))
+
+    def rest(self, row: Val, stop: Val) -> None:
         views = zip((*self.inputs, *self.outputs), self.strides, strict=True)
         here, count = [buf.at(row * down) for buf, (down, _) in views], len(self.inputs)
-        for (tile,) in self.k.blocks(stop, self.form.side, start=start):
+        for (tile,) in self.k.blocks(stop, self.form.side):
             values = [
                 load(buf, tile, "s" if kind == TURNED else kind, along)
                 for buf, kind, (_, along) in zip(here, self.form.kinds, self.strides, strict=False)
