@@ -210,7 +210,7 @@ class Machine:
 
     def do(self) -> dict[str, float]:
         """Rates, by names."""
-        rates = {f"{size}": limits.read_bandwidth(size, self.threads) for size in self.sizes}
+        rates = {near(size): limits.read_bandwidth(size, self.threads) for size in self.sizes}
         if self.far is not None:
             rates[FAR] = limits.fetch_bandwidth(self.far, self.threads, bursts=PASSES)
         rates["f32_flops"] = limits.peak_flops(threads=self.threads)
@@ -223,6 +223,11 @@ def best_of(rates: Sequence[dict[str, float]]) -> dict[str, float]:
     return {kind: max(each[kind] for each in rates) for kind in rates[0]}
 
 
+def near(size: int) -> str:
+    """The rate of buffers of a size."""
+    return f"near_{size}"
+
+
 def rounded(nbytes: float) -> int:
     """Up to a power of two."""
     return 1 << max(15, math.ceil(math.log2(max(nbytes, 1))))
@@ -231,10 +236,8 @@ def rounded(nbytes: float) -> int:
 def limit(row: Row, rates: dict[str, float], precision: str) -> tuple[float, float]:
     """The least seconds for a step's arithmetic, and for its bytes."""
     far = row.weights if FAR in rates else 0
-    near = row.nbytes - far
-    sizes = sorted(map(int, filter(str.isdigit, rates)))
-    size = next((n for n in sizes if n >= near), sizes[-1])
-    reading_s = near / rates[f"{size}"] + (far / rates[FAR] if far else 0)
+    others = row.nbytes - far
+    reading_s = others / rates[near(rounded(others))] + (far / rates[FAR] if far else 0)
     return limit_seconds(rates | {"read_nbytes": math.inf}, precision, row.flops, 0), reading_s
 
 

@@ -85,15 +85,16 @@ def test_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_where_it_pays(channels: int, filters: int, taps: int, size: int, pays: bool) -> None:
     """Rows of seven leave half of a tile empty, and those of 14 or 64 little; few filters are not worth the copy."""
     image = Padded(1, 1, channels, (1, 2 * size, 2 * size), (0, 1, 1), (0, 1, 1))
-    folded = Folded.of(image, (1, taps, taps), (1, 2, 2), (1, size, size))
+    folded = Folded.of(image, (1, taps, taps), (1, 2, 2), (1, 1, 1), (1, size, size))
     assert folded is not None
     assert folded.pays(channels // 32 * taps**2, filters, (1, size, size)) == pays
 
 
 def test_what_is_not_folded() -> None:
     image = Padded(1, 1, 64, (1, 14, 14), (0, 1, 1), (0, 1, 1))
-    window = (1, 3, 3), (1, 2, 2), (1, 7, 7)
+    window = (1, 3, 3), (1, 2, 2), (1, 1, 1), (1, 7, 7)
     assert Folded.of(image, *window) is not None
     for other in (replace(image, parts=3), replace(image, close=8), replace(image, size=(2, 14, 14))):
         assert Folded.of(other, *window) is None
-    assert Folded.of(image, (1, 3, 3), (1, 1, 1), (1, 14, 14)) is None
+    assert Folded.of(image, (1, 3, 3), (1, 1, 1), (1, 1, 1), (1, 14, 14)) is None
+    assert Folded.of(image, (1, 3, 3), (1, 2, 2), (1, 2, 2), (1, 7, 7)) is None

@@ -50,6 +50,11 @@ class Expression:
     steps: tuple[Apply | Reduce | Count, ...]
     results: tuple[int, ...]
 
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """Of operands and results."""
+        return (*self.operands, *map(self.dtype_of, self.results))
+
     def dtype_of(self, number: int) -> DType:
         n = len(self.operands)
         return self.operands[number] if number < n else self.steps[number - n].dtype

@@ -258,7 +258,7 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     layout = replace(found.layout, close=given.layout.close) if given.layout.is_bare else given.layout
     start = layout.at(*(-int(p) for p in frame.window.pads))
     found = replace(found, layout=layout, start=start)
-    folded = Folded.of(layout, found.kernel, found.strides, found.size) if max(found.dilations) == 1 else None
+    folded = Folded.of(layout, found.kernel, found.strides, found.dilations, found.size)
     if folded is None or not folded.pays(found.steps, int(group.w.shape[0]), found.size):
         return [], found, given.storage, frame
     step, made = folded.step(Ref(given.storage, start), layout, group.nodes)

@@ -34,8 +34,9 @@ UNIT, SAME, STRIDED = "unit", "same", "strided"
 PANELS = "panels"
 """Beside these: an output in tiles, for the product that reads it (``tile_epilogue``)."""
 SHORT = 8
+"""Operations that may be done in registers, at most."""
 QUICK = frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where", "cast"))
-"""Operations that may be done in registers: how many at most, and which."""
+"""Those that may."""
 
 
 def is_short(expression: Expression) -> bool:

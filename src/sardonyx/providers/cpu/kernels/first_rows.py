@@ -7,7 +7,6 @@ channels (``image_edges``): pixels of the result are as far apart as the stride,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, View, Window
 from sardonyx.providers.cpu.dsl import Kernel
 from sardonyx.providers.cpu.kernels.matrices import number
+from sardonyx.providers.cpu.kernels.transpose import joined
 from sardonyx.providers.cpu.steps import Ref
 from sardonyx.providers.cpu.values import Buf, Val, f32
 
@@ -108,23 +108,3 @@ class Turning:
             planes = [source.at(self._n("plane") * c).load(at, lanes, mask) for c in range(self.channels)]
             for j, v in enumerate(joined([k.select(mask, v, 0.0) for v in planes])):
                 line.store(i * self.channels + j * lanes, v)
-
-
-def joined(planes: Sequence[Val]) -> list[Val]:
-    """The numbers of some vectors, one of each after the other."""
-    count, lanes = len(planes), planes[0].lanes
-    found: list[Val] = []
-    if count == 1:
-        return list(planes)
-    if count % 2 == 0:
-        halves = [[i // 2 + i % 2 * lanes + half for i in range(lanes)] for half in (0, lanes // 2)]
-        for a, b in zip(joined(planes[::2]), joined(planes[1::2]), strict=True):
-            found += (a.shuffle(half, b) for half in halves)
-        return found
-    for j in range(count):
-        places = [divmod(j * lanes + i, count) for i in range(lanes)]
-        v = planes[0].shuffle([pixel for pixel, _ in places])
-        for c in range(1, count):
-            v = v.shuffle([lanes + pixel if of == c else i for i, (pixel, of) in enumerate(places)], planes[c])
-        found.append(v)
-    return found

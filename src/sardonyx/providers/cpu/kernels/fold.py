@@ -74,11 +74,14 @@ class Folded:
     """Pixels along y and x, with the padding in front."""
 
     @staticmethod
-    def of(layout: Padded, kernel: tuple[int, ...], strides: tuple[int, ...], size: tuple[Known, ...]) -> Folded | None:
+    def of(
+        layout: Padded, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
+        size: tuple[Known, ...],
+    ) -> Folded | None:  # fmt: skip
         """For windows without dilation over images of one plane and known size; None where there is nothing to fold."""
         (depth, *taps), (_, *steps), (deep, *out) = kernel, strides, size
         is_flat = (depth, deep, layout.size[0]) == (1, 1, 1)
-        if layout.parts > 1 or layout.close or not is_flat or max(steps) == 1:
+        if layout.parts > 1 or layout.close or not is_flat or max(steps) == 1 or max(dilations) > 1:
             return None
         if not all(isinstance(d, int) and d > 0 for d in out):
             return None

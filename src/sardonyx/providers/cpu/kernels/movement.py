@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sardonyx.dtypes import DType, of_name
+from sardonyx.dtypes import of_name
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Bits, Expression, Loop
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import LINE_NBYTES
-from sardonyx.providers.cpu.kernels.nest import Nest, apply, known, load, product, stride_class, traffic, walk
+from sardonyx.providers.cpu.kernels.nest import Axis, Nest, apply, known, load, product, stride_class, traffic, walk
 from sardonyx.providers.cpu.kernels.passes import operations
 from sardonyx.providers.cpu.kernels.transpose import transposed
 from sardonyx.providers.cpu.steps import Ref, Step, Target
@@ -24,7 +24,7 @@ TURNED = "t"
 """The class of an input that is turned."""
 
 CHEAP = 4
-"""Operations up to which an expression is written once for each row of a block."""
+"""Operations up to which an expression is written once for each row of a block, or each long row (``weave``)."""
 
 SMALLEST = 4
 """Elements below which an axis is not worth a block."""
@@ -86,24 +86,23 @@ class Form:
     """Blocks may not fill the rows of the output."""
 
     @property
-    def types(self) -> tuple[DType, ...]:
-        e = self.expression
-        return (*e.operands, *(e.dtype_of(r) for r in e.results))
-
-    @property
     def step(self) -> int:
         return self.side * self.squares
 
 
-def steps(loop: Loop, target: Target) -> list[Step]:
-    """The step of a loop that transposes cheaply enough; none for any other."""
-    e, n = loop.expression, len(loop.inputs)
+def axes_of(loop: Loop) -> list[Axis]:
+    """The axes of a loop that does little but move numbers, in the order of what it writes; none for any other."""
+    e, views = loop.expression, (*loop.inputs, *loop.outputs)
     if loop.reduced or any(not isinstance(s, Apply) for s in e.steps):
         return []
     if sum(operations(s.program) for s in e.steps if isinstance(s, Apply)) > CHEAP:
         return []
-    views = (*loop.inputs, *loop.outputs)
-    axes = list(Nest.of(loop.extents, views).ordered(n).axes)
+    return list(Nest.of(loop.extents, views).ordered(len(loop.inputs)).axes)
+
+
+def steps(loop: Loop, target: Target) -> list[Step]:
+    """The step of a loop that transposes cheaply enough; none for any other."""
+    e, n, views, axes = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), axes_of(loop)
     if len(axes) < 2 or any(stride_class(s) != "1" for s in axes[-1].strides[n:]):
         return []
     inner = axes.pop()
@@ -140,16 +139,16 @@ def steps(loop: Loop, target: Target) -> list[Step]:
 def _params(form: Form) -> Params:
     axes = range(form.outer + 2)
     return {
-        **{f"m{v}": (t,) for v, t in enumerate(form.types)},
+        **{f"m{v}": (t,) for v, t in enumerate(form.expression.types)},
         **{f"n{i}": i64 for i in axes},
-        **{f"s{v}_{i}": i64 for v in range(len(form.types)) for i in axes},
+        **{f"s{v}_{i}": i64 for v in range(len(form.expression.types)) for i in axes},
     }
 
 
 @kernel(_params)
 def turn(k: Kernel, *, form: Form, **given: Any) -> None:
     """Piece by piece: whole blocks in registers, what is left along the output."""
-    views, side = range(len(form.types)), form.side
+    views, side = range(len(form.expression.types)), form.side
     extents = [given[f"n{i}"] for i in range(form.outer + 2)]
     strides = [[given[f"s{v}_{i}"] for i in range(form.outer + 2)] for v in views]
     is_far = strides[-1][-2] > strides[form.kinds.index(TURNED)][-1]

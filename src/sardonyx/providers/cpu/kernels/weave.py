@@ -7,24 +7,20 @@ of these or of the short ones, one behind the other, and their numbers are broug
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.kernels.first_rows import joined
-from sardonyx.providers.cpu.kernels.nest import Axis, Nest, apply, known, product, traffic, walk
-from sardonyx.providers.cpu.kernels.passes import operations
+from sardonyx.providers.cpu.kernels.movement import axes_of
+from sardonyx.providers.cpu.kernels.nest import Axis, apply, known, product, traffic, walk
+from sardonyx.providers.cpu.kernels.transpose import joined, parted
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, i64, register_dtype
 
 FEW = 15
 """Long rows, at most."""
-CHEAP = 4
-"""Operations up to which an expression is written once for each of them."""
 PIECE = 1024
 """Numbers of a long row that a thread takes at a time."""
 LONG, SHORT, ONE = "long", "short", "one"
@@ -42,26 +38,16 @@ class Form:
     outer: int
     lanes: int
 
-    @property
-    def types(self) -> tuple[DType, ...]:
-        e = self.expression
-        return (*e.operands, *(e.dtype_of(r) for r in e.results))
-
 
 def steps(loop: Loop, target: Target) -> list[Step]:
     """The step of a loop that weaves or parts cheaply enough; none for any other."""
-    e, n, views = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs)
-    if loop.reduced or any(not isinstance(s, Apply) for s in e.steps):
-        return []
-    if sum(operations(s.program) for s in e.steps if isinstance(s, Apply)) > CHEAP:
-        return []
-    axes = list(Nest.of(loop.extents, views).ordered(n).axes)
+    e, n, views, axes = loop.expression, len(loop.inputs), (*loop.inputs, *loop.outputs), axes_of(loop)
     found = next(((f, a, lies) for f in axes for a in axes if f is not a and (lies := _lies(f, a, n))), None)
     if found is None:
         return []
     few, long, lies = found
     outer = [a for a in axes if a is not few and a is not long]
-    bits = max(register_dtype(t).bits for t in (*e.operands, *(e.dtype_of(r) for r in e.results)))
+    bits = max(register_dtype(t).bits for t in e.types)
     form = Form(e, lies, int(few.extent), len(outer), min(16, target.isa.lanes * 32 // bits))
     args: dict[str, Any] = {f"m{v}": Ref.of(view) for v, view in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate((*outer, long))}
@@ -92,15 +78,15 @@ def _lies(few: Axis, long: Axis, inputs: int) -> tuple[str, ...]:
 
 def _params(form: Form) -> Params:
     return {
-        **{f"m{v}": (t,) for v, t in enumerate(form.types)},
+        **{f"m{v}": (t,) for v, t in enumerate(form.expression.types)},
         **{f"n{i}": i64 for i in range(form.outer + 1)},
-        **{f"s{v}_{i}": i64 for v in range(len(form.types)) for i in range(form.outer + 1)},
+        **{f"s{v}_{i}": i64 for v in range(len(form.expression.types)) for i in range(form.outer + 1)},
     }
 
 
 @kernel(_params)
 def weave(k: Kernel, *, form: Form, **given: Any) -> None:
-    views, lanes = range(len(form.types)), form.lanes
+    views, lanes = range(len(form.expression.types)), form.lanes
     extents = [given[f"n{i}"] for i in range(form.outer + 1)]
     pieces = (extents[-1] + (PIECE - 1)) // PIECE
     pace = {LONG: 1, SHORT: form.few, ONE: 0}
@@ -164,22 +150,3 @@ class _Part:
         k, few, lanes = self.k, self.form.few, self.form.lanes
         masks = [None if left is None else k.mask(left * few - t * lanes, lanes) for t in range(few)]
         return [(at * few + t * lanes, lanes, mask) for t, mask in enumerate(masks)]
-
-
-def parted(vectors: Sequence[Val]) -> list[Val]:
-    """What ``joined`` has joined."""
-    count, lanes = len(vectors), vectors[0].lanes
-    if count == 1:
-        return list(vectors)
-    if count % 2 == 0:
-        pairs = list(zip(vectors[::2], vectors[1::2], strict=True))
-        sides = [[a.shuffle(range(side, 2 * lanes, 2), b) for a, b in pairs] for side in range(2)]
-        return [v for both in zip(*(parted(side) for side in sides), strict=True) for v in both]
-    found = []
-    for j in range(count):
-        places = [divmod(i * count + j, lanes) for i in range(lanes)]
-        v = vectors[0].shuffle([lane for _, lane in places])
-        for t in range(1, count):
-            v = v.shuffle([lanes + lane if of == t else i for i, (of, lane) in enumerate(places)], vectors[t])
-        found.append(v)
-    return found
