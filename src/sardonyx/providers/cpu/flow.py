@@ -22,7 +22,16 @@ from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu import channels_last, image_shapes, wide_images
 from sardonyx.providers.cpu.families import steps_of
 from sardonyx.providers.cpu.in_place import in_place
-from sardonyx.providers.cpu.kernels import contraction_layout, control, conv_layout, conv_pair, digits, pack, split
+from sardonyx.providers.cpu.kernels import (
+    contraction_layout,
+    control,
+    conv_beside,
+    conv_layout,
+    conv_pair,
+    digits,
+    pack,
+    split,
+)
 from sardonyx.providers.cpu.steps import Holds, Ref, Slot, Step, Target
 
 USUAL_TRIPS = 16
@@ -54,6 +63,7 @@ def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None =
     """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that."""
     steps: list[Step] = []
     target = replace(target, between=conv_pair.between(groups, target))
+    target = replace(target, beside=conv_beside.beside(groups, target))
     unsigned = never_negative(groups) if target.isa.amx else frozenset[Storage]()
     target = replace(target, images=conv_layout.images(groups, target), unsigned=unsigned)
     made = {v.storage for g in groups for v in g.writes}

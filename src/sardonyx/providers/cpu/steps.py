@@ -111,6 +111,9 @@ class Target:
     between: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Pointwise convolutions by what they write, which only a depthwise one reads: one step makes both
     (``kernels.conv_pair``)."""
+    beside: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Convolutions by what would hold their sums, which another adds to its own: one step makes both
+    (``kernels.conv_beside``)."""
     unsigned: frozenset[Storage] = field(default=frozenset(), compare=False, repr=False)
     """What holds no negative number (``lower.signs``)."""
     handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)

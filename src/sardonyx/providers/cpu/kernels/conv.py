@@ -94,8 +94,10 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
-    if any(v.storage in target.between for v in group.outputs):
+    if any(v.storage in target.between or v.storage in target.beside for v in group.outputs):
         return []
+    for both in (target.beside[v.storage] for v in group.extra if v.storage in target.beside):
+        return conv_amx.steps(both.group, 1, target, both.beside)
     if group.x.storage in target.between:
         return conv_pair.steps(target.between[group.x.storage], group, target)
     parts, is_by_pixel = conv_amx.parts_for(group, target), _is_by_pixel(group, target.isa)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,10 +73,31 @@ class Geometry:
     """Of the result."""
     folded: Folded | None = None
     """The phases of the image, if they are what is read."""
+    beside: Geometry | None = None
+    """Single pixels of a second image."""
 
     @property
     def steps(self) -> int:
+        return self.own_steps + (self.beside.own_steps if self.beside else 0)
+
+    @property
+    def own_steps(self) -> int:
         return tiles_of(self.layout, self.kernel, self.dilations)
+
+    @property
+    def image(self) -> Padded:
+        """What is read."""
+        return self.folded.image if self.folded else self.layout
+
+    @property
+    def moves(self) -> tuple[int, ...]:
+        """From window to window, along each axis of that."""
+        return (1, 1, 1) if self.folded else self.strides
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the first pixels of windows follow each other, row after row."""
+        return self.moves == (1, 1, 1) and self.image.is_bare
 
     @property
     def run(self) -> int:
@@ -99,23 +121,32 @@ class Geometry:
 
     def args(self, storage: Storage) -> dict[str, Ref | Known | float]:
         z, y, x = self.size
-        image = self.folded.image if self.folded else self.layout
-        distances = self.folded.strides_of() if self.folded else image.strides() | UNFOLDED
-        folds, strides = (self.strides, (1, 1, 1)) if self.folded else ((1, 1, 1), self.strides)
-        deep, row, (runs, wide) = image.deep, image.row, self.runs
-        if strides == (1, 1, 1):
+        folds, strides = self.strides if self.folded else (1, 1, 1), self.moves
+        deep, row, (runs, wide) = self.image.deep, self.image.row, self.runs
+        if strides == (1, 1, 1) and (self.beside is None or (self.is_dense and self.beside.is_dense)):
             length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
             lines: Known = 1
         else:
             length, lines, row, deep = x, of_known(dims.mul(z, y)), x, of_known(dims.mul(y, x))
         found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
-        found |= {f"x_{s}": v for s, v in distances.items() if s != "plane"}
+        found |= {f"x_{s}": v for s, v in self._distances.items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
         found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
         found |= {"wide": wide, "run": self.run}
         kernel = (*self.kernel[:2], runs)
         given = {"kernel": kernel, "dilation": self.dilations, "stride": strides, "out": self.size, "fold": folds}
         return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
+
+    def args_beside(self, storage: Storage) -> dict[str, Ref | Known | float]:
+        """Those of a second image."""
+        distances, moves = self._distances, dict(zip("zyx", self.moves, strict=True))
+        found: dict[str, Ref | Known | float] = {"beside": Ref(storage, self.start), "beside_blocks": self.own_steps}
+        found |= {f"beside_{s}": distances[s] for s in ("b", "block")}
+        return found | {f"beside_{a}": of_known(dims.mul(distances[a], moves[a])) for a in "zyx"}
+
+    @property
+    def _distances(self) -> dict[str, Known]:
+        return self.folded.strides_of() if self.folded else self.layout.strides() | UNFOLDED
 
 
 def parts_for(group: Convolution, target: Target) -> int | None:
@@ -214,30 +245,42 @@ def geometry(group: Convolution, frame: Frame, parts: int, block: int = BLOCK) -
     return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
 
 
-def steps(group: Convolution, parts: int, target: Target) -> list[Step]:
-    """The convolution on tiles."""
-    before, found, image, frame = _image(group, parts, target)
-    weights = packed(group, found, target.isa)
+def steps(group: Convolution, parts: int, target: Target, beside: Convolution | None = None) -> list[Step]:
+    """The convolution on tiles, with the sums of another ``beside`` it (``conv_beside``)."""
+    filters, depth = int(group.w.shape[0]), math.prod(int(d) for d in group.w.shape[1:])
+    before, other = list[Step](), None
+    args: dict[str, Ref | Known | float] = {}
+    moved: Known = 0
+    if beside is not None:
+        before, other, image, frame = _image(beside, parts, target, is_joined=False, more=depth // BLOCK)
+        args, depth = other.args_beside(image), depth + int(beside.w.shape[1])
+        moved = of_known(nbytes_of(frame.x, parts * 2))
+    is_joined, many = (True, 0) if other is None else (other.is_dense, other.own_steps)
+    made, found, image, frame = _image(group, parts, target, is_joined=is_joined, more=many)
+    found = replace(found, beside=other)
+    weights = packed(group, found, target.isa, beside)
     epilogue, more = epilogue_of(group, frame, target)
-    args = {**found.args(image), "w": Ref(weights), "filters": group.w.shape[0], **more}
-    filters = int(group.w.shape[0])
+    args |= {**found.args(image), "w": Ref(weights), "filters": filters, **more}
     is_full = parts == 1 and filters % PANEL == 0 and found.runs[1] % BLOCK == 0
     is_woven = parts == 1 and filters > HALF and is_one_for_images(epilogue, args)
     pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
     places = Places.of(epilogue, args, is_full=is_full) if pace else None
     known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
     held = found.steps if pace and is_full and found.steps <= HELD else 0
-    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, held=held, is_past=found.is_past, **known)
-    flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
-    nbytes = dims.known(dims.add(_moved(frame, parts, target), dims.mul(weights.elements, 2))) or 0
+    known |= {"is_past": found.is_past, "has_beside": beside is not None}
+    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, held=held, **known)
+    flops = dims.known(dims.product((2, depth, *group.box))) or 0
+    nbytes = dims.known(dims.total((moved, _moved(frame, parts, target), dims.mul(weights.elements, 2)))) or 0
     why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
     scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(places) if places else 0)
-    return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
+    return [*before, *made, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
 
 
-def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], Geometry, Storage, Frame]:
-    """The image in parts: made by the convolution before, or by a step of its own."""
+def _image(
+    group: Convolution, parts: int, target: Target, *, is_joined: bool = True, more: int = 0
+) -> tuple[list[Step], Geometry, Storage, Frame]:
+    """The image in parts: made by the convolution before, or by a step of its own. ``more`` steps are of another."""
     given = target.images.get(group.x.storage)
     given = None if given is None or not given.is_of(group.x) else given
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
@@ -246,7 +289,7 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
         group = thinned(group)
     else:
         layouts.append(given.layout)
-    frame = Frame.of(group, is_joined=all(one.is_bare for one in layouts))
+    frame = Frame.of(group, is_joined=is_joined and all(one.is_bare for one in layouts))
     found = geometry(group, frame, parts)
     if given is None:
         x = frame.x
@@ -259,7 +302,7 @@ def _image(group: Convolution, parts: int, target: Target) -> tuple[list[Step], 
     start = layout.at(*(-int(p) for p in frame.window.pads))
     found = replace(found, layout=layout, start=start)
     folded = Folded.of(layout, found.kernel, found.strides, found.dilations, found.size)
-    if folded is None or not folded.pays(found.steps, int(group.w.shape[0]), found.size):
+    if folded is None or not folded.pays(found.steps + more, int(group.w.shape[0]), found.size):
         return [], found, given.storage, frame
     step, made = folded.step(Ref(given.storage, start), layout, group.nodes)
     return [step], replace(found, start=0, folded=folded), made, frame
@@ -312,35 +355,47 @@ def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
     return matrix, found
 
 
-def packed(group: Convolution, found: Geometry, isa: Isa) -> Packed:
-    """The weights in tiles."""
-    w, layout, parts, (runs, wide) = group.w, found.layout, found.layout.parts, found.runs
-    tensor = w.storage.tensor
-    assert tensor is not None
-    shape = tuple(int(d) for d in w.shape)
-    filters, channels, depth = shape[0], shape[1], found.steps * BLOCK
+def packed(group: Convolution, found: Geometry, isa: Isa, beside: Convolution | None = None) -> Packed:
+    """The weights in tiles, with those of another convolution behind them."""
+    layout, parts, filters = found.layout, found.layout.parts, int(group.w.shape[0])
+    both = [(one.w, geometry) for one, geometry in ((group, found), (beside, found.beside)) if one and geometry]
     panels, chunks = -(-filters // PANEL), -(-found.steps // CHUNK)
     elements = panels * found.steps * step_elements(parts)
 
     def make() -> Any:
-        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: int(np.prod(shape))]
-        seen = content.reshape(filters, channels, -1).transpose(2, 1, 0)  # taps, channels, filters
-        lined = np.zeros((len(seen), layout.room, filters), content.dtype)
-        lined[:, :channels] = seen
-        if layout.close:  # what each run sees, and zeros to the end of its last tile
-            lined = lined.reshape(found.kernel[0] * found.kernel[1] * runs, -1, filters)[:, :wide]
-            lined = np.pad(lined, ((0, 0), (0, -wide % BLOCK), (0, 0)))
-        else:
-            lined = lined.reshape(-1, layout.blocks, BLOCK, filters).transpose(1, 0, 2, 3)
+        lined = [_lined(w, geometry) for w, geometry in both]
+        source = np.concatenate(lined) if len(lined) > 1 else lined[0]
         tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
-        spec = split(source=w.dtype, parts=parts, layout=PAIRS, is_direct=True, axes=0)
-        source = np.ascontiguousarray(lined).reshape(-1)
-        args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": depth}
+        spec = split(source=group.w.dtype, parts=parts, layout=PAIRS, is_direct=True, axes=0)
+        args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": found.steps * BLOCK}
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
-            raise Exceptional(identity(tensor))
-        give_back(content)
+            raise Exceptional(_tensor(group.w)[0])
         return tiles
 
-    key = ("conv tiles", identity(tensor), w.offset, shape, parts, layout.close, wide)
-    return Packed("constant", bf16, elements, w.storage.value, key=key, make=make)
+    key = ("conv tiles", *(_tensor(w) for w, _ in both), parts, layout.close, found.runs[1])
+    return Packed("constant", bf16, elements, group.w.storage.value, key=key, make=make)
+
+
+def _tensor(w: View) -> tuple[object, Known, tuple[Known, ...]]:
+    """What equal weights have in common."""
+    assert w.storage.tensor is not None
+    return identity(w.storage.tensor), w.offset, w.shape
+
+
+def _lined(w: View, found: Geometry) -> Any:
+    """Weights as steps see them: all that are of one filter, from filter to filter."""
+    layout, (runs, wide), (filters, channels, *taps) = found.layout, found.runs, (int(d) for d in w.shape)
+    assert w.storage.tensor is not None
+    count = filters * channels * math.prod(taps)
+    content = np.ascontiguousarray(w.storage.tensor.peek()).reshape(-1)[int(w.offset) :][:count]
+    seen = content.reshape(filters, channels, -1).transpose(2, 1, 0)  # taps, channels, filters
+    lined = np.zeros((len(seen), layout.room, filters), content.dtype)
+    lined[:, :channels] = seen
+    if layout.close:  # what each run sees, and zeros to the end of its last tile
+        lined = lined.reshape(found.kernel[0] * found.kernel[1] * runs, -1, filters)[:, :wide]
+        lined = np.pad(lined, ((0, 0), (0, -wide % BLOCK), (0, 0)))
+    else:
+        lined = lined.reshape(-1, layout.blocks, BLOCK, filters).transpose(1, 0, 2, 3)
+    give_back(content)
+    return lined.reshape(-1)

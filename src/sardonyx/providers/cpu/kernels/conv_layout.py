@@ -68,7 +68,7 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
     has_next: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
-        if storage.kind == "temporary" and len(writers) == 1:
+        if storage.kind == "temporary" and len(writers) == 1 and storage not in target.beside:
             count = kinds.parts(group, reads[storage])
             made = _image(writers[0].view, reads[storage], kinds, count) if count else None
             if made is not None and id(group) not in has_next:

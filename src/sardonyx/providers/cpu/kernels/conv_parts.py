@@ -43,20 +43,22 @@ its cache: 20 us, where one column takes 3.)"""
 
 def _params(
     parts: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool, is_past: bool,
-    is_full: bool,
+    is_full: bool, has_beside: bool,
 ) -> Params:  # fmt: skip
-    return {"x": (bf16,), "w": (bf16,), **convolution_params(epilogue)}
+    images = dict.fromkeys(("x", "w", *(("beside",) if has_beside else ())), (bf16,))
+    return {**images, **convolution_params(epilogue, has_beside=has_beside)}
 
 
 @kernel(_params)
 def conv_amx(
     k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool,
-    is_past: bool, is_full: bool, **memory: Any,
+    is_past: bool, is_full: bool, has_beside: bool, **memory: Any,
 ) -> None:  # fmt: skip
     """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
     which a single tap sees once, leave L1 to the weights. What else is known is asked for where there is a pace:
     ``places``; ``is_single``: there is one run; ``is_full``: channels and filters fill tiles; ``held``: there are so
     few steps of such a run that their weights stay in tiles while the squares of a group pass by, else 0.
+    ``has_beside``: the last steps are of the channels of a second image; it is not with what is held or made anew.
     """
 
     def work(
@@ -244,15 +246,14 @@ class _PartsWork(Work):
     ) -> None:  # fmt: skip
         """Steps ``begin`` to ``end`` of a run; ``among`` gives what each does between its products."""
         k, size, many, fetched = self.k, step_elements(self.parts), run.many, run.fetched
-        pixels, part = self.x.at(self.grid.entry(r)[0]), number(self.memory, "x_part")
-        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
+        pixels_of, part = self._pixels_of(r), number(self.memory, "x_part")
         weights = self.w.at((run.column * self.steps + run.step) * size)
         ahead, to_fetch, each = weights.at(many * size), k.var(0), k.const(0)
         if fetched is not None:
             each = fetched * (self.parts * LINE)
             to_fetch.set((r * many + begin) * each)
         with k.loop(begin, many if end is None else end) as s:
-            here, lines = pixels.at(self.distances.load(run.step + s)), list[Buf]()
+            (here, stride), lines = pixels_of(run.step + s), list[Buf]()
             if fetched is not None:
                 wanted = ahead.at(to_fetch.get())
                 with k.loop(FETCHED * self.parts, fetched * self.parts) as i:
@@ -273,6 +274,21 @@ class _PartsWork(Work):
                 for other in others[len(others) * at // len(written) : len(others) * (at + 1) // len(written)]:
                     other()
             to_fetch += each
+
+    def _pixels_of(self, r: Val) -> Callable[[Val], tuple[Buf, Val]]:
+        """Gives where the first pixel of a square lies that a step sees, and how many bytes from it the next does."""
+        k, own = self.k, self.x.at(self.grid.entry(r)[0])
+        stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
+        if "beside" not in self.memory:
+            return lambda step: (own.at(self.distances.load(step)), stride)
+        other, of_other = self.memory["beside"].at(self.grid.beside(r)), number(self.memory, "beside_x") * 2
+        first = self.steps - number(self.memory, "beside_blocks")
+
+        def found(step: Val) -> tuple[Buf, Val]:
+            is_own = step < first
+            return k.choose(is_own, own, other).at(self.distances.load(step)), k.select(is_own, stride, of_other)
+
+        return found
 
     def _among(self, many: Val) -> Callable[[Val], list[Callable[[], None]]]:
         """What each of ``many`` steps does with the sums of the run before."""

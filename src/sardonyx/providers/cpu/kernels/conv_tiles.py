@@ -52,7 +52,8 @@ there, unless what follows is long."""
 NEAR_NBYTES = 512 * 1024
 """Of weights that stay in L2: all chips with tiles have 2 MiB."""
 ENTRY = 8
-"""Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are."""
+"""Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are; and where its
+pixels begin in a second image."""
 
 _TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "fold") for axis in "zyx")
 _NUMBERS = (
@@ -61,9 +62,15 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def convolution_params(epilogue: Epilogue) -> Params:
-    """All but images and weights."""
-    return {**dict.fromkeys((*_NUMBERS, *_TAPS), i64), **next_params(epilogue)}
+_BESIDE = tuple(f"beside_{what}" for what in ("b", "block", "z", "y", "x", "blocks"))
+
+
+def convolution_params(epilogue: Epilogue, *, has_beside: bool = False) -> Params:
+    """All but images and weights. A second image, of which windows see single pixels, is ``beside`` the first; its
+    distances are those from window to window.
+    """
+    numbers = (*_NUMBERS, *_TAPS, *(_BESIDE if has_beside else ()))
+    return {**dict.fromkeys(numbers, i64), **next_params(epilogue)}
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
         number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")
     )
     taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
-    steps = k.opaque(blocks * taps * count_of(wide, kind.block))
+    steps = k.opaque(blocks * taps * count_of(wide, kind.block) + _blocks_beside(k, memory))
     per_line = k.opaque(count_of(length, HALF))
     high = k.opaque(count_of(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
@@ -103,7 +110,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     # are shared out, as they are in the layers before and after, unless to read all weights costs more.
     fair = count * columns // (k.threads * 2)
     groups = count_of(count, k.max(k.min(fair, GROUP), 1))
-    channels = blocks * count_of(wide, kind.block) * kind.block
+    channels = (blocks * count_of(wide, kind.block) + _blocks_beside(k, memory)) * kind.block
     pixels_nbytes = batch * lines * length * (channels * kind.number_nbytes + filters * 4)
     weights_nbytes = columns * steps * kind.step_nbytes
     is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
@@ -155,6 +162,13 @@ def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size
         with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, block_size) as first:
             to.store(at.get(), row + along("x", tap) + first)
             at += 1
+    if "beside" in memory:
+        with k.loop(0, n("beside_blocks")) as block:
+            to.store(at.get() + block, block * n("beside_block"))
+
+
+def _blocks_beside(k: Kernel, memory: Any) -> Val:
+    return number(memory, "beside_blocks") if "beside" in memory else k.const(0)
 
 
 @dataclass(frozen=True)
@@ -188,7 +202,11 @@ class Grid:
             for axis, index in zip("zyx", (z, y, x), strict=True):
                 start = start + index * number(self.memory, f"stride_{axis}") * number(self.memory, f"x_{axis}")
             entry = self.table.at(i * ENTRY)
-            for word, value in enumerate((start, image.get(), z, y, x, many)):
+            words = [start, image.get(), z, y, x, many]
+            if "beside" in self.memory:
+                terms = zip("bzyx", (image.get(), z, y, x), strict=True)
+                words.append(sum((index * number(self.memory, f"beside_{axis}") for axis, index in terms), k.const(0)))
+            for word, value in enumerate(words):
                 entry.store(word, value)
             first += self.high
             is_line = first.get() >= self.length
@@ -200,6 +218,10 @@ class Grid:
 
     def entry(self, tile: Val) -> list[Val]:
         return [self.table.load(tile * ENTRY + i) for i in range(6)]
+
+    def beside(self, tile: Val) -> Val:
+        """Where its pixels begin in a second image."""
+        return self.table.load(tile * ENTRY + 6)
 
     @contextmanager
     def image_rows(self, tile: Val) -> Iterator[tuple[Val, list[Val], Val, Val]]:
