@@ -74,6 +74,27 @@ def test_python_looks_for_signals_while_a_loop_goes_on(threads: int, monkeypatch
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+def test_python_does_not_look_in_between_once_a_run_was_short(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "FLOPS_PER_SECOND", 1e4)
+    graph = "h = MatMul(x, w) y = MatMul(h, w)", "float[n,64] x, float[64,64] w", "float[n,64] y"
+    run, walks = executable(graph, threads), []
+    walk = run._team.walk
+    monkeypatch.setattr(run._team, "walk", lambda *args: (walks.append(1), walk(*args)))
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((8, 64), np.float32), rng.standard_normal((64, 64), np.float32)
+    monkeypatch.setattr(plans, "SLICE_S", 0.01)
+    assert run.run_again([x, w]) is None
+    (first,) = run.run([x, w], RunContext())
+    assert len(walks) > 1
+    walks.clear()
+    for again in (run.run([x, w], RunContext()), run.run_again([x, w])):
+        assert again is not None
+        np.testing.assert_array_equal(again[0], first)
+    assert len(walks) == 2
+    np.testing.assert_allclose(first, x @ w @ w, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("body", ["u = Add(s, x)", "u = Identity(s)"])
 def test_a_long_loop_obeys_its_deadline_and_other_threads(body: str, threads: int) -> None:
     run = executable((LONG[0].replace("u = Add(s, x)", body), *LONG[1:]), threads)

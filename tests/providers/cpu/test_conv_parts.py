@@ -300,8 +300,8 @@ def test_who_sees_an_image_otherwise_than_it_was_written_reads_numbers(body: str
 
 OF_ITSELF = "a0 = Conv(x, w0, b) a = Relu(a0) d = Conv(a, w1, b) e = Add(d, a) f = Relu(e) y = Conv(f, w2, b)"
 SHORTCUT = """
-    a0 = Conv(x, w0, b) a = Relu(a0) s = Conv(a, w1, b) c0 = Conv(a, w2, b) c = Relu(c0) d = Conv(c, w3, b)
-    e = Add(d, s) f = Relu(e) y = Conv(f, w4, b)"""
+    a0 = Conv(x, w0, b) a = Relu(a0) s0 = Conv(a, w1, b) s = Relu(s0) c0 = Conv(a, w2, b) c = Relu(c0)
+    d = Conv(c, w3, b) e = Add(d, s) f = Relu(e) y = Conv(f, w4, b)"""
 USED_AGAIN = """
     a0 = Conv(x, w0, b) a = Relu(a0) c0 = Conv(a, w1, b) c = Relu(c0) d = Conv(c, w2, b) e = Add(d, a) f = Relu(e)
     g0 = Conv(f, w3, b) g = Add(g0, a) y = Conv(g, w4, b)"""

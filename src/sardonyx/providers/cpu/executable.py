@@ -241,6 +241,7 @@ class CpuExecutable:
         recorder = None if context.record is None else self._recorder(shape.threads, slots)
         runs_left, slots[Context.LEFT] = slots[Context.LEFT], 0
         context.watch(slots, Context.CANCEL)
+        start = time.perf_counter()
         try:
             for end in shape.ends:
                 while slots[Context.FIRST] < end and not slots[Context.ERROR]:
@@ -249,6 +250,8 @@ class CpuExecutable:
                         slots[Context.PAUSE_AT] = ticks_now() + int(SLICE_S * ticks_per_second())
                     team.walk(frame.at)
                     slots[Context.FIRST] = slots[Context.REACHED]
+            if len(shape.ends) > 1 and not slots[Context.ERROR]:
+                shape.took(time.perf_counter() - start)
         finally:
             context.unwatch()
             slots[Context.CANCEL] = slots[Context.DEADLINE] = slots[Context.FIRST] = slots[Context.PROFILE] = 0

@@ -75,6 +75,8 @@ class Geometry:
     """The phases of the image, if they are what is read."""
     beside: Geometry | None = None
     """Single pixels of a second image."""
+    flags: Storage | None = None
+    """One for each row of the image: whether all its numbers are finite."""
 
     @property
     def steps(self) -> int:
@@ -261,13 +263,16 @@ def steps(group: Convolution, parts: int, target: Target, beside: Convolution | 
     weights = packed(group, found, target.isa, beside)
     epilogue, more = epilogue_of(group, frame, target)
     args |= {**found.args(image), "w": Ref(weights), "filters": filters, **more}
-    is_full = parts == 1 and filters % PANEL == 0 and found.runs[1] % BLOCK == 0
+    is_flagged = found.flags is not None and found.runs[1] % BLOCK != 0
+    if found.flags is not None and is_flagged:
+        args |= {"flags": Ref(found.flags), "flags_count": found.flags.elements}
+    is_full = parts == 1 and filters % PANEL == 0 and (is_flagged or found.runs[1] % BLOCK == 0)
     is_woven = parts == 1 and filters > HALF and is_one_for_images(epilogue, args)
     pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
     places = Places.of(epilogue, args, is_full=is_full) if pace else None
     known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
     held = found.steps if pace and is_full and found.steps <= HELD else 0
-    known |= {"is_past": found.is_past, "has_beside": beside is not None}
+    known |= {"is_past": found.is_past, "has_beside": beside is not None, "is_flagged": is_flagged}
     spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, held=held, **known)
     flops = dims.known(dims.product((2, depth, *group.box))) or 0
     nbytes = dims.known(dims.total((moved, _moved(frame, parts, target), dims.mul(weights.elements, 2)))) or 0
@@ -294,10 +299,12 @@ def _image(
     if given is None:
         x = frame.x
         key = ("image", x.storage.number, x.offset, x.shape, x.strides, found.layout)
-        if key in target.splits:
-            return [], found, target.splits[key], frame
-        step, target.splits[key] = spreading(x, found.layout, group.nodes)
-        return [step], found, target.splits[key], frame
+        before: list[Step] = []
+        if key not in target.splits:
+            step, *target.splits[key] = spreading(x, found.layout, group.nodes)
+            before.append(step)
+        storage, flags = target.splits[key]
+        return before, replace(found, flags=flags), storage, frame
     layout = replace(found.layout, close=given.layout.close) if given.layout.is_bare else given.layout
     start = layout.at(*(-int(p) for p in frame.window.pads))
     found = replace(found, layout=layout, start=start)

@@ -13,7 +13,8 @@ three parts begins at zero and is added to them (``tile_behind``).
 
 **Numbers that tiles do not carry** make NaN of the sums that they touch, and so does overflow between parts: a square
 with such a sum is made anew in f32 from the numbers behind the parts. One part carries them all; but where the last
-tile of a run reads on into other pixels, their infinities and NaN must not count.
+tile of a run reads on into other pixels, their infinities and NaN must not count. Flags tell of some images that there
+are none; of others each square is looked at.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from sardonyx.providers.cpu.kernels.matrices import number
 from sardonyx.providers.cpu.kernels.split import HALF, PANEL, TILE, count_of, step_elements, whole
 from sardonyx.providers.cpu.kernels.tile_behind import Added, each_step
 from sardonyx.providers.cpu.kernels.tile_loop import LINE, SUMS, A, B, Dot, events, from_zero, going_on
-from sardonyx.providers.cpu.values import Buf, Operand, Val, bf16, f32, i64
+from sardonyx.providers.cpu.kernels.tile_mend import is_any_up
+from sardonyx.providers.cpu.values import Buf, Operand, Val, bf16, f32, i32, i64
 
 OWN = 2
 """Of one part, columns that a thread does itself. (Nine squares of 512 channels that another takes are 2300 lines from
@@ -43,21 +45,23 @@ its cache: 20 us, where one column takes 3.)"""
 
 def _params(
     parts: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool, is_past: bool,
-    is_full: bool, has_beside: bool,
+    is_full: bool, has_beside: bool, is_flagged: bool,
 ) -> Params:  # fmt: skip
     images = dict.fromkeys(("x", "w", *(("beside",) if has_beside else ())), (bf16,))
-    return {**images, **convolution_params(epilogue, has_beside=has_beside)}
+    flags: Params = {"flags": (i32,), "flags_count": i64} if is_flagged else {}
+    return {**images, **flags, **convolution_params(epilogue, has_beside=has_beside)}
 
 
 @kernel(_params)
 def conv_amx(
     k: Kernel, *, parts: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool,
-    is_past: bool, is_full: bool, has_beside: bool, **memory: Any,
+    is_past: bool, is_full: bool, has_beside: bool, is_flagged: bool, **memory: Any,
 ) -> None:  # fmt: skip
     """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
     which a single tap sees once, leave L1 to the weights. What else is known is asked for where there is a pace:
     ``places``; ``is_single``: there is one run; ``is_full``: channels and filters fill tiles; ``held``: there are so
     few steps of such a run that their weights stay in tiles while the squares of a group pass by, else 0.
+    ``is_flagged``: only where a flag is up are sums looked at, and filters alone have to fill tiles.
     ``has_beside``: the last steps are of the channels of a second image; it is not with what is held or made anew.
     """
 
@@ -67,7 +71,8 @@ def conv_amx(
         behind = Added(k, grid.sums.at(GROUP * SQUARE), grid.sums) if parts == 3 else None
         table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
         pixels = PixelsBehind(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
-        known = behind, pixels, held, is_single, is_past
+        odd = is_any_up(k, memory, ("flags",)) if is_flagged else None
+        known = behind, pixels, held, is_single, is_past, odd
         return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, *known)
 
     count, own = B + max(2 * held, 1), OWN if parts == 1 else 0
@@ -99,6 +104,8 @@ class _PartsWork(Work):
     """Steps whose weights stay in tiles; 0 where they are loaded for each square."""
     is_single: bool
     is_past: bool
+    odd: Val | None
+    """Whether one of the flags is up, if there are any."""
 
     @property
     def is_full(self) -> bool:
@@ -313,6 +320,9 @@ class _PartsWork(Work):
     def mend(self, r: Val, column: Val, slot: Buf) -> None:
         if self.parts > 1:
             self._mend(r, column, slot)
+        elif self.odd is not None:
+            with self.k.when(self.odd, likely=False):
+                self._mend(r, column, slot)
         elif not self.is_full:
             with self.k.when((self.wide % BLOCK).ne(0)):
                 self._mend(r, column, slot)

@@ -6,6 +6,7 @@ kernel's products, and only then are those of each square looked at.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +20,10 @@ EXACT_ROWS = 4
 """Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
 
 
-def is_any_up(k: Kernel, memory: Any) -> Val:
-    """Whether any number of either operand is not plain."""
+def is_any_up(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_flags")) -> Val:
+    """Whether any number of an operand with flags is not plain."""
     found = k.var(k.zeros(i32, HALF))
-    for flags in (name for name in ("a_flags", "b_flags") if name in memory):
+    for flags in (name for name in names if name in memory):
         for t in k.tiles(number(memory, f"{flags}_count"), HALF):
             found.set(found.get() | memory[flags].load(t))
     return found.get().ne(0).any()
