@@ -11,10 +11,10 @@ as large as all of them comes into L2. Other bytes are read as fast as a buffer 
 
 Runs come in rounds, each on the cores that others leave alone most (``quiet``), and rates are measured right before and
 after a round, for clocks change, and so does what neighbours leave of L3. A rate is the best of several bursts, so that
-neighbours cost bursts and not truth; and so a model's share is told of the fastest run of a round, when nobody watches
-its steps: the sum of its steps' limits in its time, the median of rounds. Beside it stand the share of the fastest run
-of all at the best rates of all rounds, and that of the run in the middle. Times of steps are medians of all runs before
-and after which all cores were quiet; of all runs, where none was or nothing tells.
+neighbours cost bursts and not truth; and so a model's share is told of its fastest run, when nobody watches its steps:
+the sum of its steps' limits, at the best rates of all rounds, in its time. Beside it stands the share of the run in the
+middle, at the rates of its round, of those before and after which all cores were quiet. Times of steps are medians of
+these; of all runs, where none was quiet or nothing tells.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -253,25 +252,21 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     kept = [run for run in runs if run.is_quiet] or runs
     if not kept[0].rows:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
-    fastest = [min(each, key=lambda run: run.seconds) for each in rounds]
-    first, best = min(fastest, key=lambda run: run.seconds), best_of([run.rates for run in runs])
-    of = partial(share, precision=precision)
-    shares = median(of(run, run.rates) for run in fastest), of(first, best), median(of(run, run.rates) for run in kept)
-    took = median(run.seconds for run in fastest), first.seconds, median(run.seconds for run in kept)
+    fastest, best = min(runs, key=lambda run: run.seconds), best_of([run.rates for run in runs])
+    middle = median(share(run, run.rates, precision) for run in kept)
     each = [[limit(row, run.rates, precision) for row in run.rows] for run in kept]
     rows = [_median_row(step) for step in zip(*(run.rows for run in kept), strict=True)]
     limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]
     spent, flops = sum(r.seconds for r in rows), sum(r.flops for r in rows)
-    named = {kind: f"{median(run.rates[kind] for run in fastest) / 1e9:.0f}" for kind in best}
-    rates = ", ".join(f"{rate} {kind[:-6]}" for kind, rate in named.items() if kind.endswith("_flops"))
-    head = f"{ms(took[0])} ms, {flops / took[0] / 1e9:.1f} GFLOP/s where registers reach {rates}"
+    rates = ", ".join(f"{best[kind] / 1e9:.0f} {kind[:-6]}" for kind in best if kind.endswith("_flops"))
+    head = f"{ms(fastest.seconds)} ms, {flops / fastest.seconds / 1e9:.1f} GFLOP/s where registers reach {rates}"
     if FAR in best:
-        head += f" and weights come at {named[FAR]} GB/s"
+        head += f" and weights come at {best[FAR] / 1e9:.0f} GB/s"
+    head += f": {percent(share(fastest, best, precision))} of the limit; the run in the middle "
     head += (
-        f"; {len(rows)} steps, {ms(spent)} ms when watched. {percent(shares[0])} of the limit; the fastest run of all "
+        f"({ms(median(run.seconds for run in kept))} ms) {percent(middle)} of that of its round. {len(rows)} steps, "
     )
-    head += f"({ms(took[1])} ms) {percent(shares[1])} at the best rates of all, and the run in the middle "
-    head += f"({ms(took[2])} ms) {percent(shares[2])}; {len(rounds)} rounds"
+    head += f"{ms(spent)} ms when watched; {len(rounds)} rounds"
     if probe_here():
         head += f", {sum(run.is_quiet for run in runs)} of {len(runs)} runs quiet"
     kernels: dict[str, list[int]] = {}
