@@ -75,14 +75,14 @@ def test_python_looks_for_signals_while_a_loop_goes_on(threads: int, monkeypatch
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_python_does_not_look_in_between_once_a_run_was_short(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "FLOPS_PER_SECOND", 1e4)
+    monkeypatch.setattr(plans, "FLOPS_PER_SECOND", 1.0)
     graph = "h = MatMul(x, w) y = MatMul(h, w)", "float[n,64] x, float[64,64] w", "float[n,64] y"
     run, walks = executable(graph, threads), []
     walk = run._team.walk
     monkeypatch.setattr(run._team, "walk", lambda *args: (walks.append(1), walk(*args)))
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((8, 64), np.float32), rng.standard_normal((64, 64), np.float32)
-    monkeypatch.setattr(plans, "SLICE_S", 0.01)
+    monkeypatch.setattr(plans, "SLICE_S", 10.0)
     assert run.run_again([x, w]) is None
     (first,) = run.run([x, w], RunContext())
     assert len(walks) > 1
@@ -92,6 +92,21 @@ def test_python_does_not_look_in_between_once_a_run_was_short(threads: int, monk
         np.testing.assert_array_equal(again[0], first)
     assert len(walks) == 2
     np.testing.assert_allclose(first, x @ w @ w, rtol=1e-4, atol=1e-3)
+
+
+def test_a_short_run_tells_nothing_where_data_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "FLOPS_PER_SECOND", 1.0)
+    monkeypatch.setattr(plans, "SLICE_S", 10.0)
+    dear, cheap = (f"() => (float[n,64] y) {{ {arm} }}" for arm in ("h = MatMul(x, w) y = MatMul(h, w)", "y = Neg(x)"))
+    body = f"y = If(c) <then_branch = t {dear}, else_branch = e {cheap}>"
+    run, walks = executable((body, "bool c, float[n,64] x, float[64,64] w", "float[n,64] y"), 1), []
+    walk = run._team.walk
+    monkeypatch.setattr(run._team, "walk", lambda *args: (walks.append(1), walk(*args)))
+    x, w = np.ones((8, 64), np.float32), np.eye(64, dtype=np.float32)
+    for c, want in ((False, -x), (True, x)):
+        walks.clear()
+        np.testing.assert_array_equal(run.run([np.array(c), x, w], RunContext())[0], want)
+    assert len(walks) > 1 and run.run_again([np.array(True), x, w]) is None
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from sardonyx.ir.tensor import Tensor
 from sardonyx.providers.cpu.kernels import conv_amx, conv_beside
+from sardonyx.providers.cpu.steps import Exceptional
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -25,6 +28,10 @@ SUMS = {
     "more follows": "s = Conv<strides = [S, S]>(a, p, c) e = Conv(h, w, b) t = Add(e, s) g = Sigmoid(t) y = Mul(t, g)",
     "read again": "s = Conv<strides = [S, S]>(a, p, c) e = Conv(h, w, b) t = Add(e, s) u = Relu(t) f = Conv(u, q) "
     "y = Add(f, u)",
+    "read by 3 x 3 taps": "s = Conv<strides = [S, S]>(a, p, c) e = Conv(h, w, b) t = Add(e, s) u = Relu(t) "
+    "y = Conv<pads = [1, 1, 1, 1]>(u, m)",
+    "and a residual": "g = Conv(h, z) j = Relu(g) s = Conv<strides = [S, S]>(a, p, c) e = Conv(h, w, b) k = Add(e, s) "
+    "t = Add(k, j) u = Relu(t) y = Conv(u, q)",
     "the input itself": "s = Conv<strides = [S, S]>(x, p, c) e = Conv(h, w, b) t = Add(e, s) y = Relu(t)",
 }
 APART = {
@@ -48,17 +55,23 @@ class Block:
     """The first of some residual blocks."""
 
     def __init__(
-        self, rest: str, stride: int = 2, size: tuple[int, int] = (14, 14), batch: int = 2, dynamic: bool = False
-    ) -> None:
+        self, rest: str, stride: int = 2, size: tuple[int, int] = (14, 14), batch: int = 2, dynamic: bool = False,
+        channels: int = 64, odd: str | None = None,
+    ) -> None:  # fmt: skip
+        """``odd``: weights of which one is infinite."""
         self.body = (HEAD + rest).replace("[S, S]", f"[{stride}, {stride}]")
-        sizes = {"x": (batch, 64, *size), "w0": (64, 64, 1, 1), "v": (32, 64, 3, 3), "p": (96, 64, 1, 1), "c": (96,)}
-        sizes |= {"w": (96, 32, 1, 1), "b": (96,), "q": (96, 96, 1, 1)}
-        sizes = {k: s for k, s in sizes.items() if f" {k}" in self.body or f"({k}," in self.body}
+        n = channels
+        sizes = {"x": (batch, n, *size), "w0": (n, n, 1, 1), "v": (32, n, 3, 3), "p": (96, n, 1, 1), "c": (96,)}
+        sizes |= {"w": (96, 32, 1, 1), "b": (96,), "q": (96, 96, 1, 1), "m": (64, 96, 3, 3), "z": (96, 32, 1, 1)}
+        used = set(re.split(r"\W+", self.body))
+        sizes = {k: s for k, s in sizes.items() if k in used}
         rng = np.random.default_rng(0)
         self.feeds = {
             k: (rng.standard_normal(s) / (1 if len(s) == 1 or k == "x" else np.prod(s[1:]) ** 0.5)).astype("f")
             for k, s in sizes.items()
         }
+        if odd is not None:
+            self.feeds[odd][7, 5] = np.inf
         weights = {k: v for k, v in self.feeds.items() if k != "x"}
         self.inputs = ", ".join(f"float[{','.join(map(str, s))}] {k}" for k, s in sizes.items())
         if dynamic:
@@ -113,6 +126,27 @@ def test_sums_of_two_are_one_product(
         for one in (block, apart):
             one.feeds["x"][-1, 7, 4, 4] = odd
         np.testing.assert_array_equal(np.isfinite(block.run()), np.isfinite(apart.run()))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("name", ["read again", "read by 3 x 3 taps", "and a residual"])
+@pytest.mark.parametrize("channels", [32, 96])
+def test_results_go_on_to_convolutions(name: str, stride: int, channels: int) -> None:
+    """Of two steps, too, whose weights would stay in tiles."""
+    block = Block(SUMS[name], stride, (20, 28), channels=channels)
+    assert block.convolutions.count(True) == 1
+    got = block.run(checked=True)
+    assert error(got, block.expected()) < BOUND
+    np.testing.assert_array_equal(block.run(threads=3), got)
+
+
+@pytest.mark.parametrize("name", ["p", "w"])
+def test_whose_weights_are_not_finite_is_told(name: str) -> None:
+    block = Block(SUMS["biases"], odd=name)
+    assert block.convolutions.count(True) == 1
+    with pytest.raises(Exceptional) as found:
+        block.run()
+    assert isinstance(found.value.identity, Tensor) and not np.isfinite(found.value.identity.peek()).all()
 
 
 @pytest.mark.parametrize("name", APART)

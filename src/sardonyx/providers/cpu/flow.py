@@ -59,11 +59,15 @@ def _sees_more(group: Group) -> bool:
     return isinstance(group, Attention) and isinstance(group.q.shape[2], str) and group.k.shape[2] != group.q.shape[2]
 
 
-def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
-    """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that."""
+def _steps(
+    groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None, *, is_inside: bool = False
+) -> list[Step]:
+    """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that.
+    ``is_inside``: others may read what the groups write.
+    """
     steps: list[Step] = []
     target = replace(target, between=conv_pair.between(groups, target))
-    target = replace(target, beside=conv_beside.beside(groups, target))
+    target = replace(target, beside={} if is_inside else conv_beside.beside(groups, target))
     unsigned = never_negative(groups) if target.isa.amx else frozenset[Storage]()
     target = replace(target, images=conv_layout.images(groups, target), unsigned=unsigned)
     made = {v.storage for g in groups for v in g.writes}
@@ -99,7 +103,7 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
 
 def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
     """Steps that perhaps do not run: what they have split into parts is not there for others."""
-    return _steps(groups, replace(target, splits=dict(target.splits), handed={}), hoisted)
+    return _steps(groups, replace(target, splits=dict(target.splits), handed={}), hoisted, is_inside=True)
 
 
 def _branch(group: Branch, target: Target) -> list[Step]:

@@ -42,8 +42,8 @@ MAX_PLANS = 64
 KEPT_PLANS = 3
 """Plans whose memory is kept for their next run; the others keep what they know."""
 SLICE_S = 0.1
-"""Python looks for signals about this often. (To return to it in between takes 15 us, and what is too long for one
-slice is not run again without asking much: ResNet-50 on tiles takes 4 ms where a modest core takes 0.2 s.)"""
+"""Python looks for signals about this often. What is cut for that is guessed for a modest core, until a run was shorter
+than a slice: ResNet-50 on tiles takes 4 ms and not 0.2 s, and to return to Python takes 15 us each time."""
 
 
 def values_of(table: Table, sizes: tuple[int, ...]) -> Array:
@@ -185,9 +185,12 @@ class Shape:
         return Manner(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)
 
     def took(self, seconds: float) -> None:
-        """A run in slices took so long: if that is less than one of them, there need not be any."""
-        if seconds < SLICE_S:
-            self.ends, self.is_quick = [len(self.plan.table.steps)], self.plan.table.is_bounded
+        """A run in slices took so long: if that is less than one of them, there need not be any. Where data choose
+        among steps, the next run may take longer.
+        """
+        table = self.plan.table
+        if seconds < SLICE_S and not any(step.is_control for step in table.steps):
+            self.ends, self.is_quick = [len(table.steps)], table.is_bounded
 
     def learn(self, trial: Trial, way: Way, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""

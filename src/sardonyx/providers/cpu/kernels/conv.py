@@ -96,7 +96,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     if any(v.storage in target.between or v.storage in target.beside for v in group.outputs):
         return []
-    for both in (target.beside[v.storage] for v in group.extra if v.storage in target.beside):
+    both = next((target.beside[v.storage] for v in group.extra if v.storage in target.beside), None)
+    if both is not None:
         return conv_amx.steps(both.group, 1, target, both.beside)
     if group.x.storage in target.between:
         return conv_pair.steps(target.between[group.x.storage], group, target)

@@ -76,7 +76,7 @@ class Geometry:
     beside: Geometry | None = None
     """Single pixels of a second image."""
     flags: Storage | None = None
-    """One for each row of the image: whether all its numbers are finite."""
+    """One for each row of the image, which is up where a number is not finite."""
 
     @property
     def steps(self) -> int:
@@ -271,7 +271,7 @@ def steps(group: Convolution, parts: int, target: Target, beside: Convolution | 
     pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
     places = Places.of(epilogue, args, is_full=is_full) if pace else None
     known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
-    held = found.steps if pace and is_full and found.steps <= HELD else 0
+    held = found.steps if pace and is_full and found.steps <= HELD and beside is None else 0
     known |= {"is_past": found.is_past, "has_beside": beside is not None, "is_flagged": is_flagged}
     spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, held=held, **known)
     flops = dims.known(dims.product((2, depth, *group.box))) or 0
@@ -285,7 +285,9 @@ def steps(group: Convolution, parts: int, target: Target, beside: Convolution | 
 def _image(
     group: Convolution, parts: int, target: Target, *, is_joined: bool = True, more: int = 0
 ) -> tuple[list[Step], Geometry, Storage, Frame]:
-    """The image in parts: made by the convolution before, or by a step of its own. ``more`` steps are of another."""
+    """The image in parts: made by the convolution before, or by a step of its own. Another convolution's ``more`` steps
+    want its windows to move by one as well.
+    """
     given = target.images.get(group.x.storage)
     given = None if given is None or not given.is_of(group.x) else given
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
@@ -377,7 +379,8 @@ def packed(group: Convolution, found: Geometry, isa: Isa, beside: Convolution | 
         args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": found.steps * BLOCK}
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
-            raise Exceptional(_tensor(group.w)[0])
+            odd = (w for (w, _), one in zip(both, lined, strict=True) if not np.isfinite(one).all())
+            raise Exceptional(_tensor(next(odd, group.w))[0])
         return tiles
 
     key = ("conv tiles", *(_tensor(w) for w, _ in both), parts, layout.close, found.runs[1])

@@ -62,7 +62,7 @@ def conv_amx(
     ``places``; ``is_single``: there is one run; ``is_full``: channels and filters fill tiles; ``held``: there are so
     few steps of such a run that their weights stay in tiles while the squares of a group pass by, else 0.
     ``is_flagged``: only where a flag is up are sums looked at, and filters alone have to fill tiles.
-    ``has_beside``: the last steps are of the channels of a second image; it is not with what is held or made anew.
+    ``has_beside``: the last steps are of the channels of a second image; then nothing is held.
     """
 
     def work(
@@ -75,6 +75,7 @@ def conv_amx(
         known = behind, pixels, held, is_single, is_past, odd
         return _PartsWork(k, tiles, memory, distances, grid, steps, epilogue, kind, *known)
 
+    assert not (held and has_beside)
     count, own = B + max(2 * held, 1), OWN if parts == 1 else 0
     walk(k, memory, epilogue, Kind(BLOCK, parts, parts * 2, step_elements(parts) * 2, tiles=count, own=own), work)
 

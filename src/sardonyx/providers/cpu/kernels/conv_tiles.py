@@ -60,8 +60,6 @@ _NUMBERS = (
     "x_b", "x_block", "x_z", "x_y", "x_x", "x_part", "x_fold_z", "x_fold_y", "x_fold_x", "batch", "blocks", "filters",
     "lines", "length", "wide", "pitch_z", "pitch_y", "run",
 )  # fmt: skip
-
-
 _BESIDE = tuple(f"beside_{what}" for what in ("b", "block", "z", "y", "x", "blocks"))
 
 

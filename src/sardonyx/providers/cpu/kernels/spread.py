@@ -24,8 +24,8 @@ from sardonyx.providers.cpu.values import Buf, Val, bf16, f32, i32, i64, u16, u3
 FEW = 8
 """Channels up to which those of sixteen pixels are woven in registers."""
 AHEAD = 2
-"""Rows by which those are fetched that are woven; it is one for what is written. (224 x 224 pixels of three channels
-take 44 us for 50.)"""
+"""Rows by which those that are woven are fetched; those that are written, one row ahead. (224 x 224 pixels of three
+channels take 44 us for 50.)"""
 MAGNITUDE, INFINITY = 0x7FFF_FFFF, 0x7F80_0000
 PIXELS, PLANES, ANY = "pixels", "planes", "any"
 """What follows each other in the source: channels of a pixel, pixels of a row, or neither."""
@@ -120,7 +120,7 @@ class _Row:
         nothing = [k.zeros(u32, HALF)] * self.parts
         with k.loop(0, self.width, HALF) as at:
             many = k.min(self.width - at, HALF)
-            for c in range(few):
+            for c in range(few if self.order == PLANES else 0):
                 self.x.at(self.x_c * c + self.x_y * AHEAD + at).prefetch()
             for line in range(unit * HALF // BLOCK):
                 self.y.at(self.y_y + at * self.pixel + line * BLOCK).prefetch(write=True)
@@ -170,7 +170,7 @@ def _woven(vectors: Sequence[Val]) -> Val:
 
 def spreading(source: View, layout: Padded, nodes: Any) -> tuple[Step, Storage, Storage | None]:
     """The step that splits an image, over (batch, channels, z, y, x), what it writes, and flags of its rows. One part
-    has these where pixels lie close.
+    has these where pixels lie close, of which a tile's row may see more than a window does.
     """
     made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.close <= HALF else 0
     flags, rows = None, dims.known(dims.product((layout.batch, *layout.size[:2])))
