@@ -311,12 +311,12 @@ def convolve_pixels(
                 for low, high in zip((0, *heights), heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
                         is_high = high == shape.rows
-                        if is_high:
-                            with k.when(is_last):
+                        if is_high:  # of single pixels, the chip follows images by itself, and to ask takes time
+                            with k.when((taps > 1) & is_last):
                                 for r in range(high):
                                     finish.fetch(first + row + r, panel * nr, nr)
                             if not planes:
-                                with k.when(~is_later & (tile + 1 < bottom)):
+                                with k.when((taps > 1) & ~is_later & (tile + 1 < bottom)):
                                     _fetch(source, block, row + high, high, channels)
                         beside = zeros if is_padded else None
                         pixels = TilePixels(source.at(c), beside, block, row, high, apart if is_high else None)
