@@ -181,10 +181,27 @@ def test_a_trial_is_made_again() -> None:
             assert threads == (1 if i < sharing.TRIALS else 2)
             busy_s = 1e-3 if threads == 2 and not begun else 0
             trial.take(trial.choice, 5e-5 / threads + busy_s, np.array([SLOW, SLOW]))
-        assert trial.is_over and trial.choice[0] == 1 + begun
+        assert trial.is_over and trial.choice[0] == 1 + begun and trial.is_doubtful == (not begun)
         trial.begin()
         assert not trial.is_over and trial.choice[0] == 1
         trial.begin()
+
+
+def test_a_doubtful_choice_is_looked_at_soon() -> None:
+    part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
+    provider = CpuProvider()
+    provider.threads = 2
+    executable = provider.compile(part)
+    assert isinstance(executable, CpuExecutable)
+    executable.run([np.ones(5, np.float32)], RunContext())
+    (shape,) = executable._shapes.values()
+    soon = plans.SOON_LOOK
+    for is_doubtful, runs in ((True, soon), (True, soon), (False, soon * plans.FACTOR)):
+        trial = shape._last_trial
+        assert trial is not None
+        trial.is_over, trial.is_doubtful = True, is_doubtful
+        shape.look_again()
+        assert shape.runs_left == runs
 
 
 def test_runs_in_a_way_that_is_over_count_nothing() -> None:

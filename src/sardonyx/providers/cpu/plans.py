@@ -38,6 +38,8 @@ MEETING_S = 2e-6
 """What it takes a team to meet, with those that are late."""
 FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
 """Runs of a shape after which the choice of threads is looked at again, more and more rarely."""
+SOON_LOOK = FIRST_LOOK * FACTOR
+"""... where it may have been a busy moment that one thread was chosen in."""
 MAX_PLANS = 64
 KEPT_PLANS = 3
 """Plans whose memory is kept for their next run; the others keep what they know."""
@@ -200,7 +202,8 @@ class Shape:
     def look_again(self) -> None:
         """Try once more who takes part in which step: the moment of the last trial may have been a busy one."""
         if self._last_trial is not None:
-            self.runs_left = min(self.runs_left * FACTOR, LAST_LOOK)
+            is_soon = self._last_trial.is_doubtful
+            self.runs_left = SOON_LOOK if is_soon else min(self.runs_left * FACTOR, LAST_LOOK)
             self._last_trial.begin()
             self._follow(self._last_trial)
 

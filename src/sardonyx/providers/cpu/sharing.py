@@ -55,6 +55,9 @@ class Trial:
         self._lock, self.is_over = forks.lock(), True
         self.choice: Way = threads, rows
         """That of the next run."""
+        self.is_doubtful = False
+        """Whether one thread was quicker than the team, though steps promised another thing: somebody else may have had
+        one of its CPUs, and two threads of it are on another until the system parts them."""
         self.begin()
 
     def begin(self) -> None:
@@ -81,6 +84,7 @@ class Trial:
             if self._runs == TRIALS * len(self._ways):
                 quickest = min(range(len(self._ways)), key=lambda i: self._best[i] * (1 + DOUBT * (i > 1)))
                 self.choice, self.is_over = self._ways[quickest], True
+                self.is_doubtful = quickest == 0 and len(self._ways) > 1
             else:
                 self.choice = self._ways[self._runs // TRIALS]
 
