@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from ops.peers import multiplied_exactly
 from sardonyx import dtypes
 from sardonyx.interpret.bind import compile_graph
 from sardonyx.interpret.context import RunContext
@@ -35,6 +36,10 @@ def integers(dtype: Any, *shape: int) -> np.ndarray:
     """Any value of an integer type."""
     limits = np.iinfo(dtype)
     return rng.integers(limits.min, limits.max, shape, endpoint=True).astype(dtype)
+
+
+def weights(dtype: Any, *shape: int) -> np.ndarray:
+    return multiplied_exactly(integers(dtype, *shape))
 
 
 def scales(*shape: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales  # noqa: F401
+from normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales, weights  # noqa: F401
 from sardonyx import errors
 
 I32 = np.int32
@@ -126,7 +126,7 @@ def test_quantized_attention(weight, past, per_column):
     agree(
         "QAttention",
         integers(np.uint8, BATCH, NEW, 6),
-        integers(weight, 6, 3 * WIDTH),
+        weights(weight, 6, 3 * WIDTH),
         normal(3 * WIDTH),
         scales(),
         scales(*columns),

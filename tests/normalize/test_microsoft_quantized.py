@@ -6,7 +6,18 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from normalize.contrib import agree, fresh_numbers, gives, integers, model, normal, ours, rng, scales  # noqa: F401
+from normalize.contrib import (  # noqa: F401
+    agree,
+    fresh_numbers,
+    gives,
+    integers,
+    model,
+    normal,
+    ours,
+    rng,
+    scales,
+    weights,
+)
 from sardonyx import errors
 
 I32, F32 = np.int32, np.float32
@@ -89,7 +100,7 @@ def test_reduce_mean(dtype):
 @pytest.mark.parametrize("last", [0, 1])
 def test_conv(dtype, last):
     x = integers(dtype, 1, 6, 6, 4) if last else integers(dtype, 1, 4, 6, 6)
-    weight = integers(dtype, 8, 4, 3, 3), scales(8), np.zeros(8, dtype)
+    weight = weights(dtype, 8, 4, 3, 3), scales(8), np.zeros(8, dtype)
     out, bias = (np.array(3.0, F32), integers(dtype)), rng.integers(-1000, 1000, 8).astype(I32)
     flags = {"channels_last": last, "pads": [1, 1, 1, 1]}
     agree("QLinearConv", x, scales(), integers(dtype), *weight, *out, bias, const=(3, 4, 5), **flags)
@@ -100,7 +111,7 @@ def test_conv(dtype, last):
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_gemm(dtype, per_column, quantized, transposed):
-    a, b = integers(dtype, 4, 5), integers(dtype, 5, 3)
+    a, b = integers(dtype, 4, 5), weights(dtype, 5, 3)
     a, b = (x.T.copy() if transposed else x for x in (a, b))
     columns = (3,) if per_column else ()
     c = rng.integers(-900, 900, (4, 3)).astype(I32) if per_column else None
@@ -113,7 +124,7 @@ def test_gemm(dtype, per_column, quantized, transposed):
 @pytest.mark.parametrize("per_column", [False, True])
 def test_integer_products(dtype, per_column):
     columns = (3,) if per_column else ()
-    b, step, zero, bias = integers(dtype, 5, 3), scales(*columns), integers(dtype, *columns), normal(3)
+    b, step, zero, bias = weights(dtype, 5, 3), scales(*columns), integers(dtype, *columns), normal(3)
     a = integers(np.uint8, 2, 4, 5)
     agree("MatMulIntegerToFloat", a, b, scales(), step, integers(np.uint8), zero, bias)
     agree("MatMulIntegerToFloat", a, b, scales(), step)
@@ -211,10 +222,10 @@ def test_lstm(direction, dtype, per_column):
     """onnxruntime quantizes input and state as well, so results agree to the size of those steps."""
     count, size, hidden = 2 if direction == "bidirectional" else 1, 5, 4
     columns = (count, 4 * hidden) if per_column else (count,)
-    weights = integers(dtype, count, size, 4 * hidden), integers(dtype, count, hidden, 4 * hidden)
+    both = weights(dtype, count, size, 4 * hidden), weights(dtype, count, hidden, 4 * hidden)
     zero = np.zeros(columns, dtype)
     parameters = (scales(*columns) / 10, zero, scales(*columns) / 10, zero)
     lengths, state = np.array([3, 2], I32), (normal(count, 2, hidden), normal(count, 2, hidden))
-    inputs = (normal(3, 2, size), *weights, normal(count, 8 * hidden), lengths, *state, normal(count, 3 * hidden))
+    inputs = (normal(3, 2, size), *both, normal(count, 8 * hidden), lengths, *state, normal(count, 3 * hidden))
     options = {"hidden_size": hidden, "direction": direction, "const": (1, 2, 8, 9, 10, 11)}
     agree("DynamicQuantizeLSTM", *inputs, *parameters, outputs=3, tolerance=2e-2, **options)

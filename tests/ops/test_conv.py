@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ops.peers import agree, integers, meaning, normal, onnxruntime, reference, rounds_once, same
+from ops.peers import agree, integers, meaning, multiplied_exactly, normal, onnxruntime, reference, rounds_once, same
 from sardonyx import errors
 
 CONVS = [
@@ -78,7 +78,7 @@ def test_quantized_convs(signed, per_channel):
     attributes = {"group": 2, "pads": [1, 1, 0, 0], "strides": [2, 1]}
     agree("ConvInteger", x, w, np.array(117, np.uint8), np.array(3, signed), peer=reference, **attributes)
     scale = (np.abs(normal(6)) * 0.01 + 0.001) if per_channel and signed is np.int8 else np.array(0.01, np.float32)
-    args = (x, np.array(0.02, np.float32), np.array(117, np.uint8), w, scale, zero)
+    args = (x, np.array(0.02, np.float32), np.array(117, np.uint8), multiplied_exactly(w), scale, zero)
     y = (np.array(0.5, np.float32), np.array(121, np.uint8), integers(-5000, 5000, 6, dtype=np.int32))
     agree("QLinearConv", *args, *y, **attributes)
 
