@@ -1,12 +1,13 @@
 """What every test may ask for: the axis switch, the folder of real models, the demo's model.
 
-SARDONYX_TEST_ALL=1   every axis in full: all optimization levels, slow cases
+SARDONYX_TEST_ALL=1   every axis in full: all optimization levels, all chips, slow cases
 SARDONYX_MODELS=DIR   real models to check against onnxruntime; a folder `shared/models` beside the checkout by default
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(skip)
+    skip = pytest.mark.skip(reason="for another chip; runs with SARDONYX_TEST_ALL=1 (make test-all)")
+    for item in _left_out(items):
+        item.add_marker(skip)
+
+
+def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Of tests with a ``cpu``, where None is the chip at hand: for every other chip in turn, one case of several."""
+    found: dict[str, dict[bool, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "cpu" in params:
+            found[item.nodeid.split("[")[0]][params["cpu"] is None].append(item)
+    left = []
+    for sides in found.values():
+        chips = {str(item.callspec.params["cpu"]) for item in sides[False]}  # type: ignore[attr-defined]
+        left += [item for k, item in enumerate(sides[False]) if sides[True] and k % (len(chips) + 1)]
+    return left
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import sardonyx as ort
 from tests.conformance.onnx_cases import Case, assert_same, every
+from tests.conftest import TEST_ALL
 
 LEVELS = {
     "default": None,
@@ -21,8 +21,7 @@ LEVELS = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
 OTHERS = [level for level in LEVELS if level != "default"]
-EVERYTHING = os.environ.get("SARDONYX_TEST_ALL") == "1"
-SLICE = [case for i, case in enumerate(every()) if EVERYTHING or i % 10 == 0]
+SLICE = [case for i, case in enumerate(every()) if TEST_ALL or i % 10 == 0]
 
 
 DRAWS = ("bernoulli", "training_dropout")

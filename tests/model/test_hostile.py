@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -14,15 +13,16 @@ import pytest
 
 import sardonyx
 
-FAMILIES = ("structure", "damage", "outside", "sizes", "operators")
+FAMILIES = {"structure": 200, "damage": 200, "outside": 50, "sizes": 100, "operators": 200}
+"""And the least number of cases of each."""
 SECONDS, MBYTES = 2.0, 500.0
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="cases run in forked children")
 
 
-def verdict(case: Any, end: dict[str, Any]) -> str | None:
+def verdict(end: dict[str, Any]) -> str | None:
     """What is wrong with how a case ended, or None."""
-    error, wanted = end["error"], case.error
+    error, wanted = end["error"], end["expected"]
     if error is not None and ("SardonyxError" not in error or "EngineError" in error):
         return f"{error}: {end.get('text')}"
     if error is None and not end["agree"]:
@@ -38,7 +38,6 @@ def verdict(case: Any, end: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(family: str) -> None:
-    cases = {case.name: case for case in importlib.import_module(f"model.hostile.{family}").cases()}
     worker = Path(__file__).parent / "hostile" / "worker.py"
     source = str(Path(sardonyx.__file__).parents[1])
     done = subprocess.run(
@@ -49,11 +48,6 @@ def test_family(family: str) -> None:
         check=False,
     )
     ends = {end["name"]: end for end in map(json.loads, done.stdout.splitlines())}
-    assert ends.keys() == cases.keys(), done.stderr
-    wrong = {name: why for name, case in cases.items() if (why := verdict(case, ends[name]))}
+    assert done.returncode == 0 and len(ends) >= FAMILIES[family], done.stderr
+    wrong = {name: why for name, end in ends.items() if (why := verdict(end))}
     assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
-
-
-def test_there_are_enough() -> None:
-    count = sum(1 for family in FAMILIES for _ in importlib.import_module(f"model.hostile.{family}").cases())
-    assert count >= 200

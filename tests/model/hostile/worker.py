@@ -8,6 +8,7 @@ the growth of resident memory over that of an idle child, and the way the child 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -109,6 +110,8 @@ def same(a: Any, b: Any) -> bool:
 
 def warm_up() -> None:
     """Import and build what every case needs, so that a child pays for its own model only."""
+    with contextlib.suppress(ImportError):
+        import onnxruntime  # noqa: F401
     from model.hostile.cases import const, model, node
 
     plain = model([node("Relu", "x", "a"), node("Add", "a c")], const("c", [1.0, 2.0]))
@@ -134,6 +137,7 @@ def measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
     end = json.loads(text) if text else {"error": ["died"], "text": f"status {status}"}
     return {
         "name": case.name,
+        "expected": case.error,
         **end,
         "seconds": end.get("seconds", usage.ru_utime + usage.ru_stime),
         "mbytes": max(0, usage.ru_maxrss * 1024 - idle_nbytes) / 1e6,
