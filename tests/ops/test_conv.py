@@ -62,6 +62,15 @@ TRANSPOSED = [
 ]
 
 
+@pytest.mark.parametrize("window", [(1, 1), (3, 3)])
+@pytest.mark.parametrize(("x", "group"), [((0, 4, 5, 6), 1), ((0, 4, 5, 6), 2), ((2, 0, 5, 6), 1)])
+def test_convs_of_nothing(x, group, window):
+    """No image, and images without channels, whose sums are the bias."""
+    w, b = normal(6, x[1] // group, *window), normal(6)
+    (y,) = meaning("Conv", normal(*x), w, b, group=group, pads=[window[0] // 2] * 4)
+    same((y,), (np.broadcast_to(b[:, None, None], (x[0], 6, 5, 6)),))
+
+
 @pytest.mark.parametrize(("x", "w", "attributes"), TRANSPOSED)
 @pytest.mark.parametrize("bias", [False, True])
 def test_conv_transpose(x, w, attributes, bias):

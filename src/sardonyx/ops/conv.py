@@ -35,11 +35,11 @@ def convolve(x: Array, w: Array, window: Window, group: int) -> Array:
 
 def _dense(x: Array, w: Array, window: Window, group: int) -> Array:
     n, m = x.shape[0], w.shape[0]
-    weights = w.reshape(group, m // group, -1)
-    depth = weights.shape[2]
+    depth = w.shape[1] * window.taps
+    weights = w.reshape(group, m // group, depth)
     y = np.empty((n, group, m // group, window.positions), x.dtype)
     if window.is_pointwise:
-        np.matmul(weights, window.tap(x, (0,) * window.rank).reshape(n, group, depth, -1), out=y)
+        np.matmul(weights, window.tap(x, (0,) * window.rank).reshape(n, group, depth, window.positions), out=y)
         return y.reshape(n, m, *window.output)
     patches = window.view(x)
     row = window.positions // max(window.output[0], 1)
@@ -48,7 +48,7 @@ def _dense(x: Array, w: Array, window: Window, group: int) -> Array:
     if images:
         for i in range(0, n, images):
             block = patches[i : i + images]
-            np.matmul(weights, block.reshape(len(block), group, depth, -1), out=y[i : i + images])
+            np.matmul(weights, block.reshape(len(block), group, depth, window.positions), out=y[i : i + images])
         return y.reshape(n, m, *window.output)
     step = max(1, _COLUMNS_NBYTES // row_nbytes)
     for i in range(n):
