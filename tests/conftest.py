@@ -24,27 +24,31 @@ settings.load_profile("sardonyx")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if TEST_ALL:
         return
-    skip = pytest.mark.skip(reason="slow; runs with SARDONYX_TEST_ALL=1 (make test-all)")
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
+        cases[item.nodeid.split("[")[0]].append(item)
         if item.get_closest_marker("slow"):
-            item.add_marker(skip)
-    skip = pytest.mark.skip(reason="for another chip; runs with SARDONYX_TEST_ALL=1 (make test-all)")
-    for item in _left_out(items):
-        item.add_marker(skip)
+            _leave(item, "slow")
+    for test in cases.values():
+        marker = test[0].get_closest_marker("sliced")
+        for k, item in enumerate(test):
+            if marker is not None and k % marker.args[0]:
+                _leave(item, "one of many alike")
+        for item in _on_other_chips(test):
+            _leave(item, "for another chip")
 
 
-def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of tests with a ``cpu``, where None is the chip at hand: for every other chip in turn, one case of several."""
-    found: dict[str, dict[bool, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
-    for item in items:
-        params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "cpu" in params:
-            found[item.nodeid.split("[")[0]][params["cpu"] is None].append(item)
-    left = []
-    for sides in found.values():
-        chips = {str(item.callspec.params["cpu"]) for item in sides[False]}  # type: ignore[attr-defined]
-        left += [item for k, item in enumerate(sides[False]) if sides[True] and k % (len(chips) + 1)]
-    return left
+def _leave(item: pytest.Item, why: str) -> None:
+    item.add_marker(pytest.mark.skip(reason=f"{why}; runs with SARDONYX_TEST_ALL=1 (make test-all)"))
+
+
+def _on_other_chips(test: list[pytest.Item]) -> list[pytest.Item]:
+    """Where a test's ``cpu`` is None for the chip at hand: most of its cases for others, which share the rest."""
+    chips = [item.callspec.params.get("cpu", "") if hasattr(item, "callspec") else "" for item in test]
+    if None not in chips:
+        return []
+    others = [item for item, chip in zip(test, chips, strict=True) if chip is not None]
+    return [item for k, item in enumerate(others) if k % len(set(chips))]
 
 
 @pytest.fixture(scope="session")

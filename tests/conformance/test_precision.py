@@ -46,7 +46,7 @@ def at(precision: str) -> ort.SessionOptions:
 
 @pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("case", some(CONTRACTIONS, 12), ids=lambda c: c.name)
+@pytest.mark.parametrize("case", some(CONTRACTIONS, 20), ids=lambda c: c.name)
 def test_contractions(case: Case, precision: str) -> None:
     def spreads(case: Case, inputs: list[Any]) -> list[Any]:
         return spread(case.written_out().model(), inputs, ELEMENT[precision])

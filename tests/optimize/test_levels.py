@@ -33,6 +33,9 @@ ONE_STEP = 1e-2
 LARGE, MANY = 30_000_000, 140_000
 """Bytes of a model, and numbers fed to it, from which only the full run looks at it: numpy takes long."""
 
+LONG = {"style__fns-candy"}
+"""And those without stored feeds that take as long."""
+
 
 def stored(path: Path) -> dict[str, Any] | None:
     """The feeds that lie beside a model, where they do."""
@@ -71,7 +74,7 @@ def known(paths: list[Path], otherwise: str) -> list[Any]:
 def test_real_models(path: Path) -> None:
     fed = stored(path)
     numbers = sum(np.size(x) for x in (fed or {}).values())
-    if (path.stat().st_size > LARGE or numbers > MANY) and not TEST_ALL:
+    if (path.stat().st_size > LARGE or numbers > MANY or path.stem in LONG) and not TEST_ALL:
         pytest.skip("large; runs with SARDONYX_TEST_ALL=1")
     same_everywhere(path, fed)
 

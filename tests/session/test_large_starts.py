@@ -103,6 +103,7 @@ def in_a_process(path: Path, precision: str) -> tuple[np.ndarray, list[str]]:
     return pickle.loads(done.stdout)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize(
     ("chip", "precision", "is_fixed", "kernel", "tolerance"),
     [

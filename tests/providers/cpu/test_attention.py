@@ -80,6 +80,7 @@ def test_kernel(case: Case) -> None:
     run(case, None, checked=False)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_kernel_with_checked_addresses(case: Case) -> None:
     run(case, None, checked=True)

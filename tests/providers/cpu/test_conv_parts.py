@@ -212,6 +212,7 @@ def test_residuals_in_one_part(name: str, channels: int) -> None:
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize(
     ("name", "channels", "paces"),
@@ -263,6 +264,7 @@ OF_EACH_ROW = """
     d = {} e = {} y = Conv(e, w2, b)"""
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize("last", ["Relu(d)", "Sigmoid(d)"], ids=["short", "long"])
 @pytest.mark.parametrize("first", ["Add(c, g)", "Mul(c, g)"], ids=["added", "times"])
@@ -333,6 +335,7 @@ def test_a_residual_that_nobody_reads_any_more_is_written_over(
         np.testing.assert_array_equal(net.run(threads=threads), want)
 
 
+@pytest.mark.sliced(5)
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize("channels", [32, 64])
 @pytest.mark.parametrize("body", [BLOCKS["rows as one"], BLOCKS["padded"], BLOCKS["scaled"]])

@@ -102,6 +102,7 @@ FEW = {
 """Filters that fill one or two vectors: tiles of many neighbours."""
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("name", FEW)
 def test_neighbours_share_addresses(name: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +147,7 @@ def test_short_sums_are_two_runs() -> None:
 SLICE = ("3x3", "3x3, several runs", "3x3, stride and dilation", "7x7, stride 2", "groups", "3 axes, stride", *MORE)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("name", SLICE)
 def test_every_address_is_inside(name: str) -> None:
     case = ALL[name]

@@ -79,6 +79,7 @@ NARROW = ("3x3, stride 1", "uneven pads", "a large image")
 """Windows for which chips of long vectors have code of their own."""
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("name", (*SLICE, *NARROW))

@@ -101,6 +101,7 @@ def test_against_meaning(name: str, kind: str) -> None:
     np.testing.assert_array_equal(run(case, kind, x, threads=3), got)
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
 def test_results_plane_by_plane(name: str, kind: str) -> None:

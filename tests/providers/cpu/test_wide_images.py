@@ -72,6 +72,7 @@ class Net:
         return sum(isinstance(x, Ref) and x.storage.dtype in (f16, bf16) for x in seen)
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", NETS)
 def test_against_onnx(name: str, dtype: str) -> None:
