@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu import channels_last
-from sardonyx.providers.cpu.kernels import conv_pixels
+from sardonyx.providers.cpu.kernels import conv_pixels, conv_winograd_pixels
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import CASES, Case, assert_close, expected, feeds_of, graph
@@ -41,7 +41,9 @@ ALL = {**CASES, **MORE}
 
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every chip, and term by term."""
     monkeypatch.setattr(channels_last, "LEAST_LANES", 1)
+    monkeypatch.setattr(conv_winograd_pixels, "LEAST", 1 << 20)
 
 
 def compiled(case: Case, feeds: dict[str, Array], cpu: str | None = None) -> Compiled:

@@ -4,8 +4,7 @@ Vectors of many lanes want channels as neighbours: a map of 7 x 7 pixels fills n
 window's border costs no more than its middle. So an intermediate image that convolutions touch changes places from
 (batch, channel, pixel) to (batch, pixel, channel), if every group that touches it can follow: which is a matter of its
 views alone. At the edges, where an image is the caller's or something needs it as it was, a copy stands between
-(``image_edges``); convolutions on tiles read and write either. But 3 x 3 taps take fewer products in planes, and where
-there are no tiles and most of a model is such convolutions of large images, all stays as it is.
+(``image_edges``); convolutions on tiles read and write either.
 
     storage      (N, C, P) in order, P pixels     becomes (N, P, C)
     view         an axis that moves through channels has stride 1, one that moves through pixels has stride C
@@ -13,7 +12,6 @@ there are no tiles and most of a model is such convolutions of large images, all
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,20 +20,17 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
 from sardonyx.providers.cpu import image_edges, neighbours
-from sardonyx.providers.cpu.kernels import conv_amx, conv_dots, conv_few, conv_first, conv_pixels, conv_winograd
+from sardonyx.providers.cpu.kernels import conv_amx, conv_dots, conv_few, conv_first, conv_pixels
 from sardonyx.providers.cpu.kernels.frame import LEAST_LANES
 from sardonyx.providers.cpu.steps import Target
 
-LARGE, IN_PLANES = 4096, 0.6
-"""Pixels of a large image, and share of the products of a model which are fewer there. (On two cores of a Cascade Lake,
-DNSMOS then takes 0.87 of the time, U2Net-p 0.79, a net of style transfer 0.83.)"""
 LEAST_FILTERS = 4
 """Filters and channels of a group, where there are several, below which lanes stay empty."""
 
 
 def turned(groups: Sequence[Group], target: Target) -> list[Group]:
     """The groups, with their images pixel by pixel."""
-    if target.isa.lanes < LEAST_LANES or _stay_in_planes(groups, target):
+    if target.isa.lanes < LEAST_LANES:
         return list(groups)
     wanted = {id(g) for g in groups if isinstance(g, Convolution) and _is_wanted(g, target)}
     if not wanted:
@@ -120,18 +115,6 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
         return conv_first.has_few_channels(group) or conv_dots.fills_lanes(group, target.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
-
-
-def _stay_in_planes(groups: Sequence[Group], target: Target) -> bool:
-    """Whether fewer products (``conv_winograd``) of large images outweigh what others gain of channels side by side."""
-    every, fewer = 0.0, 0.0
-    for group in groups:
-        if isinstance(group, Convolution):
-            known = [d for d in (*group.w.shape[1:], *group.box) if isinstance(d, int)]
-            products, pixels = float(math.prod(known)), math.prod(d for d in group.box[2:] if isinstance(d, int))
-            every += products
-            fewer += products if pixels >= LARGE and conv_winograd.is_for(group, target) else 0
-    return fewer > every * IN_PLANES
 
 
 # -- which storages are turned

@@ -42,6 +42,7 @@ from sardonyx.providers.cpu.kernels import (
     conv_pixels,
     conv_pointwise,
     conv_winograd,
+    conv_winograd_pixels,
 )
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, is_short
 from sardonyx.providers.cpu.kernels.filter_tiles import Shape, chunks_of, is_shallow, packed_filters, per_run
@@ -121,8 +122,11 @@ def _many(group: Convolution, parts: int | None, target: Target) -> list[Step]:
 
 
 def _by_pixel(group: Convolution, target: Target) -> list[Step]:
-    is_narrow = conv_dots.is_for(group, target.isa)
-    return conv_dots.steps(group, target) if is_narrow else conv_pixels.steps(group, target)
+    if conv_dots.is_for(group, target.isa):
+        return conv_dots.steps(group, target)
+    if conv_winograd_pixels.is_for(group, target):
+        return conv_winograd_pixels.steps(group, target)
+    return conv_pixels.steps(group, target)
 
 
 def _is_by_pixel(group: Convolution, isa: Isa) -> bool:

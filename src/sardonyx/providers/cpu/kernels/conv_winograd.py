@@ -68,18 +68,23 @@ LARGEST = float(np.finfo(np.float32).max) * 4 / 9
 
 def is_for(group: Convolution, target: Target) -> bool:
     """Whether a convolution by multiply-adds of planes is carried out here."""
-    frame, w = Frame.of(group, is_joined=False), group.w
-    window, isa = frame.window, target.isa
-    if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1} or not frame.is_unit:
+    frame = Frame.of(group, is_joined=False)
+    return frame.is_unit and has_sums(group, frame, target) and _gain(frame.size[1:], target.isa) >= GAIN
+
+
+def has_sums(group: Convolution, frame: Frame, target: Target) -> bool:
+    """Whether sums of elements and of weights can take the place of those, however the image lies."""
+    window, w, isa = frame.window, group.w, target.isa
+    if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1}:
         return False
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
         return False
-    if _refused(w.storage.tensor) in target.exceptional:
+    if refused(w.storage.tensor) in target.exceptional:
         return False
     is_plain = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
     is_known = frame.x.shape[2] == frame.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
     is_deep = all(int(d) >= LEAST for d in w.shape[:2])
-    return is_plain and is_known and is_deep and _gain(frame.size[1:], isa) >= GAIN
+    return is_plain and is_known and is_deep
 
 
 def _gain(size: tuple[Known, ...], isa: Isa) -> float:
@@ -96,7 +101,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     isa, frame = target.isa, Frame.of(group, is_joined=False)
     filters, channels = (int(d) for d in group.w.shape[:2])
     epilogue, more = frame.epilogue(group)
-    weights = _packed(group)
+    weights = packed(group, ROWS)
     args = {
         **frame.args(), "u": Ref(weights), "channels": channels, "filters": filters,
         "room": isa.l2_nbytes // 2 // 4, **more,
@@ -109,33 +114,33 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _refused(tensor: Tensor) -> object:
+def refused(tensor: Tensor) -> object:
     """By what weights are known that have no finite sums."""
     return ("winograd", identity(tensor))
 
 
-def _packed(group: Convolution) -> Packed:
-    """The weights' sums, as [16][filters / ROWS][channel][ROWS]; ``Exceptional`` if they are not finite."""
+def packed(group: Convolution, rows: int) -> Packed:
+    """The weights' sums, as [16][filters / rows][channel][rows]; ``Exceptional`` if they are not finite."""
     w, tensor = group.w, group.w.storage.tensor
     assert tensor is not None
     filters, channels = (int(d) for d in w.shape[:2])
-    tiles = -(-filters // ROWS)
-    elements = SUMS * tiles * channels * ROWS
+    tiles = -(-filters // rows)
+    elements = SUMS * tiles * channels * rows
 
     def make() -> Array:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: filters * channels * 9]
         if not np.abs(content).max() <= LARGEST:
-            raise Exceptional(_refused(tensor))
+            raise Exceptional(refused(tensor))
         g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
         made = np.einsum("iy,fcyx,jx->ijcf", g, content.reshape(filters, channels, 3, 3).astype(np.float64), g)
-        out = allocate(elements * 4).view(np.float32).reshape(SUMS, tiles, channels, ROWS)
-        padded = np.zeros((SUMS, channels, tiles * ROWS))
+        out = allocate(elements * 4).view(np.float32).reshape(SUMS, tiles, channels, rows)
+        padded = np.zeros((SUMS, channels, tiles * rows))
         padded[:, :, :filters] = made.reshape(SUMS, channels, filters)
-        out[:] = padded.reshape(SUMS, channels, tiles, ROWS).transpose(0, 2, 1, 3)
+        out[:] = padded.reshape(SUMS, channels, tiles, rows).transpose(0, 2, 1, 3)
         give_back(content)
         return out.reshape(-1)
 
-    key = (_refused(tensor), w.offset, tuple(w.shape))
+    key = (refused(tensor), w.offset, tuple(w.shape), rows)
     return Packed("constant", f32, elements, w.storage.value, key=key, make=make)
 
 
@@ -265,10 +270,10 @@ class _Block:
                 for i in range(4):
                     row = self.line.at((y * 2 + i) * pitch + v * 2)
                     pairs = [row.load(start, 2 * lanes) for start in (0, 2)]
-                    across.append(_differences([pair.shuffle(half) for pair in pairs for half in halves]))
+                    across.append(differences_of([pair.shuffle(half) for pair in pairs for half in halves]))
                 here = to.at(y * self.columns + v)
                 for i, column in enumerate(zip(*across, strict=True)):
-                    for down, value in enumerate(_differences(column)):
+                    for down, value in enumerate(differences_of(column)):
                         here.store((down * 4 + i) * self.channels * self.distance, value)
 
     def _copy(self, image: Buf, line: Val, to: Buf) -> None:
@@ -314,10 +319,10 @@ class _Block:
         with k.loop(0, filters) as r, k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
             here = of.at(r * distance + y * self.columns + v)
             sums = [[here.load((down * 4 + i) * (ROWS * distance), lanes) for i in range(4)] for down in range(4)]
-            ends = [_ends(column) for column in zip(*sums, strict=True)]
+            ends = [ends_of(column) for column in zip(*sums, strict=True)]
             is_there = k.mask(self.columns - v, lanes)
             for j, row in enumerate(zip(*ends, strict=True)):
-                left, right = _ends(row)
+                left, right = ends_of(row)
                 odd.set(odd.get() + k.select(is_there, (left + right) * 0.0, 0.0))
                 self.out.store(r * self.pitch + (y * 2 + j) * self.length + v * 2, left.shuffle(woven, right))
         return odd.get().ne(0.0).any()
@@ -331,9 +336,9 @@ class _Block:
             with k.loop(0, self.channels) as c:
                 own, image = u.at(c * ROWS + r), self.x.at(c * number(memory, "x_c"))
                 sums = [[own.load(kind * (down * 4 + i)) for i in range(4)] for down in range(4)]
-                across = [_weights(row) for row in sums]
+                across = [weights_of(row) for row in sums]
                 for tap_x, column in enumerate(zip(*across, strict=True)):
-                    for tap_y, w in enumerate(_weights(column)):
+                    for tap_y, w in enumerate(weights_of(column)):
                         at_y, at_x = self.top * 2 + y + tap_y - pad_y, self.left * 2 + x + tap_x - pad_x
                         with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
                             value = image.load(at_y * number(memory, "x_y") + at_x)
@@ -341,16 +346,16 @@ class _Block:
             self.out.store(r * self.pitch + y * self.length + x, total.get())
 
 
-def _differences(d: Sequence[Val]) -> list[Val]:
+def differences_of(d: Sequence[Val]) -> list[Val]:
     """Bt."""
     return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
 
 
-def _ends(m: Sequence[Val]) -> list[Val]:
+def ends_of(m: Sequence[Val]) -> list[Val]:
     """At."""
     return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
 
 
-def _weights(sums: Sequence[Val]) -> list[Val]:
+def weights_of(sums: Sequence[Val]) -> list[Val]:
     """The three weights of which G made four sums."""
     return [sums[0], sums[1] - sums[2], sums[3]]
