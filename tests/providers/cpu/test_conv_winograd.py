@@ -1,4 +1,4 @@
-"""3 x 3 convolutions with fewer products, in planes: every geometry, what follows, and whatever numbers."""
+"""3 x 3 convolutions with fewer products, by plane and by pixel: every geometry, what follows, whatever numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
 from sardonyx.providers.cpu import channels_last, isa
-from sardonyx.providers.cpu.kernels import conv_winograd
+from sardonyx.providers.cpu.kernels import conv_winograd, conv_winograd_pixels
 from sardonyx.providers.cpu.kernels.frame import LEAST_LANES
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
@@ -20,12 +20,20 @@ CHIPS = [chip for chip in (None, "skylake-avx512") if isa.named(chip).registers 
 EPS = 2.0**-24
 
 
-@pytest.fixture(autouse=True)
-def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images stay as they are on every chip, and scratch memory is not zero."""
-    monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
+NAMES = {"by plane": "convolve_winograd", "by pixel": "convolve_winograd_pixels"}
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How images lie, even where it does not pay; scratch memory is not zero. Gives the kernel's name."""
+    if request.param == "by plane":
+        monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
+    elif isa.named(None).lanes < LEAST_LANES:
+        pytest.skip("images lie in planes where vectors are short")
     monkeypatch.setattr(Memory, "garbage", b"\xff")
     monkeypatch.setattr(conv_winograd, "GAIN", 0.0)
+    monkeypatch.setattr(conv_winograd_pixels, "LEAST_FOURS", 1)
+    return NAMES[request.param]
 
 
 def random(*shape: int, scale: float = 1.0) -> Array:
@@ -63,25 +71,27 @@ def kinds(found: Compiled) -> Counter[str]:
 SAME = (1, 1, 1, 1)
 GEOMETRIES = [
     # channels, filters, batch, high, wide, pads
-    (12, 12, 1, 8, 8, SAME),
+    (16, 16, 1, 8, 8, SAME),
     (64, 24, 1, 14, 14, SAME),
-    (33, 20, 2, 13, 19, (0, 0, 0, 0)),
+    (33, 70, 2, 13, 19, (0, 0, 0, 0)),
     (130, 17, 1, 7, 7, SAME),
-    (16, 12, 1, 9, 160, (2, 2, 2, 2)),
-    (200, 40, 1, 9, 9, SAME),
-    (12, 70, 3, 40, 3, SAME),
-    (20, 13, 1, 5, 700, (1, 0, 1, 2)),
+    (16, 20, 1, 9, 160, (2, 2, 2, 2)),
+    (200, 130, 1, 9, 9, SAME),
+    (17, 70, 3, 40, 3, SAME),
+    (20, 33, 1, 5, 700, (1, 0, 1, 2)),
     (64, 8 * 40, 1, 6, 6, (0, 2, 1, 0)),
+    (24, 48, 2, 50, 2, SAME),
+    (400, 64, 1, 15, 17, SAME),
 ]
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-def test_kernel(geometry: tuple[int, int, int, int, int, tuple[int, ...]], chip: str | None) -> None:
+def test_kernel(geometry: tuple[int, int, int, int, int, tuple[int, ...]], chip: str | None, name: str) -> None:
     channels, filters, batch, high, wide, pads = geometry
     w, x = random(filters, channels, 3, 3, scale=(9 * channels) ** -0.5), random(batch, channels, high, wide)
     found = compiled(w, (batch, high, wide), pads, chip)
-    assert kinds(found)["convolve_winograd"] == 1
+    assert kinds(found)[name] == 1
     results = [found.run([x], threads=threads, checked=threads == 2)[0] for threads in (1, 2, 3)]
     assert all(np.array_equal(y, results[0]) for y in results)
     true, size = exact(x, w, pads)
@@ -92,11 +102,11 @@ def test_kernel(geometry: tuple[int, int, int, int, int, tuple[int, ...]], chip:
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
-def test_what_follows_and_sizes_of_the_run(chip: str | None) -> None:
+def test_what_follows_and_sizes_of_the_run(chip: str | None, name: str) -> None:
     w = random(24, 16, 3, 3, scale=0.1)
     found = compiled(w, ("N", "H", "W"), SAME, chip, "s = Add(z, r) y = Sigmoid(s)")
-    assert kinds(found)["convolve_winograd"] == 1
-    for shape in ((1, 16, 9, 9), (2, 16, 30, 17), (1, 16, 1, 1)):
+    assert kinds(found)[name] == 1
+    for shape in ((1, 16, 9, 9), (2, 16, 30, 17), (1, 16, 1, 1), (0, 16, 5, 5)):
         x, r = random(*shape), random(shape[0], 24, *shape[2:])
         want = 1 / (1 + np.exp(-(exact(x, w, SAME)[0] + random(24)[:, None, None] + r)))
         np.testing.assert_allclose(found.run([x, r], threads=2, checked=True)[0], want, rtol=2e-6)
@@ -104,10 +114,12 @@ def test_what_follows_and_sizes_of_the_run(chip: str | None) -> None:
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 1e-41])
-def test_numbers_that_sums_do_not_carry(bad: float, chip: str | None) -> None:
+def test_numbers_that_sums_do_not_carry(bad: float, chip: str | None, name: str) -> None:
     w, x = random(20, 16, 3, 3, scale=0.1), random(2, 16, 11, 13)
     x[1, 3, 4, 5] = x[1, 2, 0, 0] = bad
-    y = compiled(w, (2, 11, 13), SAME, chip, "y = Identity(z)").run([x], threads=2, checked=True)[0]
+    found = compiled(w, (2, 11, 13), SAME, chip, "y = Identity(z)")
+    assert kinds(found)[name] == 1
+    y = found.run([x], threads=2, checked=True)[0]
     true = exact(x, w, SAME)[0] + random(20)[:, None, None]
     np.testing.assert_array_equal(np.isnan(y), np.isnan(true))
     there = np.isfinite(true)
@@ -116,6 +128,7 @@ def test_numbers_that_sums_do_not_carry(bad: float, chip: str | None) -> None:
     np.testing.assert_allclose(y[there] / scale, true[there] / scale, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("name")
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 def test_what_is_large_elsewhere_does_not_matter(chip: str | None) -> None:
     """Outputs that do not see a number of another size are as near as without it."""
@@ -134,13 +147,14 @@ def test_what_is_large_elsewhere_does_not_matter(chip: str | None) -> None:
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
-@pytest.mark.parametrize("geometry", [(16, 16, 4, 10), (123, 12, 5, 34), (35, 29, 16, 3)], ids=str)
+@pytest.mark.parametrize("geometry", [(16, 16, 4, 10), (123, 17, 5, 34), (35, 29, 16, 3)], ids=str)
 def test_what_scratch_memory_holds_does_not_matter(
-    geometry: tuple[int, int, int, int], chip: str | None, monkeypatch: pytest.MonkeyPatch
+    geometry: tuple[int, int, int, int], chip: str | None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that are no whole vectors: what lies behind the last one is not taken for outputs that are not finite."""
     channels, filters, *size = geometry
     found, x = compiled(random(filters, channels, 3, 3, scale=0.1), (1, *size), SAME, chip), random(1, channels, *size)
+    assert kinds(found)[name] == 1
     results = []
     for garbage in (b"\0", b"\xff"):
         monkeypatch.setattr(Memory, "garbage", garbage)
@@ -148,12 +162,10 @@ def test_what_scratch_memory_holds_does_not_matter(
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("lanes", [None, LEAST_LANES], ids=["by plane", "by pixel"])
+@pytest.mark.usefixtures("name")
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 3e38])
-def test_weights_that_sums_do_not_carry(bad: float, lanes: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_sums_do_not_carry(bad: float) -> None:
     """All nine of a filter and channel."""
-    if lanes is not None:
-        monkeypatch.setattr(channels_last, "LEAST_LANES", lanes)
     w, x = random(16, 16, 3, 3, scale=0.1), np.abs(random(1, 16, 13, 13)) / 64
     w[5, 3] = bad
     given = helper.make_graph(
@@ -169,16 +181,15 @@ def test_weights_that_sums_do_not_carry(bad: float, lanes: int | None, monkeypat
 @pytest.mark.parametrize(
     "attributes", ["strides = [2, 2]", "dilations = [2, 2], pads = [2, 2, 2, 2]", "group = 2", "kernel_shape = [1, 3]"]
 )
-def test_other_windows_are_multiplied_term_by_term(attributes: str) -> None:
+def test_other_windows_are_multiplied_term_by_term(attributes: str, name: str) -> None:
     shape = (32, 16, 3, 3) if "group" in attributes else (32, 32, *((1, 3) if "kernel" in attributes else (3, 3)))
     w = random(*shape)
     inputs = f"float[1,32,12,12] x, float[{','.join(map(str, shape))}] w"
     found = Compiled(f"y = Conv<{attributes}>(x, w)", inputs, "float[B,F,Y,X] y", constants={"w": w})
-    assert "convolve_winograd" not in kinds(found)
+    assert name not in kinds(found)
 
 
 def test_few_channels_and_narrow_images_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
     monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
     for channels, wide in ((7, 40), (64, 1)):
         assert "convolve_winograd" not in kinds(compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, None))
