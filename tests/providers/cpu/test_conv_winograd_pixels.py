@@ -49,11 +49,14 @@ def test_between_others(then: str, chip: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("channels", "size", "chip"),
-    [(12, (1, 40, 40), "skylake-avx512"), (64, (1, 7, 7), "skylake-avx512"),
+    [
+        (12, (1, 40, 40), "skylake-avx512"),
+        (64, (1, 7, 7), "skylake-avx512"),
         (64, (1, 90, 1), "skylake-avx512"),
         (64, (1, 40, 40), "sapphirerapids"),
-     (64, (1, 40, 40), "haswell")],
-)  # fmt: skip
+        (64, (1, 40, 40), "haswell"),
+    ],
+)
 def test_where_it_does_not_pay(channels: int, size: tuple[int, int, int], chip: str) -> None:
     """Few channels, few pixels beside many weights, columns of one, tiles, few registers; batches are many pixels."""
     assert NAME not in kinds(compiled(random(64, channels, 3, 3), size, SAME, chip))

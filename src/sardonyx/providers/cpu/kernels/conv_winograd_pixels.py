@@ -68,7 +68,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = conv_winograd.packed(group, shape.columns(isa, f32))
     args = {
-        **frame.args(), **lines.args(), "u": Ref(weights), "channels": channels, "filters": filters,
+        **frame.args(), "u": Ref(weights), "channels": channels, "filters": filters, "lines": lines.count,
         "most": _most(channels, shape, isa), **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
@@ -103,13 +103,13 @@ def _scratch_nbytes(channels: int, shape: Shape, isa: Isa) -> int:
 
 
 def _params(shape: Shape, epilogue: Epilogue) -> Params:
-    numbers = ("channels", "filters", "most", "lines", "length")
+    numbers = ("channels", "filters", "most", "lines")
     return {**frame_params(f32), "u": (f32,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
 
 @kernel(_params)
 def convolve_winograd_pixels(
-    k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, most: Val, lines: Val, length: Val,
+    k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, most: Val, lines: Val,
     *, shape: Shape, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     (_, out_y, out_x), nr = sizes(memory, "out"), shape.vectors * k.lanes
