@@ -39,7 +39,7 @@ LEAST_FOURS = 32
 PIECE = 8
 """Fours whose outputs are made, and finished, at once."""
 CHUNKS = 2
-"""Parts of work for each thread, where panels are shared out."""
+"""Parts of work for each thread, at least; panels are shared out, too, where blocks are few."""
 
 
 def is_for(group: Convolution, target: Target) -> bool:
@@ -115,11 +115,12 @@ def convolve_winograd_pixels(
     (_, out_y, out_x), nr = sizes(memory, "out"), shape.vectors * k.lanes
     high, wide = ceil_div(out_y, 2), k.opaque(ceil_div(out_x, 2))
     fours, panels, distance = k.opaque(high * wide), k.opaque(ceil_div(filters, nr)), k.opaque(odd_lines(channels))
-    tiles, parts = k.opaque(ceil_div(fours, shape.rows)), k.max(ceil_div(fours, most), 1)
+    tiles, wanted = k.opaque(ceil_div(fours, shape.rows)), k.threads * CHUNKS
+    parts = k.max(ceil_div(fours, most), ceil_div(wanted, k.max(batch * panels, 1)))
     even = ceil_div(parts, k.threads) * k.threads
     parts = k.opaque(k.max(k.min(k.select(parts * batch >= k.threads, even, parts), tiles), 1))
     count = k.opaque(batch * parts)
-    chunks = k.opaque(k.max(k.min(ceil_div(k.threads * CHUNKS, k.max(count, 1)), panels), 1))
+    chunks = k.opaque(k.max(k.min(ceil_div(wanted, k.max(count, 1)), panels), 1))
     known = k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
