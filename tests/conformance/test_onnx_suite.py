@@ -21,7 +21,7 @@ LEVELS = {
     "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
 OTHERS = [level for level in LEVELS if level != "default"]
-SLICE = [case for i, case in enumerate(every()) if TEST_ALL or i % 10 == 0]
+SLICE = [case for i, case in enumerate(every()) if TEST_ALL or i % 20 == 0]
 
 
 DRAWS = ("bernoulli", "training_dropout")

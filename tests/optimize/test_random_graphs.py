@@ -25,7 +25,7 @@ from sardonyx.optimize.check import answers, difference
 from tests.conftest import TEST_ALL
 
 LEVELS = ("basic", "extended")
-EXAMPLES = 2500 if TEST_ALL else 250
+EXAMPLES = 2500 if TEST_ALL else 150
 TOLERANCES = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-3, np.dtype(np.float16): 6e-2}
 """Graphs are deep and unlike any network, so rounding has a way to go."""
 NUDGES = 12
