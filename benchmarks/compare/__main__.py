@@ -55,7 +55,8 @@ def parse() -> argparse.Namespace:
     add(
         "--models", nargs="+", help=f"cases or models, by name; all by default: {names}, and what else the folder holds"
     )
-    add("--contestants", nargs="+", help="sardonyx, onnxruntime, openvino: all by default")
+    engines = dict.fromkeys(("sardonyx", *(peer.engine for peer in PEERS)))
+    add("--contestants", nargs="+", choices=engines, help=f"{', '.join(engines)}: all by default")
     add("--threads", type=int, default=len(cores()))
     add("--precision", nargs="+", choices=("highest", "high", "medium"), default=["highest"])
     add(

@@ -87,9 +87,10 @@ def test_quantized_convs(signed, per_channel):
     attributes = {"group": 2, "pads": [1, 1, 0, 0], "strides": [2, 1]}
     agree("ConvInteger", x, w, np.array(117, np.uint8), np.array(3, signed), peer=reference, **attributes)
     scale = (np.abs(normal(6)) * 0.01 + 0.001) if per_channel and signed is np.int8 else np.array(0.01, np.float32)
-    args = (x, np.array(0.02, np.float32), np.array(117, np.uint8), multiplied_exactly(w), scale, zero)
+    image = (x, np.array(0.02, np.float32), np.array(117, np.uint8))
     y = (np.array(0.5, np.float32), np.array(121, np.uint8), integers(-5000, 5000, 6, dtype=np.int32))
-    agree("QLinearConv", *args, *y, **attributes)
+    agree("QLinearConv", *image, multiplied_exactly(w), scale, zero, *y, **attributes)
+    agree("QLinearConv", *image, w, np.array(0.01, np.float32), np.array(3, signed), *y, peer=reference, **attributes)
 
 
 @pytest.mark.parametrize("offset_group", [1, 2])

@@ -61,10 +61,11 @@ def test_integer_products_are_exact(depth, types):
 
 
 def test_qlinear_matmul():
-    a, b = integers(0, 256, 2, 6, 40, dtype=np.uint8), multiplied_exactly(integers(-128, 128, 40, 5, dtype=np.int8))
-    f = np.float32
+    a, wide = integers(0, 256, 2, 6, 40, dtype=np.uint8), integers(-128, 128, 40, 5, dtype=np.int8)
+    b, f = multiplied_exactly(wide), np.float32
     args = (a, f(0.02), np.uint8(120), b, f(0.01), np.int8(0), f(0.1), np.uint8(100))
     agree("QLinearMatMul", *(np.asarray(v) for v in args))
+    agree("QLinearMatMul", *(np.asarray(wide if v is b else v) for v in args), peer=reference)
     scales, zeros = np.linspace(0.01, 0.02, 5, dtype=f), np.zeros(5, np.int8)
     args = (a, f(0.02), np.uint8(120), b, scales, zeros, f(0.1), np.uint8(101))
     agree("QLinearMatMul", *(np.asarray(v) for v in args))

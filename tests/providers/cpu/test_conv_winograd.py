@@ -178,18 +178,21 @@ def test_weights_that_sums_do_not_carry(bad: float) -> None:
     np.testing.assert_allclose(sx.InferenceSession(model).run(None, {"x": x})[0], want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("chip", CHIPS, ids=str)
 @pytest.mark.parametrize(
     "attributes", ["strides = [2, 2]", "dilations = [2, 2], pads = [2, 2, 2, 2]", "group = 2", "kernel_shape = [1, 3]"]
 )
-def test_other_windows_are_multiplied_term_by_term(attributes: str, name: str) -> None:
+def test_other_windows_are_multiplied_term_by_term(attributes: str, chip: str | None, name: str) -> None:
     shape = (32, 16, 3, 3) if "group" in attributes else (32, 32, *((1, 3) if "kernel" in attributes else (3, 3)))
     w = random(*shape)
     inputs = f"float[1,32,12,12] x, float[{','.join(map(str, shape))}] w"
-    found = Compiled(f"y = Conv<{attributes}>(x, w)", inputs, "float[B,F,Y,X] y", constants={"w": w})
+    found = Compiled(f"y = Conv<{attributes}>(x, w)", inputs, "float[B,F,Y,X] y", chip, constants={"w": w})
     assert name not in kinds(found)
 
 
-def test_few_channels_and_narrow_images_do_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chip", CHIPS, ids=str)
+def test_few_channels_and_narrow_images_do_not_pay(chip: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
-    for channels, wide in ((7, 40), (64, 1)):
-        assert "convolve_winograd" not in kinds(compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, None))
+    for channels, wide, pays in ((7, 40, 0), (64, 1, 0), (64, 40, 1)):
+        found = compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, chip)
+        assert kinds(found)[NAMES["by plane"]] == pays

@@ -9,6 +9,7 @@ import pytest
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.kernels.frame import LEAST_LANES
 from tests.providers.cpu.compiled import Compiled
+from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv_winograd import CHIPS, NAMES, SAME, compiled, exact, kinds, random
 
 NAME = NAMES["by pixel"]
@@ -16,34 +17,38 @@ pytestmark = pytest.mark.skipif(isa.named(None).lanes < LEAST_LANES, reason="ima
 PADS = "pads = [1, 1, 1, 1]"
 
 
+WEIGHTS = {
+    "p": random(32, 16, 1, 1, scale=0.2), "w": random(24, 32, 3, 3, scale=0.1), "o": random(24, 32, 3, 3, scale=0.2),
+    "s": random(24, 32, 1, 1, scale=0.1), "v": random(24, 24, 1, 1, scale=0.1), "u": random(40, 48, 1, 1, scale=0.1),
+}  # fmt: skip
+
+
+def single(a: Array, name: str) -> Array:
+    return np.einsum("bcyx,fc->bfyx", a, WEIGHTS[name][:, :, 0, 0].astype(np.float64))
+
+
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 @pytest.mark.parametrize(
-    "then",
-    ["c = Concat<axis = 1>(a, b) y = Conv(c, u)", "c = Add(a, b) d = Relu(c) e = Conv(a, v) y = Add(d, e)"],
-    ids=["joined", "read again"],
+    ("body", "count"),
+    [
+        (f"a = Conv<{PADS}>(i, w) b = Conv(i, s) c = Concat<axis = 1>(a, b) y = Conv(c, u)", 1),
+        (f"a = Conv<{PADS}>(i, w) b = Conv<{PADS}>(i, o) c = Add(a, b) d = Relu(c) e = Conv(a, v) y = Add(d, e)", 2),
+    ],
+    ids=["some channels of an image", "read again"],
 )
-def test_between_others(then: str, chip: str | None) -> None:
-    """Images of which they see, or write, some channels, and rows that do not follow each other."""
-    weights = {
-        "p": random(32, 16, 1, 1, scale=0.2), "w": random(24, 32, 3, 3, scale=0.1),
-        "v": random(24, 24, 1, 1, scale=0.1), "u": random(40, 48, 1, 1, scale=0.1),
-    }  # fmt: skip
-    body = f"i = Conv(x, p) a = Conv<{PADS}>(i, w) b = Conv<{PADS}>(i, w) {then}"
-    used = {k: w for k, w in weights.items() if f" {k})" in body or f" {k}," in body}
+def test_between_others(body: str, count: int, chip: str | None) -> None:
+    used = {k: w for k, w in WEIGHTS.items() if k == "p" or f" {k})" in body}
     inputs = "float[2,16,12,13] x, " + ", ".join(f"float{list(w.shape)} {k}" for k, w in used.items())
-    found, x = Compiled(body, inputs, "float[A,B,C,D] y", chip, constants=used), random(2, 16, 12, 13)
-    assert kinds(found)[NAME] >= 1
+    found = Compiled(f"i = Conv(x, p) {body}", inputs, "float[A,B,C,D] y", chip, constants=used)
+    assert kinds(found)[NAME] == count
+    x = random(2, 16, 12, 13)
+    i = single(x.astype(np.float64), "p")
+    a = exact(i, WEIGHTS["w"], SAME)[0]
+    if count == 1:
+        want = single(np.concatenate([a, single(i, "s")], 1), "u")
+    else:
+        want = np.maximum(a + exact(i, WEIGHTS["o"], SAME)[0], 0) + single(a, "v")
     (got,) = found.run([x], threads=2, checked=True)
-
-    def single(a: np.ndarray, w: np.ndarray) -> np.ndarray:
-        return np.einsum("bcyx,fc->bfyx", a, w[:, :, 0, 0].astype(np.float64))
-
-    a = exact(single(x.astype(np.float64), weights["p"]), weights["w"], SAME)[0]
-    want = (
-        single(np.concatenate([a, a], 1), weights["u"])
-        if "Concat" in then
-        else np.maximum(a + a, 0) + single(a, weights["v"])
-    )
     assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
 
 

@@ -142,12 +142,18 @@ def test_steps_of_a_loop_count_by_the_trip() -> None:
     assert rows[:, Row.WHO].tolist() == [ALL, ONE]
 
 
-def test_shapes_of_a_plan_learn_from_each_other() -> None:
+def executable_of_two() -> CpuExecutable:
+    """By two threads, of any length."""
     part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
     provider = CpuProvider()
     provider.threads = 2
     executable = provider.compile(part)
     assert isinstance(executable, CpuExecutable)
+    return executable
+
+
+def test_shapes_of_a_plan_learn_from_each_other() -> None:
+    executable = executable_of_two()
     for n in (5, 6, 7):
         executable.run([np.ones(n, np.float32)], RunContext())
     first, second, third = executable._shapes.values()
@@ -188,11 +194,7 @@ def test_a_trial_is_made_again() -> None:
 
 
 def test_a_doubtful_choice_is_looked_at_soon() -> None:
-    part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
-    provider = CpuProvider()
-    provider.threads = 2
-    executable = provider.compile(part)
-    assert isinstance(executable, CpuExecutable)
+    executable = executable_of_two()
     executable.run([np.ones(5, np.float32)], RunContext())
     (shape,) = executable._shapes.values()
     soon = plans.SOON_LOOK
@@ -235,11 +237,7 @@ def test_frames_walk_the_rows_that_were_chosen_last() -> None:
 def test_choices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "FIRST_LOOK", 3)
     monkeypatch.setattr(plans, "FACTOR", 2)
-    part = part_of(parse("y = Add(x, x)", "float[n] x", "float[n] y"))
-    provider = CpuProvider()
-    provider.threads = 2
-    executable = provider.compile(part)
-    assert isinstance(executable, CpuExecutable)
+    executable = executable_of_two()
     x = np.arange(5, dtype=np.float32)
     executable.run([x], RunContext())
     (shape,) = executable._shapes.values()

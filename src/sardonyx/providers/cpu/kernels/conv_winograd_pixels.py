@@ -24,9 +24,9 @@ from sardonyx.providers.cpu.kernels.conv_pixels import Lines
 from sardonyx.providers.cpu.kernels.conv_winograd import RUN, SUMS, differences_of, ends_of, weights_of
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.frame import Frame, frame_params, sizes
-from sardonyx.providers.cpu.kernels.gemm import Shape, add_run, pace_of, tile_of
+from sardonyx.providers.cpu.kernels.gemm import CHAINS, Shape, add_run, pace_of, tile_of
 from sardonyx.providers.cpu.kernels.matrices import number
-from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma, odd_lines
+from sardonyx.providers.cpu.kernels.strip import LINE, ceil_div, fma
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i64
 
@@ -69,7 +69,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     weights = conv_winograd.packed(group, shape.columns(isa, f32))
     args = {
         **frame.args(), "u": Ref(weights), "channels": channels, "filters": filters, "lines": lines.count,
-        "most": _most(channels, shape, isa), **more,
+        "most": _most(channels, shape, isa), "distance": _distance(channels), **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, 4))) or 0
@@ -83,6 +83,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 
 
 def _distance(channels: int) -> int:
+    """From four to four of V: an odd number of lines."""
     return (-(-channels // LINE) | 1) * LINE
 
 
@@ -103,18 +104,18 @@ def _scratch_nbytes(channels: int, shape: Shape, isa: Isa) -> int:
 
 
 def _params(shape: Shape, epilogue: Epilogue) -> Params:
-    numbers = ("channels", "filters", "most", "lines")
+    numbers = ("channels", "filters", "most", "distance", "lines")
     return {**frame_params(f32), "u": (f32,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
 
 @kernel(_params)
 def convolve_winograd_pixels(
-    k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, most: Val, lines: Val,
-    *, shape: Shape, epilogue: Epilogue, **memory: Any,
+    k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, most: Val, distance: Val,
+    lines: Val, *, shape: Shape, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     (_, out_y, out_x), nr = sizes(memory, "out"), shape.vectors * k.lanes
     high, wide = ceil_div(out_y, 2), k.opaque(ceil_div(out_x, 2))
-    fours, panels, distance = k.opaque(high * wide), k.opaque(ceil_div(filters, nr)), k.opaque(odd_lines(channels))
+    fours, panels = k.opaque(high * wide), k.opaque(ceil_div(filters, nr))
     tiles, wanted = k.opaque(ceil_div(fours, shape.rows)), k.threads * CHUNKS
     parts = k.max(ceil_div(fours, most), ceil_div(wanted, k.max(batch * panels, 1)))
     even = ceil_div(parts, k.threads) * k.threads
@@ -162,6 +163,7 @@ class _Block:
     distance: Val
     """Elements from four to four of V."""
     most: Val
+    """Fours from kind to kind of V."""
 
     @property
     def lanes(self) -> int:
@@ -226,7 +228,7 @@ class _Block:
         """The sums of all kinds of products, whose weights are ``kind`` elements apart."""
         k, rows, nr = self.k, self.shape.rows, self.nr
         tiles = ceil_div(self.count, rows)
-        pace, low = pace_of(k, tiles, nr), max(8 // self.shape.vectors, 1)
+        pace, heights = pace_of(k, tiles, nr), (-(-CHAINS // self.shape.vectors), rows)
         with k.loop(0, SUMS) as i, k.loop(0, self.channels, RUN) as c:
             many = k.min(self.channels - c, RUN)
             these = i * kind + c * nr
@@ -235,16 +237,16 @@ class _Block:
             with k.loop(0, tiles) as tile:
                 first = tile * rows
                 seen = self.seen.at((i * self.most + first) * self.distance + c)
-                into, left = self.sums.at(i * self.kind + first * nr), self.count - first
+                into, left = self.sums.at(i * self.kind + first * nr), k.min(self.count - first, rows)
                 ahead = weights.at(following + tile * many * pace)
-                for least, height in ((0, low), (low, rows)):
-                    with k.when((left > least) & (left <= height) if height == low else left > least):
+                for low, height in zip((0, *heights), heights, strict=False):
+                    with k.when((left > low) & (left <= height)):
                         a = [seen.at(r * self.distance) for r in range(height)]
                         found = tile_of(k, a, weights.at(these), many, f32, self.shape, ahead, pace)
                         add_run(k, found, into, c > 0)
 
     def pieces(self) -> Iterator[tuple[Val, Val, Val]]:
-        """Row of fours, the first of it, and how many: code for each."""
+        """The code that follows, for each: its row of fours, the first of these, and how many."""
         k, end = self.k, self.begin + self.count
         with k.loop(self.begin // self.wide, ceil_div(end, self.wide)) as y:
             start, stop = k.max(self.begin - y * self.wide, 0), k.min(end - y * self.wide, self.wide)
