@@ -9,12 +9,11 @@ longer of two times: its operations at the rate of a loop that only uses registe
 bytes. Weights that all together are more than L2 holds come from beyond it in every run: at the rate at which a buffer
 as large as all of them comes into L2. Other bytes are read as fast as a buffer of their size.
 
-Runs come in rounds, each on the cores that others leave alone most (``quiet``), and rates are measured right before and
-after a round, for clocks change, and so does what neighbours leave of L3. A rate is the best of several bursts, so that
-neighbours cost bursts and not truth; and so a model's share is told of its fastest run, when nobody watches its steps:
-the sum of its steps' limits, at the best rates of all rounds, in its time. Beside it stands the share of the run in the
-middle, at the rates of its round, of those before and after which all cores were quiet. Times of steps are medians of
-these; of all runs, where none was quiet or nothing tells.
+A model's share is told in pairs: a run that nobody watches, and rates right after it, each of the burst in the middle
+of several that together take about as long as the run. Clocks change, and so does what neighbours leave of a core and
+of L3: that hits both. The share is the median over pairs of the sum of steps' limits in the run's time, and it comes
+with its interval. Times of steps are medians of runs that are watched, one in each pair. A round of pairs is on the
+cores that others leave alone most at its beginning (``quiet``).
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import argparse
 import math
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,8 +39,9 @@ from benchmarks.compare.limits import limit_seconds
 from benchmarks.compare.process import machine
 from benchmarks.compare.report import ms, percent, table
 from benchmarks.compare.rounds import WARM_RUNS
+from benchmarks.compare.stats import paired_ratio
 from benchmarks.compare.worker import move_threads
-from benchmarks.quiet import probe_here
+from benchmarks.quiet import probe_here, seconds_of
 from benchmarks.shared import feeds_of
 
 import sardonyx
@@ -51,6 +50,7 @@ from sardonyx.ir import dims
 from sardonyx.providers.cpu import isa as isas
 from sardonyx.providers.cpu import limits, profile
 from sardonyx.providers.cpu.context import Stamp
+from sardonyx.providers.cpu.limits import MIDDLE
 from sardonyx.providers.cpu.steps import Ref, Step
 from sardonyx.providers.cpu.table import Table
 from sardonyx.providers.cpu.threads import ticks_per_second
@@ -59,26 +59,25 @@ SIZES = ("filters", "channels", "groups", "blocks", "wide", "out_y", "out_x", "k
 SIZES += ("batch", "rows", "columns", "m", "n", "depth")
 """Arguments of kernels that tell what a step is."""
 PASSES = 5
-"""Over memory as large as all weights, of which the fastest counts."""
+"""Over memory as large as all weights."""
 FAR = "far_nbytes"
 """The rate of these."""
-STEADY = 6
+STEADY = 3
 """Runs after rates were measured: L3 holds weights again, and the clock, which products at full rate lower, is that of
 runs."""
-ROUND = 10
-"""Runs that are timed on the same cores."""
+PAIRS = 10
+"""Of a round."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """One of those that were timed."""
+class Pair:
+    """A run, and what the machine did next to it."""
 
     seconds: float
     """When nobody watched."""
     rows: list[Row]
+    """Of a run that was watched."""
     rates: dict[str, float]
-    """Of its round."""
-    is_quiet: bool
 
 
 @dataclass(frozen=True)
@@ -144,8 +143,8 @@ def _weights(step: Step, sizes: dict[str, int]) -> float:
     return sum(dims.evaluate(s.elements, sizes) * s.dtype.itemsize for s in storages if s.kind == "constant")
 
 
-def rounds_of(path: Path, precision: str, threads: int, count: int) -> list[list[Run]]:
-    """Runs that nobody watches, each after one that wakes threads up, and followed by one that is watched."""
+def pairs_of(path: Path, precision: str, threads: int, rounds: int) -> list[Pair]:
+    """A run that is timed comes after some that are not, and one that is watched behind it."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
     session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
@@ -161,31 +160,21 @@ def rounds_of(path: Path, precision: str, threads: int, count: int) -> list[list
             native.engine.run(native.prepare(feeds), names, RunContext(record=lambda *_: None))
         return [row for part in Watch.kept for row in part]
 
-    found, can = list[list[Run]](), Machine.of(watch(), threads)
-    cores = allowed = sorted(os.sched_getaffinity(0))
+    def pair() -> Pair:
+        for _ in range(STEADY):
+            session.run(names, feeds)
+        seconds = seconds_of(lambda: session.run(names, feeds))
+        return Pair(seconds, watch(), can.do())
 
-    def run() -> tuple[float, list[Row], bool]:
-        was_quiet = probe is not None and probe.are_quiet(cores)
-        session.run(names, feeds)
-        start = time.perf_counter()
-        session.run(names, feeds)
-        seconds = time.perf_counter() - start
-        is_quiet = was_quiet and probe is not None and probe.are_quiet(cores)
-        return seconds, watch(), is_quiet
-
+    found, can = list[Pair](), Machine.of(watch(), threads)
+    allowed = sorted(os.sched_getaffinity(0))
     try:
-        for _ in range(count):
+        for _ in range(rounds):
             if probe:
-                cores = probe.quietest(allowed)[:threads]
-                move_threads(cores)
-            before = can.do()
-            for _ in range(STEADY):
-                session.run(names, feeds)
-            runs = [run() for _ in range(ROUND)]
-            rates = best_of((before, can.do()))
-            found.append([Run(seconds, rows, rates, is_quiet) for seconds, rows, is_quiet in runs])
+                move_threads(probe.team(allowed, threads))
+            found += [pair() for _ in range(PAIRS)]
     finally:
-        if cores is not allowed:
+        if probe:
             move_threads(allowed)
     return found
 
@@ -209,17 +198,13 @@ class Machine:
 
     def do(self) -> dict[str, float]:
         """Rates, by names."""
-        rates = {near(size): limits.read_bandwidth(size, self.threads) for size in self.sizes}
-        if self.far is not None:
-            rates[FAR] = limits.fetch_bandwidth(self.far, self.threads, bursts=PASSES)
-        rates["f32_flops"] = limits.peak_flops(threads=self.threads)
-        if tiles := limits.peak_tile_flops(threads=self.threads):
+        rates = {near(size): limits.read_bandwidth(size, self.threads, pick=MIDDLE) for size in self.sizes}
+        rates["f32_flops"] = limits.peak_flops(threads=self.threads, pick=MIDDLE)
+        if tiles := limits.peak_tile_flops(threads=self.threads, pick=MIDDLE):
             rates["bf16_flops"] = tiles
+        if self.far is not None:
+            rates[FAR] = limits.fetch_bandwidth(self.far, self.threads, bursts=PASSES, pick=MIDDLE)
         return rates
-
-
-def best_of(rates: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {kind: max(each[kind] for each in rates) for kind in rates[0]}
 
 
 def near(size: int) -> str:
@@ -240,35 +225,28 @@ def limit(row: Row, rates: dict[str, float], precision: str) -> tuple[float, flo
     return limit_seconds(rates | {"read_nbytes": math.inf}, precision, row.flops, 0), reading_s
 
 
-def share(run: Run, rates: dict[str, float], precision: str) -> float:
-    """Of the time of a run, the sum of its steps' limits."""
-    return sum(max(limit(row, rates, precision)) for row in run.rows) / run.seconds
+def limit_s(pair: Pair, precision: str) -> float:
+    """The least seconds for all steps."""
+    return sum(max(limit(row, pair.rates, precision)) for row in pair.rows)
 
 
 def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     """The tables of one model at one precision."""
-    rounds = rounds_of(path, precision, args.threads, args.rounds)
-    runs = [run for each in rounds for run in each]
-    kept = [run for run in runs if run.is_quiet] or runs
-    if not kept[0].rows:
+    pairs = pairs_of(path, precision, args.threads, args.rounds)
+    if not pairs[0].rows:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
-    fastest, best = min(runs, key=lambda run: run.seconds), best_of([run.rates for run in runs])
-    middle = median(share(run, run.rates, precision) for run in kept)
-    each = [[limit(row, run.rates, precision) for row in run.rows] for run in kept]
-    rows = [_median_row(step) for step in zip(*(run.rows for run in kept), strict=True)]
+    share = paired_ratio([limit_s(pair, precision) for pair in pairs], [pair.seconds for pair in pairs])
+    each = [[limit(row, pair.rates, precision) for row in pair.rows] for pair in pairs]
+    rows = [_median_row(step) for step in zip(*(pair.rows for pair in pairs), strict=True)]
     limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]
+    took, can = (median(pair.seconds for pair in pairs), {k: median(p.rates[k] for p in pairs) for k in pairs[0].rates})
     spent, flops = sum(r.seconds for r in rows), sum(r.flops for r in rows)
-    rates = ", ".join(f"{best[kind] / 1e9:.0f} {kind[:-6]}" for kind in best if kind.endswith("_flops"))
-    head = f"{ms(fastest.seconds)} ms, {flops / fastest.seconds / 1e9:.1f} GFLOP/s where registers reach {rates}"
-    if FAR in best:
-        head += f" and weights come at {best[FAR] / 1e9:.0f} GB/s"
-    head += f": {percent(share(fastest, best, precision))} of the limit; the run in the middle "
-    head += (
-        f"({ms(median(run.seconds for run in kept))} ms) {percent(middle)} of that of its round. {len(rows)} steps, "
-    )
-    head += f"{ms(spent)} ms when watched; {len(rounds)} rounds"
-    if probe_here():
-        head += f", {sum(run.is_quiet for run in runs)} of {len(runs)} runs quiet"
+    rates = ", ".join(f"{can[kind] / 1e9:.0f} {kind[:-6]}" for kind in can if kind.endswith("_flops"))
+    head = f"{ms(took)} ms, {flops / took / 1e9:.1f} GFLOP/s where registers reach {rates}"
+    if FAR in can:
+        head += f" and weights come at {can[FAR] / 1e9:.0f} GB/s"
+    head += f": {percent(share.value)} of the limit [{100 * share.low:.1f}, {100 * share.high:.1f}] "
+    head += f"in {len(pairs)} pairs. {len(rows)} steps, {ms(spent)} ms when watched"
     kernels: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         kernels.setdefault(row.kernel, []).append(i)
@@ -304,7 +282,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--precision", nargs="+", choices=("highest", "high", "medium"), default=["highest"])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help=f"of {ROUND} runs each")
+    parser.add_argument("--rounds", type=int, default=3, help=f"of {PAIRS} pairs each")
     parser.add_argument("--rows", type=int, help="the longest steps only, so many of them")
     parser.add_argument("--markdown", type=Path, help="write the tables there too")
     args = parser.parse_args()

@@ -2,15 +2,18 @@
 
 On a virtual machine somebody else may have the other hardware thread of a core, for milliseconds or for microseconds.
 Both have ten tile registers together then (``kernels/tile_loop.py``), so that products of tiles which are loaded from
-L1 take up to four times as long as products in registers; on a core of one's own they take as long.
+L1 take up to four times as long as products in registers; on a core of one's own they take as long. And two of one's
+own "cores" may be the hardware threads of one, whatever the machine says of itself.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -70,15 +73,6 @@ class Probe:
         registers = seconds_of(partial(self._registers, self._short))
         return registers > self.QUIET * seconds_of(partial(self._l1, self._short))
 
-    def are_quiet(self, cores: Sequence[int]) -> bool:
-        """Each of these, looked at one after the other; the calling thread may use all of them afterwards."""
-        found = []
-        for core in cores:
-            os.sched_setaffinity(0, {core})
-            found.append(self.is_quiet())
-        os.sched_setaffinity(0, cores)
-        return all(found)
-
     def quietest(self, allowed: Iterable[int]) -> list[int]:
         """These cores, those first that are quiet most of the time. Leaves the calling thread on the last of them."""
         share = {}
@@ -86,6 +80,37 @@ class Probe:
             os.sched_setaffinity(0, {core})
             share[core] = sum(self.is_quiet() for _ in range(self.LOOKS))
         return sorted(share, key=lambda core: -share[core])
+
+    def team(self, allowed: Sequence[int], count: int) -> list[int]:
+        """So many of these cores, or all, each of which is quiet while those before it multiply."""
+        found: list[int] = []
+        for _ in range(min(count, len(allowed))):
+            with self._at_work(found):
+                found.append(self.quietest(core for core in allowed if core not in found)[0])
+        return found
+
+    @contextmanager
+    def _at_work(self, cores: Sequence[int]) -> Iterator[None]:
+        """These multiply meanwhile, for so long at a time that Python leaves the caller alone."""
+        done, begun = threading.Event(), threading.Barrier(len(cores) + 1)
+
+        def multiply(core: int) -> None:
+            os.sched_setaffinity(0, {core})
+            self._registers(self._long)
+            begun.wait()
+            while not done.is_set():
+                self._registers(10 * self._long)
+
+        team = [threading.Thread(target=multiply, args=(core,)) for core in cores]
+        for thread in team:
+            thread.start()
+        begun.wait()
+        try:
+            yield
+        finally:
+            done.set()
+            for thread in team:
+                thread.join()
 
 
 def seconds_of(call: Callable[[], Any]) -> float:

@@ -75,13 +75,12 @@ def test_a_trained_model_is_taken_over_with_its_feeds_and_answers(trained: Path,
 
 def test_layers_tell_time_and_share_of_every_step(trained: Path, tmp_path: Path) -> None:
     shared.take_over(trained / "net.onnx", tmp_path)
-    rounds = layers.rounds_of(tmp_path / "net.onnx", "highest", threads=1, count=2)
-    runs = [run for each in rounds for run in each]
-    rows = runs[0].rows
-    assert list(map(len, rounds)) == [layers.ROUND] * 2
-    assert all(run.seconds > 0 and run.rates["f32_flops"] > 0 for run in runs)
-    assert all(row.seconds >= 0 and row.busy_s > 0 for run in runs for row in run.rows)
+    pairs = layers.pairs_of(tmp_path / "net.onnx", "highest", threads=1, rounds=2)
+    rows = pairs[0].rows
+    assert len(pairs) == 2 * layers.PAIRS
+    assert all(pair.seconds > 0 and pair.rates["f32_flops"] > 0 for pair in pairs)
+    assert all(row.seconds >= 0 and row.busy_s > 0 for pair in pairs for row in pair.rows)
     assert sum(row.flops for row in rows if "Conv" in row.what) >= 2 * 27 * 4 * 2 * 64
     text = layers.document(tmp_path / "net.onnx", "highest", Namespace(threads=1, rounds=2, rows=None))
     assert f"{len(rows)} steps" in text and text.count("\n| ") >= len(rows) + 3
-    assert 0 < layers.share(runs[0], runs[0].rates, "highest") < 1
+    assert all(0 < layers.limit_s(pair, "highest") < pair.seconds for pair in pairs)

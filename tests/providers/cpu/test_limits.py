@@ -33,12 +33,12 @@ def test_every_element_is_read() -> None:
     for at in range(16 * lanes):
         x, out = np.zeros(16 * lanes, np.int64), np.zeros(8 * lanes, np.int64)
         x[at] = 1
-        call(limits.read(), x.ctypes.data, out.ctypes.data, x.size)
+        call(limits.read(), x.ctypes.data, out.ctypes.data, x.size, 2)
         assert out.sum() == 1
 
 
 def test_limits_are_rates() -> None:
-    assert limits.peak_flops(f32, threads=2) > 0
+    assert limits.peak_flops(f32, threads=2, pick=limits.MIDDLE) > 0
     assert limits.read_bandwidth(1 << 16, threads=2) > 0
     assert limits.fetch_bandwidth(np.ones(1 << 13, np.int64), threads=2) > 0
     assert limits.peak_tile_flops(isa=isa.CPUS["haswell"]) is None

@@ -1,7 +1,8 @@
 """What the machine at hand can reach at best, measured: multiply-adds in registers, and reading memory.
 
 Shares of these limits say how good a kernel is. Each figure is the best of several short bursts, so that a busy
-neighbour costs bursts and not truth; with several threads, all of them work at once and the slowest counts.
+neighbour costs bursts and not truth, or ``MIDDLE``: what the machine does at the moment, neighbours and all. With
+several threads, all of them work at once and the slowest counts.
 
 Products are of numbers. The tile unit rests where an operand is zero, and the chip raises its clock (2.9 GHz for 2.4 on
 Emerald Rapids): no product that tells anybody anything comes at that rate.
@@ -27,6 +28,13 @@ from sardonyx.providers.cpu.values import Buf, Val, i64
 CHAINS = 12
 """Independent sums: more than latency times units of any chip this runs on, and fewer than its registers."""
 BURSTS = 15
+READ_NBYTES = 1 << 22
+"""A smaller buffer is read over again until a burst has read as much: to be called takes a microsecond."""
+
+Pick = Callable[[Any], Any]
+BEST: Pick = np.min
+MIDDLE: Pick = np.median
+"""Which of the bursts' times counts."""
 
 
 @function(x=("dtype",), rounds=i64)
@@ -57,12 +65,12 @@ def multiply_tiles(k: Kernel, x: Buf, sums: Buf, rounds: Val) -> None:
     tiles.release()
 
 
-@function(x=(i64,), out=(i64,), elements=i64)
-def read(k: Kernel, x: Buf, out: Buf, elements: Val) -> None:
-    """Looks at every element once."""
+@function(x=(i64,), out=(i64,), elements=i64, rounds=i64)
+def read(k: Kernel, x: Buf, out: Buf, elements: Val, rounds: Val) -> None:
+    """Looks at every element, ``rounds`` times."""
     lanes, unroll = k.lanes // 2, 8
     seen = [k.var(k.zeros(i64, lanes)) for _ in range(unroll)]
-    with k.loop(0, elements - (lanes * unroll - 1), lanes * unroll) as i:
+    with k.loop(0, rounds), k.loop(0, elements - (lanes * unroll - 1), lanes * unroll) as i:
         for u, total in enumerate(seen):
             total.set(x.load(i + u * lanes, lanes) | total)
     for u, total in enumerate(seen):
@@ -84,17 +92,17 @@ def copy(k: Kernel, x: Buf, y: Buf, elements: Val, *, is_past: bool) -> None:
         y.store(i, x.load(i, lanes), is_past=is_past)
 
 
-def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None) -> float:
+def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float:
     """Operations in a second (a multiply-add is two) of a loop that only uses registers."""
     isa = isa or current()
     rounds, lanes = 50_000, isa.lanes * 32 // dtype.bits
     data = [np.full(CHAINS * lanes, 0.5 if dtype.is_float else 1, dtype.numpy) for _ in range(threads)]
     spec = multiply_add(dtype=dtype)
-    took = burst_s(spec, [(x.ctypes.data, rounds) for x in data], isa)
+    took = burst_s(spec, [(x.ctypes.data, rounds) for x in data], isa, pick=pick)
     return 2 * CHAINS * lanes * rounds * threads / took
 
 
-def peak_tile_flops(threads: int = 1, isa: Isa | None = None) -> float | None:
+def peak_tile_flops(threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float | None:
     """The same of bf16 products on tiles; None where there are none."""
     isa = isa or current()
     if not isa.amx:
@@ -103,7 +111,7 @@ def peak_tile_flops(threads: int = 1, isa: Isa | None = None) -> float | None:
     product = 2 * ROWS * LANES * 2 * PAIRS
     data = [(tiles_of_numbers(), np.zeros(NBYTES, np.float32)) for _ in range(threads)]
     calls = [(x.ctypes.data, sums.ctypes.data, rounds) for x, sums in data]
-    return 4 * product * rounds * threads / burst_s(multiply_tiles(), calls, isa)
+    return 4 * product * rounds * threads / burst_s(multiply_tiles(), calls, isa, pick=pick)
 
 
 def tiles_of_numbers() -> Any:
@@ -111,28 +119,28 @@ def tiles_of_numbers() -> Any:
     return np.random.default_rng(0).standard_normal(4 * NBYTES // 2).astype(bf16.numpy)
 
 
-def read_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None) -> float:
+def read_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float:
     """Bytes in a second at which a buffer of this size is read, each thread taking its part of it."""
-    return _passing(np.ones(nbytes // 8, np.int64), threads, isa or current(), BURSTS, is_read=True)
+    return _passing(np.ones(nbytes // 8, np.int64), threads, isa or current(), BURSTS, pick, is_read=True)
 
 
-def fetch_bandwidth(x: Any, threads: int = 1, isa: Isa | None = None, bursts: int = BURSTS) -> float:
+def fetch_bandwidth(x: Any, threads: int = 1, isa: Isa | None = None, bursts: int = BURSTS, pick: Pick = BEST) -> float:
     """Bytes in a second at which a buffer of words that L2 does not hold comes there, by the faster of fetching and
     reading. Arm's chips drop what is asked for and would have to wait: there reading tells.
     """
     isa = isa or current()
     ways = (True,) if isa.name == "neon" else (True, False)
-    return max(_passing(x, threads, isa, bursts, is_read=is_read) for is_read in ways)
+    return max(_passing(x, threads, isa, bursts, pick, is_read=is_read) for is_read in ways)
 
 
-def _passing(x: Any, threads: int, isa: Isa, bursts: int, *, is_read: bool) -> float:
+def _passing(x: Any, threads: int, isa: Isa, bursts: int, pick: Pick, *, is_read: bool) -> float:
     part = len(x) // threads
     starts = [x[i * part :].ctypes.data for i in range(threads)]
     if is_read:
-        outs = [np.zeros(8 * isa.lanes, np.int64) for _ in starts]
-        calls = [(start, out.ctypes.data, part) for start, out in zip(starts, outs, strict=True)]
-        return 8 * part * threads / burst_s(read(), calls, isa, bursts)
-    return 8 * part * threads / burst_s(fetch(), [(start, part) for start in starts], isa, bursts)
+        outs, rounds = [np.zeros(8 * isa.lanes, np.int64) for _ in starts], max(READ_NBYTES // (8 * part), 1)
+        calls = [(start, out.ctypes.data, part, rounds) for start, out in zip(starts, outs, strict=True)]
+        return 8 * part * threads * rounds / burst_s(read(), calls, isa, bursts, pick)
+    return 8 * part * threads / burst_s(fetch(), [(start, part) for start in starts], isa, bursts, pick)
 
 
 def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_past: bool = False) -> float:
@@ -145,11 +153,11 @@ def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_
     return 2 * 8 * part * threads / burst_s(copy(is_past=is_past), calls, isa)
 
 
-def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa, bursts: int = BURSTS) -> float:
-    """Seconds of the best of several calls of a plain function, each thread with arguments of its own."""
+def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa, bursts: int = BURSTS, pick: Pick = BEST) -> float:
+    """Seconds of one of several calls of a plain function, each thread with arguments of its own."""
     fn = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(calls[0]))(linker.address(spec, isa, checked=False))
     if len(calls) == 1:
-        return min(_time_s(fn, calls[0]) for _ in range(bursts))
+        return float(pick([_time_s(fn, calls[0]) for _ in range(bursts)]))
     barrier, times = threading.Barrier(len(calls)), np.zeros((len(calls), bursts))
 
     def work(i: int) -> None:
@@ -162,7 +170,7 @@ def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa, bursts: int 
         t.start()
     for t in team:
         t.join()
-    return float(times.max(0).min())
+    return float(pick(times.max(0)))
 
 
 def _time_s(fn: Callable[..., Any], args: tuple[int, ...]) -> float:
