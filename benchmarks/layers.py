@@ -147,7 +147,10 @@ def pairs_of(path: Path, precision: str, threads: int, rounds: int) -> list[Pair
     """A run that is timed comes after some that are not, and one that is watched behind it."""
     options = sardonyx.SessionOptions()
     options.intra_op_num_threads = threads
-    session = sardonyx.InferenceSession(str(path), options, providers=["CPUExecutionProvider"], precision=precision)
+    # That of a file may be kept from a start before, and built anew when it is watched: weights would be there twice.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+    model, providers = path.read_bytes(), ["CPUExecutionProvider"]
+    session = sardonyx.InferenceSession(model, options, providers=providers, precision=precision)
     beside = path.with_suffix(".npz")
     feeds = stored(beside, "in") if beside.exists() else feeds_of(session, path)
     names = [o.name for o in session.get_outputs()]
