@@ -12,8 +12,9 @@ as large as all of them comes into L2. Other bytes are read as fast as a buffer 
 A model's share is told in pairs: a run that nobody watches, and rates right after it, each of the burst in the middle
 of several that together take about as long as the run. Clocks change, and so does what neighbours leave of a core and
 of L3: that hits both. The share is the median over pairs of the sum of steps' limits in the run's time, and it comes
-with its interval. Times of steps are medians of runs that are watched, one in each pair. A round of pairs is on the
-cores that others leave alone most at its beginning (``quiet``).
+with its interval, and with the median over the tenth of pairs whose limits are the lowest, when the machine could do
+most. Times of steps are medians of runs that are watched, one in each pair. A round of pairs is on the cores that
+others leave alone most at its beginning (``quiet``).
 """
 
 from __future__ import annotations
@@ -238,18 +239,21 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
     pairs = pairs_of(path, precision, args.threads, args.rounds)
     if not pairs[0].rows:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
-    share = paired_ratio([limit_s(pair, precision) for pair in pairs], [pair.seconds for pair in pairs])
+    least, taken = [limit_s(pair, precision) for pair in pairs], [pair.seconds for pair in pairs]
+    share, tenth = paired_ratio(least, taken), -(-len(pairs) // 10)
+    at_most = median(limit / seconds for limit, seconds in sorted(zip(least, taken, strict=True))[:tenth])
     each = [[limit(row, pair.rates, precision) for row in pair.rows] for pair in pairs]
     rows = [_median_row(step) for step in zip(*(pair.rows for pair in pairs), strict=True)]
     limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]
-    took, can = (median(pair.seconds for pair in pairs), {k: median(p.rates[k] for p in pairs) for k in pairs[0].rates})
+    took, can = median(taken), {kind: median(pair.rates[kind] for pair in pairs) for kind in pairs[0].rates}
     spent, flops = sum(r.seconds for r in rows), sum(r.flops for r in rows)
     rates = ", ".join(f"{can[kind] / 1e9:.0f} {kind[:-6]}" for kind in can if kind.endswith("_flops"))
     head = f"{ms(took)} ms, {flops / took / 1e9:.1f} GFLOP/s where registers reach {rates}"
     if FAR in can:
         head += f" and weights come at {can[FAR] / 1e9:.0f} GB/s"
     head += f": {percent(share.value)} of the limit [{100 * share.low:.1f}, {100 * share.high:.1f}] "
-    head += f"in {len(pairs)} pairs. {len(rows)} steps, {ms(spent)} ms when watched"
+    head += f"in {len(pairs)} pairs, {percent(at_most)} in the tenth of them when it could do most. "
+    head += f"{len(rows)} steps, {ms(spent)} ms when watched"
     kernels: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         kernels.setdefault(row.kernel, []).append(i)

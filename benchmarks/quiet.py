@@ -3,7 +3,8 @@
 On a virtual machine somebody else may have the other hardware thread of a core, for milliseconds or for microseconds.
 Both have ten tile registers together then (``kernels/tile_loop.py``), so that products of tiles which are loaded from
 L1 take up to four times as long as products in registers; on a core of one's own they take as long. And two of one's
-own "cores" may be the hardware threads of one, whatever the machine says of itself.
+own "cores" may be the hardware threads of one, whatever the machine says of itself. Some tile units multiply at two
+fifths of the rate of others, for seconds, while vectors are as fast as ever.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from statistics import median
 from typing import Any
 
 from sardonyx.dtypes import bf16, f32
@@ -74,15 +76,17 @@ class Probe:
         return registers > self.QUIET * seconds_of(partial(self._l1, self._short))
 
     def quietest(self, allowed: Iterable[int]) -> list[int]:
-        """These cores, those first that are quiet most of the time. Leaves the calling thread on the last of them."""
-        share = {}
+        """These cores, those first whose products from L1 take the least time. Leaves the calling thread on the last of
+        them.
+        """
+        took = {}
         for core in allowed:
             os.sched_setaffinity(0, {core})
-            share[core] = sum(self.is_quiet() for _ in range(self.LOOKS))
-        return sorted(share, key=lambda core: -share[core])
+            took[core] = median(seconds_of(partial(self._l1, self._short)) for _ in range(self.LOOKS))
+        return sorted(took, key=took.__getitem__)
 
     def team(self, allowed: Sequence[int], count: int) -> list[int]:
-        """So many of these cores, or all, each of which is quiet while those before it multiply."""
+        """So many of these cores, or all, each the quietest while those before it multiply."""
         found: list[int] = []
         for _ in range(min(count, len(allowed))):
             with self._at_work(found):
