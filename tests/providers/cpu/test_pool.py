@@ -39,6 +39,7 @@ CASES = {
     "dilation": Case((1, 3, 11, 12), "kernel_shape = [3, 3], dilations = [2, 3]"),
     "5x5, padded": Case((1, 3, 20, 20), "kernel_shape = [5, 5], pads = [2, 2, 2, 2]"),
     "wide": Case((1, 2, 4, 40), "kernel_shape = [1, 12], strides = [1, 4]"),
+    "3x3, stride 3": Case((1, 5, 28, 23), "kernel_shape = [3, 3], strides = [3, 3], pads = [1, 1, 0, 0]"),
     "same": Case((1, 3, 7, 8), 'kernel_shape = [3, 2], strides = [2, 2], auto_pad = "SAME_UPPER"'),
     "1 axis": Case((2, 3, 30), "kernel_shape = [4], strides = [3], pads = [1, 2]"),
     "3 axes": Case((1, 2, 5, 6, 7), "kernel_shape = [2, 3, 2], strides = [1, 2, 2], pads = [0, 1, 0, 1, 1, 1]"),
@@ -74,7 +75,7 @@ def test_against_onnxruntime(name: str, op: str) -> None:
     np.testing.assert_array_equal(again, got)
 
 
-SLICE = ("3x3, stride 2, padded", "3 axes", "wide")
+SLICE = ("3x3, stride 3", "3x3, stride 2, padded", "3 axes", "wide")
 NARROW = ("3x3, stride 1", "uneven pads", "a large image")
 """Windows for which chips of long vectors have code of their own."""
 

@@ -47,10 +47,12 @@ def _extreme_or_first(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
 
     x86 has an instruction for that. Written as comparisons, it would be merged with those around it into more of them.
     """
-    width = {512: "avx512", 256: "avx", 128: "sse" if a.dtype is f32 else "sse2"}.get(a.lanes * a.dtype.bits)
-    if k.isa.name not in ("amx", "avx512", "avx2") or k.isa.is_emulated or width is None:
+    bits = a.lanes * a.dtype.bits
+    width = {512: "avx512", 256: "avx", 128: "sse" if a.dtype is f32 else "sse2"}.get(bits)
+    is_there = k.isa.name in ("amx", "avx512", "avx2") and not k.isa.is_emulated and bits <= k.isa.lanes * f32.bits
+    if not is_there or width is None:
         return k.max(b, a) if largest else k.min(b, a)
-    suffix = ("ps" if a.dtype is f32 else "pd") + (f".{a.lanes * a.dtype.bits}" if width.startswith("avx") else "")
+    suffix = ("ps" if a.dtype is f32 else "pd") + (f".{bits}" if width.startswith("avx") else "")
     rounding = [k.const(CURRENT_ROUNDING, i32)] if width == "avx512" else []
     name = f"llvm.x86.{width}.{'max' if largest else 'min'}.{suffix}"
     return k.intrinsic(name, [b, a, *rounding], a.dtype, a.lanes)
