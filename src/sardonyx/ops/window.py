@@ -138,8 +138,9 @@ def make_window(
     begin, end = split_pads(what, None if auto_pad == "VALID" else pads, rank)
     sizes = []
     for n, b, e, x, s in zip(size, begin, end, extent, step, strict=True):
-        room = n + b + e - x
-        require(room >= 0, f"{what}: the window is larger than the padded input", expected=f"<= {n + b + e}", got=x)
+        room, over = n + b + e - x, s - 1 if ceil_mode else 0
+        most = n + b + e + over
+        require(x <= most, f"{what}: the window is larger than the padded input", expected=f"<= {most}", got=x)
         count = (-(-room // s) if ceil_mode else room // s) + 1
         # A window that starts in the end padding would see no input at all.
         sizes.append(count - 1 if ceil_mode and (count - 1) * s >= n + b else count)

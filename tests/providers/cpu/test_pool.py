@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+from sardonyx.errors import InvalidArgument
 from sardonyx.ops.pool import average_pool, max_pool
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
@@ -36,6 +37,7 @@ CASES = {
     "uneven pads": Case((1, 3, 7, 9), "kernel_shape = [3, 4], strides = [1, 2], pads = [0, 2, 1, 1]"),
     "ceil": Case((1, 3, 7, 10), "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1"),
     "ceil, padded": Case((1, 3, 8, 8), "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 1"),
+    "ceil, a window over the end": Case((1, 3, 2, 9), "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1"),
     "dilation": Case((1, 3, 11, 12), "kernel_shape = [3, 3], dilations = [2, 3]"),
     "5x5, padded": Case((1, 3, 20, 20), "kernel_shape = [5, 5], pads = [2, 2, 2, 2]"),
     "wide": Case((1, 2, 4, 40), "kernel_shape = [1, 12], strides = [1, 4]"),
@@ -73,6 +75,15 @@ def test_against_onnxruntime(name: str, op: str) -> None:
     np.testing.assert_allclose(got, expected(case, body), rtol=1e-6, atol=1e-6)
     (again,) = compiled.run([case.feed], threads=3)
     np.testing.assert_array_equal(again, got)
+
+
+def test_a_window_over_the_end_by_the_reference() -> None:
+    case = CASES["ceil, a window over the end"]
+    for op, pool in (("MaxPool", max_pool), ("AveragePool", average_pool)):
+        got = pool(case.feed, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+        np.testing.assert_allclose(got, expected(case, case.text(op)), rtol=1e-6, atol=1e-6)
+    with pytest.raises(InvalidArgument, match=r"larger than the padded input.*<= 3"):
+        max_pool(case.feed, kernel_shape=[4, 4], strides=[2, 2], ceil_mode=1)
 
 
 SLICE = ("3x3, stride 3", "3x3, stride 2, padded", "3 axes", "wide")

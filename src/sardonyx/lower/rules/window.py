@@ -41,8 +41,10 @@ def window_of(
         raise Refused(f"{what}: auto_pad {auto!r} is not known")
     else:
         before, after = pads_of(node, rank)
-        for size, b, a, r in zip(sizes, before, after, reach, strict=True):
-            low.require_least(f"{what}: the window is larger than the padded image", sub(add(size, add(b, a)), r), 0)
+        is_ceil = bool(node.attrs.get("ceil_mode", 0))
+        for size, b, a, r, s in zip(sizes, before, after, reach, strides, strict=True):
+            room, least = sub(add(size, add(b, a)), r), 1 - s if is_ceil else 0
+            low.require_least(f"{what}: the window is larger than the padded image", room, least)
     return Window(tuple(kernel), strides, dilations, before), after
 
 
