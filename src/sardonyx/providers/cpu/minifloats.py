@@ -1,4 +1,5 @@
 """Floats of 8 bits and fewer: a byte in memory, f32 in registers, rounded once, to nearest even, where they are stored.
+And f16 where the chip has no instruction for that.
 
 Out of range becomes infinity where a type has one, else NaN where it has that, else its largest number. Whoever wants
 saturation clips before.
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sardonyx.dtypes import DType, of_name
-from sardonyx.providers.cpu.values import Val, f32, u8, u32
+from sardonyx.providers.cpu.values import Val, f16, f32, u8, u16, u32
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.dsl import Kernel
@@ -43,13 +44,14 @@ FORMATS = {
     of_name("f8e5m2"): Minifloat(5, 2, 15, 0x7B, 0x7C, 0x7E),
     of_name("f8e5m2fnuz"): Minifloat(5, 2, 16, 0x7F, 0x80, 0x80, False, False),
     of_name("f4e2m1"): Minifloat(2, 1, 1, 0x7, 0x7, 0x8),
+    f16: Minifloat(5, 10, 15, 0x7BFF, 0x7C00, 0x7E00),
 }
 POWER = of_name("f8e8m0")
 """Powers of two from 2^-127 on; 255 is NaN. Numbers become the next power up, whatever their sign, at most 2^127."""
 
 
 def widened(k: Kernel, raw: Val, dtype: DType) -> Val:
-    """Bytes as f32."""
+    """Codes as f32."""
     bits = k.cast(raw, u32)
     if dtype is POWER:
         power = k.select(bits.eq(0), 1 << 22, bits << 23)
@@ -70,7 +72,7 @@ def widened(k: Kernel, raw: Val, dtype: DType) -> Val:
 
 
 def narrowed(k: Kernel, v: Val, dtype: DType) -> Val:
-    """f32 as bytes."""
+    """f32 as codes."""
     bits = k.bitcast(v, u32)
     if dtype is POWER:
         magnitude = bits & 0x7FFF_FFFF
@@ -92,4 +94,4 @@ def narrowed(k: Kernel, v: Val, dtype: DType) -> Val:
     plain = f.overflow == 0x80
     signed = k.select(is_over, k.const(f.overflow, u32, v.lanes) if plain else sign | f.overflow, signed)
     nan = k.const(f.nan, u32, v.lanes)
-    return k.cast(k.select(is_nan, nan ^ sign if f.is_signed_nan else nan, signed), u8)
+    return k.cast(k.select(is_nan, nan ^ sign if f.is_signed_nan else nan, signed), u16 if dtype is f16 else u8)

@@ -420,8 +420,12 @@ def _align(dtype: DType) -> int:
 def _widened(k: Kernel, raw: Value, dtype: DType, lanes: int) -> Val:
     if dtype is bool_:
         return Val(k, k.b.compare("icmp", "ne", raw, text.zero(raw.type)), bool_, lanes)
-    if dtype is f16:
+    if dtype is f16 and k.isa.name != "generic":
         return Val(k, k.b.convert("fpext", raw, vector(text.FLOAT, lanes)), f32, lanes)
+    if dtype is f16:
+        code = Val(k, k.b.convert("bitcast", raw, vector(scalar_type(u16), lanes)), u16, lanes)
+        widened: Val = _minifloats().widened(k, code, dtype)
+        return widened
     if dtype is bf16:
         wide = Val(k, k.b.convert("zext", raw, vector(I32, lanes)), u32, lanes)
         return k.bitcast(wide << 16, f32)
@@ -434,8 +438,10 @@ def _widened(k: Kernel, raw: Value, dtype: DType, lanes: int) -> Val:
 def _narrowed(k: Kernel, v: Val, dtype: DType) -> Value:
     if dtype is bool_:
         return k.b.convert("zext", v.ir, vector(I8, v.lanes))
-    if dtype is f16:
+    if dtype is f16 and k.isa.name != "generic":
         return k.b.convert("fptrunc", v.ir, vector(text.HALF, v.lanes))
+    if dtype is f16:
+        return k.b.convert("bitcast", _minifloats().narrowed(k, v, dtype).ir, vector(text.HALF, v.lanes))
     if dtype in MINIFLOATS:
         narrow: Val = _minifloats().narrowed(k, v, dtype)
         return narrow.ir

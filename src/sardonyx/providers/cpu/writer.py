@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
@@ -273,6 +274,9 @@ class Kernel:
         lead = next(x for x in (a, b, c) if isinstance(x, (Val, Var)))
         lanes = max(x.lanes if isinstance(x, (Val, Var)) else 1 for x in (a, b, c))
         args = [self.value(x, lead.dtype, lanes) for x in (a, b, c)]
+        if self.isa.name == "generic":
+            fused: Val = _plain().fma(self, *args)
+            return fused
         return self.intrinsic("llvm.fma", args, lead.dtype, lanes, over=args[:1])
 
     def sqrt(self, v: Val) -> Val:
@@ -284,17 +288,23 @@ class Kernel:
         return self.select(v < 0, -v, v) if v.dtype.kind == "int" else v
 
     def floor(self, v: Val) -> Val:
-        return self._unary("llvm.floor", v)
+        return self._rounded("floor", v)
 
     def ceil(self, v: Val) -> Val:
-        return self._unary("llvm.ceil", v)
+        return self._rounded("ceil", v)
 
     def trunc(self, v: Val) -> Val:
-        return self._unary("llvm.trunc", v)
+        return self._rounded("trunc", v)
 
     def rint(self, v: Val) -> Val:
         """To the nearest integer, halves to even."""
-        return self._unary("llvm.rint", v)
+        return self._rounded("rint", v)
+
+    def _rounded(self, how: str, v: Val) -> Val:
+        if self.isa.name == "generic":
+            found: Val = getattr(_plain(), how)(self, v)
+            return found
+        return self._unary(f"llvm.{how}", v)
 
     def copysign(self, magnitude: Val, sign: Val) -> Val:
         return self.intrinsic("llvm.copysign", [magnitude, sign], magnitude.dtype, magnitude.lanes, over=[magnitude])
@@ -576,3 +586,10 @@ class Kernel:
     def asm(self, code: str, constraints: str, result: Type, *args: Value) -> Value:
         """Inline assembly, for what LLVM has no intrinsic."""
         return self.b.asm(code, constraints, result, args)
+
+
+def _plain() -> Any:
+    """Only the plainest chips need it."""
+    from sardonyx.providers.cpu import plain
+
+    return plain
