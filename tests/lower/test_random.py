@@ -43,7 +43,7 @@ class Maker:
         return self.draw(st.integers(0, (x.rank or 1) - 1))
 
     def weight(self, *shape: int) -> Value:
-        return self.op.const((self.rng.standard_normal(shape) * 0.5).astype(self.dtype))
+        return self.op.const(np.asarray(self.rng.standard_normal(shape) * 0.5, self.dtype))
 
     def add(self, made: Any) -> None:
         """Keep what an operator made, and can be read on."""

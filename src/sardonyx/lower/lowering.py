@@ -267,6 +267,9 @@ class Lowering:
         """A loop that stores values of a body, each in all its axes or in those that are not reduced."""
         expression = body.expression([h for h, _ in stores])
         outputs = tuple(view for _, view in stores)
+        for number, view in zip(expression.results, outputs, strict=True):
+            if expression.dtype_of(number) is not view.dtype:  # it would be written over what lies behind
+                raise Refused(f"{self.node.op_type} makes {expression.dtype_of(number)} for {view.dtype}")
         self.groups.append(Loop((self.node,), tuple(extents), reduced, tuple(body.views), expression, outputs))
 
     def copy(self, source: View, target: View) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -14,6 +16,8 @@ from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
 ort = pytest.importorskip("onnxruntime")
+
+BF16 = ml_dtypes.bfloat16
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,17 @@ def test_a_window_over_the_end_by_the_reference() -> None:
         np.testing.assert_allclose(got, expected(case, case.text(op)), rtol=1e-6, atol=1e-6)
     with pytest.raises(InvalidArgument, match=r"larger than the padded input.*<= 3"):
         max_pool(case.feed, kernel_shape=[4, 4], strides=[2, 2], ceil_mode=1)
+
+
+@pytest.mark.parametrize(("dtype", "numpy"), [("float16", np.float16), ("bfloat16", BF16), ("double", np.float64)])
+def test_one_window_over_a_whole_image(dtype: str, numpy: Any) -> None:
+    case = Case((3, 16, 3, 5), "kernel_shape = [3, 5], strides = [2, 2]")
+    x = case.feed.astype(numpy)
+    for op, pool in (("MaxPool", max_pool), ("AveragePool", average_pool)):
+        (got,) = Compiled(case.text(op), *shape(case, dtype)).run([x], checked=True)
+        assert got.dtype == numpy
+        want = pool(x, kernel_shape=[3, 5], strides=[2, 2])
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=1e-2, atol=1e-2)
 
 
 SLICE = ("3x3, stride 3", "3x3, stride 2, padded", "3 axes", "wide")

@@ -9,7 +9,7 @@ from sardonyx.lower.body import Body, Handle, work_type
 from sardonyx.lower.groups import Pool, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pool_places import places_of_largest
-from sardonyx.lower.rules.reduce import Rows, apply, mean
+from sardonyx.lower.rules.reduce import Rows, apply, pool_whole
 from sardonyx.lower.rules.window import window_of
 from sardonyx.lower.sizes import Refused, product
 
@@ -25,7 +25,7 @@ def pool(low: Lowering, node: Node) -> None:
     window, ends = window_of(low, node, x.shape[2:], sizes, node.attrs["kernel_shape"])
     out = low.make(node.outputs[0])
     if window.kernel == x.shape[2:] and all(d == 1 for d in sizes) and not any((*window.pads, *ends)):
-        global_pool(low, x, out, is_mean=node.op_type == "AveragePool")
+        pool_whole(low, x, out, is_mean=node.op_type == "AveragePool")
     else:
         body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
         kind = "max" if node.op_type == "MaxPool" else "mean"
@@ -33,14 +33,6 @@ def pool(low: Lowering, node: Node) -> None:
         low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
     if len(node.outputs) > 1 and not node.outputs[1].is_dead:
         places_of_largest(low, node, x, window, out, low.make(node.outputs[1]))
-
-
-def global_pool(low: Lowering, x: View, out: View, *, is_mean: bool) -> None:
-    """One window that is the whole image."""
-    rows = Rows(low, x, range(2, len(x.shape)))
-    value, work = rows.body.operand(rows.x), work_type(x.dtype) if x.dtype.is_float else x.dtype
-    result = mean(rows.body, value, work) if is_mean else rows.body.reduce("max", value, work)
-    rows.store((result, rows.row(out, keepdims=True)))
 
 
 def _power(e: Emitter, x: Expr, *, p: int) -> Expr:

@@ -174,9 +174,12 @@ def arg(low: Lowering, node: Node) -> None:
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(low: Lowering, node: Node) -> None:
-    x = low.view(low.input(0))
-    rows, out = Rows(low, x, range(2, len(x.shape))), low.make(node.output)
-    pool = _mean if node.op_type == "GlobalAveragePool" else _plain("max")
+    pool_whole(low, low.view(low.input(0)), low.make(node.output), is_mean=node.op_type == "GlobalAveragePool")
+
+
+def pool_whole(low: Lowering, x: View, out: View, *, is_mean: bool) -> None:
+    """One window that is the whole image."""
+    rows, pool = Rows(low, x, range(2, len(x.shape))), _mean if is_mean else _plain("max")
     result = pool(rows.body, rows.body.operand(rows.x), work_type(x.dtype), x.dtype)
     rows.store((result, rows.row(out, keepdims=True)))
 

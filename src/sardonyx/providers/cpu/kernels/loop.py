@@ -210,6 +210,8 @@ class Layout:
             else Access(e.dtype_of(number), "1" if along.strides[n + v] == 1 else "s", is_row)
             for v, (view, number, is_row) in enumerate(zip(loop.outputs, e.results, rows, strict=True))
         )
+        accesses = zip((*loop.inputs, *loop.outputs), (*inputs, *outputs), strict=True)
+        assert all(isinstance(view, Rows) or view.dtype is x.dtype for view, x in accesses), "types of memory"
         may_keep = not isinstance(self.elements, int) or self.elements < MANY_KEPT
         if self.is_columnar:
             may_keep = isinstance(self.elements, int) and self.elements < MANY_KEPT // BLOCK
