@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from sardonyx.dtypes import DType
+from sardonyx.errors import SardonyxError
 from sardonyx.ir.graph import Graph
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import interpret
@@ -49,6 +51,28 @@ def test_cases_answer_as_the_suite_expects() -> None:
                 except AssertionError as e:
                     pytest.fail(f"{case.name}: {e}")
     assert ran >= SHARE * total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("narrow", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_results_of_narrow_floats_have_the_type_of_their_memory(narrow: int) -> None:
+    """Else they would be written over what lies behind; rules that do so are refused."""
+    ran = 0
+    for case in onnx_cases.every():
+        proto = case.model()
+        tensors = [v.type.tensor_type for v in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)]
+        wide = [t for t in tensors if t.elem_type == TensorProto.FLOAT]
+        for t in wide:
+            t.elem_type = narrow
+        try:
+            model = load(proto.SerializeToString())
+            normalize(model)
+            reasons = refusals(model.graph)
+        except SardonyxError:  # an operator that is not for such floats
+            continue
+        ran += bool(wide)
+        assert not [why for why in reasons.values() if why and " makes " in why], case.name
+    assert ran > 500
 
 
 def _is_narrow(dtype: DType) -> bool:

@@ -49,10 +49,11 @@ def softmax_cross_entropy_loss(low: Lowering, node: Node) -> None:
     body, value = rows.body, rows.body.operand(rows.x)
     shifted = apply(body, minus, value, body.reduce("max", value, work), dtype=work)
     total = body.reduce("sum", apply(body, Emitter.exp, shifted, dtype=work), work)
-    result = apply(body, minus, shifted, apply(body, Emitter.log, total, dtype=work), dtype=work)
-    stores = [(result, rows.full(exact))]
+    log = apply(body, Emitter.log, total, dtype=work)
+    stores = [(apply(body, minus, shifted, log, dtype=work), rows.full(exact))]
     if alive:
-        stores.append((result, rows.full(low.make(node.outputs[1]))))
+        out = low.make(node.outputs[1])
+        stores.append((apply(body, minus, shifted, log, dtype=out.dtype), rows.full(out)))
     rows.store(*stores)
     _likelihood(low, node, exact)
 
@@ -70,13 +71,13 @@ def _likelihood(low: Lowering, node: Node, x: View) -> None:
     low.loop(box, body, [(found, safe)])
     low.groups.append(Pick((node,), x, views.inserted(safe, 1), 1, views.inserted(picked, 1)))
     of_class = _weights(low, weight, x, safe)
-    rows = Rows(low, picked, range(len(box)) if node.attrs.get("reduction", "mean") != "none" else [])
-    body, label = rows.body, rows.operand(target)
+    is_reduced, out = node.attrs.get("reduction", "mean") != "none", low.make(node.outputs[0])
+    rows = Rows(low, picked, range(len(box)) if is_reduced else [])
+    body, label, each = rows.body, rows.operand(target), work if is_reduced else out.dtype
     weights = apply(body, _weight, label, rows.operand(of_class), dtype=work, ignored=ignored, to=work)
-    loss = apply(body, _weighted, label, body.operand(rows.x), weights, dtype=work, ignored=ignored, to=work)
-    out = low.make(node.outputs[0])
+    loss = apply(body, _weighted, label, body.operand(rows.x), weights, dtype=each, ignored=ignored, to=work)
     place = rows.row(out, keepdims=False) if rows.axes else rows.full(out)
-    rows.store((_reduced(body, node, loss, weights, work), place))
+    rows.store((_reduced(body, node, loss, weights, work, out.dtype), place))
 
 
 def _weights(low: Lowering, weight: Value | None, x: View, safe: View) -> View:
@@ -92,13 +93,13 @@ def _weights(low: Lowering, weight: Value | None, x: View, safe: View) -> View:
     return out
 
 
-def _reduced(body: Body, node: Node, loss: Handle, weights: Handle, work: DType) -> Handle:
+def _reduced(body: Body, node: Node, loss: Handle, weights: Handle, work: DType, out: DType) -> Handle:
     kind = node.attrs.get("reduction", "mean")
     if kind == "none":
         return loss
-    total = body.reduce("sum", loss, work)
     if kind == "sum":
-        return total
+        return body.reduce("sum", loss, out)
     if kind != "mean":
         raise Refused(f"{node.op_type}: there is no reduction {kind!r}")
-    return apply(body, divide, total, body.reduce("sum", weights, work), dtype=work)
+    total, count = (body.reduce("sum", x, work) for x in (loss, weights))
+    return apply(body, divide, total, count, dtype=out)

@@ -211,7 +211,8 @@ class Layout:
             for v, (view, number, is_row) in enumerate(zip(loop.outputs, e.results, rows, strict=True))
         )
         accesses = zip((*loop.inputs, *loop.outputs), (*inputs, *outputs), strict=True)
-        assert all(isinstance(view, Rows) or view.dtype is x.dtype for view, x in accesses), "types of memory"
+        # What is moved as it is may be taken for integers.
+        assert all(isinstance(v, Rows) or v.dtype.itemsize == x.dtype.itemsize for v, x in accesses), "sizes in memory"
         may_keep = not isinstance(self.elements, int) or self.elements < MANY_KEPT
         if self.is_columnar:
             may_keep = isinstance(self.elements, int) and self.elements < MANY_KEPT // BLOCK
