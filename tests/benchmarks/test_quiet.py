@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 from benchmarks.quiet import Probe
 
+from benchmarks import quiet
 from sardonyx.providers.cpu import isa
 
 
@@ -20,13 +20,13 @@ def test_hardware_threads_of_one_core_make_no_team(monkeypatch: pytest.MonkeyPat
     """Cores 0 and 1 are one, and so are 2 and 3; somebody else is at 4."""
     probe, here, at_work = Probe(isa.named("sapphirerapids"), is_small=True), threading.local(), set[int]()
 
-    def multiply(_: int) -> None:
-        is_shared = here.core == 4 or here.core ^ 1 in at_work
-        time.sleep(2e-3 if is_shared else 2e-4 * here.core)
+    def seconds(_: int) -> float:
+        return 100.0 if here.core == 4 or here.core ^ 1 in at_work else float(here.core)
 
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: setattr(here, "core", min(cores)))
+    monkeypatch.setattr(quiet, "seconds_of", lambda call: call())
     monkeypatch.setattr(probe, "_registers", lambda _: at_work.add(here.core))
-    monkeypatch.setattr(probe, "_l1", multiply)
+    monkeypatch.setattr(probe, "_l1", seconds)
     before = threading.active_count()
     assert probe.team([0, 1, 2, 3, 4], 2) == [0, 2]
     assert threading.active_count() == before

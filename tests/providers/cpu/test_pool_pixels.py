@@ -60,8 +60,11 @@ def expected(case: Case, kind: str, x: Array) -> Array:
     return np.asarray(average_pool(x, count_include_pad=int(kind.endswith("pads")), **case.attributes))
 
 
-def run(case: Case, kind: str, x: Array, cpu: str | None = None, *, is_turned: bool = False, **options: Any) -> Array:
-    """``is_turned``: results lie plane by plane."""
+def run(
+    case: Case, kind: str, x: Array, cpu: str | None = None, *, is_turned: bool = False, is_one: bool = False,
+    **options: Any,
+) -> Array:  # fmt: skip
+    """``is_turned``: results lie plane by plane. ``is_one``: a large window is not halved."""
     memory, axes = Memory(), len(case.kernel)
     shape = expected(case, kind, x).shape
     y = memory.output(shape, x.dtype, order=None if is_turned else (0, *range(2, 2 + axes), 1))
@@ -73,7 +76,9 @@ def run(case: Case, kind: str, x: Array, cpu: str | None = None, *, is_turned: b
     epilogue = Expression((register_dtype(dtypes.of_numpy(x.dtype)),), (), (0,))
     group = Pool((), epilogue, (), (y,), kind.split(maxsplit=1)[0], image, window, ends)
     steps = pool.steps(group, Target(isa.named(cpu)))
-    assert [step.spec.name for step in steps] == ["slide_pixels"] * (1 + (kind == "max" and _is_large(case)))
+    assert [step.spec.name for step in steps] == ["slide_pixels"] * (
+        1 + (kind == "max" and _is_large(case) and not is_one)
+    )
     memory.run(steps, isa=isa.named(cpu), **options)
     return memory.array(y).copy()
 
@@ -110,6 +115,13 @@ def test_results_plane_by_plane(name: str, kind: str) -> None:
     got = run(case, kind, x, is_turned=True, checked=True)
     np.testing.assert_array_equal(got, run(case, kind, x))
     np.testing.assert_array_equal(run(case, kind, x, is_turned=True, threads=3), got)
+
+
+def test_a_large_window_of_results_that_are_one_wide_plane_by_plane() -> None:
+    """What its second half would read is no image whose rows lie apart; no half may be left out."""
+    case = Case((2, 17, 12, 4), (5, 5), (2, 2), (2, 1, 0, 1))
+    x = feed(case)
+    np.testing.assert_array_equal(run(case, "max", x, is_turned=True, is_one=True), expected(case, "max", x))
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])

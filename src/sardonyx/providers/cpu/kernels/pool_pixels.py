@@ -39,7 +39,9 @@ def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) 
     if found is None:
         return None
     if group.kind == MAX and found.form.taps.count >= LARGE and (halves := _halves(group)) is not None:
-        return [step for half in halves for step in steps(half, counted, target) or ()]
+        both = [steps(half, counted, target) for half in halves]
+        if all(both):  # the second may not be done pixel by pixel: of results one wide that lie plane by plane
+            return [step for half in both for step in half or ()]
     form, epilogue = found.form, found.epilogue
     if group.kind == MAX and _are_bits(found):
         form = replace(form, dtype=i16, is_bits=True)
