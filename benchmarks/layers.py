@@ -241,7 +241,7 @@ def document(path: Path, precision: str, args: argparse.Namespace) -> str:
         return f"## {path.stem}, {precision}\n\nNo step of it is compiled.\n"
     least, taken = [limit_s(pair, precision) for pair in pairs], [pair.seconds for pair in pairs]
     share, tenth = paired_ratio(least, taken), -(-len(pairs) // 10)
-    at_most = median(limit / seconds for limit, seconds in sorted(zip(least, taken, strict=True))[:tenth])
+    at_most = median(bound / seconds for bound, seconds in sorted(zip(least, taken, strict=True))[:tenth])
     each = [[limit(row, pair.rates, precision) for row in pair.rows] for pair in pairs]
     rows = [_median_row(step) for step in zip(*(pair.rows for pair in pairs), strict=True)]
     limits_s = [tuple(map(median, zip(*step, strict=True))) for step in zip(*each, strict=True)]

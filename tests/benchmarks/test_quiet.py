@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 from benchmarks.quiet import Probe
@@ -12,8 +13,19 @@ from benchmarks import quiet
 from sardonyx.providers.cpu import isa
 
 
-def test_a_look_at_a_core_multiplies_there() -> None:
-    assert Probe(isa.named("sapphirerapids"), is_small=True).is_quiet() in (True, False)
+@pytest.mark.parametrize(("registers", "l1", "is_quiet"), [(1.0, 1.1, True), (1.0, 2.0, False)])
+def test_a_core_is_quiet_if_loads_cost_little(
+    registers: float, l1: float, is_quiet: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe, times = Probe(isa.named("sapphirerapids"), is_small=True), iter((registers, l1))
+    assert probe.peak_flops() > 0
+
+    def seconds_of(call: Callable[[], object]) -> float:
+        call()
+        return next(times)
+
+    monkeypatch.setattr(quiet, "seconds_of", seconds_of)
+    assert probe.is_quiet() is is_quiet
 
 
 def test_hardware_threads_of_one_core_make_no_team(monkeypatch: pytest.MonkeyPatch) -> None:

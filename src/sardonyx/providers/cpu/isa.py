@@ -49,6 +49,11 @@ class Isa(Record):
     l3_nbytes: int = 8192 * KIB
 
     @property
+    def is_plain(self) -> bool:
+        """Whether there are no instructions to count on but those of every chip of the kind (``plain``)."""
+        return self.name == "generic"
+
+    @property
     def key(self) -> str:
         """What compiled code depends on. Cache sizes are not part of it: they reach kernels as parameters."""
         shape = f"{self.lanes}/{self.registers}/{self.byte_dot:d}/{self.is_emulated:d}"

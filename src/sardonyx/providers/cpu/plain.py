@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sardonyx.providers.cpu.kernels.formats import exact_sum
 from sardonyx.providers.cpu.values import Val, f32, f64
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     lost = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    total = product + c
-    grown = total - product
-    rest = (product - (total - grown)) + (c - grown) + lost
+    total, rest = exact_sum(product, c)
+    rest = rest + lost
     return k.select(rest.ne(rest), total, total + rest)  # past the largest numbers
 
 

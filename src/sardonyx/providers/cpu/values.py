@@ -420,7 +420,7 @@ def _align(dtype: DType) -> int:
 def _widened(k: Kernel, raw: Value, dtype: DType, lanes: int) -> Val:
     if dtype is bool_:
         return Val(k, k.b.compare("icmp", "ne", raw, text.zero(raw.type)), bool_, lanes)
-    if dtype is f16 and k.isa.name != "generic":
+    if dtype is f16 and not k.isa.is_plain:
         return Val(k, k.b.convert("fpext", raw, vector(text.FLOAT, lanes)), f32, lanes)
     if dtype is f16:
         code = Val(k, k.b.convert("bitcast", raw, vector(scalar_type(u16), lanes)), u16, lanes)
@@ -438,7 +438,7 @@ def _widened(k: Kernel, raw: Value, dtype: DType, lanes: int) -> Val:
 def _narrowed(k: Kernel, v: Val, dtype: DType) -> Value:
     if dtype is bool_:
         return k.b.convert("zext", v.ir, vector(I8, v.lanes))
-    if dtype is f16 and k.isa.name != "generic":
+    if dtype is f16 and not k.isa.is_plain:
         return k.b.convert("fptrunc", v.ir, vector(text.HALF, v.lanes))
     if dtype is f16:
         return k.b.convert("bitcast", _minifloats().narrowed(k, v, dtype).ir, vector(text.HALF, v.lanes))

@@ -274,7 +274,7 @@ class Kernel:
         lead = next(x for x in (a, b, c) if isinstance(x, (Val, Var)))
         lanes = max(x.lanes if isinstance(x, (Val, Var)) else 1 for x in (a, b, c))
         args = [self.value(x, lead.dtype, lanes) for x in (a, b, c)]
-        if self.isa.name == "generic":
+        if self.isa.is_plain:
             fused: Val = _plain().fma(self, *args)
             return fused
         return self.intrinsic("llvm.fma", args, lead.dtype, lanes, over=args[:1])
@@ -301,7 +301,7 @@ class Kernel:
         return self._rounded("rint", v)
 
     def _rounded(self, how: str, v: Val) -> Val:
-        if self.isa.name == "generic":
+        if self.isa.is_plain:
             found: Val = getattr(_plain(), how)(self, v)
             return found
         return self._unary(f"llvm.{how}", v)

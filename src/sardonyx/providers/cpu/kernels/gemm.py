@@ -246,7 +246,7 @@ def tile_of(
     """
     lanes = lanes_of(k.lanes, dtype)
     sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in a]
-    is_fused = dtype.is_float and k.isa.name != "generic"
+    is_fused = dtype.is_float and not k.isa.is_plain
 
     def step(b: Buf, elements: list[Val]) -> None:
         columns = [b.load(j * lanes, lanes) for j in range(shape.vectors)]

@@ -335,7 +335,7 @@ class _Walk:
     def _tile_sums(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
         k, units, dtype = self.k, self.given["units"], self.form.dtype
         lanes, width, chains = self.shape.lanes, self.shape.units, self.shape.chains
-        is_fused = k.isa.name != "generic"
+        is_fused = not k.isa.is_plain
         places = [(g, v * lanes) for g in range(len(weights)) for v in range(vectors)]
         zero = k.zeros(dtype, lanes)
         sums = [[[k.var(zero) for _ in range(chains)] for _ in places] for _ in source]

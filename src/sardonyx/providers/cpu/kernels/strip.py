@@ -353,7 +353,7 @@ class _Pair:
 
 def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
     """a * b + c, rounded once where the machine can."""
-    return k.fma(a, b, c) if k.isa.name != "generic" else c + a * b
+    return c + a * b if k.isa.is_plain else k.fma(a, b, c)
 
 
 def spread(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:
