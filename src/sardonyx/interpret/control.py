@@ -79,7 +79,7 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
             going = bool(out[0].reshape(()))
             if i == 0 and going and not ends_early and (limit is None or limit >= ENDLESS):
                 raise OutOfBudget("a Loop whose condition never changes has no reachable end", got=f"{limit} trips")
-            carried = out[1 : states + 1]
+            carried = _carried(carried, out[1 : states + 1])
             for rows, row in zip(collected, out[states + 1 :], strict=True):
                 rows.append(row)
                 nbytes += row.nbytes
@@ -144,7 +144,7 @@ def make_scan(node: Node, bodies: Bodies) -> Kernel:
         for i in range(lengths.pop() if lengths else 0):
             context.check()
             out = body.run([*carried, *(np.asarray(s[i]) for s in sources), *captured], context)
-            carried = out[:states]
+            carried = _carried(carried, out[:states])
             for rows, row in zip(collected, out[states:], strict=True):
                 rows.append(row)
         results = []
@@ -191,6 +191,21 @@ def _single(node: Node, bodies: Bodies) -> tuple[Graph, Body]:
     if not isinstance(graph, Graph):
         raise InvalidGraph(f"{node.op_type} needs a body", where=node.label)
     return graph, bodies["body"]
+
+
+def _carried(before: list[Any], after: list[Any]) -> list[Any]:
+    """What a trip made of the values that are carried, each of the kind and element type that it was."""
+    for i, (old, new) in enumerate(zip(before, after, strict=True)):
+        if type(old) is not type(new) or getattr(old, "dtype", None) != getattr(new, "dtype", None):
+            if old is None:
+                continue
+            raise InvalidArgument(
+                "a body changes the type of a carried value",
+                where=f"state {i}",
+                expected=getattr(old, "dtype", type(old).__name__),
+                got=getattr(new, "dtype", type(new).__name__),
+            )
+    return after
 
 
 def _stacked(rows: list[Any], type_: Any) -> Any:

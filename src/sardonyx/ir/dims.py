@@ -47,7 +47,14 @@ Dim: TypeAlias = "int | str | None"
 
 def symbol(name: str) -> Expr:
     """The dimension of that name; one that could be read as more than a name is quoted."""
-    return _apply("", (), name if re.fullmatch(r"(\?|[^\W\d])[\w.:]*", name) else f"`{name}`")
+    if re.fullmatch(r"[^\W\d][\w.:]*", name):
+        return _apply("", (), name)
+    return _apply("", (), "`" + name.replace("\\", r"\\").replace("`", r"\`") + "`")
+
+
+def fresh(name: str) -> Expr:
+    """A dimension of which nothing is known, under a name that no model can write."""
+    return _apply("", (), FRESH + name)
 
 
 @lru_cache(maxsize=4096)
@@ -388,7 +395,7 @@ def evaluate(d: Dim, sizes: Mapping[str, Known]) -> Known | None:
 def _value(atom: Atom, sizes: Mapping[str, Known]) -> Known | None:
     if atom.fn:
         return known(_FUNCTIONS[atom.fn](*(evaluate(arg, sizes) for arg in atom.args)))
-    return sizes[atom] if atom in sizes else symbol(atom)
+    return sizes[atom] if atom in sizes else _apply("", (), atom)
 
 
 _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {

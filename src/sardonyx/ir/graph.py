@@ -356,3 +356,5 @@ class Model:
     path: str | None = None
     sparse_outputs: frozenset[str] = frozenset()
     """Outputs declared sparse. Constants are dense inside; these are made sparse again at the border."""
+    declared_outputs: dict[str, ValueType] = field(default_factory=dict)
+    """Types of outputs as the file states them: shown to users, never relied on."""

@@ -39,6 +39,15 @@ def merge(a: Shape | None, b: Shape | None) -> Shape | None:
     return tuple(merge_dim(x, y) for x, y in zip(a, b, strict=True))
 
 
+def differ(a: Shape | None, b: Shape | None) -> bool:
+    """Whether two statements about one shape contradict each other in rank or in a number."""
+    if a is None or b is None:
+        return False
+    return len(a) != len(b) or any(
+        isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)
+    )
+
+
 def fits(actual: Sequence[int], declared: Shape | None) -> bool:
     """Whether a concrete shape agrees with the known dimensions of a declared one."""
     if declared is None:

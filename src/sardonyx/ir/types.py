@@ -123,3 +123,26 @@ def merge(a: ValueType | None, b: ValueType | None) -> ValueType | None:
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return OptionalType(merge(a.elem, b.elem))
     return a
+
+
+def described(found: ValueType | None, stated: ValueType | None) -> ValueType | None:
+    """A value's type as it is shown to people: numbers that were found, then what the model states, then names."""
+    if not isinstance(found, TensorType) or not isinstance(stated, TensorType) or found.dtype is not stated.dtype:
+        return stated if found is None else found
+    if found.shape is None or stated.shape is None or len(found.shape) != len(stated.shape):
+        return stated if found.shape is None else found
+    pairs = zip(found.shape, stated.shape, strict=True)
+    return TensorType(found.dtype, tuple(f if isinstance(f, int) or s is None else s for f, s in pairs))
+
+
+def checked_by_feeds(t: ValueType | None) -> ValueType | None:
+    """What is certain of an input of this declared type: feeds are not held against shapes of elements."""
+    if isinstance(t, SequenceType):
+        return SequenceType(_without_shape(t.elem))
+    if isinstance(t, OptionalType):
+        return OptionalType(checked_by_feeds(t.elem))
+    return t
+
+
+def _without_shape(t: ValueType | None) -> ValueType | None:
+    return TensorType(t.dtype) if isinstance(t, TensorType) else checked_by_feeds(t)

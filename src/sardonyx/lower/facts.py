@@ -34,7 +34,7 @@ class Learned:
         """Of a part alone: sizes of its inputs that cannot be computed from other sizes of them get names."""
         seen = [d for v in part.inputs for d in self.shape(v) if isinstance(d, Expr)]
         plain = {str(d) for d in seen if is_name(d)}
-        named = {d: dims.symbol(f"{dims.FRESH}size{i}") for i, d in enumerate(dict.fromkeys(seen)) if _lacks(d, plain)}
+        named = {d: dims.fresh(f"size{i}") for i, d in enumerate(dict.fromkeys(seen)) if _lacks(d, plain)}
         nodes = [*part.nodes, *(n for node in part.nodes for _, sub in node.subgraphs() for n in sub.all_nodes())]
         bodies = [sub for node in nodes for _, sub in node.subgraphs()]
         values = [
@@ -49,7 +49,6 @@ class Learned:
                 shape = tuple(named.get(d, d) if isinstance(d, Expr) else d for d in self.shape(v))
                 assert v.dtype is not None
                 v.type = TensorType(v.dtype, shape)
-                learned._facts.given.update(shape)
                 content = self._facts.content(v)
                 if content is not None:
                     known = [named.get(d, None if _lacks(d, plain) else d) for d in content.flat]
@@ -103,8 +102,7 @@ class Learned:
 class _Local(Facts):
     """Facts whose new names differ from those of the whole graph, which the inputs of a part may have."""
 
-    def _name(self, number: int) -> str:
-        return f"{dims.FRESH}in{number}"
+    PREFIX = "in"
 
 
 def is_name(d: Known) -> bool:

@@ -195,7 +195,7 @@ class Lowering:
         """Memory for a value of at most so many elements along an axis; ``count`` is where their number is written."""
         before, after = self.shape(value)[:axis], self.shape(value)[axis + 1 :]
         place = self.temporary(self.dtype(value), (product((*before, most, *after)),), value)
-        found = dims.symbol(f"{dims.FRESH}count{count.storage.number}")
+        found = dims.fresh(f"count{count.storage.number}")
         shape = (*before, found, *after)
         self.counted[value] = Counted(place, shape, str(found), count)
         self.views[value] = views.dense(place.storage, shape)

@@ -73,7 +73,7 @@ def multiples(part: Part, learned: Learned) -> Multiples | None:
 
 def _in_place_of(times: Mapping[str, int]) -> dict[str, Known]:
     """For each name a multiple of another."""
-    return {name: dims.mul(n, dims.symbol(f"{dims.FRESH}{name}:{n}")) or 0 for name, n in times.items()}
+    return {name: dims.mul(n, dims.fresh(f"{name}:{n}")) or 0 for name, n in times.items()}
 
 
 def _is_open(d: Known | None) -> bool:

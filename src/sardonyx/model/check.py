@@ -115,6 +115,22 @@ def check_bodies(node: Node, where: str, opsets: dict[str, int]) -> None:
                 where=where,
                 got=f"it takes {takes} inputs and gives {gives} outputs",
             )
+        if node.op_type == "If":
+            continue
+        for passed, taken in zip(node.inputs[batched:], body.inputs, strict=False):
+            if passed is not None and None is not passed.dtype is not taken.dtype is not None:
+                raise InvalidGraph(
+                    f"{key} takes {taken.name!r} as another type than it is given",
+                    where=where,
+                    expected=passed.type,
+                    got=taken.type,
+                )
+    if node.op_type == "If":
+        for made in zip(*(body.outputs for _, body in node.subgraphs()), strict=True):
+            if len({v.dtype for v in made} - {None}) > 1:
+                raise InvalidGraph(
+                    "the branches of an If give values of different types", where=where, got=[v.type for v in made]
+                )
 
 
 def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, version: int) -> None:

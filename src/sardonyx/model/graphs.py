@@ -9,11 +9,12 @@ import onnx
 from onnx import AttributeProto
 
 from sardonyx.errors import BrokenGraph, DanglingName, InvalidArgument, InvalidGraph
+from sardonyx.ir import shape as shapes
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
-from sardonyx.model.check import check_bodies, check_node, is_internal
+from sardonyx.model.check import check_bodies, check_node, is_internal, rule_of
 from sardonyx.model.inference import Stated
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
@@ -57,6 +58,8 @@ class GraphReader:
         """Constants that take the place of the main graph's initializers of their names."""
         self.inputs_override = ir_version >= 4
         """Before IR version 4 every initializer had to be listed as an input: that says nothing about overriding it."""
+        self.stale: list[tuple[str, TensorType, TensorType]] = []
+        """Values whose stated shape is not the inferred one: name, stated, inferred."""
 
     def read(self, proto: onnx.GraphProto, outer: Scope | None = None, depth: int = 0) -> Graph:
         if depth > MAX_NESTING:
@@ -75,8 +78,6 @@ class GraphReader:
                 raise BrokenGraph(
                     "a graph output is produced by nothing", where=f"graph {proto.name!r}", got=repr(out.name)
                 )
-            declared = from_proto(out.type, f"output {out.name!r}")
-            value.type = self._agreed(types.merge(value.type, declared), out.name, f"output {out.name!r}", depth)
             graph.add_output(value)
         return graph
 
@@ -85,7 +86,7 @@ class GraphReader:
             name = text(info.name, "graph input")
             if name in scope.own or not name:
                 raise BrokenGraph("two graph inputs have one name, or one has none", got=repr(name))
-            value = Value(name, from_proto(info.type, f"input {name!r}"))
+            value = Value(name, types.checked_by_feeds(from_proto(info.type, f"input {name!r}")))
             if value.type is None and scope.outer is None:
                 raise BrokenGraph("a model input states no type", where=f"input {name!r}")
             value.doc = text(info.doc_string, f"input {name!r}")
@@ -136,8 +137,9 @@ class GraphReader:
             if name:
                 if name in scope.own:
                     raise BrokenGraph("a name is defined twice", where=where, got=repr(name))
-                inferred = from_proto(known[name], f"value {name!r}") if name in known else None
-                value.type = self._agreed(inferred, name, where, depth)
+                value.type = from_proto(known[name], f"value {name!r}") if name in known else None
+                if depth == 0 and name in self.stated:
+                    self._compare(value, from_proto(self.stated[name], where), proto, where)
                 scope.own[name] = value
             outputs.append(value)
         attrs: dict[str, Any] = {}
@@ -153,24 +155,28 @@ class GraphReader:
         graph.append(node)
         check_bodies(node, where, self.opsets)
 
-    def _agreed(self, inferred: ValueType | None, name: str, where: str, depth: int) -> ValueType | None:
-        """What was inferred, completed by what the file states. Contradicting types are an error, shapes are not."""
-        stated = self.stated.get(name) if depth == 0 else None
-        if stated is None:
-            return inferred
-        declared = from_proto(stated, where)
-        if (
-            isinstance(inferred, TensorType)
-            and isinstance(declared, TensorType)
-            and inferred.dtype is not declared.dtype
-        ):
+    def _compare(self, value: Value, stated: ValueType | None, proto: onnx.NodeProto, where: str) -> None:
+        """Hold what the file states of a value against what was inferred: only the element type must agree.
+
+        Of an operator that nothing infers, the stated element type is taken; a part checks what it is given.
+        """
+        found = value.type
+        if found is None:
+            domain = "" if proto.domain == "ai.onnx" else proto.domain
+            if rule_of(domain, proto.op_type, self.opsets.get(domain, 0)) is None:
+                value.type = TensorType(stated.dtype) if isinstance(stated, TensorType) else stated
+            return
+        if not isinstance(found, TensorType) or not isinstance(stated, TensorType) or proto.op_type == "Constant":
+            return
+        if found.dtype is not stated.dtype:
             raise BrokenGraph(
-                f"Type Error: the stated type of {name!r} is not what the operator makes",
+                f"Type Error: the stated type of {value.name!r} is not what the operator makes",
                 where=where,
-                expected=inferred,
-                got=declared,
+                expected=found,
+                got=stated,
             )
-        return types.merge(_known_dims(inferred, declared), declared)
+        if shapes.differ(found.shape, stated.shape):
+            self.stale.append((value.name, stated, found))
 
     def _attribute(self, a: onnx.AttributeProto, where: str, scope: Scope, depth: int) -> Any:
         where = f"attribute {a.name!r} of {where}"
@@ -206,16 +212,6 @@ class GraphReader:
         if kind == AttributeProto.TYPE_PROTOS:
             return [from_proto(t, where) for t in a.type_protos]
         raise InvalidGraph("an attribute has no known type", where=where, got=kind)
-
-
-def _known_dims(inferred: ValueType | None, declared: ValueType | None) -> ValueType | None:
-    """What was inferred, without the names of dimensions for which the file has a number or a name of its own."""
-    if not isinstance(inferred, TensorType) or not isinstance(declared, TensorType) or inferred.rank != declared.rank:
-        return inferred
-    if inferred.shape is None or declared.shape is None:
-        return inferred
-    pairs = zip(inferred.shape, declared.shape, strict=True)
-    return TensorType(inferred.dtype, tuple(i if isinstance(i, int) or d is None else None for i, d in pairs))
 
 
 def _in_place_of(proto: onnx.TensorProto, given: Tensor, name: str) -> Tensor:

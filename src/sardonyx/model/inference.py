@@ -1,7 +1,9 @@
 """Types and shapes of a whole skeleton, worked out by onnx.
 
 What a file states about intermediate values and outputs is often out of date, and may be a lie; onnx would believe it.
-So it is taken out before the inference, and comes back only to fill gaps.
+So everything that an operator computes is taken out before the inference: ``value_info`` and declared outputs of every
+graph, the shapes of body inputs and of the elements of sequences, and initializers that a caller may replace. What the
+main graph stated is handed back, to be compared with what was found.
 
 A second inference computes with shapes (Shape, Gather, Concat, ... before a Reshape). onnx would do so with every
 vector, at a hundred bytes an element; so arithmetic on vectors that are not known to be short is hidden from it.
@@ -15,8 +17,7 @@ import onnx
 from onnx import defs, shape_inference
 
 from sardonyx.errors import BrokenGraph
-from sardonyx.model.check import rule_of
-from sardonyx.model.protos import subgraphs
+from sardonyx.model.protos import every_node, subgraphs
 from sardonyx.model.types import MAX_RANK
 
 Stated: TypeAlias = "dict[str, onnx.TypeProto]"
@@ -34,17 +35,31 @@ def newest_opsets() -> dict[str, int]:
 
 
 def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.ModelProto, Stated]:
-    """The model with the types and shapes that onnx finds, and those that the file stated."""
-    stated = _take_stated(proto.graph, opsets)
-    inner = sum(1 for node in proto.graph.node for _ in subgraphs(node))
+    """The model with the types and shapes that onnx finds, and those that the file stated of the main graph."""
+    stated = _take_stated(proto.graph)
+    inner = 0
+    for body in (g for node in every_node(proto.graph.node) for g in subgraphs(node)):
+        _forget_stated(body)
+        inner += 1
     if inner * len(proto.graph.node) > MAX_COPIES:
         return proto, stated
     for domain, version in newest_opsets().items():
         if domain not in opsets:
             proto.opset_import.add(domain=domain, version=version)
+    initializers = list(proto.graph.initializer)
+    declared = {v.name: onnx.TypeProto.FromString(v.type.SerializeToString()) for v in proto.graph.input}
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(t for t in initializers if proto.ir_version < 4 or t.name not in declared)
+    for v in proto.graph.input:
+        _forget_elements(v.type)
     found = _infer(proto)
     if inner == 0 and any(node.op_type == "Shape" for node in found.graph.node):
         found = _infer_with_shapes(proto, found.graph)
+    del found.graph.initializer[:]
+    found.graph.initializer.extend(initializers)
+    for v in found.graph.input:
+        v.type.CopyFrom(declared[v.name])
+    _forget_made_names(found.graph)
     return found, stated
 
 
@@ -84,25 +99,42 @@ def _is_harmless(t: onnx.TypeProto.Tensor) -> bool:
     return len(dims) != 1 or (dims[0].HasField("dim_value") and dims[0].dim_value <= MAX_RANK)
 
 
-def _take_stated(graph: onnx.GraphProto, opsets: dict[str, int]) -> Stated:
-    """Remove what is said of values that onnx can infer."""
-    infos = [*graph.value_info, *graph.output]
-    stated = {v.name: onnx.TypeProto() for v in infos if v.type.WhichOneof("value")}
-    if not stated:
-        return stated
-    for v in infos:
-        if v.name in stated:
-            stated[v.name].CopyFrom(v.type)
-    kept: set[str] = set()
-    for node in graph.node:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        rule = rule_of(domain, node.op_type, opsets.get(domain, 0))
-        if rule is None or not rule.infers:
-            kept.update(node.output)
-    needed = [onnx.ValueInfoProto(name=v.name, type=v.type) for v in graph.value_info if v.name in kept]
+def _take_stated(graph: onnx.GraphProto) -> Stated:
+    """Remove what is said of values that nodes compute."""
+    infos = [v for v in (*graph.value_info, *graph.output) if v.type.WhichOneof("value")]
+    stated = {v.name: onnx.TypeProto.FromString(v.type.SerializeToString()) for v in infos}
+    _forget_outputs(graph)
+    return stated
+
+
+def _forget_stated(body: onnx.GraphProto) -> None:
+    """Of a body only the element types of its inputs remain: what they hold is decided around it."""
+    _forget_outputs(body)
+    for v in body.input:
+        if v.type.HasField("tensor_type"):
+            v.type.tensor_type.ClearField("shape")
+        else:
+            _forget_elements(v.type)
+
+
+def _forget_outputs(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
     for out in graph.output:
-        if out.name not in kept:
-            out.ClearField("type")
-    graph.value_info.extend(needed)
-    return stated
+        out.ClearField("type")
+
+
+def _forget_elements(t: onnx.TypeProto) -> None:
+    """Feeds are checked against a tensor's shape, not against those of the tensors in a sequence or an optional."""
+    while t.WhichOneof("value") in ("sequence_type", "optional_type"):
+        t = (t.sequence_type if t.HasField("sequence_type") else t.optional_type).elem_type
+        if t.HasField("tensor_type"):
+            t.tensor_type.ClearField("shape")
+
+
+def _forget_made_names(graph: onnx.GraphProto) -> None:
+    """Names that onnx made up are no names of the model's."""
+    given = {d.dim_param for v in graph.input for d in v.type.tensor_type.shape.dim}
+    for v in (*graph.value_info, *graph.output):
+        for d in v.type.tensor_type.shape.dim:
+            if d.HasField("dim_param") and d.dim_param not in given:
+                d.ClearField("dim_param")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import stat
@@ -14,13 +15,14 @@ import onnx
 from sardonyx.errors import BrokenGraph, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
+from sardonyx.ir.types import TensorType
 from sardonyx.model import functions, wire
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
 from sardonyx.model.inference import Stated, inferred, newest_opsets
 from sardonyx.model.protos import every_node
 from sardonyx.model.tensors import Payloads
-from sardonyx.model.types import text
+from sardonyx.model.types import from_proto, text
 
 
 def load(
@@ -35,7 +37,8 @@ def load(
 
     ``folder`` is where external data lies when the source is not a path; ``in_memory`` gives the contents of external
     files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are ignored.
-    With ``infer``, types and shapes are those that onnx's inference adds to what the file states.
+    With ``infer``, types and shapes of computed values are those that onnx's inference finds; what the file states of
+    them is compared with it. Without, the file is one of ours, and its types are taken.
     """
     opened = open_model(source, folder=folder, in_memory=in_memory)
     payloads, proto = opened.payloads, opened.proto
@@ -53,9 +56,14 @@ def load(
         name: array if isinstance(array, Tensor) else Tensor.of(array, name)
         for name, array in (initializers or {}).items()
     }
+    outputs = {o.name: stated.get(o.name, o.type) for o in proto.graph.output}
     reader = GraphReader(payloads, proto.ir_version, opsets, stated, given)
+    graph = reader.read(proto.graph)
+    if reader.stale:
+        _warn_of_stale(reader.stale, opened.path)
+    declared = {name: from_proto(t, f"output {name!r}") for name, t in outputs.items()}
     return Model(
-        graph=reader.read(proto.graph),
+        graph=graph,
         opsets=opsets,
         ir_version=proto.ir_version,
         producer_name=text(proto.producer_name, "producer name"),
@@ -66,6 +74,20 @@ def load(
         metadata={text(p.key, "metadata"): text(p.value, "metadata") for p in proto.metadata_props},
         path=opened.path,
         sparse_outputs=sparse_outputs,
+        declared_outputs={name: t for name, t in declared.items() if t is not None},
+    )
+
+
+def _warn_of_stale(stale: list[tuple[str, TensorType, TensorType]], path: str | None) -> None:
+    name, stated, found = stale[0]
+    more = f" (and {len(stale) - 1} more)" if len(stale) > 1 else ""
+    logging.getLogger("sardonyx").warning(
+        "%sthe model states %s for %r, its operators make %s%s: stated shapes are not used",
+        f"{path}: " if path else "",
+        stated,
+        name,
+        found,
+        more,
     )
 
 

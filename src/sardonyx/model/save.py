@@ -13,7 +13,7 @@ from sardonyx.errors import Fail, InvalidGraph
 from sardonyx.folders import write_whole
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
-from sardonyx.ir.types import MapType, OpaqueType, OptionalType, SequenceType, SparseTensorType, TensorType
+from sardonyx.ir.types import MapType, OpaqueType, OptionalType, SequenceType, SparseTensorType, TensorType, described
 from sardonyx.model.types import to_proto as type_to_proto
 
 PROTO_LIMIT = 1_900_000_000
@@ -61,6 +61,10 @@ def model_to_proto(model: Model, *, weights: bool = True) -> onnx.ModelProto:
         doc_string=model.doc,
         graph=graph_to_proto(model.graph, names, weights=weights),
     )
+    for v, out in zip(model.graph.outputs, proto.graph.output, strict=True):
+        stated = model.declared_outputs.get(out.name)
+        if stated is not None:
+            out.type.CopyFrom(type_to_proto(described(v.type, stated)))
     for domain, version in model.opsets.items():
         proto.opset_import.add(domain=domain, version=version)
     for key, text in model.metadata.items():

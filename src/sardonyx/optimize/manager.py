@@ -44,7 +44,8 @@ class Log:
                 return False
         origin = tuple(dict.fromkeys(name for node in reversed(nodes) for name in node.origin))
         for before, after in zip(old, new, strict=True):
-            after.type = types.merge(after.type, before.type)
+            if after.producer is not None:
+                after.type = types.merge(after.type, before.type)
             graph.replace_uses(before, after)
         _remove_dead(nodes)
         self.report.rewrites.append(Rewrite(self.name, origin, what))

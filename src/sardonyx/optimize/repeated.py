@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sardonyx.ir import dims
+from sardonyx.errors import InvalidGraph
+from sardonyx.ir import dims, types
 from sardonyx.ir.dims import Dim, Known
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType, ValueType
@@ -83,14 +84,11 @@ def learn(facts: Facts, node: Node, change: Change | None) -> list[ValueType | N
         return None
     trips = _trips(facts, node, form, axes)
     fixed = _fixed(node, form, axes)
-    guesses = [_guess(start, state) for start, state in zip(form.starts, form.states, strict=True)]
-    stated = [state.type for state in form.states]
+    guesses = [_guess(node, start, state) for start, state in zip(form.starts, form.states, strict=True)]
     before = facts.names_made
     while True:
         found = facts.try_body(form.body, {**fixed, **dict(zip(form.states, guesses, strict=True))}, form.nexts)
-        wider = [
-            _wider(facts, guess, t, s, before) for guess, t, s in zip(guesses, found, stated, strict=True)
-        ]  # fmt: skip
+        wider = [_wider(facts, node, guess, t, before) for guess, t in zip(guesses, found, strict=True)]
         if wider == guesses:
             break
         guesses = wider
@@ -121,20 +119,22 @@ def _fixed(node: Node, form: Form, axes: list[int]) -> dict[Value, ValueType]:
     return known
 
 
-def _guess(start: Value | None, state: Value) -> ValueType | None:
-    if start is None or not isinstance(start.type, TensorType) or not isinstance(state.type, TensorType | None):
+def _guess(node: Node, start: Value | None, state: Value) -> ValueType | None:
+    if start is None or start.type is None:
         return state.type
+    _require_same(node, start.type, state.type, f"state {state.name!r}")
     return start.type
 
 
 def _wider(
-    facts: Facts, guess: ValueType | None, found: ValueType | None, stated: ValueType | None, before: int
+    facts: Facts, node: Node, guess: ValueType | None, found: ValueType | None, before: int
 ) -> ValueType | None:
     """A guess that what was found is a case of."""
+    _require_same(node, guess, found, "a carried value")
     if not isinstance(guess, TensorType) or guess.shape is None:
         return guess
     if not isinstance(found, TensorType) or found.shape is None or len(found.shape) != len(guess.shape):
-        return TensorType(guess.dtype) if isinstance(found, TensorType) or found is None else stated
+        return TensorType(guess.dtype)
     return TensorType(
         guess.dtype,
         tuple(
@@ -142,6 +142,16 @@ def _wider(
             for g, f in zip(guess.shape, found.shape, strict=True)
         ),
     )
+
+
+def _require_same(node: Node, before: ValueType | None, after: ValueType | None, what: str) -> None:
+    """That a trip keeps the kind and the element type of what it carries."""
+    if before is None or after is None:
+        return
+    if type(before) is not type(after) or types.dtype_of(before) is not types.dtype_of(after):
+        raise InvalidGraph(
+            f"the body of a {node.op_type} changes the type of {what}", where=node.label, expected=before, got=after
+        )
 
 
 def _outside(facts: Facts, t: ValueType | None, before: int) -> ValueType | None:

@@ -1,21 +1,20 @@
 """What is certain of every value while a graph is walked in order: types with symbolic dimensions, and contents.
 
-Only two sources are believed: the declared inputs of the main graph, where one name is one size, and what follows from
-them by the rules of operators. Of what a model states about inner values, numbers fill gaps and names are not used at
-all. A dimension that nothing tells gets a name of its own, so that equal ones stay equal.
+There are two sources: the declared inputs of the main graph, which feeds are checked against and where one name is one
+size, and what follows from them by the rules of operators. What a model states about other values is not used. A
+dimension that nothing tells gets a name of its own, so that equal ones stay equal.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 
 from sardonyx.errors import SardonyxError
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Dim, Expr, Known
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.ir.shape import Shape
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.ops.infer import MAX_CONTENT, constant_content, output_types
 from sardonyx.optimize import contents, repeated
@@ -25,26 +24,24 @@ from sardonyx.optimize.contents import Array
 class Facts:
     """What is known so far. ``contents`` holds elements of small tensors, ``places`` where sizes can be read."""
 
+    PREFIX = ""
+    """Of the names of new sizes."""
+
     def __init__(self) -> None:
         self.contents: dict[Value, Array] = {}
         self.equal: MutableMapping[Hashable, Value] = ChainMap()
         """The first value of each content."""
         self.places: MutableMapping[Expr, tuple[tuple[Value, int], ...]] = ChainMap()
         """Inputs, and other values whose shape is read, by the sizes of their axes."""
-        self.given: set[Dim] = set()
-        """Sizes of inputs: what a run tells, whatever the model states of values made from them."""
         self.trips: dict[Node, Known] = {}
         """How often the bodies of Loops and Scans run, of those where sizes tell it."""
         self._made: dict[str, int] = {}
 
     def fresh(self) -> Expr:
         """A size of which nothing is known."""
-        name = self._name(len(self._made) + 1)
-        self._made[name] = len(self._made)
-        return dims.symbol(name)
-
-    def _name(self, number: int) -> str:
-        return f"{dims.FRESH}{number}"
+        made = dims.fresh(f"{self.PREFIX}{len(self._made) + 1}")
+        self._made[made] = len(self._made)
+        return made
 
     def content(self, value: Value) -> Array | None:
         found = self.contents.get(value)
@@ -68,7 +65,6 @@ class Facts:
         for v in inputs:
             if not v.is_const:
                 v.type = self._complete(v.type)
-                self.given.update(v.shape or ())
                 self.show(v)
         try:
             yield
@@ -87,7 +83,7 @@ class Facts:
         joined = self._subgraphs(node, change)
         found = joined or output_types(node, self.content)
         for out, t in zip(node.outputs, found, strict=True):
-            out.type = self._complete(_believed(t, out.type, self.given))
+            out.type = self._complete(_certain(t, out.type))
         self._learn_contents(node)
 
     def show(self, value: Value) -> None:
@@ -146,9 +142,9 @@ class Facts:
         given: Mapping[Value, ValueType | None],
         change: Callable[[Graph, Node], None] | None = None,
     ) -> None:
-        """Learn a body whose inputs have these types; of others, what the model states in numbers."""
+        """Learn a body whose inputs have these types; of others, nothing but the element type is certain."""
         for v in body.inputs:
-            v.type = self._complete(_believed(given.get(v), v.type, self.given))
+            v.type = self._complete(_certain(given.get(v), v.type))
         outer = self.equal, self.places
         self.equal, self.places = ChainMap({}, self.equal), ChainMap({}, self.places)
         self._walk(body, change)
@@ -187,29 +183,11 @@ def _may_be_content(value: Value) -> bool:
     )
 
 
-def _believed(
-    found: ValueType | None, stated: ValueType | None, given: Container[Dim] = frozenset()
-) -> ValueType | None:
-    """What rules found, with gaps filled by numbers that the model states; sizes that are given are no gaps."""
-    if found is None and isinstance(stated, TensorType):
-        found = TensorType(stated.dtype, None if stated.shape is None else (None,) * len(stated.shape))
-    if not isinstance(found, TensorType):
-        return stated if found is None else found
-    shape = found.shape
-    if not isinstance(stated, TensorType) or (shape is not None and not any(_is_open(d, given) for d in shape)):
+def _certain(found: ValueType | None, before: ValueType | None) -> ValueType | None:
+    """What rules found; where they found nothing, the kind of value and its element type as they were known before."""
+    if found is not None:
         return found
-    return TensorType(found.dtype, _filled(shape, stated.shape, given))
-
-
-def _filled(found: Shape | None, stated: Shape | None, given: Container[Dim]) -> Shape | None:
-    if stated is None or (found is not None and len(found) != len(stated)):
-        return found
-    open_ = found or (None,) * len(stated)
-    return tuple(s if isinstance(s, int) and _is_open(d, given) else d for d, s in zip(open_, stated, strict=True))
-
-
-def _is_open(d: Dim, given: Container[Dim]) -> bool:
-    return d is None or (dims.is_fresh(d) and d not in given)
+    return TensorType(before.dtype) if isinstance(before, TensorType) else before
 
 
 def _common(alternatives: list[ValueType | None]) -> ValueType | None:

@@ -15,7 +15,7 @@ from sardonyx.optimize.contents import MAX_INTEGER, Array
 
 Content = Callable[[Value], "Array | None"]
 
-TRIP = dims.symbol(f"{dims.FRESH}trip")
+TRIP = dims.fresh("trip")
 """The number of the trip at hand."""
 
 CARRIED = 2

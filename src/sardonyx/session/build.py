@@ -58,7 +58,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
             )
             graph, written = model.graph, dict(model.opsets)
             weights_nbytes = sum(_constants_nbytes(graph))
-            stated = [v.type for v in graph.outputs]
+            stated = [model.declared_outputs.get(name) for name in graph.output_names]
         from sardonyx.normalize.run import normalize  # neither is needed, nor loaded, where the work is done already
         from sardonyx.optimize.pipelines import optimize
 
@@ -81,7 +81,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
         _refuse_orphans(model, owners)
     with phase("compile"):
         parts = Parts(graph, owners, bodies.providers[-1])
-    known = [types.merge(t, _shown(v.type)) for t, v in zip(stated, graph.outputs, strict=True)]
+    known = [types.described(_shown(v.type), t) for t, v in zip(stated, graph.outputs, strict=True)]
     known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
     explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases)

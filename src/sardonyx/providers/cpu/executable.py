@@ -66,6 +66,7 @@ class CpuExecutable:
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim
         self._generation, self._team = threads.generation, team_for(settings)
+        self._dtypes = tuple(table.inputs)
         self.constants = constants
         self._constants_nbytes = sum(a.nbytes for a in constants)
         self._constants = np.array([address(a) for a in constants], np.int64)
@@ -192,7 +193,9 @@ class CpuExecutable:
                 frame.take(shape, team)
             objects, at = frame.objects, 0
             held: list[Array] = []
-            for a in args:
+            for a, dtype in zip(args, self._dtypes, strict=True):
+                if a.dtype is not dtype and a.dtype != dtype:
+                    raise Fail("a value has another type than the part was compiled for", expected=dtype, got=a.dtype)
                 if not a.flags.c_contiguous:
                     a = np.ascontiguousarray(a)
                     held.append(a)

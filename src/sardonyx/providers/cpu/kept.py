@@ -55,6 +55,7 @@ def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
     plain["natives"] = dict(linker.natives)
     plain["binding"], plain["trim"] = table.binding.frozen(), table.trim and table.trim.frozen()
     plain["evaluate"], plain["measure"] = (cast(FunctionType, f).__code__ for f in (table.evaluate, table.measure))
+    plain["inputs"] = [dtypes.of_numpy(t).name for t in table.inputs]
     plain["outputs"] = [dtypes.of_numpy(t).name for t in table.outputs]
     return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
 
@@ -88,7 +89,9 @@ def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider
     table.binding = Binding.revived(plain["binding"])
     table.evaluate = revived(plain["evaluate"])
     table.trim = Trim.revived(plain["trim"]) if plain["trim"] else None
-    table.outputs = [dtypes.of_name(name).numpy for name in plain["outputs"]]
+    table.inputs, table.outputs = (
+        [dtypes.of_name(name).numpy for name in plain[side]] for side in ("inputs", "outputs")
+    )
     table.measure = revived(plain["measure"], **table.binding.scope, **named(table.outputs))
     return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
 

@@ -81,7 +81,7 @@ class Table:
         )
         """How often threads meet in front of each step."""
         self.turns = self._numbers([s.turns for s in steps])
-        self.outputs = [v.dtype.numpy for v in outputs]
+        self.inputs, self.outputs = [v.dtype.numpy for v in inputs], [v.dtype.numpy for v in outputs]
         for c in checks:
             self.sizes.require(self._holds(c), c.what, c.size)
         self._lay_out()
