@@ -24,7 +24,9 @@ LOOP = (
 def loop(trips: int, *, given: str = "", end: str = "Identity(c)") -> object:
     cond = "k = Constant<value_int=1>() go = Cast<to=9>(k)" if given else ""
     body = LOOP.format(trips=trips, cond=cond, given=given, end=end)
-    return compile_graph(parse(body, outputs="float[2,3] y, float[n,2,3] rows").graph)
+    model = parse(body, outputs="float[2,3] y, float[n,2,3] rows")
+    apply(model, "InferShapes")
+    return compile_graph(model.graph)
 
 
 @pytest.mark.parametrize("trips", [0, 1, 5])

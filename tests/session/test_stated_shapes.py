@@ -67,8 +67,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": floats(1, 1, 6, 4)},
     ),
     "MaxUnpool": (
-        f"g ({IMAGE}, int64[?,?,?,?] i) => (float[1,1,4,4] z) "
-        "{ z = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) }",
+        f"""g ({IMAGE}, int64[?,?,?,?] i) => (float[1,1,4,4] z)
+        {{ z = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) }}""",
         {"x": floats(1, 1, 4, 4), "i": np.arange(16).reshape(1, 1, 4, 4) * 3},
     ),
     "DepthToSpace": (
@@ -96,8 +96,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": floats(5, 3), "i": np.array(1)},
     ),
     "Scan": (
-        "g (float[?,3] x) => (float[2,3] z) "
-        "{ z = Scan<num_scan_inputs=1, body=b (float[3] a) => (float[3] c) { c = Relu(a) }>(x) }",
+        """g (float[?,3] x) => (float[2,3] z)
+        { z = Scan<num_scan_inputs=1, body=b (float[3] a) => (float[3] c) { c = Relu(a) }>(x) }""",
         {"x": floats(6, 3)},
     ),
     "Loop that grows": (
@@ -112,8 +112,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "an output that is an input": ("g (float[?,3] x) => (float[4,3] z) { z = Identity(x) }", {"x": floats(7, 3)}),
     "a lie in the middle": (
-        "g (float[?] x, float[?] y) => (float[?] z) <float[4] m, float[3] k> "
-        "{ m = Concat<axis=0>(x, y) k = Relu(m) z = Mul(k, k) }",
+        """g (float[?] x, float[?] y) => (float[?] z) <float[4] m, float[3] k>
+        { m = Concat<axis=0>(x, y) k = Relu(m) z = Mul(k, k) }""",
         {"y": floats(50)},
     ),
     "a lying rank": (
@@ -185,7 +185,8 @@ CASTING_BODIES = {
         z, w = Scan<num_scan_inputs=1, body = b (double[4] s, float[4] a) => (int8[4] t, float[4] c)
         { t = Cast<to=3>(s) c = Relu(a) }>(x, y) }""",
     "If": """g (double[4] x, bool c) => (double[4] z) { z = If(c)<
-        then_branch = t () => (double[4] a) { a = Relu(x) }, else_branch = e () => (int8[4] b) { b = Cast<to=3>(x) }> }""",
+        then_branch = t () => (double[4] a) { a = Relu(x) },
+        else_branch = e () => (int8[4] b) { b = Cast<to=3>(x) }> }""",
 }
 
 

@@ -196,9 +196,7 @@ def _single(node: Node, bodies: Bodies) -> tuple[Graph, Body]:
 def _carried(before: list[Any], after: list[Any]) -> list[Any]:
     """What a trip made of the values that are carried, each of the kind and element type that it was."""
     for i, (old, new) in enumerate(zip(before, after, strict=True)):
-        if type(old) is not type(new) or getattr(old, "dtype", None) != getattr(new, "dtype", None):
-            if old is None:
-                continue
+        if old is not None and getattr(old, "dtype", None) != getattr(new, "dtype", None):
             raise InvalidArgument(
                 "a body changes the type of a carried value",
                 where=f"state {i}",

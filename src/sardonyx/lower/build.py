@@ -38,6 +38,8 @@ class Lowered:
     """Where the size of each name is read: an input, an axis of it, and how many times the name that is."""
     counted: dict[int, Counted] = field(default_factory=dict)
     """The outputs, by number, whose size a run finds out."""
+    is_guarded: bool = False
+    """Whether a check may fail because sizes take another branch of an If."""
 
 
 def lower(part: Part, learned: Learned | None = None, states: Sequence[State] = ()) -> Lowered:
@@ -70,7 +72,7 @@ def _lower(part: Part, learned: Learned, states: Sequence[State]) -> Lowered:
     counted = {i: low.counted[v] for i, v in enumerate(part.outputs) if v in low.counted}
     known = {**low.inner_views, **low.views}
     sizes = places_of([v.shape for v in inputs])
-    return Lowered(low.finished(), known, inputs, outputs, tuple(low.checks), sizes, counted)
+    return Lowered(low.finished(), known, inputs, outputs, tuple(low.checks), sizes, counted, low.guarded)
 
 
 def _output(low: Lowering, value: Value) -> View:

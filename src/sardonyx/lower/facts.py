@@ -10,6 +10,7 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.lower.sizes import Later
 from sardonyx.optimize import contents
+from sardonyx.optimize.guards import Taken
 from sardonyx.optimize.symbolic import Facts
 from sardonyx.partition.provider import Part
 
@@ -26,7 +27,7 @@ class Learned:
         """Of a whole model, subgraphs included, by the sizes of its inputs."""
         while graph.parent is not None and graph.parent.graph is not None:
             graph = graph.parent.graph
-        learned = Learned(Facts())
+        learned = Learned(Facts(assumes=True))
         learned._facts.walk(graph, learned._note)
         return learned
 
@@ -43,7 +44,7 @@ class Learned:
             *(v for b in bodies for v in b.inputs),
         ]
         types = [v.type for v in values]
-        learned = Learned(_Local())
+        learned = Learned(_Local(assumes=True))
         try:
             for v in part.inputs:
                 shape = tuple(named.get(d, d) if isinstance(d, Expr) else d for d in self.shape(v))
@@ -87,6 +88,10 @@ class Learned:
     def trips(self, node: Node) -> Known | None:
         """How often the body of a Loop or Scan runs, where that follows from sizes."""
         return self._facts.trips.get(node)
+
+    def taken(self, node: Node) -> Taken | None:
+        """The branch that an If takes, where it does not depend on data."""
+        return self._facts.taken.get(node)
 
     def content(self, value: Value) -> list[Known | None] | None:
         """The elements of a small tensor in order, None for one that is not known."""

@@ -20,9 +20,10 @@ from sardonyx.lower.body import Body, Handle
 from sardonyx.lower.check import Check
 from sardonyx.lower.facts import Learned
 from sardonyx.lower.fuse import fuse
-from sardonyx.lower.groups import Fill, Group, Loop, Storage, View
+from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
 from sardonyx.lower.simplify import simplify
-from sardonyx.lower.sizes import Later, Refused, mul, product, stretch
+from sardonyx.lower.sizes import Later, Refused, certain, mul, product, stretch
+from sardonyx.optimize.guards import Guard
 
 TYPES = frozenset(
     t for t in dtypes.every() if t.kind in ("float", "int", "uint", "bool") and t.bits != 6
@@ -70,6 +71,10 @@ class Lowering:
         """Places that outputs have before anything is computed."""
         self._shared: dict[Storage, Storage] = {}
         self.counted: dict[Value, Counted] = {}
+        self.guarded = False
+        """Whether sizes that are not lowered may be others that another branch of an If is for."""
+        self._inside: set[View] = set()
+        """Views that are known to lie inside their storages, or are checked to."""
         self._constants: dict[int, Storage] = {}
         self._scalars: dict[tuple[DType, object], View] = {}
 
@@ -87,7 +92,23 @@ class Lowering:
 
     def finished(self, kept: Collection[Storage] = ()) -> tuple[Group, ...]:
         """The groups so far, fused; ``kept`` are storages that others will read."""
-        return tuple(simplify(g) for g in fuse(self.groups, kept))
+        groups = tuple(simplify(g) for g in fuse(self.groups, kept))
+        for group in groups:
+            if not isinstance(group, (Branch, Repeat)):
+                self.node = group.nodes[0]
+                for view in (*group.reads, *group.writes):
+                    self._require_inside(view)
+        return groups
+
+    def _require_inside(self, view: View) -> None:
+        """That a view lies inside its storage, whatever rule made it: certain, or checked in every plan."""
+        if view in self._inside or views.is_whole(view):
+            return
+        self._inside.add(view)
+        for free in views.room(view):
+            if not dims.at_least(free, 0):
+                empty = dims.neg(product(view.shape))
+                self.require_least("a view reaches over its storage", certain(dims.maximum(free, empty)), 0)
 
     @contextmanager
     def inside(self, node: Node, kept: Collection[Storage]) -> Iterator[Inside]:
@@ -244,6 +265,14 @@ class Lowering:
         if isinstance(size, int):
             raise Refused(f"{what}: {size} is less than {least}")
         self.checks[Check(self.node, what, size, (), least)] = None
+
+    def guard(self, what: str, guard: Guard) -> None:
+        """That sizes take the branch that is lowered."""
+        self.guarded = True
+        if guard.least is None:
+            self.require(what, guard.size, *guard.allowed)
+        else:
+            self.require_least(what, guard.size, guard.least)
 
     def fit(self, view: View, box: Sequence[Known]) -> View:
         """A view repeated to a box, by ONNX's broadcasting."""

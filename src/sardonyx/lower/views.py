@@ -9,7 +9,7 @@ from functools import cmp_to_key
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.lower.sizes import add, mul, product
+from sardonyx.lower.sizes import add, maximum, minimum, mul, product, sub
 
 Shape = tuple[Known, ...]
 
@@ -36,6 +36,23 @@ def is_dense(view: View) -> bool:
 def is_whole(view: View) -> bool:
     """Whether a view is all of its storage, in order."""
     return view.offset == 0 and is_dense(view) and product(view.shape) == view.storage.elements
+
+
+def room(view: View) -> tuple[Known, Known]:
+    """Elements of the storage in front of the first and behind the last that a view which is not empty reaches.
+
+    Neither is negative where the view lies inside its storage.
+    """
+    first, last = view.offset, view.offset
+    for size, stride in zip(view.shape, view.strides, strict=True):
+        reach = mul(sub(size, 1), stride)
+        if dims.at_least(stride, 0):
+            last = add(last, reach)
+        elif dims.at_least(dims.neg(stride), 0):
+            first = add(first, reach)
+        else:
+            first, last = add(first, minimum(reach, 0)), add(last, maximum(reach, 0))
+    return first, sub(sub(view.storage.elements, 1), last)
 
 
 def scalar(view: View) -> View:

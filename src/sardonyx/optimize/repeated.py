@@ -14,7 +14,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.ir import dims, types
 from sardonyx.ir.dims import Dim, Known
 from sardonyx.ir.graph import Graph, Node, Value
-from sardonyx.ir.types import TensorType, ValueType
+from sardonyx.ir.types import OptionalType, TensorType, ValueType
 from sardonyx.optimize.trips import CARRIED, loop_trips
 
 if TYPE_CHECKING:
@@ -126,9 +126,7 @@ def _guess(node: Node, start: Value | None, state: Value) -> ValueType | None:
     return start.type
 
 
-def _wider(
-    facts: Facts, node: Node, guess: ValueType | None, found: ValueType | None, before: int
-) -> ValueType | None:
+def _wider(facts: Facts, node: Node, guess: ValueType | None, found: ValueType | None, before: int) -> ValueType | None:
     """A guess that what was found is a case of."""
     _require_same(node, guess, found, "a carried value")
     if not isinstance(guess, TensorType) or guess.shape is None:
@@ -146,7 +144,7 @@ def _wider(
 
 def _require_same(node: Node, before: ValueType | None, after: ValueType | None, what: str) -> None:
     """That a trip keeps the kind and the element type of what it carries."""
-    if before is None or after is None:
+    if before is None or after is None or isinstance(before, OptionalType) or isinstance(after, OptionalType):
         return
     if type(before) is not type(after) or types.dtype_of(before) is not types.dtype_of(after):
         raise InvalidGraph(

@@ -17,8 +17,9 @@ from sardonyx.ir.dims import Dim, Expr, Known
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.ops.infer import MAX_CONTENT, constant_content, output_types
-from sardonyx.optimize import contents, repeated
+from sardonyx.optimize import contents, guards, repeated
 from sardonyx.optimize.contents import Array
+from sardonyx.optimize.guards import Taken
 
 
 class Facts:
@@ -27,7 +28,12 @@ class Facts:
     PREFIX = ""
     """Of the names of new sizes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, assumes: bool = False) -> None:
+        """With ``assumes``, an If whose branches differ in rank takes its first branch, where a guard allows it: what
+        is known then holds for the sizes that the guards in ``taken`` allow."""
+        self.assumes = assumes
+        self.taken: dict[Node, Taken] = {}
+        """The branches that Ifs take, of those that do not depend on data."""
         self.contents: dict[Value, Array] = {}
         self.equal: MutableMapping[Hashable, Value] = ChainMap()
         """The first value of each content."""
@@ -131,10 +137,24 @@ class Facts:
         bodies = [graph for _, graph in node.subgraphs()]
         for body in bodies:
             self.walk_body(body, {}, change)
-        if node.op_type == "If" and bodies:
-            ends = zip(*(body.outputs for body in bodies), strict=False)
-            return [_common([v.type for v in alternatives]) for alternatives in ends]
+        if node.op_type == "If" and len(bodies) == 2:
+            return self._branches(node, bodies)
         return [None] * len(node.outputs) if bodies else None
+
+    def _branches(self, node: Node, bodies: list[Graph]) -> list[ValueType | None]:
+        """What holds of an If's outputs: what its branches have in common, or all of the only one that is taken."""
+        common = [_common([v.type for v in made]) for made in zip(*(body.outputs for body in bodies), strict=False)]
+        taken = guards.decided(node, self.content)
+        if taken is None and self.assumes and any(isinstance(t, TensorType) and t.shape is None for t in common):
+            taken = guards.assumed(node, self.content)
+        if taken is None:
+            return common
+        self.taken[node] = taken
+        for out, made in zip(node.outputs, taken.body.outputs, strict=False):
+            content = self.content(made)
+            if content is not None:
+                self.contents[out] = content
+        return [v.type for v in taken.body.outputs]
 
     def walk_body(
         self,

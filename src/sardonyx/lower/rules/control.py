@@ -25,6 +25,15 @@ UNLIMITED = (1 << 63) - 1
 
 @rule("If")
 def branch(low: Lowering, node: Node) -> None:
+    taken = low.learned.taken(node)
+    if taken is not None:
+        if taken.guard is not None:
+            low.guard("another branch is taken", taken.guard)
+        low.emit(taken.body.nodes)
+        low.node = node
+        for out, made in zip(node.outputs, taken.body.outputs, strict=True):
+            low.alias(out, low.view(made))
+        return
     condition = _one(low, low.input(0))
     bodies = [node.attrs[key] for key in ("then_branch", "else_branch")]
     for i, out in enumerate(node.outputs):

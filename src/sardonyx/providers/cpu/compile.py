@@ -11,7 +11,7 @@ from sardonyx.lower.build import Lowered, lower
 from sardonyx.lower.multiples import multiples
 from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
-from sardonyx.partition.provider import Part
+from sardonyx.partition.provider import Executable, Part
 from sardonyx.providers.cpu import isa, threads
 from sardonyx.providers.cpu.constants import content, contents
 from sardonyx.providers.cpu.executable import CpuExecutable
@@ -30,12 +30,26 @@ ROUNDS = 8
 def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> CpuExecutable:
     """Make a part ready to run, with these states in place.
 
-    Where sizes may be taken to be multiples, what runs others is compiled when there are such.
+    Where sizes may be taken to be multiples, or to take one branch of an If, what runs others is compiled when there
+    are such.
     """
     even = None if states else _for_multiples(part, provider)
     if even is not None:
-        return _compiled(part, provider, even, otherwise=lambda: _compiled(part, provider, _lowered(part, provider)))
-    return _compiled(part, provider, _lowered(part, provider, states), has_states=bool(states))
+        return _compiled(part, provider, even, otherwise=lambda: compile_uneven(part, provider))
+    return compile_uneven(part, provider, states)
+
+
+def compile_uneven(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> CpuExecutable:
+    """A part for sizes that are multiples of nothing."""
+    lowered = _lowered(part, provider, states)
+    otherwise = partial(_by_shape, part, provider) if lowered.is_guarded and not states else None
+    return _compiled(part, provider, lowered, has_states=bool(states), otherwise=otherwise)
+
+
+def _by_shape(part: Part, provider: CpuProvider) -> Executable:
+    from sardonyx.providers.cpu.pieces import compiled_by_shape
+
+    return compiled_by_shape(part, provider)
 
 
 def _compiled(
@@ -44,7 +58,7 @@ def _compiled(
     lowered: Lowered,
     *,
     has_states: bool = False,
-    otherwise: Callable[[], CpuExecutable] | None = None,
+    otherwise: Callable[[], Executable] | None = None,
 ) -> CpuExecutable:
     target, kept = Target(isa.current(), provider.precision), list[Any]()
     for _ in range(ROUNDS):

@@ -13,7 +13,7 @@ import numpy as np
 from sardonyx import forks
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
-from sardonyx.partition.provider import Memory
+from sardonyx.partition.provider import Memory, Planned
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import threads
 from sardonyx.providers.cpu.context import Code, Context
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sardonyx.ir.graph import Value
     from sardonyx.lower.groups import View
     from sardonyx.lower.states import State
-    from sardonyx.partition.provider import Part
+    from sardonyx.partition.provider import Executable, Part
     from sardonyx.providers.cpu.profile import Recorder
     from sardonyx.providers.cpu.table import Table
 
@@ -55,7 +55,7 @@ class CpuExecutable:
         count: int,
         max_memory: int | None = None,
         recompile: Callable[[Sequence[State]], CpuExecutable] | None = None,
-        otherwise: Callable[[], CpuExecutable] | None = None,
+        otherwise: Callable[[], Executable] | None = None,
     ) -> None:
         """``constants`` are the table's; ``count`` threads may take part.
 
@@ -74,7 +74,7 @@ class CpuExecutable:
         self._measure, self._plans = table.measure, Plans()
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
-        self._other: CpuExecutable | None = None
+        self._other: Executable | None = None
         self._has_warned = False
         self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
 
@@ -101,7 +101,7 @@ class CpuExecutable:
             return results
         return results if self._trim is None else self._trim(shape.sizes, results)
 
-    def _for_others(self) -> CpuExecutable | None:
+    def _for_others(self) -> Executable | None:
         """What runs shapes that this one does not."""
         if self._otherwise is None:
             return self._other
@@ -113,7 +113,7 @@ class CpuExecutable:
                 try:
                     self._other = self._otherwise()
                 except (Refused, Unplannable, NotImplemented) as why:
-                    logging.getLogger("sardonyx").info("sizes that leave a rest are not compiled: %s", why)
+                    logging.getLogger("sardonyx").info("sizes of another kind are not compiled: %s", why)
                 self._otherwise = None
         return self._other
 
@@ -167,7 +167,7 @@ class CpuExecutable:
         shapes = tuple(given)
         shape = self._shapes.get(shapes)
         if shape is None:
-            if self._other is not None and shapes in self._other._shapes:
+            if isinstance(self._other, CpuExecutable) and shapes in self._other._shapes:
                 return self._other.run_again(args, places)
             shape = self._bind_within(shapes)
         if shape is None or not shape.is_quick:
@@ -312,7 +312,7 @@ class CpuExecutable:
             return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
         except SizesDiffer:
             other = self._for_others()
-            if other is None:
+            if not isinstance(other, Planned):
                 raise
             return other.memory(shapes)
 

@@ -84,7 +84,15 @@ def _compiled(piece: Part, provider: CpuProvider, learned: Learned) -> Executabl
 def _late(part: Part, provider: CpuProvider, learned: Learned) -> Late:
     """Nodes that wait. A Squeeze that names no axes has a rank that follows from sizes: then all shapes count."""
     by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
-    shapes = [None if by_size else _known_shape(v, learned) for v in part.inputs]
+    return _awaiting(part, provider, [None if by_size else _known_shape(v, learned) for v in part.inputs])
+
+
+def compiled_by_shape(part: Part, provider: CpuProvider) -> Late:
+    """A part that is compiled for each set of shapes by itself."""
+    return _awaiting(part, provider, [None] * len(part.inputs))
+
+
+def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None]) -> Late:
     reads = Reads(
         tuple(part.inputs.index(v) for v in steering(part.nodes, part.inputs)),
         tuple(i for i, shape in enumerate(shapes) if shape is None),

@@ -1,0 +1,85 @@
+"""Conditions that follow from sizes, as checks on those sizes.
+
+Exporters write ``If(Equal(Shape(x)[k], 1))`` around a Squeeze whose axis is of a dynamic size: the branches differ in
+rank, and only a run's sizes decide between them. Code for one branch is right for the sizes that its guard allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Graph, Node, Value
+
+if TYPE_CHECKING:
+    from sardonyx.optimize.contents import Array
+
+Content = Callable[[Value], "Array | None"]
+
+
+class Guard(NamedTuple):
+    """Holds where ``size`` is one of ``allowed``, or at least ``least``."""
+
+    size: Known
+    allowed: tuple[Known, ...] = ()
+    least: int | None = None
+
+
+class Taken(NamedTuple):
+    """The branch of an If that is taken, and for which sizes; without a guard, for all."""
+
+    body: Graph
+    guard: Guard | None
+
+
+def decided(node: Node, content: Content) -> Taken | None:
+    """The branch that an If takes whatever the sizes are."""
+    flag = None if node.inputs[0] is None else content(node.inputs[0])
+    if flag is None or flag.size != 1 or flag.flat[0] is None:
+        return None
+    return Taken(_branch(node, bool(flag.flat[0])), None)
+
+
+def assumed(node: Node, content: Content) -> Taken | None:
+    """The first branch of an If, where sizes tell whether it is taken."""
+    guard = None if node.inputs[0] is None else _guard(node.inputs[0], True, content)
+    return None if guard is None else Taken(_branch(node, True), guard)
+
+
+def _branch(node: Node, outcome: bool) -> Graph:
+    body = node.attrs["then_branch" if outcome else "else_branch"]
+    assert isinstance(body, Graph)
+    return body
+
+
+def _guard(value: Value, outcome: bool, content: Content) -> Guard | None:
+    """What sizes must satisfy for a flag to be as ``outcome`` says."""
+    node = value.producer
+    if node is None or node.domain or node.inputs[0] is None:
+        return None
+    if node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
+        return _guard(node.inputs[0], outcome, content)
+    if node.op_type == "Not":
+        return _guard(node.inputs[0], not outcome, content)
+    if node.op_type not in _LEAST or node.inputs[1] is None:
+        return None
+    a, b = (_element(content(v)) for v in node.inputs if v is not None)
+    more = dims.sub(a, b)
+    if a is None or b is None or more is None:
+        return None
+    if node.op_type == "Equal":
+        square = dims.mul(more, more)
+        return Guard(a, (b,)) if outcome else None if square is None else Guard(square, least=1)
+    sign, least = _LEAST[node.op_type]
+    size = more if (sign > 0) == outcome else dims.neg(more)
+    return None if size is None else Guard(size, least=least if outcome else 1 - least)
+
+
+_LEAST = {"Equal": (0, 0), "Greater": (1, 1), "GreaterOrEqual": (1, 0), "Less": (-1, 1), "LessOrEqual": (-1, 0)}
+"""Comparisons of a and b: the sign with which a - b counts, and the least that it must be."""
+
+
+def _element(array: Array | None) -> Known | None:
+    return array.flat[0] if array is not None and array.size == 1 else None
