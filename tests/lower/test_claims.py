@@ -15,12 +15,10 @@ from tests.lower.agree import feeds, kinds, lowered, parse, part_of
 
 REFUSED = {
     "follows from data": ("y = Expand(x, s)", "float[n,m] x, int64[2] s", "float[k,l] y"),
+    "'y' follows": ("y = Resize(x, , , t)", "float[4,4] x, int64[2] t", "float[8,8] y"),
     "are not known before the run": ("y = Trilu(x, k)", "float[n,m] x, int64 k", "float[n,m] y"),
     "elements of type string": ("y = Identity(x)", "string[n] x", "string[n] y"),
     "Det of more than": ("y = Det(x)", "float[n,5,5] x", "float[n] y"),
-    "elements of 'p' are not known": ('y = Pad<mode = "edge">(x, p)', "float[4] x, int64[2] p", "float[6] y"),
-    "elements of 's' are not known": ("y = Resize(x, , s)", "float[4,4] x, float[2] s", "float[8,8] y"),
-    "elements of 't' are not known": ("y = Resize(x, , , t)", "float[4,4] x, int64[2] t", "float[8,8] y"),
     "cover all keys": ("y = Attention(q, q, q, m)", "float[n,2,4,4] q, float[4,k] m", "float[n,2,4,4] y"),
 }  # fmt: skip
 

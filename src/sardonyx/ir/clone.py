@@ -47,6 +47,7 @@ def _value(value: Value, copies: dict[Value, Value]) -> Value:
     if copy is None:
         copy = copies[value] = Value(value.name, value.type, const=value.const)
         copy.doc, copy.denotation, copy.overridable = value.doc, value.denotation, value.overridable
+        copy.stated = value.stated
     return copy
 
 

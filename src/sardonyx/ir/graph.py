@@ -22,10 +22,24 @@ Attr: TypeAlias = Any
 class Value:
     """One SSA value: a graph input, an initializer, or a node's output."""
 
-    __slots__ = ("const", "denotation", "doc", "index", "is_output", "name", "overridable", "producer", "type", "uses")
+    __slots__ = (
+        "const",
+        "denotation",
+        "doc",
+        "index",
+        "is_output",
+        "name",
+        "overridable",
+        "producer",
+        "stated",
+        "type",
+        "uses",
+    )
 
     def __init__(self, name: str, type: ValueType | None = None, *, const: Tensor | None = None) -> None:
         self.name, self.type, self.const = name, type, const
+        self.stated: ValueType | None = None
+        """Of an input or output of a body, the type that the file states: written to files again, never relied on."""
         self.doc = ""
         self.denotation: tuple[str, ...] | None = None
         """Per-dimension denotations, where the model gives any (DATA_BATCH ...)."""

@@ -127,10 +127,10 @@ def merge(a: ValueType | None, b: ValueType | None) -> ValueType | None:
 
 def described(found: ValueType | None, stated: ValueType | None) -> ValueType | None:
     """A value's type as it is shown to people: numbers that were found, then what the model states, then names."""
-    if not isinstance(found, TensorType) or not isinstance(stated, TensorType) or found.dtype is not stated.dtype:
+    if not isinstance(found, TensorType) or not isinstance(stated, TensorType):
         return stated if found is None else found
     if found.shape is None or stated.shape is None or len(found.shape) != len(stated.shape):
-        return stated if found.shape is None else found
+        return TensorType(found.dtype, stated.shape if found.shape is None else found.shape)
     pairs = zip(found.shape, stated.shape, strict=True)
     return TensorType(found.dtype, tuple(f if isinstance(f, int) or s is None else s for f, s in pairs))
 

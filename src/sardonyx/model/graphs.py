@@ -15,7 +15,7 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model.check import check_bodies, check_node, is_internal, rule_of
-from sardonyx.model.inference import Stated
+from sardonyx.model.inference import Stated, stated_of
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import dtype_of, from_proto, text
@@ -78,6 +78,8 @@ class GraphReader:
                 raise BrokenGraph(
                     "a graph output is produced by nothing", where=f"graph {proto.name!r}", got=repr(out.name)
                 )
+            if outer is not None and value.stated is None:
+                value.stated = self._stated(out)
             graph.add_output(value)
         return graph
 
@@ -90,11 +92,16 @@ class GraphReader:
             if value.type is None and scope.outer is None:
                 raise BrokenGraph("a model input states no type", where=f"input {name!r}")
             value.doc = text(info.doc_string, f"input {name!r}")
+            value.stated = self._stated(info) if scope.outer is not None else None
             dims = info.type.tensor_type.shape.dim
             if any(d.denotation for d in dims):
                 value.denotation = tuple(text(d.denotation, f"input {name!r}") for d in dims)
             scope.own[name] = value
             graph.inputs.append(value)
+
+    def _stated(self, info: onnx.ValueInfoProto) -> ValueType | None:
+        found = stated_of(info)
+        return None if found is None else from_proto(found, f"value {info.name!r}")
 
     def _read_initializers(self, proto: onnx.GraphProto, graph: Graph, scope: Scope) -> None:
         """Constants by name. Of two under one name the later counts, as in onnxruntime."""

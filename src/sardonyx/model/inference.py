@@ -11,6 +11,7 @@ vector, at a hundred bytes an element; so arithmetic on vectors that are not kno
 
 from __future__ import annotations
 
+import base64
 from typing import TypeAlias
 
 import onnx
@@ -21,6 +22,9 @@ from sardonyx.model.protos import every_node, subgraphs
 from sardonyx.model.types import MAX_RANK
 
 Stated: TypeAlias = "dict[str, onnx.TypeProto]"
+
+STATED = "sardonyx.stated"
+"""The metadata of a body's input or output that holds the type which the file states, serialized, in base 64."""
 
 MAX_COPIES = 5_000_000
 """Names that onnx may copy in all: it copies those of the outer graph for every subgraph."""
@@ -99,6 +103,18 @@ def _is_harmless(t: onnx.TypeProto.Tensor) -> bool:
     return len(dims) != 1 or (dims[0].HasField("dim_value") and dims[0].dim_value <= MAX_RANK)
 
 
+def stated_of(info: onnx.ValueInfoProto) -> onnx.TypeProto | None:
+    """What the file stated of an input or output of a body."""
+    for p in info.metadata_props:
+        if p.key == STATED:
+            try:
+                found: onnx.TypeProto = onnx.TypeProto.FromString(base64.b64decode(p.value, validate=True))
+                return found
+            except Exception:  # protobuf's own error is no class of Python's; the file may hold anything here
+                return None
+    return None
+
+
 def _take_stated(graph: onnx.GraphProto) -> Stated:
     """Remove what is said of values that nodes compute."""
     infos = [v for v in (*graph.value_info, *graph.output) if v.type.WhichOneof("value")]
@@ -108,7 +124,13 @@ def _take_stated(graph: onnx.GraphProto) -> Stated:
 
 
 def _forget_stated(body: onnx.GraphProto) -> None:
-    """Of a body only the element types of its inputs remain: what they hold is decided around it."""
+    """Of a body only the element types of its inputs remain: what they hold is decided around it.
+
+    What was stated of inputs and outputs goes along as metadata, for files that are written from the graph.
+    """
+    for v in (*body.input, *body.output):
+        if v.type.WhichOneof("value"):
+            v.metadata_props.add(key=STATED, value=base64.b64encode(v.type.SerializeToString()).decode())
     _forget_outputs(body)
     for v in body.input:
         if v.type.HasField("tensor_type"):

@@ -97,7 +97,7 @@ def graph_to_proto(graph: Graph, names: Names, *, weights: bool = True) -> onnx.
 
 
 def value_to_proto(value: Value, name: str) -> onnx.ValueInfoProto:
-    return onnx.ValueInfoProto(name=name, type=type_to_proto(value.type), doc_string=value.doc)
+    return onnx.ValueInfoProto(name=name, type=type_to_proto(described(value.type, value.stated)), doc_string=value.doc)
 
 
 def tensor_to_proto(tensor: Tensor, name: str = "") -> onnx.TensorProto:
