@@ -14,6 +14,7 @@ import sardonyx
 from sardonyx.errors import InvalidArgument, InvalidGraph, SardonyxError
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ops import registry
+from sardonyx.ops.distances import squared_distances
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -333,6 +334,49 @@ def test_svm_regressor(rng: np.random.Generator, kernel: str, one_class: int) ->
     attrs = {"coefficients": floats(rng, 4), "support_vectors": floats(rng, 4, 5), "n_supports": 4}
     attrs |= {"rho": floats(rng, 1), "kernel_type": kernel, "kernel_params": [0.3, 0.2, 3.0], "one_class": one_class}
     check("SVMRegressor", x, attrs)
+
+
+def decision(kernel: str, x: Array, vectors: Array, coefficients: Array, rho: float, gamma: float) -> Array:
+    """A support vector machine in float64, by its definition."""
+    x, vectors = x.astype(np.float64), vectors.astype(np.float64)
+    if kernel == "RBF":
+        kernels = np.exp(-gamma * ((x[:, None] - vectors) ** 2).sum(axis=-1))
+    else:
+        kernels = x @ vectors.T
+        kernels = kernels if kernel == "LINEAR" else (gamma * kernels) ** 3
+    return np.asarray(kernels @ coefficients.astype(np.float64) + rho)
+
+
+@pytest.mark.parametrize("kernel", ["RBF", "LINEAR", "POLY"])
+@pytest.mark.parametrize("offset", [0.0, 10.0, 1e3, 1e5])
+def test_svm_of_features_far_from_zero(rng: np.random.Generator, kernel: str, offset: float) -> None:
+    vectors = (rng.standard_normal((40, 6)) + offset).astype(np.float32)
+    x = np.concatenate([vectors[:3], (rng.standard_normal((30, 6)) + offset).astype(np.float32)])
+    gamma = 0.25 if kernel == "RBF" else float(np.float32(1 / (6 * max(offset, 1.0) ** 2)))
+    weights = rng.standard_normal(40).astype(np.float32)
+    weights -= weights.mean()
+    expected = decision(kernel, x, vectors, weights, -0.5, gamma)
+    common = {"kernel_type": kernel, "kernel_params": [gamma, 0.0, 3.0], "rho": [-0.5]}
+    common |= {"support_vectors": vectors.ravel().tolist(), "coefficients": weights.tolist()}
+    labels = {"classlabels_ints": [0, 1], "vectors_per_class": [15, 25]}
+    for op, outputs, attrs in (("SVMRegressor", 1, {"n_supports": 40}), ("SVMClassifier", 2, labels)):
+        model = model_of(op, x, outputs, common | attrs, 1)
+        ours = sardonyx.InferenceSession(model).run(None, {"x": x})[-1][:, 0]
+        theirs = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})[-1][:, 0]
+        sign = -1 if op == "SVMClassifier" else 1
+        error, peer = (float(np.abs(sign * got - expected).max()) for got in (ours, theirs))
+        assert error <= max(peer, 1e-7 * float(np.abs(expected).max()))
+        assert error <= 2e-7 * max(float(np.abs(expected).max()), 1.0)
+
+
+def test_distances_of_infinite_and_far_rows() -> None:
+    a = np.array([[1e8, 0.0], [np.inf, 1.0], [np.nan, 0.0], [0.0, 0.0]])
+    b = np.array([[1e8 + 8, 0.0], [0.0, 1.0]])
+    got = squared_distances(a, b)
+    np.testing.assert_allclose(got, ((a[:, None] - b) ** 2).sum(axis=-1), rtol=1e-12)
+    assert got[0, 0] == 64
+    assert squared_distances(np.zeros((0, 3)), np.zeros((2, 3))).shape == (0, 2)
+    assert squared_distances(np.zeros((2, 0)), np.zeros((3, 0))).tolist() == [[0.0] * 3] * 2
 
 
 WORDS = np.array([["a", "b", "c"], ["q", "a", "zz"]], object)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.ops.distances import squared_distances
 from sardonyx.ops.ml_scores import ML, class_labels, logistic, pair, rows, transform
 from sardonyx.ops.registry import op
 
@@ -172,16 +173,15 @@ def _probabilities(scores: Array, a: Array, b: Array, n: int) -> Array:
 
 
 def _kernel(x: Array, vectors: Array, kind: str, params: Any) -> Array:
-    gamma, coef0, degree = (F32(p) for p in (*params, *(0.0, 0.0, 0.0)[len(params) :]))
-    product: Array = x @ vectors.T
+    """The kernel of each row with each support vector, in float64."""
+    gamma, coef0, degree = (float(F32(p)) for p in (*params, *(0.0, 0.0, 0.0)[len(params) :]))
+    x, vectors = x.astype(np.float64), vectors.astype(np.float64)
     if kind == "RBF":
-        squares = (x * x).sum(axis=1)[:, None] - 2 * product + (vectors * vectors).sum(axis=1)
-        product = np.exp(-gamma * np.maximum(squares, 0))
-    elif kind == "POLY":
-        product = np.power(gamma * product + coef0, degree)
-    elif kind == "SIGMOID":
-        product = np.tanh(gamma * product + coef0)
-    return product
+        return np.asarray(np.exp(-gamma * squared_distances(x, vectors)))
+    product: Array = x @ vectors.T
+    if kind == "POLY":
+        return np.asarray(np.power(gamma * product + coef0, degree))
+    return np.asarray(np.tanh(gamma * product + coef0)) if kind == "SIGMOID" else product
 
 
 def _products(x: Array, coefficients: Any, count: int) -> Array:
