@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from normalize.contrib import agree, fresh_numbers, gives, model, normal, onnxruntime, ours, rng  # noqa: F401
-from sardonyx import errors
+from sardonyx import InferenceSession, errors
 
 I32, F32 = np.int32, np.float32
 
@@ -71,6 +71,65 @@ def test_unfold(dim, size, step):
 @pytest.mark.parametrize("dtype", [F32, np.float64])
 def test_distances(metric, dtype):
     agree("CDist", normal(4, 5, dtype=dtype), normal(3, 5, dtype=dtype), metric=metric)
+
+
+def by_definition(metric, a, b, p):
+    """Distances in float64, pair by pair, as scipy.spatial.distance defines them."""
+    a, b = a.astype(np.float64)[:, None], b.astype(np.float64)[None]
+    apart = np.abs(a - b)
+    if metric in ("cosine", "correlation"):
+        if metric == "correlation":
+            a, b = a - a.mean(-1, keepdims=True), b - b.mean(-1, keepdims=True)
+        return 1 - (a * b).sum(-1) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1))
+    sizes = np.abs(a) + np.abs(b)
+    return {
+        "braycurtis": lambda: apart.sum(-1) / np.abs(a + b).sum(-1),
+        "canberra": lambda: np.divide(apart, sizes, out=np.zeros_like(sizes), where=sizes != 0).sum(-1),
+        "chebyshev": lambda: apart.max(-1),
+        "cityblock": lambda: apart.sum(-1),
+        "euclidean": lambda: np.sqrt((apart**2).sum(-1)),
+        "hamming": lambda: (apart != 0).mean(-1),
+        "manhattan": lambda: apart.sum(-1),
+        "minkowski": lambda: apart.max(-1) if p == np.inf else (apart**p).sum(-1) ** (1 / p),
+        "sqeuclidean": lambda: (apart**2).sum(-1),
+    }[metric]()
+
+
+METRICS = ("braycurtis", "canberra", "chebyshev", "cityblock", "correlation", "cosine", "euclidean", "hamming")
+
+
+@pytest.mark.parametrize("metric", [*METRICS, "manhattan", "minkowski", "sqeuclidean"])
+@pytest.mark.parametrize("dtype", [F32, np.float64])
+def test_every_metric(metric, dtype):
+    a, b = normal(4, 5, dtype=dtype), normal(3, 5, dtype=dtype)
+    a[0, 2] = b[1, 2] = a[1, 1] = b[2, 1] = 0
+    for p in (1.0, 2.0, 3.0, 1.5, np.inf) if metric == "minkowski" else (None,):
+        extra = {} if p is None else {"p": p}
+        wanted = by_definition(metric, a, b, p).astype(dtype)
+        gives("CDist", (a, b), [wanted], metric=metric, tolerance=2e-6 if dtype is F32 else 1e-14, **extra)
+
+
+def test_a_row_that_is_not_finite_stays_alone():
+    a, b = normal(3, 4), normal(5, 4)
+    a[1, 0], b[2, 1], b[3, 3] = np.nan, np.inf, np.nan
+    (got,) = ours(model("CDist", (a, b), {}), {"i0": a, "i1": b})
+    kept = np.ix_([0, 2], [0, 1, 4])
+    np.testing.assert_allclose(got[kept], by_definition("sqeuclidean", a, b, None)[kept], rtol=1e-6)
+
+
+@pytest.mark.parametrize("extra", [{"metric": "mahalanobis"}, {"metric": "minkowski", "p": -1.0}])
+def test_unknown_metrics_are_told(extra):
+    with pytest.raises(errors.NotImplemented, match=f"{list(extra.values())[-1]}"):
+        ours(model("CDist", (normal(2, 3), normal(2, 3)), extra), {})
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e5])
+def test_distances_of_rows_far_from_zero(offset):
+    a = (normal(20, 6) + offset).astype(F32)
+    b = np.concatenate([a[:2], (normal(8, 6) + offset).astype(F32)])
+    proto = model("CDist", (a, b), {"metric": "sqeuclidean"}, symbolic=True).SerializeToString()
+    (got,) = InferenceSession(proto).run(None, {"i0": a, "i1": b})
+    np.testing.assert_allclose(got, by_definition("sqeuclidean", a, b, None), rtol=1e-6, atol=1e-10)
 
 
 def test_inverse():

@@ -5,6 +5,7 @@ from sardonyx.normalize.microsoft import (  # noqa: F401
     attention,
     blockwise,
     conv,
+    distance,
     embedding,
     experts,
     group_query,

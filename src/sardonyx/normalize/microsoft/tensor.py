@@ -1,4 +1,4 @@
-"""Distances, inverses, checks, crops: what fits no other family."""
+"""Checks and copies: what fits no other family."""
 
 from __future__ import annotations
 
@@ -7,21 +7,8 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node
-from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, refuse
+from sardonyx.normalize.microsoft.body import MICROSOFT, given
 from sardonyx.normalize.registry import expand
-
-
-@expand("CDist", domain=MICROSOFT)
-def c_dist(op: Builder, node: Node) -> Any:
-    """Distances between the rows of A and the rows of B: |a|^2 - 2ab + |b|^2, not below 0."""
-    metric = node.attrs.get("metric", "sqeuclidean")
-    if metric not in ("sqeuclidean", "euclidean"):
-        raise refuse(node, f"metric={metric!r}")
-    a, b = given(node, 0), given(node, 1)
-    norms = [op.ReduceSumSquare(v, op.const([1]), keepdims=1) for v in (a, b)]
-    cross = op.Mul(op.MatMul(a, op.Transpose(b, perm=[1, 0])), like(op, -2.0, a))
-    squares = op.Max(op.Add(op.Add(cross, norms[0]), op.Transpose(norms[1], perm=[1, 0])), like(op, 0.0, a))
-    return op.Sqrt(squares) if metric == "euclidean" else squares
 
 
 @expand("IsAllFinite", domain=MICROSOFT)
