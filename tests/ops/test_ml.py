@@ -436,6 +436,22 @@ def test_feature_extraction() -> None:
             _meaning("ArrayFeatureExtractor", x, np.array(bad, np.int64))
 
 
+@pytest.mark.parametrize("picks", [np.array(2), np.array([2]), np.array([[1, 3]]), np.array([0, 0, 3])], ids=str)
+@pytest.mark.parametrize("stated", [None, ["n", 1], ["n", 5], ["a", "b"], [3, 2], [7]], ids=str)
+@pytest.mark.parametrize("fed", [False, True], ids=["constant", "fed"])
+def test_the_operand_tells_how_many_features(picks: Array, stated: Any, fed: bool) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    node = helper.make_node("ArrayFeatureExtractor", ["x", "i"], ["y"], domain="ai.onnx.ml")
+    inputs = [helper.make_tensor_value_info("x", 1, ["n", 4])]
+    inputs += [helper.make_tensor_value_info("i", 7, [f"i{k}" for k in range(picks.ndim)])] if fed else []
+    constants = [] if fed else [numpy_helper.from_array(picks, "i")]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", 1, stated)], constants)
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 1)]
+    session = sardonyx.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    feeds = {"x": x, "i": picks} if fed else {"x": x}
+    np.testing.assert_array_equal(session.run(None, feeds)[0], x[:, picks.ravel()])
+
+
 def test_vectors_side_by_side() -> None:
     a, b = np.array([[1, 2, 3]]), np.array([[4.0]], np.float32)
     np.testing.assert_array_equal(_meaning("FeatureVectorizer", a, b, inputdimensions=[2, 3]), [[1, 2, 4, 0, 0]])

@@ -51,6 +51,7 @@ def _forest(
     if len(forest.modes) > 1 or forest.sets:
         raise Refused("a forest whose nodes compare in several ways is not compiled")
     out = low.make(node.output)
+    low.require_shape(f"{node.op_type}: the stated shape", out.shape, (x.shape[0], held.targets))
     if (out.dtype.bits == 64) != (x.dtype.bits == 64 and x.dtype.is_float):
         raise Refused(f"sums of {x.dtype} scores in {out.dtype} are not compiled")
     if combine not in COMBINED or (combine in ("MIN", "MAX") and not held.certain(forest).all()):

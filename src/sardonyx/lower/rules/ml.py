@@ -16,7 +16,7 @@ from sardonyx.lower.groups import Gather, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.gather import OUTSIDE
 from sardonyx.lower.rules.reduce import apply
-from sardonyx.lower.sizes import Refused
+from sardonyx.lower.sizes import Refused, product
 from sardonyx.ops.ml_scores import ML
 
 
@@ -34,13 +34,20 @@ def _per_feature(low: Lowering, numbers: View, x: View) -> View:
     return low.fit(numbers, x.shape)
 
 
+def _as_shaped(low: Lowering, node: Node) -> tuple[View, View]:
+    """The operand and a result of its shape."""
+    x, out = low.view(low.input(0)), low.make(node.output)
+    low.require_shape(f"{node.op_type}: the stated shape", out.shape, x.shape)
+    return x, out
+
+
 def _above(e: Emitter, x: Expr, *, threshold: float, to: DType) -> Expr:
     return e.cast(x > threshold, to)
 
 
 @rule("Binarizer", domain=ML)
 def binarizer(low: Lowering, node: Node) -> None:
-    x, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    (x, out), body = _as_shaped(low, node), Body()
     threshold = node.attrs.get("threshold", 0.0)
     if not x.dtype.is_float:
         threshold = int(threshold)
@@ -54,7 +61,7 @@ def _imputed(e: Emitter, x: Expr, value: Expr, *, missing: float) -> Expr:
 
 @rule("Imputer", domain=ML)
 def imputer(low: Lowering, node: Node) -> None:
-    x, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    (x, out), body = _as_shaped(low, node), Body()
     kind = "float" if x.dtype.is_float else "int64"
     missing = node.attrs.get(f"replaced_value_{kind}", 0.0 if x.dtype.is_float else 0)
     values = _per_feature(low, _list(low, node, f"imputed_value_{kind}s", x.dtype), x)
@@ -73,7 +80,9 @@ def array_feature_extractor(low: Lowering, node: Node) -> None:
     if not x.shape:
         raise Refused("features need an axis")
     x = views.inserted(x, 0) if len(x.shape) == 1 else x
-    count: Known = out.shape[-1]
+    count: Known = product(picks.shape)
+    low.require_least("ArrayFeatureExtractor: there is no index", count, 1)
+    low.require_shape("ArrayFeatureExtractor: the stated shape", out.shape, (*x.shape[:-1], count))
     picks = low.reshaped(picks, (count,))
     index, body = low.temporary(dtypes.i64, (count,)), Body()
     low.loop((count,), body, [(apply(body, _not_negative, body.operand(picks), dtype=dtypes.i64), index)])
