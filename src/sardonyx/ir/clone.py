@@ -38,7 +38,7 @@ def clone_node(node: Node, copies: dict[Value, Value]) -> Node:
         origin=node.origin,
         overload=node.overload,
     )
-    copy.doc = node.doc
+    copy.doc, copy.opset = node.doc, node.opset
     return copy
 
 

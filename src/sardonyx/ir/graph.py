@@ -97,8 +97,8 @@ class Node:
     """One operator application. ``inputs`` holds None where an optional input is left out."""
 
     __slots__ = (
-        "_inputs", "_next", "_prev", "attrs", "doc", "domain", "graph", "name", "op_type", "origin", "outputs",
-        "overload",
+        "_inputs", "_next", "_prev", "attrs", "doc", "domain", "graph", "name", "op_type", "opset", "origin",
+        "outputs", "overload",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +120,8 @@ class Node:
         self.attrs: dict[str, Attr] = attrs or {}
         self.origin: tuple[str, ...] = (name or next((v.name for v in self.outputs), ""),) if origin is None else origin
         """Names of the nodes of the model file that this one stands for."""
+        self.opset: int | None = None
+        """The version of its domain that it is written for, where that is not the one the model imports."""
         self.graph: Graph | None = None
         self._prev: Node | None = None
         self._next: Node | None = None

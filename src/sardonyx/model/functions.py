@@ -1,60 +1,62 @@
-"""Model-local functions: checked for recursion and size, then inlined by onnx."""
+"""Model-local functions: checked for recursion and size, then inlined."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import onnx
-from onnx import inliner
 
-from sardonyx.errors import InvalidGraph, OutOfBudget
-from sardonyx.model.protos import every_node
+from sardonyx.errors import BrokenGraph, InvalidGraph, OutOfBudget
+from sardonyx.model.inference import newest_opsets
+from sardonyx.model.inline import MAX_DEPTH, Budget, Inliner, Key, domain_of, key_of
+from sardonyx.model.protos import every_node, label
 
 MAX_GROWTH = 100
 FREE_NODES, FREE_NBYTES = 20_000, 16 << 20
 """Inlining may make a model ``MAX_GROWTH`` times what was written, or this large if that is more."""
-MAX_CALLS = 100
 
-Key = tuple[str, str, str]
+Versions = dict[str, tuple[str, int]]
+"""Domains that stand for an operator set in another version than the model imports: the set, and the version."""
 
 
-def inline(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with every call to a local function replaced by its body."""
+def inline(model: onnx.ModelProto, opsets: dict[str, int]) -> Versions:
+    """Replace every call to a local function by its body, in place.
+
+    ``opsets`` gains the domains that only functions import. Nodes of functions that are written for another version of
+    an operator set than the model, and mean something else there, get a domain of the result.
+    """
     if not model.functions:
-        return model
+        return {}
     bodies: dict[Key, onnx.FunctionProto] = {}
     for f in model.functions:
-        if bodies.setdefault((_domain(f.domain), f.name, f.overload), f) is not f:
+        if bodies.setdefault((domain_of(f.domain), f.name, f.overload), f) is not f:
             raise InvalidGraph("a function is defined twice", where=f"function {f.domain}.{f.name}")
+        _check_imports(f)
     written, nbytes_written = _Sizes({}).of([*model.graph.node, *(n for f in model.functions for n in f.node)])
-    nodes, nbytes = _Sizes(bodies).of(model.graph.node)
-    if nodes > max(FREE_NODES, MAX_GROWTH * written) or nbytes > max(FREE_NBYTES, MAX_GROWTH * nbytes_written):
-        raise OutOfBudget(
-            "inlining the model's functions makes too many nodes",
-            expected=f"at most {MAX_GROWTH} times the {written} nodes written",
-            got=f"{nodes} nodes, {nbytes} bytes",
-        )
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        _spell_defaults(nodes, bodies)
-    try:
-        flat = inliner.inline_local_functions(model)
-        return inliner.inline_local_functions(model, convert_version=True) if _calls(flat, bodies) else flat
-    except Exception as e:
-        raise InvalidGraph(f"the model's functions cannot be inlined: {e}") from None
+    budget = Budget(max(FREE_NODES, MAX_GROWTH * written), max(FREE_NBYTES, MAX_GROWTH * nbytes_written))
+    budget.check(*_Sizes(bodies).of(model.graph.node))
+    inliner = Inliner(bodies, opsets, budget, model.graph)
+    inliner.graph(model.graph, 0)
+    del model.functions[:]
+    have = {domain_of(entry.domain) for entry in model.opset_import}
+    for domain in opsets.keys() - have:
+        model.opset_import.add(domain=domain, version=opsets[domain])
+    for domain in inliner.versions:
+        model.opset_import.add(domain=domain, version=1)
+    return inliner.versions
 
 
-def _spell_defaults(nodes: Iterable[onnx.NodeProto], bodies: dict[Key, onnx.FunctionProto]) -> None:
-    """Give every call the default attributes it leaves out; onnx's inliner would forget them."""
-    for node in every_node(nodes):
-        body = bodies.get(_key(node))
-        if body is not None and body.attribute_proto:
-            given = {a.name for a in node.attribute}
-            node.attribute.extend(a for a in body.attribute_proto if a.name not in given)
-
-
-def _calls(model: onnx.ModelProto, bodies: dict[Key, onnx.FunctionProto]) -> bool:
-    """Whether a call is left: onnx inlines a function written for another opset only when told to convert it."""
-    return any(_key(node) in bodies for node in every_node(model.graph.node))
+def _check_imports(f: onnx.FunctionProto) -> None:
+    newest = newest_opsets()
+    for entry in f.opset_import:
+        domain = domain_of(entry.domain)
+        if not 1 <= entry.version <= newest.get(domain, entry.version):
+            raise BrokenGraph(
+                "a function imports an opset that this build of onnx does not know",
+                where=f"function {f.domain}.{f.name}, domain {domain or 'ai.onnx'!r}",
+                expected=f"1 to {newest.get(domain, 'any')}",
+                got=entry.version,
+            )
 
 
 class _Sizes:
@@ -68,26 +70,20 @@ class _Sizes:
     def of(self, nodes: Iterable[onnx.NodeProto]) -> tuple[int, int]:
         count = nbytes = 0
         for node in every_node(nodes):
-            key = _key(node)
-            more = self._function(key) if key in self.bodies else (1, node.ByteSize())
+            key = key_of(node)
+            more = self._function(key, node) if key in self.bodies else (1, node.ByteSize())
             count, nbytes = count + more[0], nbytes + more[1]
         return count, nbytes
 
-    def _function(self, key: Key) -> tuple[int, int]:
+    def _function(self, key: Key, call: onnx.NodeProto) -> tuple[int, int]:
         if key in self.open:
             raise InvalidGraph("a function calls itself", where=f"function {key[0]}.{key[1]}")
         if key not in self.known:
-            if len(self.open) >= MAX_CALLS:
-                raise OutOfBudget("function calls are nested too deeply", expected=f"at most {MAX_CALLS} levels")
+            if len(self.open) >= MAX_DEPTH:
+                raise OutOfBudget(
+                    "function calls are nested too deeply", where=label(call), expected=f"at most {MAX_DEPTH} levels"
+                )
             self.open.append(key)
             self.known[key] = self.of(self.bodies[key].node)
             self.open.pop()
         return self.known[key]
-
-
-def _key(node: onnx.NodeProto) -> Key:
-    return _domain(node.domain), node.op_type, node.overload
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name

@@ -15,6 +15,7 @@ from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model.check import check_bodies, check_node, is_internal, rule_of
+from sardonyx.model.functions import Versions
 from sardonyx.model.inference import Stated, stated_of
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
@@ -52,10 +53,12 @@ class GraphReader:
         opsets: dict[str, int],
         stated: Stated,
         given: Mapping[str, Tensor] | None = None,
+        versions: Versions | None = None,
     ) -> None:
         self.payloads, self.opsets, self.stated = payloads, opsets, stated
         self.given = given or {}
         """Constants that take the place of the main graph's initializers of their names."""
+        self.versions = versions or {}
         self.inputs_override = ir_version >= 4
         """Before IR version 4 every initializer had to be listed as an input: that says nothing about overriding it."""
         self.stale: list[tuple[str, TensorType, TensorType]] = []
@@ -136,7 +139,11 @@ class GraphReader:
         where = label(proto)
         for name in (proto.op_type, proto.domain, proto.name, proto.overload, *(a.name for a in proto.attribute)):
             text(name, where)
-        check_node(proto, where, self.opsets)
+        opsets, opset = self.opsets, None
+        if proto.domain in self.versions:
+            proto.domain, opset = self.versions[proto.domain]
+            opsets = {**opsets, proto.domain: opset}
+        check_node(proto, where, opsets)
         inputs = [scope.find(name) if name else None for name in proto.input]
         outputs = []
         for name in proto.output:
@@ -158,9 +165,9 @@ class GraphReader:
             attrs[a.name] = self._attribute(a, where, scope, depth)
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         node = Node(proto.op_type, inputs, outputs, attrs, domain=domain, name=proto.name, overload=proto.overload)
-        node.doc = text(proto.doc_string, where)
+        node.doc, node.opset = text(proto.doc_string, where), opset
         graph.append(node)
-        check_bodies(node, where, self.opsets)
+        check_bodies(node, where, opsets)
 
     def _compare(self, value: Value, stated: ValueType | None, proto: onnx.NodeProto, where: str) -> None:
         """Hold what the file states of a value against what was inferred: only the element type must agree.

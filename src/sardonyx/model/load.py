@@ -43,7 +43,7 @@ def load(
     opened = open_model(source, folder=folder, in_memory=in_memory)
     payloads, proto = opened.payloads, opened.proto
     opsets = _opsets(proto)
-    proto = functions.inline(proto)
+    versions = functions.inline(proto, opsets)
     if b"ai.onnx" in opened.skeleton.data:
         for node in every_node(proto.graph.node):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
@@ -57,7 +57,7 @@ def load(
         for name, array in (initializers or {}).items()
     }
     outputs = {o.name: stated.get(o.name, o.type) for o in proto.graph.output}
-    reader = GraphReader(payloads, proto.ir_version, opsets, stated, given)
+    reader = GraphReader(payloads, proto.ir_version, opsets, stated, given, versions)
     graph = reader.read(proto.graph)
     if reader.stale:
         _warn_of_stale(reader.stale, opened.path)

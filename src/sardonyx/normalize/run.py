@@ -15,7 +15,7 @@ from sardonyx.normalize.registry import EXPANSIONS, Result, Rewrite, steps_of
 from sardonyx.ops import registry
 from sardonyx.ops.infer import infer_node
 
-__all__ = ["lowest_opset", "normalize"]
+__all__ = ["lowest_opset", "normalize", "settle"]
 
 _BODIES = {"": ("experimental", "microsoft"), "com.microsoft": ("microsoft",), "com.ms.internal.nhwc": ("microsoft",)}
 
@@ -34,6 +34,15 @@ def normalize(model: Model) -> None:
             model.opsets[domain] = max(version, model.opsets.get(domain, 0))
 
 
+def settle(model: Model) -> None:
+    """Bring a model whose nodes are written for several opsets to one of them; others stay as they are."""
+    if any(node.opset is not None for node in model.graph.all_nodes()):
+        written = dict(model.opsets)
+        normalize(model)
+        for domain in {"", ML} & model.opsets.keys():
+            model.opsets[domain] = lowest_opset(model, domain, at_least=written.get(domain, 1))
+
+
 class _Walk:
     """One pass over a model, outer graphs before inner ones, so that a rewrite sees the types of what it reads."""
 
@@ -48,7 +57,8 @@ class _Walk:
                 if node.domain == "ai.onnx":
                     node.domain = ""
                 stem = next((out.name for out in node.outputs if out.name), node.name)
-                self.climb(node, self.written.get(node.domain, 0), stem)
+                version, node.opset = node.opset or self.written.get(node.domain, 0), None
+                self.climb(node, version, stem)
 
     def climb(self, node: Node, version: int, prefix: str) -> None:
         """Rewrite ``node``, written for ``version``, and whatever that gives, until nothing is left to rewrite."""

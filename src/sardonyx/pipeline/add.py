@@ -14,7 +14,7 @@ from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto, save
-from sardonyx.normalize import lowest_opset, normalize
+from sardonyx.normalize import lowest_opset, normalize, settle
 from sardonyx.pipeline.images import Image
 from sardonyx.pipeline.writer import After, Before, Picture, Writer
 
@@ -38,6 +38,7 @@ def add(
     is written there, which models past 2 GB need, and the path returned.
     """
     source = load(model)
+    settle(source)
     written = dict(source.opsets)
     graph = source.graph
     if written.get("", OPSET) < OPSET:

@@ -22,6 +22,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import OptionalType, SequenceType, TensorType, ValueType, ort_name
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto
+from sardonyx.normalize.run import settle
 
 if TYPE_CHECKING:
     import onnx
@@ -100,6 +101,7 @@ def convert_float_to_float16(
 ) -> onnx.ModelProto:
     """A copy of a model (a path or a ModelProto) in half precision; the arguments are onnxruntime's."""
     source = load(model, infer=not disable_shape_infer)
+    settle(source)
     options = options_of(
         min_positive_val=min_positive_val,
         max_finite_val=max_finite_val,

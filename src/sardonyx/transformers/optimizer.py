@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ir.graph import Model
 from sardonyx.model.load import load
-from sardonyx.normalize.run import normalize
+from sardonyx.normalize.run import normalize, settle
 from sardonyx.optimize import api, pipelines
 from sardonyx.transformers import approximate
 from sardonyx.transformers.fusion_options import FusionOptions
@@ -90,7 +91,7 @@ def optimize_model(
         raise InvalidArgument("unknown opt_level", expected=", ".join(map(str, LEVELS)), got=opt_level)
     if model_type not in MODEL_TYPES:
         logger.warning("Unsupported model type: %s for optimization, directly return model.", model_type)
-        return OnnxModel(load(input))
+        return OnnxModel(_settled(load(input)))
     if only_onnxruntime:
         level = MODEL_TYPES[model_type][1] if opt_level is None else opt_level
         if level == 0:
@@ -109,7 +110,7 @@ def optimize_by_fusion(
     """Every fusion that the options allow."""
     if model_type not in MODEL_TYPES:
         logger.warning("Unsupported model type: %s for graph fusion, directly return model.", model_type)
-        return OnnxModel(load(model))
+        return OnnxModel(_settled(load(model)))
     options = FusionOptions(model_type) if optimization_options is None else optimization_options
     order = list(api.order_of("extended", "contrib"))
     if options.enable_gelu_approximation:
@@ -166,6 +167,11 @@ def optimize_by_onnxruntime(
         optimized_model_path, save_as_external_data, size_threshold=external_data_file_threshold
     )
     return optimized_model_path
+
+
+def _settled(model: Model) -> Model:
+    settle(model)
+    return model
 
 
 def get_fusion_statistics(optimized_model_path: str) -> dict[str, int]:

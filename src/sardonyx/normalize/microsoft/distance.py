@@ -1,7 +1,7 @@
 """CDist: distances between the rows of two matrices, by scipy's names of metrics.
 
-Euclidean distances are matrix products, |a|^2 - 2ab + |b|^2, which cancel where rows are close to each other and far from
-zero. So rows are moved by the mean of B first, and everything is float64.
+Euclidean distances are matrix products, |a|^2 - 2ab + |b|^2, which cancel where rows are close to each other and far
+from zero. So rows are moved by the mean of B first, and everything is float64.
 """
 
 from __future__ import annotations
