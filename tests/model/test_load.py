@@ -207,3 +207,15 @@ def test_attributes_without_a_kind() -> None:
     leaky = node("LeakyRelu", "x")
     leaky.attribute.add(name="alpha", f=0.5)
     np.testing.assert_array_equal(run(model(leaky))[0], [-0.5, 2])
+
+
+@pytest.mark.parametrize("stated", [F, I64])
+@pytest.mark.parametrize("content", [np.array(["a", "b"], object), np.array([1.5, 2.5], np.float32)], ids=["str", "f32"])
+def test_a_constant_is_what_it_holds(content: Any, stated: int) -> None:
+    """onnxruntime makes initializers of Constants, and does not look at what the file says of them."""
+    kind = TensorProto.STRING if content.dtype == object else F
+    nodes = [node("Constant", "", "c", value=const("", content)), node("Equal", "x c")]
+    made = model(nodes, inputs=[value("x", kind, [2])], outputs=[value("y", TensorProto.BOOL, [2]), value("c", stated)])
+    made.graph.value_info.append(value("c", stated, [2]))
+    equal, constant = run(made, {"x": content[[0, 0]]})
+    assert equal.tolist() == [True, False] and constant.tolist() == content.tolist()
