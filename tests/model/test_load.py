@@ -210,7 +210,9 @@ def test_attributes_without_a_kind() -> None:
 
 
 @pytest.mark.parametrize("stated", [F, I64])
-@pytest.mark.parametrize("content", [np.array(["a", "b"], object), np.array([1.5, 2.5], np.float32)], ids=["str", "f32"])
+@pytest.mark.parametrize(
+    "content", [np.array(["a", "b"], object), np.array([1.5, 2.5], np.float32)], ids=["str", "f32"]
+)
 def test_a_constant_is_what_it_holds(content: Any, stated: int) -> None:
     """onnxruntime makes initializers of Constants, and does not look at what the file says of them."""
     kind = TensorProto.STRING if content.dtype == object else F

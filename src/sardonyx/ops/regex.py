@@ -1,14 +1,15 @@
 """Regular expressions in RE2's syntax, matched in time linear in the text.
 
 A pattern is parsed to a tree, the tree compiled to a nondeterministic automaton, and that run as a deterministic one
-whose states are made as the text needs them. Only whole strings are matched, so greediness and captures mean nothing.
+whose states are made as the text needs them. Whole strings are matched, or the longest match at the leftmost place is
+found, so greediness and captures mean nothing.
 """
 
 from __future__ import annotations
 
 import string
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -320,6 +321,7 @@ class Automaton:
         self._count = 0
         self.accept = self._state()
         self._start = (frozenset([self._build(tree, self.accept)]), "start")
+        self._steps: dict[tuple[frozenset[State], str, str], tuple[bool, frozenset[State], str]] = {}
         self._moves: dict[tuple[frozenset[State], str, str], tuple[frozenset[State], str]] = {}
 
     def _state(self, test: Test | None = None, condition: str = "", then: tuple[State, ...] = ()) -> State:
@@ -372,6 +374,47 @@ class Automaton:
             if not states:
                 return False
         return self.accept in self._closure(states, before, "")
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """The leftmost, and there longest, match; then that of what follows it, or follows the next character."""
+        begin = steps = 0
+        while begin <= len(text):
+            end, steps = self._longest(text, begin, steps)
+            if end is None:
+                begin += 1
+                continue
+            yield begin, end
+            begin = max(end, begin + 1)
+
+    def _longest(self, text: str, begin: int, steps: int) -> tuple[int | None, int]:
+        """Where the longest match that begins there ends, and the steps taken for this text so far."""
+        states, before = self._start
+        if begin:
+            before = _kind(text[begin - 1])
+        end: int | None = None
+        for at in range(begin, len(text) + 1):
+            after = text[at] if at < len(text) else ""
+            accepts, states, before, visited = self._step(states, before, after)
+            steps += visited
+            if steps > MAX_STEPS:
+                raise OutOfBudget("matching a regular expression takes too long", got=f"{len(text)} characters")
+            end = at if accepts else end
+            if not states:
+                break
+        return end, steps
+
+    def _step(self, states: frozenset[State], before: str, after: str) -> tuple[bool, frozenset[State], str, int]:
+        """Whether a match ends before ``after``, the states behind it, and how much work that was."""
+        key = (states, before, after)
+        found = self._steps.get(key)
+        if found is not None:
+            return *found, 1
+        reached = self._closure(states, before, after)
+        then = frozenset(n for s in reached if s.test is not None and after and s.test(after) for n in s.then)
+        found = self.accept in reached, then, _kind(after)
+        if len(self._steps) < MAX_CACHED:
+            self._steps[key] = found
+        return *found, len(reached)
 
     def _closure(self, states: frozenset[State], before: str, after: str) -> set[State]:
         """The states reached without reading, between a character of kind ``before`` and ``after`` ("" at the end)."""

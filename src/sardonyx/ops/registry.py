@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FAMILIES = (
     "pointwise", "activation", "cast", "reduce", "topk", "movement", "create", "index", "matmul", "conv",
     "conv_transpose", "pool", "norm", "resize", "sample", "recurrent", "attention", "quantize", "signal", "random",
-    "sequence", "text", "tfidf", "vision", "loss", "training", "ml", "contrib",
+    "sequence", "text", "tokenizer", "tfidf", "vision", "loss", "training", "ml", "contrib",
 )  # fmt: skip
 
 

@@ -21,4 +21,5 @@ from sardonyx.normalize.microsoft import (  # noqa: F401
     rotary,
     signal,
     tensor,
+    text,
 )

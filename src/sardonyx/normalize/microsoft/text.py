@@ -1,0 +1,17 @@
+"""Tokenizer has no body over ai.onnx; its attributes are looked at before anything runs."""
+
+from __future__ import annotations
+
+from sardonyx.ir.builder import Builder
+from sardonyx.ir.graph import Node
+from sardonyx.normalize.edits import required_attr
+from sardonyx.normalize.microsoft.body import MICROSOFT
+from sardonyx.normalize.registry import expand
+from sardonyx.ops.tokenizer import cutter
+
+
+@expand("Tokenizer", domain=MICROSOFT)
+def tokenizer(op: Builder, node: Node) -> None:
+    for name in ("mark", "pad_value", "mincharnum"):
+        required_attr(node, name)
+    cutter(node.attrs.get("separators"), node.attrs.get("tokenexp"), node.attrs["mincharnum"])
