@@ -57,6 +57,15 @@ def test_string_normalizer_against_onnxruntime():
     agree("StringNormalizer", words("THE"), stopwords=["THE"], is_case_sensitive=1)
 
 
+def test_case_changes_character_by_character():
+    """As the C library's locale en_US.UTF-8 does, on which onnxruntime relies: a text keeps its length."""
+    x = words("straße", "İI", "\u0391\u03a3", "ﬁn", "ŉ", "ᾳ", "ǆ", "ÿ", "𐐨", "Äb")
+    upper = words("STRAßE", "İI", "\u0391\u03a3", "ﬁN", "ŉ", "ᾼ", "Ǆ", "Ÿ", "𐐀", "ÄB")
+    same(meaning("StringNormalizer", x, case_change_action="UPPER"), [upper])
+    lower = words("straße", "ii", "\u03b1\u03c3", "ﬁn", "ŉ", "ᾳ", "ǆ", "ÿ", "𐐨", "äb")
+    same(meaning("StringNormalizer", x, case_change_action="LOWER"), [lower])
+
+
 def test_string_normalizer_refuses_columns():
     with pytest.raises(errors.InvalidArgument, match=r"\[1, C\]"):
         meaning("StringNormalizer", words(["a"], ["b"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,7 +37,27 @@ def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None
     return strings(padded, (*x.shape, width)), np.array([len(p) for p in parts], np.int64).reshape(x.shape)
 
 
-_CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+@lru_cache(maxsize=1 << 16)
+def _lower_char(c: str) -> str:
+    """Unicode's simple mapping: one character to one."""
+    return c.lower()[0]
+
+
+@lru_cache(maxsize=1 << 16)
+def _upper_char(c: str) -> str:
+    upper, title = c.upper(), c.title()
+    return upper if len(upper) == 1 else title if len(title) == 1 else c
+
+
+def _lower(text: str) -> str:
+    return text.lower() if text.isascii() else "".join(map(_lower_char, text))
+
+
+def _upper(text: str) -> str:
+    return text.upper() if text.isascii() else "".join(map(_upper_char, text))
+
+
+_CASES: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": _lower, "UPPER": _upper}
 
 
 @op("StringNormalizer")
@@ -48,14 +69,14 @@ def string_normalizer(
     locale: str | None = None,
     stopwords: Sequence[str] | None = None,
 ) -> Array:
-    """Elements that are stop words are dropped, the others change case by Unicode's rules, whatever the locale."""
+    """Elements that are stop words are dropped, the others change case character by character, whatever the locale."""
     if not (x.ndim == 1 or (x.ndim == 2 and x.shape[0] == 1)) or case_change_action not in _CASES:
         raise InvalidArgument(
             "StringNormalizer needs shape [C] or [1, C] and a case action NONE, LOWER or UPPER",
             got=f"{list(x.shape)}, {case_change_action}",
         )
     change = _CASES[case_change_action]
-    fold = str if is_case_sensitive else str.lower
+    fold = str if is_case_sensitive else _lower
     stops = {fold(w) for w in stopwords or ()}
     kept = [change(s) for s in x.reshape(-1).tolist() if fold(s) not in stops] or [""]
     return strings(kept, (len(kept),) if x.ndim == 1 else (1, len(kept)))
