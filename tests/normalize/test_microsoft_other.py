@@ -123,6 +123,11 @@ def test_unknown_metrics_are_told(extra):
         ours(model("CDist", (normal(2, 3), normal(2, 3)), extra), {})
 
 
+def test_rows_of_different_lengths_are_told():
+    with pytest.raises(errors.InvalidGraph, match=r"differ in length"):
+        ours(model("CDist", (normal(2, 1), normal(2, 3)), {}), {})
+
+
 @pytest.mark.parametrize("offset", [1e3, 1e5])
 def test_distances_of_rows_far_from_zero(offset):
     a = (normal(20, 6) + offset).astype(F32)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import dtypes
+from sardonyx.errors import InvalidGraph
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Node, Value
 from sardonyx.normalize.microsoft.body import MICROSOFT, given, like, refuse
@@ -27,6 +28,9 @@ def c_dist(op: Builder, node: Node) -> Any:
     """The distance of each row of A, (n, k), from each row of B, (m, k): (n, m)."""
     metric = node.attrs.get("metric", "sqeuclidean")
     a, b = given(node, 0), given(node, 1)
+    sizes = [v.shape[-1] for v in (a, b) if v.shape]
+    if all(isinstance(size, int) for size in sizes) and len({*sizes}) > 1:
+        raise InvalidGraph("the rows of CDist's matrices differ in length", where=node.label, got=sizes)
     if metric == "minkowski":
         return _minkowski(op, node, a, b, float(node.attrs.get("p", 2.0)))
     if metric not in METRICS:
