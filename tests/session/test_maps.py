@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx as sx
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import InvalidArgument, SardonyxError
 
 MAPS = helper.make_sequence_type_proto(
     helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, ()))
@@ -62,3 +62,16 @@ def test_an_error_of_a_later_run_names_the_node() -> None:
         with pytest.raises(SardonyxError, match="number of features") as error:
             session.run(None, {"x": np.zeros((2, 4), np.float32)})
         assert "ZipMap" in str(error.value.where)
+
+
+def test_whole_numbers_are_not_cut() -> None:
+    pair = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.INT64, ()))
+    node = helper.make_node("DictVectorizer", ["x"], ["y"], domain="ai.onnx.ml", string_vocabulary=["a", "b"])
+    out = helper.make_tensor_value_info("y", TensorProto.INT64, [1, 2])
+    graph = helper.make_graph([node], "g", [helper.make_value_info("x", pair)], [out])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    session = sx.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    assert session.run(None, {"x": {"a": 2**40, "b": np.int32(3)}})[0].tolist() == [[2**40, 3]]
+    for wrong in (1.5, np.array(1), "1"):
+        with pytest.raises(InvalidArgument, match="Unexpected value type"):
+            session.run(None, {"x": {"a": wrong}})

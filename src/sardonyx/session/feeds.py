@@ -192,6 +192,8 @@ def _map_check(name: str, t: MapType) -> Check:
 
 
 def _scalar(item: Any, dtype: DType) -> Any:
+    if dtype.is_integer and not isinstance(item, (int, np.integer)):
+        raise TypeError
     return str(item) if dtype is dtypes.string else dtype.numpy.type(item).item()
 
 
