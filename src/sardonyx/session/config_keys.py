@@ -104,7 +104,7 @@ SESSION_KEYS: dict[str, str | None] = {
 }
 
 RUN_KEYS: dict[str, str | None] = {
-    "memory.enable_memory_arena_shrinkage": None,
+    "memory.enable_memory_arena_shrinkage": "cpu:0 gives memory back after a run that no other run has",
     "disable_synchronize_execution_providers": None,
     "gpu_graph_id": None,
     "qnn.htp_perf_mode": None,

@@ -33,6 +33,7 @@ from sardonyx.session.workers import submit
 LEVELS = {0: "disabled", 1: "basic", 2: "extended", 3: "layout", 99: "all"}
 MAX_DEVICES = 8
 """How many devices a selection delegate may choose."""
+SHRINKAGE_KEY = "memory.enable_memory_arena_shrinkage"
 ASSIGNMENT_KEY = "session.record_ep_graph_assignment_info"
 CPU_FORBIDDEN_KEY = "session.disable_cpu_ep_fallback"
 CPU_FORBIDDEN = (
@@ -138,6 +139,7 @@ class NativeSession:
             save_path=options.optimized_model_filepath or None,
             cancelled=lambda: asked_for._cancelled,  # and not this session: the engine keeps what it is built from
         )
+        self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
         source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
         engine = starts.engine_of(source, asked)
         engine.as_written = cache(lambda: _as_written(source, plain, options))
@@ -389,6 +391,9 @@ class NativeSession:
             return self._traced(wanted, self.prepare(feed), context)
         finally:
             run_options._under_way.discard(context)
+            if "cpu:0" in run_options._config.get(SHRINKAGE_KEY, "").split(";"):
+                for release in self._releases:
+                    release()
 
     def _traced(self, wanted: Sequence[str], prepared: dict[str, Any], context: RunContext) -> list[Any]:
         trace = self._trace

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu.memory import HUGE_PAGE, Pool, address, allocate
+from sardonyx.providers.cpu.slabs import SLAB_NBYTES, Slabs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and forks")
 
@@ -51,3 +52,134 @@ def test_a_forked_child_changes_only_its_own_copy() -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert block.max() == output.max() == 1
+
+
+def resident_nbytes(place: int) -> int:
+    """Of the mapping that an address is in, what has pages."""
+    is_here = False
+    for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(part, 16) for part in first.split("-"))
+            is_here = start <= place < end
+        elif is_here and first == "Rss:":
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def test_what_is_returned_is_lent_again_and_zero() -> None:
+    slabs = Slabs()
+    kept, first, behind = slabs.take(100_000), slabs.take(200_000), slabs.take(300_000)
+    first[:] = behind[:] = 7
+    at = address(first)
+    view = first[5:].view(np.int8)
+    del first
+    assert address(slabs.take(150_000)) != at  # a view is left
+    del view
+    again = slabs.take(200_000)
+    assert address(again) == at and not again.any()
+    assert behind.min() == 7 and kept.max() == 0 and len(slabs.all) == 1
+
+
+def test_neighbours_that_were_returned_are_one_gap() -> None:
+    slabs = Slabs()
+    blocks = [slabs.take(64_000) for _ in range(5)]
+    at = address(blocks[1])
+    for i in (1, 3, 2):
+        blocks[i] = blocks[0]
+    assert address(slabs.take(3 * 64_000)) == at
+
+
+def test_a_slab_of_which_nothing_is_lent_goes() -> None:
+    slabs = Slabs()
+    blocks = [slabs.take(SLAB_NBYTES // 3) for _ in range(5)]
+    assert len(slabs.all) == 3
+    place = address(blocks[-1])
+    blocks[-1][:] = 1
+    assert resident_nbytes(place) >= SLAB_NBYTES // 3
+    del blocks[-1]
+    assert len(slabs.all) == 2 and resident_nbytes(place) < SLAB_NBYTES // 3
+    blocks.clear()
+    assert not slabs.all
+
+
+def test_huge_pages_of_what_is_returned_go_back_at_once() -> None:
+    slabs = Slabs()
+    kept, large = slabs.take(100_000), slabs.take(5 * HUGE_PAGE)
+    kept[:] = large[:] = 1
+    place, before = address(kept), resident_nbytes(address(kept))
+    del large
+    assert before - resident_nbytes(place) >= 4 * HUGE_PAGE
+    assert kept.min() == 1 and not slabs.take(5 * HUGE_PAGE).any()
+
+
+def test_blocks_that_die_while_a_lender_is_at_work_are_put_away_later() -> None:
+    slabs, pool = Slabs(), Pool()
+    block, output = slabs.take(100_000), pool.empty((1 << 20,), np.dtype(np.uint8), 1 << 20)
+    with slabs.returns.lock, pool.returns.lock:
+        del block, output
+        assert slabs.all[0].gaps[0][0] and pool.lent_nbytes
+    slabs.returns.settle()
+    pool.returns.settle()
+    assert not slabs.all and not pool.lent_nbytes
+
+
+def output(pool: Pool, nbytes: int) -> np.ndarray:
+    return pool.empty((nbytes,), np.dtype(np.uint8), nbytes)
+
+
+def test_outputs_of_many_sizes_keep_what_one_takes() -> None:
+    pool, largest = Pool(least_nbytes=1 << 20), 5 << 20
+    rng = np.random.default_rng(0)
+    for nbytes in [largest, *rng.integers(1 << 18, largest, 300)]:
+        made = output(pool, int(nbytes))
+        made[-1] = 1
+        del made
+        assert pool.free_nbytes <= 1.2 * largest and not pool.lent_nbytes
+
+
+def test_outputs_that_come_again_are_the_same_memory() -> None:
+    pool = Pool(least_nbytes=0)
+    for sizes in ((3 << 20,), (1 << 20, 2 << 20, 2 << 20)):
+        held = [output(pool, n) for n in sizes]
+        places = {address(a) for a in held}
+        for _ in range(5):
+            held.clear()
+            held = [output(pool, n) for n in sizes]
+            assert {address(a) for a in held} == places
+        held.clear()
+
+
+def test_what_callers_had_at_a_time_bounds_what_is_kept() -> None:
+    pool = Pool(most_nbytes=3 << 20, least_nbytes=0)
+    held = [output(pool, 1 << 20) for _ in range(10)]
+    assert pool.lent_nbytes == 10 << 20
+    held.clear()
+    assert pool.free_nbytes == 3 << 20
+    pool.release()
+    assert not pool.free_nbytes
+
+
+def test_an_output_lives_as_long_as_any_view() -> None:
+    pool = Pool(least_nbytes=0)
+    made = output(pool, 1 << 20)
+    made[:] = 5
+    view = made.view(np.int32).reshape(2, -1)[1:, ::2]
+    del made
+    other = output(pool, 1 << 20)
+    other[:] = 6
+    assert view.view().min() == 0x05050505 == view.max() and pool.lent_nbytes == 2 << 20
+    del view
+    assert pool.lent_nbytes == 1 << 20
+
+
+def test_a_child_leaves_its_parents_lenders_alone() -> None:
+    block = allocate(1 << 20)
+    child = os.fork()
+    if not child:
+        del block
+        fresh = allocate(1 << 20)
+        fresh[:] = 1
+        del fresh
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0

@@ -143,14 +143,13 @@ def test_what_stops_a_new_shape_leaves_the_known_ones(monkeypatch: pytest.Monkey
 
 def test_plans_that_nobody_turns_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "MAX_PLANS", 3)
-    monkeypatch.setattr(plans, "KEPT_PLANS", 2)
     made = session()
     executable = whole(made)
     for n in (100, 200, 400, 99, 800):
         check(made.run(None, feeds(n)), **feeds(n))
     known = {n: executable._plans.find(executable.table.measure(((n, 32), (n, 64)))[1]) for n in (100, 200, 400, 800)}
     assert known[200] is None and len(executable._plans) == 3
-    assert [n for n, plan in known.items() if plan is not None and plan.frames] == [100, 800]
+    assert [shapes[0][0] for shapes in executable._shapes] == [100, 400, 99, 800]
     for n in (200, 99, 400, 798):
         check(made.run(None, feeds(n)), **feeds(n))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import platform
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sardonyx import forks
 from sardonyx.errors import NotImplemented
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.partition.provider import Claims, Declined, Executable, Part
 from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.arenas import Arenas
 from sardonyx.providers.cpu.threads import Settings, limit
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ class CpuProvider:
         self.precision, self.max_memory = precision, max_memory
         self.threads = min(threads, allowed.threads) if threads else allowed.threads
         self.settings = settings or Settings()
+        self._arenas: weakref.ref[Arenas] | None = None
+        self._lock = forks.lock()
         self._learned: tuple[Graph, Learned] | None = None
 
     def probe(self) -> str | None:
@@ -85,6 +90,22 @@ class CpuProvider:
 
         if manager.run(graph, passes, judge=judge).rewrites:
             self._learned = None
+
+    @property
+    def arenas(self) -> Arenas:
+        """In which all runs that it compiles: theirs, since a provider waits for the collector with its graphs."""
+        with self._lock:
+            found = None if self._arenas is None else self._arenas()
+            if found is None:
+                found = Arenas()
+                self._arenas = weakref.ref(found)
+            return found
+
+    def release(self) -> None:
+        """Give back to the system what no run has of the memory that runs lie in."""
+        arenas = None if self._arenas is None else self._arenas()
+        if arenas is not None:
+            arenas.release()
 
     def compile(self, part: Part) -> Executable:
         from sardonyx.lower.sizes import Later, Refused

@@ -71,7 +71,7 @@ def _compiled(
             del made  # until here it keeps what was packed
             return CpuExecutable(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
-                None if has_states else partial(compile_part, part, provider), otherwise,
+                None if has_states else partial(compile_part, part, provider), otherwise, provider.arenas,
             )  # fmt: skip
         except Exceptional as first:
             found = {first.identity, *_exceptional(_packed(steps), kept)}

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count as count_from
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,11 @@ import numpy as np
 from sardonyx import forks
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
+from sardonyx.ops.limits import check_nbytes
 from sardonyx.partition.provider import Memory, Planned
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import threads
+from sardonyx.providers.cpu.arenas import Arenas
 from sardonyx.providers.cpu.context import Code, Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import SLICE_S, Frame, Plan, Plans, Shape
@@ -56,8 +59,9 @@ class CpuExecutable:
         max_memory: int | None = None,
         recompile: Callable[[Sequence[State]], CpuExecutable] | None = None,
         otherwise: Callable[[], Executable] | None = None,
+        arenas: Arenas | None = None,
     ) -> None:
-        """``constants`` are the table's; ``count`` threads may take part.
+        """``constants`` are the table's; ``count`` threads may take part. Runs lie in ``arenas``, or in their own.
 
         ``max_memory`` bytes is the most that a run may take, constants included.
         ``recompile`` makes the part ready once more, with states in place; ``otherwise`` does for shapes that this one
@@ -72,6 +76,8 @@ class CpuExecutable:
         self._constants = np.array([address(a) for a in constants], np.int64)
         self._shapes: dict[tuple[tuple[int, ...], ...], Shape] = {}
         self._measure, self._plans = table.measure, Plans()
+        self._arenas = arenas or Arenas()
+        self._idle, self._clock = self._arenas.idle, count_from(1)
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: Executable | None = None
@@ -176,18 +182,26 @@ class CpuExecutable:
         try:
             while not self._execute(shape, args, results, None):
                 pass
-        except SizesDiffer:
+        except (SizesDiffer, OutOfBudget):
             return None
         return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
         """Fill the results; False if the run was stopped though nobody asked for it."""
-        frames = shape.plan.frames
+        plan, idle = shape.plan, self._idle
+        frames, plan.used = plan.frames, next(self._clock)
         team = self._team if self._generation == threads.generation else self._new_team()
         try:
             frame = frames.pop()
         except IndexError:
-            frame = Frame(shape.plan, team, self._threads, self._constants)
+            frame = self._new_frame(plan, team)
+        try:
+            arena = idle.pop()
+        except IndexError:
+            arena = None
+        if arena is None or frame.arena is not arena:
+            arena = self._arenas.fitting(arena, plan.run_nbytes)
+            frame.lie_in(arena)
         try:
             if frame.shape is not shape or frame.rows is not shape.rows or frame.team is not team:
                 frame.take(shape, team)
@@ -213,6 +227,16 @@ class CpuExecutable:
             return frame.error.value == 0 or self._goes_on(frame, shape, context)
         finally:
             frames.append(frame)
+            idle.append(arena)
+            if len(idle) > 1 and len(idle) > self._arenas.most_idle:
+                self._arenas.trim()
+
+    def _new_frame(self, plan: Plan, team: Team) -> Frame:
+        if not plan.is_allowed:
+            check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
+            plan.is_allowed = True
+        self._forget(self._plans.trim(plan))
+        return Frame(plan, team, self._constants)
 
     def _new_team(self) -> Team:
         """The team of this process; in a forked child, of which threads are gone, another."""
@@ -363,9 +387,16 @@ class CpuExecutable:
         return shape
 
     def _new_plan(self, sizes: tuple[int, ...]) -> Plan:
-        plan = Plan(self.table, sizes)
-        self._plans.add(plan)
+        plan = Plan(self.table, sizes, self._threads)
+        self._forget(self._plans.add(plan))
         return plan
+
+    def _forget(self, gone: list[Plan]) -> None:
+        """Shapes of plans that are kept no longer."""
+        if gone:
+            for shapes, shape in tuple(self._shapes.items()):
+                if shape.plan in gone:
+                    self._shapes.pop(shapes, None)
 
     def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         """Shapes that do not fit the model's dimensions: node by node, which computes or says what is wrong."""

@@ -101,8 +101,9 @@ class KeptExecutable(CpuExecutable):
 
     def __init__(self, table: Any, constants: list[Array], provider: CpuProvider) -> None:
         super().__init__(
-            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory
-        )
+            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory,
+            arenas=provider.arenas,
+        )  # fmt: skip
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         if context.held or context.record is not None:

@@ -1,8 +1,11 @@
 """Plans and frames: a step table with its sizes, and with memory to run in.
 
 A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate lies does not change inside it. A
-``Frame`` is one run's memory: arena, scratch, argument blocks and context. Frames go back to their plan when a run is
-over; a frame that last ran another shape of the bucket refreshes the words that hold sizes.
+``Frame`` is what one run of it writes beside its arena: argument blocks and context. Frames go back to their plan when
+a run is over; a frame that last ran another shape of the bucket refreshes the words that hold sizes. A run takes its
+arena from those of the session, which all plans share, and a frame that last had another one takes its address.
+
+Plans are kept up to so many bytes with their frames; those go first that no run turned to for the longest time.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.plan.buckets import bucket
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import memory
+from sardonyx.providers.cpu.arenas import Arena
 from sardonyx.providers.cpu.context import ARENA, COUNTERS, NOBODY, Context, Row
-from sardonyx.providers.cpu.memory import PADDING, POOLED_FROM, address, allocate
-from sardonyx.providers.cpu.sharing import Trial, Way
+from sardonyx.providers.cpu.memory import PADDING, POOLED_FROM, address, aligned
+from sardonyx.providers.cpu.sharing import MEETINGS, Trial, Way
 from sardonyx.providers.cpu.threads import Team, new_context
 
 if TYPE_CHECKING:
@@ -41,8 +45,8 @@ FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
 SOON_LOOK = FIRST_LOOK * FACTOR
 """... where it may have been a busy moment that one thread was chosen in."""
 MAX_PLANS = 64
-KEPT_PLANS = 3
-"""Plans whose memory is kept for their next run; the others keep what they know."""
+PLANS_NBYTES = 1 << 24
+"""Bytes that the plans of a table may take, with their frames; the plan used last stays in any case."""
 SLICE_S = 0.1
 """Python looks for signals about this often. What is cut for that is guessed for a modest core, until a run was shorter
 than a slice: ResNet-50 on tiles takes 4 ms and not 0.2 s, and to return to Python takes 15 us each time."""
@@ -59,8 +63,8 @@ def values_of(table: Table, sizes: tuple[int, ...]) -> Array:
 class Plan:
     """Where every intermediate lies, for all shapes of a bucket."""
 
-    def __init__(self, table: Table, sizes: tuple[int, ...]) -> None:
-        """``sizes`` are those of one of the shapes."""
+    def __init__(self, table: Table, sizes: tuple[int, ...], threads: int) -> None:
+        """``sizes`` are those of one of the shapes; so many threads may take part in a run."""
         self.table = table
         values = values_of(table, sizes).tolist()
         nbytes = (bucket(values[i])[1] for i in table.nbytes.tolist())
@@ -70,6 +74,12 @@ class Plan:
         self.live_nbytes = lower_bound(blocks)
         """No placement needs less than this."""
         self.scratch_nbytes = bucket(values[table.scratch])[1]
+        """Of each thread."""
+        self.threads = threads
+        self.scratch_at = aligned(self.arena_nbytes + PADDING)
+        self.counters_at = self.scratch_at + aligned(self.scratch_nbytes * threads + PADDING)
+        self.run_nbytes = self.counters_at + len(table.steps) * COUNTERS * 8 * threads
+        """Of the arena that a run takes: what lies between steps, what is one step's, and the steps' counters."""
         bounds: dict[int, tuple[int, int]] = {}
         for i, extent, times in table.bounded:
             low, high = (n // times for n in bucket(values[i]))
@@ -83,10 +93,19 @@ class Plan:
         self.sized = np.column_stack([table.sized_at, table.sized_by, self.words[table.sized_at]])
         """Rows of ``Sized``."""
         self.frames: list[Frame] = []
+        self.frame_nbytes: int = self.words.nbytes + 8 * (Context.SLOTS + len(table.program) + table.base_count)
         self.used = 0
-        """When it was last turned to, in a count of the turns to any plan of the table."""
+        """When a run last turned to it, in a count of the runs of the table."""
+        self.is_allowed = False
+        """Whether its memory was found not to be too much for what the caller brought."""
         self.manners: dict[tuple[int, tuple[bool, ...]], Manner] = {}
         """By how much shapes do, and which of the table's steps."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes, with the frames that no run has."""
+        rows: int = sum(manner.nbytes for manner in tuple(self.manners.values()))
+        return int(self.sized.nbytes + self.words.nbytes) + self.frame_nbytes * len(self.frames) + rows
 
     def fits(self, extents: tuple[int, ...]) -> bool:
         """Whether these values of the table's extents are of its bucket."""
@@ -103,11 +122,15 @@ class Plans:
         self._all: tuple[Plan, ...] = ()
         """Replaced, never changed: who looks for a plan needs no lock."""
         self._last: Plan | None = None
-        """The one last turned to; the order of all is left alone then, since a new tuple takes 14 us after a run."""
+        """The one last turned to."""
         self._lock = forks.lock()
 
     def __len__(self) -> int:
         return len(self._all)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(plan.nbytes for plan in self._all)
 
     def find(self, extents: tuple[int, ...]) -> Plan | None:
         """The plan of the bucket that these values of the table's extents fall into, if there is one."""
@@ -116,20 +139,34 @@ class Plans:
             return last
         for plan in self._all:
             if plan.fits(extents):
-                self._use(plan)
+                self._last = plan
                 return plan
         return None
 
-    def add(self, plan: Plan) -> None:
+    def add(self, plan: Plan) -> list[Plan]:
+        """Gives the plans that have to go for it."""
         with self._lock:
-            others = sorted((p for p in self._all if p.bounds != plan.bounds), key=lambda p: p.used, reverse=True)
-            self._all = (plan, *others[: MAX_PLANS - 1])
-            for older in self._all[KEPT_PLANS:]:
-                older.frames.clear()
-            self._use(plan)
+            self._all = (plan, *(p for p in self._all if p.bounds != plan.bounds))
+            self._last = plan
+        return self.trim(plan)
 
-    def _use(self, plan: Plan) -> None:
-        plan.used, self._last = 1 + (self._last.used if self._last is not None else 0), plan
+    def trim(self, plan: Plan) -> list[Plan]:
+        """Have plans, with another frame of this one, keep to their number and bytes; gives those that go."""
+        with self._lock:
+            others = sorted((p for p in self._all if p is not plan), key=lambda p: p.used, reverse=True)
+            nbytes, kept = plan.nbytes + plan.frame_nbytes, list[Plan]()
+            for other in others:
+                nbytes += other.nbytes
+                if len(kept) + 1 == MAX_PLANS or nbytes > PLANS_NBYTES:
+                    break
+                kept.append(other)
+            gone = others[len(kept) :]
+            if gone:
+                self._all = tuple(p for p in self._all if p not in gone)
+                self._last = plan
+        for other in gone:
+            other.frames.clear()
+        return gone
 
 
 class Manner(NamedTuple):
@@ -144,6 +181,10 @@ class Manner(NamedTuple):
     """Whether Python need not look at all."""
     trial: Trial | None
     """What finds out who takes part in each step."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes * (1 if self.trial is None else 1 + len(MEETINGS))
 
 
 class Shape:
@@ -250,14 +291,15 @@ def _slices(seconds: Array) -> list[int]:
 
 
 class Frame:
-    """One run's memory."""
+    """What one run writes, but for its arena."""
 
-    def __init__(self, plan: Plan, team: Team, threads: int, constants: Array) -> None:
+    def __init__(self, plan: Plan, team: Team, constants: Array) -> None:
         """``constants`` are the addresses of the table's constants."""
         table = plan.table
-        check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
         self.plan, self.team = plan, team
         self.shape: Shape | None = None
+        self.arena: Arena | None = None
+        """The one whose address it knows."""
         self.rows: Array | None = None
         """Those of the shape when it was taken, which ``slots`` knows."""
         names, program = len(table.binding.names), table.program
@@ -268,27 +310,28 @@ class Frame:
         self.error = ctypes.c_int64.from_address(self.at + 8 * Context.ERROR)
         self.words = plan.words.copy()
         self.bases = (ctypes.c_int64 * table.base_count)()
-        self._arena = allocate(plan.arena_nbytes)
-        self._scratch = allocate(plan.scratch_nbytes * threads + PADDING)
         count = table.given_count
         self.objects = (ctypes.c_int64 * count)()
         """The arrays of a run: inputs, then outputs."""
-        self.bases[ARENA] = address(self._arena)
         self.bases[1 : 1 + len(constants)] = constants.tolist()
         slots = self.slots
         slots[Context.BASES] = ctypes.addressof(self.bases)
-        slots[Context.SCRATCH] = address(self._scratch)
         slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
         slots[Context.ARGS] = address(self.words)
         slots[Context.SIZED], slots[Context.SIZED_COUNT] = address(plan.sized), len(plan.sized)
         slots[Context.NAME_COUNT] = names
         slots[Context.PROGRAM], slots[Context.PROGRAM_COUNT] = address(program), len(program)
         slots[Context.LAST] = len(table.steps)
-        slots[Context.COUNTER_NBYTES] = 8 * threads
-        self._counters = allocate(len(table.steps) * COUNTERS * 8 * threads)
-        slots[Context.COUNTERS] = address(self._counters)
+        slots[Context.COUNTER_NBYTES] = 8 * plan.threads
         slots[Context.OBJECTS] = ctypes.addressof(self.objects)
         slots[Context.OBJECT_COUNT], slots[Context.OBJECT_BASE] = count, table.first_input
+
+    def lie_in(self, arena: Arena) -> None:
+        """Have the next runs lie in an arena that is large enough for the plan."""
+        plan, slots = self.plan, self.slots
+        self.bases[ARENA] = arena.at
+        slots[Context.SCRATCH], slots[Context.COUNTERS] = arena.at + plan.scratch_at, arena.at + plan.counters_at
+        self.arena = arena
 
     def take(self, shape: Shape, team: Team) -> None:
         """Make ready for a shape of the plan's bucket, and for a team."""

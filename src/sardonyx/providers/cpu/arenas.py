@@ -1,0 +1,93 @@
+"""Arenas: the memory that runs take turns in, whatever their shapes.
+
+A session has as many as it has runs at a time. The largest serves all smaller shapes, so one caller's runs of any
+number of shapes take what the largest of them does. An arena that is too small for a run is unmapped before a larger
+one is mapped. A run that is over leaves its pages as they are, for the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from sardonyx import forks
+from sardonyx.plan.buckets import bucket
+from sardonyx.providers.cpu import memory
+from sardonyx.providers.cpu.memory import address, reserve
+
+Array = np.ndarray[Any, Any]
+
+IDLE_NBYTES = 1 << 28
+"""Bytes of idle arenas that a session keeps, beside the largest of them in any case."""
+
+
+class Arena:
+    """What frames know of it may outlive its memory."""
+
+    __slots__ = ("_memory", "at", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory: Array | None = reserve(nbytes)
+        self.nbytes, self.at = nbytes, address(self._memory)
+
+    def release(self) -> None:
+        self._memory, self.at, self.nbytes = None, 0, -1
+
+
+class Arenas:
+    """Those of a session."""
+
+    def __init__(self) -> None:
+        self.idle: list[Arena] = []
+        """The one used last comes last. Runs take it from here, and put it back, without a lock."""
+        self.most_idle = 1
+        """More of them than this may be too many bytes."""
+        self._largest = 1
+        self._lock = forks.lock()
+
+    @property
+    def idle_nbytes(self) -> int:
+        return sum(arena.nbytes for arena in tuple(self.idle))
+
+    def fitting(self, arena: Arena | None, nbytes: int) -> Arena:
+        """One of so many bytes for a run that has this one, which goes back if it is not the one."""
+        if arena is not None and arena.nbytes >= nbytes:
+            return arena
+        with self._lock:
+            for other in sorted(self.idle, key=lambda idle: idle.nbytes):
+                if other.nbytes >= nbytes:
+                    with contextlib.suppress(ValueError):  # another thread has just taken it
+                        self.idle.remove(other)
+                        if arena is not None:
+                            self.idle.append(arena)
+                        return other
+            if arena is not None:
+                arena.release()
+            size = bucket(nbytes)[1]
+            self._largest = max(self._largest, size)
+            self.most_idle = max(IDLE_NBYTES // self._largest, 1)
+        return Arena(size)
+
+    def trim(self) -> None:
+        """Have idle arenas keep to their bytes, the largest staying."""
+        with self._lock:
+            kept = 0
+            for arena in sorted(self.idle, key=lambda idle: idle.nbytes, reverse=True):
+                if kept and kept + arena.nbytes > IDLE_NBYTES:
+                    with contextlib.suppress(ValueError):
+                        self.idle.remove(arena)
+                        arena.release()
+                else:
+                    kept += arena.nbytes
+
+    def release(self) -> None:
+        """Give back to the system what no run has."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self.idle.pop().release()
+        memory.outputs.release()
+
+    def __del__(self) -> None:
+        self.release()
