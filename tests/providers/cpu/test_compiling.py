@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,7 +56,8 @@ def made(triple: str) -> bytes:
 
 
 def native(content: bytes, name: str, *args: int) -> None:
-    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(args))(elf.load(content, name))(*args)
+    at = elf.load(content, name)
+    ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(args))(at)(*args)
 
 
 def test_an_object_is_linked_to_itself_and_to_the_c_library() -> None:
@@ -74,7 +76,8 @@ def test_references_of_x86_meet_their_targets() -> None:
     content = made(X86)
     found = elf.Object(content)
     symbols = found.symbols()
-    base = elf.load(content, "copy") - next(s.value for s in symbols if s.name == "copy")
+    held = elf.load(content, "copy")
+    base = held - next(s.value for s in symbols if s.name == "copy")
     starts, _ = elf._places(found)
     assert base % 4096 == starts[min(starts)] == 0
     met = set()
@@ -148,8 +151,42 @@ def test_many_are_prepared_side_by_side(folder: Path) -> None:
     assert len(linker._addresses) == 4
     for n, spec in enumerate(specs):
         x = np.zeros(1)
-        ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(linker.address(spec))(x.ctypes.data, 1)
+        at = linker.address(spec)
+        ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(at)(x.ctypes.data, 1)
         assert x[0] == sum(i + 0.25 for i in range(n % 4))
+
+
+def is_mapped(at: int) -> bool:
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    stretches = ([int(end, 16) for end in line.split()[0].split("-")] for line in lines)
+    return any(start <= at < end for start, end in stretches)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_code_stays_while_somebody_has_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    linker = jit.Linker()
+    had = linker.address(add_up(times=1))
+    other = int(linker.address(add_up(times=2)))
+    assert is_mapped(had) and is_mapped(other)
+    monkeypatch.setattr(jit, "CODE_NBYTES", had.nbytes)
+    last = int(linker.address(add_up(times=3)))
+    assert len(linker._addresses) == 1
+    assert is_mapped(had) and not is_mapped(other) and is_mapped(last)
+    x = np.zeros(1)
+    ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(had)(x.ctypes.data, 1)
+    assert x[0] == 0.25
+    place = int(had)
+    del had
+    assert not is_mapped(place)
+    assert linker.address(add_up(times=2))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_code_that_threads_are_in_stays_for_good() -> None:
+    at = jit.Linker().native("system", "read_ticks")
+    place = int(at)
+    del at
+    assert is_mapped(place)
 
 
 def test_what_fails_in_a_thread_is_raised_and_tried_again(folder: Path) -> None:

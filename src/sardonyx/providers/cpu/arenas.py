@@ -8,7 +8,7 @@ one is mapped. A run that is over leaves its pages as they are, for the next.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from sardonyx import forks
 from sardonyx.plan.buckets import bucket
 from sardonyx.providers.cpu import memory
 from sardonyx.providers.cpu.memory import address, reserve
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.plans import Plan
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +34,10 @@ class Arena:
     def __init__(self, nbytes: int) -> None:
         self._memory: Array | None = reserve(nbytes)
         self.nbytes, self.at = nbytes, address(self._memory)
+
+    def places(self, plan: Plan) -> tuple[int, int, int]:
+        """Where a run of a plan has its intermediates, its scratch and its counters."""
+        return self.at, self.at + plan.scratch_at, self.at + plan.counters_at
 
     def release(self) -> None:
         self._memory, self.at, self.nbytes = None, 0, -1

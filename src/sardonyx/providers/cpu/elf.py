@@ -1,7 +1,7 @@
 """Objects of machine code made runnable: sections laid out in memory, references between them filled in.
 
 A kernel's object is small and plain: code, constants beside it, and perhaps calls of memcpy and its like, so LLVM is
-needed to make one but not to load it. What is loaded stays for the life of the process: threads may be inside.
+needed to make one but not to load it. Code stays in memory as long as somebody has its ``Address``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -89,8 +90,30 @@ def undefined_symbols(content: bytes) -> set[str]:
     return {s.name for s in Object(content).symbols() if s.name and not s.section}
 
 
-def load(content: bytes, name: str) -> int:
-    """The address of a function of an object, which is brought into memory for good."""
+class Address(int):
+    """That of a function of an object. The object leaves memory with the last of them, unless ``keep`` is called."""
+
+    _pages: tuple[int, int] | None = None
+    nbytes = 0
+    """Of memory that the object takes."""
+
+    @classmethod
+    def of(cls, function: int, base: int, nbytes: int) -> Address:
+        made = cls(function)
+        made._pages, made.nbytes = (base, nbytes), -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        return made
+
+    def keep(self) -> None:
+        """Have the object stay for the life of the process: threads may be inside."""
+        self._pages = None
+
+    def __del__(self) -> None:
+        if self._pages is not None and sys is not None and not sys.is_finalizing():
+            _library().munmap(*self._pages)
+
+
+def load(content: bytes, name: str) -> Address:
+    """The address of a function of an object, which is brought into memory."""
     found = Object(content)
     starts, nbytes = _places(found)
     symbols = found.symbols()
@@ -114,7 +137,7 @@ def load(content: bytes, name: str) -> int:
             struct.pack_into(code, image, at, fill(word, base + at, base + places[number] + addend))
         ctypes.memmove(base, bytes(image), len(image))
         _seal(base, len(image))
-    return base + next(places[i] for i, s in enumerate(symbols) if s.name == name)
+    return Address.of(base + next(places[i] for i, s in enumerate(symbols) if s.name == name), base, len(image))
 
 
 def _places(found: Object) -> tuple[dict[int, int], int]:
@@ -170,6 +193,7 @@ def _library() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc
 

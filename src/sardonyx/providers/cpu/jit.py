@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sardonyx import forks, knobs
 from sardonyx.providers.cpu import cache as objects
 from sardonyx.providers.cpu import elf
+from sardonyx.providers.cpu.elf import Address
 from sardonyx.providers.cpu.isa import Isa, current
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 def key(spec: Spec, isa: Isa, checked: bool) -> str:
     """What a compiled object is known by."""
     return f"{spec.digest}-{isa.key}-{checked:d}-{objects.compiler_version()}"
+
+
+CODE_NBYTES = 1 << 26
+"""Bytes of code that are kept for sessions to come; what sessions have of it stays as long as they do."""
 
 
 class Statistics:
@@ -38,21 +43,23 @@ class Linker:
     """Gives the addresses of kernels; each is made by whoever asks first."""
 
     def __init__(self) -> None:
-        self._addresses: dict[str, int] = {}
+        self._addresses: dict[str, Address] = {}
+        """The one asked for last comes last."""
         self._makers: dict[str, threading.Lock] = {}
         self._lock = forks.lock()
         self.natives: dict[tuple[Any, ...], str] = {}
         """What objects of functions are kept under that Python itself calls."""
 
-    def address(self, spec: Spec, isa: Isa | None = None, *, checked: bool | None = None) -> int:
-        """The native function of a kernel."""
+    def address(self, spec: Spec, isa: Isa | None = None, *, checked: bool | None = None) -> Address:
+        """The native function of a kernel, which stays as long as the caller has its address."""
         isa = isa or current()
         checked = knobs.CHECK_ADDRESSES.get() if checked is None else checked
         name = key(spec, isa, checked)
         return self._made(name, spec.name, lambda: _object(spec, isa, checked, name))
 
-    def native(self, module: str, function: str, **statics: Any) -> int:
-        """The address of a function by where it is written, which is read only where it is not known already."""
+    def native(self, module: str, function: str, **statics: Any) -> Address:
+        """The address of a function by where it is written, which is read only where it is not known already. It stays
+        for the life of the process."""
         known = module, function, tuple(statics.items()), current().key, knobs.CHECK_ADDRESSES.get()
         name = self.natives.get(known)
         found = None if name is None else self.kept(name, function)
@@ -60,24 +67,26 @@ class Linker:
             spec = getattr(import_module(f"sardonyx.providers.cpu.{module}"), function)(**statics)
             self.natives[known] = self.name(spec, current())
             found = self.address(spec)
+        found.keep()
         return found
 
     def name(self, spec: Spec, isa: Isa) -> str:
         """What the object of a kernel is kept under."""
         return key(spec, isa, knobs.CHECK_ADDRESSES.get())
 
-    def kept(self, name: str, function: str) -> int | None:
+    def kept(self, name: str, function: str) -> Address | None:
         """The native function of an object that was compiled before, if it is still there."""
         try:
             return self._made(name, function, lambda: _kept(name, function))
         except FileNotFoundError:
             return None
 
-    def _made(self, name: str, function: str, make: Callable[[], bytes]) -> int:
-        found = self._addresses.get(name)
-        if found is not None:
-            return found
+    def _made(self, name: str, function: str, make: Callable[[], bytes]) -> Address:
         with self._lock:
+            found = self._addresses.pop(name, None)
+            if found is not None:
+                self._addresses[name] = found
+                return found
             making = self._makers.setdefault(name, forks.lock())
         with making:
             found = self._addresses.get(name)
@@ -85,7 +94,20 @@ class Linker:
                 found = self._addresses[name] = elf.load(make(), function)
         with self._lock:
             self._makers.pop(name, None)
+            gone = self._trim()
+        del gone  # code leaves memory without the lock
         return found
+
+    def _trim(self) -> list[Address]:
+        """Have code keep to its bytes, but for what was asked for last; gives what goes."""
+        nbytes = sum(address.nbytes for address in self._addresses.values())
+        gone = []
+        for name in list(self._addresses)[:-1]:
+            if nbytes <= CODE_NBYTES:
+                break
+            gone.append(self._addresses.pop(name))
+            nbytes -= gone[-1].nbytes
+        return gone
 
     def prepare(
         self, specs: Iterable[Spec], isa: Isa, threads: int, others: Iterable[Callable[[], Any]] = ()
@@ -129,5 +151,5 @@ linker = Linker()
 
 def call(spec: Spec, *args: Any, isa: Isa | None = None) -> None:
     """Call a plain function; integers and addresses only."""
-    types = [ctypes.c_int64] * len(args)
-    ctypes.CFUNCTYPE(None, *types)(linker.address(spec, isa))(*args)
+    types, at = [ctypes.c_int64] * len(args), linker.address(spec, isa)
+    ctypes.CFUNCTYPE(None, *types)(at)(*args)

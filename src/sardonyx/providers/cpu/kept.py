@@ -79,12 +79,13 @@ def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider
     linker.natives |= plain["natives"]
     table = SimpleNamespace(**{name: plain[name] for name in PLAIN})
     table.__dict__.update(zip(ARRAYS, arrays, strict=False))
-    table.rows = table.rows.copy()
+    table.rows, table.code = table.rows.copy(), []
     for row, (name, function) in zip(table.rows, plain["kernels"], strict=True):
         at = linker.kept(name, function)
         if at is None:
             return None
         row[0] = at
+        table.code.append(at)
     table.steps = [SimpleNamespace(is_control=is_control) for is_control in plain["steps"]]
     table.binding = Binding.revived(plain["binding"])
     table.evaluate = revived(plain["evaluate"])

@@ -60,7 +60,7 @@ class Launch:
         if at is None:
             assert not isinstance(spec, Signature)
             at = linker.address(spec, isa, checked=checked)
-        self._call = STEP(at)
+        self._at, self._call = at, STEP(at)
         self._arrays: list[Array] = []
         words = [0]
         for name, (kind, dtype) in spec.params.items():

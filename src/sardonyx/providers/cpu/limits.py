@@ -155,7 +155,8 @@ def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_
 
 def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa, bursts: int = BURSTS, pick: Pick = BEST) -> float:
     """Seconds of one of several calls of a plain function, each thread with arguments of its own."""
-    fn = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(calls[0]))(linker.address(spec, isa, checked=False))
+    at = linker.address(spec, isa, checked=False)
+    fn = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(calls[0]))(at)
     if len(calls) == 1:
         return float(pick([_time_s(fn, calls[0]) for _ in range(bursts)]))
     barrier, times = threading.Barrier(len(calls)), np.zeros((len(calls), bursts))

@@ -19,7 +19,7 @@ POOLED_FROM = 1 << 18
 """Bytes from which outputs are pooled: the C library gives larger blocks back to the system each time."""
 MOST_NBYTES = 1 << 28
 """Bytes that the pool keeps at most for outputs to come..."""
-LEAST_NBYTES = 1 << 24
+LEAST_NBYTES = 1 << 22
 """... and that it may keep in any case, for shapes that take turns."""
 STEPS_PER_DOUBLING = 8
 """Sizes of blocks: outputs of about the same size share them."""

@@ -328,9 +328,8 @@ class Frame:
 
     def lie_in(self, arena: Arena) -> None:
         """Have the next runs lie in an arena that is large enough for the plan."""
-        plan, slots = self.plan, self.slots
-        self.bases[ARENA] = arena.at
-        slots[Context.SCRATCH], slots[Context.COUNTERS] = arena.at + plan.scratch_at, arena.at + plan.counters_at
+        slots = self.slots
+        self.bases[ARENA], slots[Context.SCRATCH], slots[Context.COUNTERS] = arena.places(self.plan)
         self.arena = arena
 
     def take(self, shape: Shape, team: Team) -> None:

@@ -86,10 +86,12 @@ class Table:
             self.sizes.require(self._holds(c), c.what, c.size)
         self._lay_out()
         self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
+        self.code = [linker.address(step.spec, isa) for step in steps]
+        """As long as these are held, rows may hold their numbers."""
         for i, step in enumerate(steps):
             meets = i > 0 and numbers[i] != numbers[i - 1]
             before = CONTROL if step.is_control else MEET if meets else NONE
-            self.rows[i] = linker.address(step.spec, isa), self.starts[i] * 8, before, 0
+            self.rows[i] = self.code[i], self.starts[i] * 8, before, 0
         self.only = [i for i, step in enumerate(steps) if step.only]
         """Steps that are carried out for some sizes alone."""
         self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in steps]
