@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sardonyx.dtypes import f32
+from sardonyx.errors import Fail
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Contraction, Expression, View
 from sardonyx.providers.cpu import isa
@@ -21,7 +22,7 @@ from sardonyx.providers.cpu.kernels.matrices import problem
 from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, Dot, Load, Schedule
 from sardonyx.providers.cpu.launch import Launch
 from sardonyx.providers.cpu.steps import Exceptional, Step, Target
-from sardonyx.providers.cpu.values import Buf, bf16
+from sardonyx.providers.cpu.values import Buf, Val, bf16, i8, i64
 from tests.providers.cpu.running import x86_assembly
 from tests.providers.cpu.test_gemm import EPILOGUES, Arrays, identity, random
 
@@ -65,6 +66,68 @@ def one_zero(k: Kernel, c: Buf) -> None:
     t.zero(2)
     t.store(2, c)
     t.release()
+
+
+class _Told(Tiles):
+    """Tiles that leave what the tile unit is told in memory."""
+
+    to: Buf
+
+    def _take(self, words: Buf) -> None:
+        for i in range(8):
+            self.to.store(i, words.load(i))
+
+
+@kernel(to=(i64,), rows=i64)
+def configuration(k: Kernel, to: Buf, rows: Val) -> None:
+    tiles = _Told(k)
+    tiles.to = to
+    tiles.configure(rows, short=(0, 2), count=4)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 16])
+def test_every_tile_has_rows(rows: int) -> None:
+    """The chip faults on a configuration in which a tile has columns and no rows."""
+    words = np.zeros(8, np.int64)
+    Launch(configuration(), {"to": words, "rows": rows}, isa=CHIP)()
+    told = words.view(np.uint8)
+    assert told[0] == 1 and told[16:32].view(np.uint16).tolist() == [64] * 4 + [0] * 4
+    assert told[48:56].tolist() == [max(rows, 1), 16, max(rows, 1), 16, 0, 0, 0, 0]
+
+
+def test_more_rows_than_a_tile_has_are_refused() -> None:
+    given = {"to": np.zeros(8, np.int64), "rows": 17}
+    with pytest.raises(Fail, match="error"):
+        Launch(configuration(), given, isa=CHIP, checked=True)()
+
+
+@kernel(x=(i8,), y=(i8,), start=i64, stride=i64, rows=i64)
+def there_and_back(k: Kernel, x: Buf, y: Buf, start: Val, stride: Val, rows: Val) -> None:
+    """``rows`` rows of 64 bytes, ``stride`` apart."""
+    tiles = Tiles(k)
+    tiles.configure(rows, short=(0,), count=1)
+    tiles.load(0, x.at(start), stride)
+    tiles.store(0, y.at(start), stride)
+    tiles.release()
+
+
+@pytest.mark.parametrize("short", ["x", "y"])
+@pytest.mark.parametrize(("start", "stride", "rows"), [(0, 64, 16), (0, 100, 16), (0, 64, 3), (1500, -100, 16)])
+def test_rows_of_a_tile_stay_in_memory(short: str, start: int, stride: int, rows: int) -> None:
+    """A load or a store of which one byte, in the first row or in the last one, is not there is refused."""
+    places = [start + r * stride for r in range(rows)]
+    need = max(places) + 64
+    content = np.random.default_rng(0).integers(-128, 128, need, np.int8)
+    memory = {"x": content, "y": np.zeros(need, np.int8)}
+    numbers = {"start": start, "stride": stride, "rows": rows}
+    Launch(there_and_back(), {**memory, **numbers}, isa=CHIP, checked=True)()
+    for at in places:
+        np.testing.assert_array_equal(memory["y"][at : at + 64], content[at : at + 64])
+    with pytest.raises(Fail, match="error"):
+        Launch(there_and_back(), {**memory, short: memory[short][:-1], **numbers}, isa=CHIP, checked=True)()
+    moved = {**numbers, "start": start - min(places) - 1}
+    with pytest.raises(Fail, match="error"):
+        Launch(there_and_back(), {**memory, **moved}, isa=CHIP, checked=True)()
 
 
 def flushed(x: Array) -> Array:

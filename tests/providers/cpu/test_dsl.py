@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -133,6 +134,53 @@ def test_addresses_are_checked_when_asked(n: int) -> None:
     for short in arguments:
         with pytest.raises(Fail, match="error 2"):
             Launch(spec, short, checked=True)()
+
+
+ACCESSES: dict[str, Callable[[Kernel, Buf, Val], object]] = {
+    "load": lambda k, x, at: x.load(at, 4),
+    "store": lambda k, x, at: x.store(at, k.zeros(i64, 4)),
+    "masked load": lambda k, x, at: x.load(at, 4, k.mask(2, 4)),
+    "masked store": lambda k, x, at: x.store(at, k.zeros(i64, 4), k.mask(2, 4)),
+    "one masked": lambda k, x, at: x.load(at, mask=at < (1 << 50)),
+    "gather": lambda k, x, at: x.gather(k.iota(i64, 4) * 3 + at),
+    "scatter": lambda k, x, at: x.scatter(k.iota(i64, 4) * 3 + at, k.zeros(i64, 4)),
+    "atomic load": lambda k, x, at: x.load_atomic(at),
+    "atomic store": lambda k, x, at: x.store_atomic(at, 0),
+    "atomic add": lambda k, x, at: x.add_atomic(at, 1),
+    "atomic swap": lambda k, x, at: x.swap_atomic(at, 0, 1),
+    "as another type": lambda k, x, at: x.as_type(u8).load(at * 8 + 4, 8),
+    "moved": lambda k, x, at: x.at(at).load(),
+    "of either": lambda k, x, at: k.choose(at.eq(0), x, x).load(at),
+    "paced": lambda k, x, at: _paced(k, x, at),
+    "stack": lambda k, x, at: x.store(0, k.local(i64, 10).load(at)),
+    "table": lambda k, x, at: x.store(0, k.table(range(10), i64).load(at)),
+}
+
+
+def _paced(k: Kernel, x: Buf, at: Val) -> None:
+    with k.paced(at, at + 2, moving=(x,)) as (_, (here,)):
+        here.store(0, 1)
+
+
+@kernel(x=(i64,), at=i64)
+def touch(k: Kernel, x: Buf, at: Val, *, how: str) -> None:
+    x.store(1, 7)
+    ACCESSES[how](k, x, at)
+    x.store(1, 8)
+
+
+@pytest.mark.parametrize("how", ACCESSES)
+def test_no_access_escapes_the_check(how: str) -> None:
+    """Ten elements: what begins at the first stays inside, and what begins in front or at the end does not."""
+    for at, is_inside in ((0, True), (-1, False), (10, False), (1 << 40, False)):
+        x = np.zeros(10, np.int64)
+        launched = Launch(touch(how=how), dict(x=x, at=at), checked=True)
+        if is_inside:
+            launched()
+        else:
+            with pytest.raises(Fail, match="error 2"):
+                launched()
+        assert x[1] == (8 if is_inside else 7)
 
 
 def test_a_digest_knows_the_constants_and_nothing_is_emitted_for_it() -> None:

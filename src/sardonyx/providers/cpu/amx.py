@@ -50,30 +50,41 @@ class Tiles:
         self.k = k
         self._stack = k.local(i8, COUNT * NBYTES) if k.isa.is_emulated else None
         self._rows: dict[int, Val] = {}
+        self._count = 0
+        """Tiles that are configured: the chip faults on others."""
 
     def configure(self, rows: Operand = ROWS, short: Sequence[int] = (), count: int = COUNT) -> None:
         """The first ``count`` tiles take their full size, ``short`` ones of them only ``rows`` rows; all are zero.
 
         Products of short tiles take less time. Loads and stores of them touch these rows alone; nobody may look at the
-        others.
+        others. The chip faults on a tile of no rows, so that ``rows`` of 0, of an operand that is empty, count as 1.
         """
-        self._rows = dict.fromkeys(short, self.k.value(rows, i64))
-        if self._stack is not None:
-            for t in range(COUNT):
-                self.zero(t)
-            return
+        assert all(t < count for t in short), f"{short} are not among the first {count} tiles"
+        high = self.k.max(self.k.value(rows, i64), 1)
+        if self.k.checked:
+            self.k.refuse(high > ROWS, high)
+        self._rows, self._count = dict.fromkeys(short, high), count
         words = self.k.local(i64, _CONFIGURATION_WORDS)
         for i, word in enumerate(_configuration(count)):
             words.store(i, word)
         for t in short:
-            words.as_type(u8).store(_ROWS_AT + t, self.k.cast(self.k.value(rows, i64), u8))
-        self.k.call("llvm.x86.ldtilecfg", words.ptr)
+            words.as_type(u8).store(_ROWS_AT + t, self.k.cast(high, u8))
+        self._take(words)
+
+    def _take(self, words: Buf) -> None:
+        """Configure the tile unit as it is told in 64 bytes."""
+        if self._stack is None:
+            self.k.call("llvm.x86.ldtilecfg", words.ptr)
+        else:
+            for t in range(self._count):
+                self.zero(t)
 
     def release(self) -> None:
         if self._stack is None:
             self.k.call("llvm.x86.tilerelease")
 
     def zero(self, t: int) -> None:
+        assert t < self._count
         if self._stack is None:
             self.k.call("llvm.x86.tilezero", I8(t))
         else:
@@ -98,6 +109,7 @@ class Tiles:
             self._carry_out("tile_store", _store, self._tile(t), target.ptr, *numbers)
 
     def dot_bf16(self, c: int, a: int, b: int) -> None:
+        self._match(c, a, b)
         if self._stack is None:
             self.k.call("llvm.x86.tdpbf16ps", I8(c), I8(a), I8(b))
         else:
@@ -105,12 +117,18 @@ class Tiles:
 
     def dot_bytes(self, c: int, a: int, b: int, a_dtype: DType, b_dtype: DType) -> None:
         """Of signed or unsigned bytes, by the types of ``a`` and ``b``."""
+        self._match(c, a, b)
         kind = "".join("u" if t is u8 else "s" for t in (a_dtype, b_dtype))
         if self._stack is None:
             self.k.call(f"llvm.x86.tdpb{kind}d", I8(c), I8(a), I8(b))
         else:
             body = partial(_dot_bytes, a_dtype=a_dtype, b_dtype=b_dtype)
             self._carry_out(f"tile_dot_{kind}", body, *(self._tile(t) for t in (c, a, b)))
+
+    def _match(self, c: int, a: int, b: int) -> None:
+        """The chip faults unless sums have the rows of ``a``, and ``b`` has one for each pair or four of its columns."""
+        assert max(c, a, b) < self._count and b not in self._rows, (c, a, b)
+        assert (c in self._rows) == (a in self._rows), f"tiles {c} and {a} have different rows"
 
     # -- what the chip does, in ordinary instructions
 
@@ -126,6 +144,8 @@ class Tiles:
         self.k.b.call(self.k.subroutine(name, len(args), body), args)
 
     def _check(self, t: int, memory: Buf, stride_nbytes: Operand) -> None:
+        """Every row of a load or a store lies between its first and its last one."""
+        assert t < self._count
         start, end = memory.start, memory.end
         if not self.k.checked or start is None or end is None:
             return

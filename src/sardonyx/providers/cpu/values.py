@@ -308,7 +308,8 @@ class Buf:
         if isinstance(index, int) and index == 0:
             return self.ptr
         offset = self.k.value(index, i64).ir
-        return self.k.b.gep(self.ptr, offset, memory_type(self.dtype), inbounds=True)
+        # An address that LLVM may take to be inside proves a check of it needless.
+        return self.k.b.gep(self.ptr, offset, memory_type(self.dtype), inbounds=not self.k.checked)
 
     def load(self, at: Operand | Tile = 0, lanes: int = 1, mask: Val | None = None) -> Val:
         """``lanes`` neighbouring elements, or those of a tile; lanes that the mask leaves out are zero."""
@@ -386,27 +387,33 @@ class Buf:
     # -- atomics
 
     def load_atomic(self, at: Operand = 0, ordering: str = "acquire") -> Val:
-        t, p = memory_type(self.dtype), self._address(at)
+        t, p = memory_type(self.dtype), self._checked(at)
         raw = self.k.b.fresh(t, f"load atomic {t.text}, {p.typed} {ordering}, align {self.dtype.bits // 8}")
         return Val(self.k, raw, self.dtype)
 
     def store_atomic(self, at: Operand, value: Operand, ordering: str = "release") -> None:
         v = self.k.value(value, self.dtype)
-        p = self._address(at)
+        p = self._checked(at)
         self.k.b.effect(f"store atomic {v.ir.typed}, {p.typed} {ordering}, align {self.dtype.bits // 8}")
 
     def add_atomic(self, at: Operand, value: Operand, ordering: str = "acq_rel") -> Val:
         """Add; gives the value before."""
         v = self.k.value(value, self.dtype)
-        before = self.k.b.fresh(v.type, f"atomicrmw add {self._address(at).typed}, {v.ir.typed} {ordering}")
+        before = self.k.b.fresh(v.type, f"atomicrmw add {self._checked(at).typed}, {v.ir.typed} {ordering}")
         return Val(self.k, before, self.dtype)
 
     def swap_atomic(self, at: Operand, expected: Operand, value: Operand) -> Val:
         """Write ``value`` where ``expected`` is; gives whether it was there."""
         old, new = self.k.value(expected, self.dtype), self.k.value(value, self.dtype)
-        p, t = self._address(at), text.pair_of(old.type, I1)
+        p, t = self._checked(at), text.pair_of(old.type, I1)
         pair = self.k.b.fresh(t, f"cmpxchg {p.typed}, {old.ir.typed}, {new.ir.typed} acq_rel acquire")
         return Val(self.k, self.k.b.fresh(I1, f"extractvalue {pair.typed}, 1"), bool_)
+
+    def _checked(self, at: Operand) -> Value:
+        """The address of one element that may be touched."""
+        p = self._address(at)
+        self._check(p, 1, None)
+        return p
 
     def _check(self, p: Value, lanes: int, mask: Val | None) -> None:
         if self.k.checked and self.start is not None and self.end is not None:

@@ -497,7 +497,7 @@ class Kernel:
         base, nbytes = (
             Val(self, self._word(self._context, slot), i64) for slot in (Context.COUNTERS, Context.COUNTER_NBYTES)
         )
-        return self.memory(base + (self.step() * COUNTERS + number) * nbytes, i64)
+        return self.memory(base + (self.step() * COUNTERS + number) * nbytes, i64, nbytes)
 
     def share_of(self, count: Operand) -> tuple[Val, Val]:
         """The first tile of this thread's share, and the one after its last."""
@@ -512,19 +512,25 @@ class Kernel:
         at, end = (start + offset_nbytes).pointer(), (start + stride).pointer()
         return Buf(self, at, dtype, at, end)
 
-    def memory(self, address: Val, dtype: DType) -> Buf:
-        """Memory at an address that is a number; nothing bounds it."""
-        return Buf(self, address.pointer(), dtype)
+    def memory(self, address: Val, dtype: DType, nbytes: Operand | None = None) -> Buf:
+        """Memory at an address that is a number; without ``nbytes`` nothing bounds it."""
+        return self._bounded(address.pointer(), dtype, nbytes)
+
+    def _bounded(self, start: Value, dtype: DType, nbytes: Operand | None) -> Buf:
+        if nbytes is None or not self.checked:
+            return Buf(self, start, dtype)
+        return Buf(self, start, dtype, start, self.b.gep(start, self.value(nbytes, i64).ir, I8))
 
     def local(self, dtype: DType, elements: int) -> Buf:
         """Memory of this call, on the stack: for a few cache lines."""
-        return Buf(self, self.b.alloca(text.array_of(I8, elements * max(dtype.bits // 8, 1)), 64), dtype)
+        nbytes = elements * max(dtype.bits // 8, 1)
+        return self._bounded(self.b.alloca(text.array_of(I8, nbytes), 64), dtype, nbytes)
 
     def table(self, values: Sequence[int], dtype: DType) -> Buf:
         """Constant memory that holds integers; the same ones are held once."""
         name = f"table.{dtype}.{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
         content = text.constants(text.array_of(scalar_type(dtype), len(values)), values)
-        return Buf(self, self.module.table(name, content), dtype)
+        return self._bounded(self.module.table(name, content), dtype, len(values) * dtype.itemsize)
 
     def context(self) -> Buf:
         """The slots of ``Context``."""
