@@ -126,7 +126,7 @@ class Tiles:
             self._carry_out(f"tile_dot_{kind}", body, *(self._tile(t) for t in (c, a, b)))
 
     def _match(self, c: int, a: int, b: int) -> None:
-        """The chip faults unless sums have the rows of ``a``, and ``b`` has one for each pair or four of its columns."""
+        """The chip faults unless sums have the rows of ``a``, and ``b`` one for each pair or four of its columns."""
         assert max(c, a, b) < self._count and b not in self._rows, (c, a, b)
         assert (c in self._rows) == (a in self._rows), f"tiles {c} and {a} have different rows"
 
