@@ -181,7 +181,7 @@ def roi_align(
         columns = _roi_taps(x1, x2, output_width, sampling_ratio, x.shape[3], shift == 0)
         samples = rows[0].shape[1] * columns[0].shape[1]
         check_elements(x.shape[1] * samples, wide.dtype, f"samples of {what}")
-        if not samples:
+        if not samples or not x.shape[1]:
             y[i] = 0
             continue
         parts = (
@@ -201,7 +201,7 @@ def _roi_taps(start: float, stop: float, cells: int, ratio: int, size: int, lega
     """Both neighbours of every sample along one side of a region, and their weights: (2, samples) each."""
     extent = max(stop - start, type(stop)(1)) if legacy else stop - start
     step = extent / cells
-    per_cell = ratio if ratio > 0 else max(int(np.ceil(step)), 0)
+    per_cell = 0 if size == 0 else ratio if ratio > 0 else max(int(np.ceil(step)), 0)
     check_elements(cells * per_cell, np.dtype(np.float32), "samples of RoiAlign")
     cell, sample = np.divmod(np.arange(cells * per_cell), max(per_cell, 1))
     at = (

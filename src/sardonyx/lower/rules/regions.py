@@ -9,6 +9,8 @@ from sardonyx.lower.groups import Regions, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.sizes import Refused
 
+MOST_RATIO = 256
+"""Samples along each side of a cell: the reference provider bounds the memory, and so the time, of more."""
 _SHIFTS = {"half_pixel": 0.5, "output_half_pixel": 0.0}
 
 
@@ -19,8 +21,11 @@ def roi_align(low: Lowering, node: Node) -> None:
     if mode not in ("avg", "max") or transform not in _SHIFTS:
         raise Refused(f"RoiAlign of mode {mode!r} and transformation {transform!r} is not known")
     low.require("RoiAlign: rois do not have four columns", rois.shape[1], 4)
+    ratio = max(get("sampling_ratio", 0), 0)
+    if ratio > MOST_RATIO:
+        raise Refused(f"RoiAlign of {ratio} samples along each side of a cell is not compiled")
     kind, shift = "mean" if mode == "avg" else "max", _SHIFTS[transform]
-    _emit(low, node, rois, batches, kind, shift, max(get("sampling_ratio", 0), 0))
+    _emit(low, node, rois, batches, kind, shift, ratio)
 
 
 @rule("MaxRoiPool")

@@ -64,8 +64,9 @@ class Mailbox:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK = range(1, 9)
-    """``TOO_LONG`` is a size. ``LOOK`` is no error: after so many runs, the choice of threads is looked at again."""
+    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK, REGION = range(1, 10)
+    """``TOO_LONG`` is a size. ``REGION`` has coordinates that are not finite or too large. ``LOOK`` is no
+    error: after so many runs, the choice of threads is looked at again."""
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4

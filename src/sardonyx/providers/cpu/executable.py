@@ -329,6 +329,12 @@ class CpuExecutable:
                 where=node.label,
                 got=value,
             )
+        if code == Code.REGION:
+            return InvalidArgument(
+                f"Non-zero status code returned while running {node.label}: rois must be finite, and nearer than 2^24",
+                where=node.label,
+                got=f"region {value}",
+            )
         return Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
 
     def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:

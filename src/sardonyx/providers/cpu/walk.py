@@ -28,6 +28,7 @@ from sardonyx.providers.cpu.context import (
     Stamp,
 )  # fmt: skip
 from sardonyx.providers.cpu.dsl import Kernel, function
+from sardonyx.providers.cpu.polling import look
 from sardonyx.providers.cpu.runs import clear_counters
 from sardonyx.providers.cpu.sized import take_sizes
 from sardonyx.providers.cpu.system import ticks
@@ -40,14 +41,7 @@ IDLE, CLAIMED, READY, STOPPED = range(4)
 
 def _judge(k: Kernel, context: Buf) -> None:
     """Decide whether the run goes on."""
-    stop = context.load_atomic(Context.ERROR).ne(0)
-    with k.when(context.load_atomic(Context.CANCEL).ne(0), likely=False):
-        context.swap_atomic(Context.ERROR, 0, Code.CANCELLED)
-    deadline = context.load(Context.DEADLINE)
-    with k.when(deadline.ne(0)), k.when(ticks(k) > deadline, likely=False):
-        context.swap_atomic(Context.ERROR, 0, Code.LATE)
-    stop = stop | context.load_atomic(Context.ERROR).ne(0)
-    with k.when(stop, likely=False):
+    with k.when(look(k, context), likely=False):
         context.store_atomic(Context.STOP, 1)
 
 

@@ -16,12 +16,15 @@ from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
 from sardonyx.providers.cpu.kernels.gemm import lanes_of
 from sardonyx.providers.cpu.kernels.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.reducers import extreme, lowest
+from sardonyx.providers.cpu.polling import is_stopped
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Tile, Val, f32, f64, i64, register_dtype
 
 INSIDE, MAX = "inside", "max"
 FAR = 1 << 24
 """Coordinates from which on a region is an error: pixels beyond it are not told apart by f32."""
+SLACK = 2.0**-20
+"""Share of a coordinate by which f32, which places are computed in, may be wrong."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,13 @@ def gather_cells(
         row, region = rest % height, rest // height
         image = k.cast(batches.load(region * number(memory, "batch")), i64)
         corners = [rois.load(region * number(memory, "roi") + number(memory, "corner") * i) for i in range(4)]
-        bad = (image < 0) | (image >= number(memory, "images"))
+        foreign, far = (image < 0) | (image >= number(memory, "images")), k.const(1).eq(0)
         for c in corners:
-            bad = bad | ~(k.abs(c * form.scale) < FAR)
-        with k.when(bad, likely=False):
-            k.fail(Code.INDEX, image)
-        with k.when(~bad):
+            far = far | ~(k.abs(c * form.scale) < FAR)
+        for bad, code, value in ((foreign, Code.INDEX, image), (far, Code.REGION, region)):
+            with k.when(bad, likely=False):
+                k.fail(code, value)
+        with k.when(~(foreign | far | is_stopped(k))):
             x1, y1, x2, y2 = (_scaled(k, form, c) for c in corners)
             sides = ((y1, y2, row, height, "y"), (x1, x2, column, width, "x"))
             side = _Cell if form.kind == INSIDE else _Samples
@@ -115,7 +119,23 @@ class _Samples:
             extent = k.select(extent > 1, extent, 1.0)
         self.step = extent / k.cast(cells, form.work)
         self.first = start + k.cast(cell, form.work) * self.step
-        self.count = k.const(form.ratio) if form.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
+        many = k.const(form.ratio) if form.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
+        self.count = k.select(self.size > 0, many, 0)
+        self.begin, self.end = self._near()
+
+    def _near(self) -> tuple[Val, Val]:
+        """The samples that may be inside of the image: a region may have far more than that.
+
+        Those outside weigh nothing. Both ends are a little wider than coordinates are exact.
+        """
+        k, size = self.k, self.k.cast(self.size, f64)
+        first, pace = k.cast(self.first, f64), k.cast(self.step, f64) / k.cast(k.max(self.count, 1), f64)
+        slack = (k.abs(first) + k.abs(k.cast(self.step, f64))) * SLACK + 1.0
+        ends = [(border - first) / pace for border in (-1.0 - slack, size + slack)]
+        low, high = (k.cast(pick(*ends), i64) for pick in (k.min, k.max))
+        is_one = pace.eq(0.0)
+        begin = k.select(is_one, 0, k.min(k.max(low - 2, 0), self.count))
+        return begin, k.select(is_one, self.count, k.max(k.min(high + 2, self.count), begin))
 
     def taps(self, sample: Val) -> list[tuple[Val, Val]]:
         """Both neighbours of a sample: where they lie, and their weights."""
@@ -144,6 +164,7 @@ class _Cell:
         high = k.cast(k.ceil(k.cast(cell + 1, f32) * extent), i64) + start
         self.low = k.min(k.max(low, 0), size)
         self.count = k.max(k.min(k.max(high, 0), size) - self.low, 0)
+        self.begin, self.end = k.const(0), self.count
         self.stride = stride
 
     def taps(self, sample: Val) -> list[tuple[Val, None]]:
@@ -164,13 +185,16 @@ def _held(
     def combine(a: Val, b: Val) -> Val:
         return a + b if is_mean else extreme(k, a, b, largest=True)
 
-    samples = down.count * along.count
-    with k.when(samples > 0), k.loop(0, down.count) as y, k.loop(0, along.count) as x:
+    has_samples = (down.count > 0) & (along.count > 0)
+    with k.when(has_samples), k.loop(down.begin, down.end) as y, k.loop(along.begin, along.end) as x:
         for above, u in down.taps(y):
             for beside, v in along.taps(x):
                 seen = k.pack([start.load(plane * step + above + beside) for plane in planes])
                 total.set(combine(total.get(), seen if u is None else seen * (u * v)))
     found = total.get()
     if is_mean:
-        found = found / k.cast(k.max(samples, 1), work)
-    return k.select(samples > 0, found, 0.0)
+        found = found / (k.cast(k.max(down.count, 1), work) * k.cast(k.max(along.count, 1), work))
+    elif form.kind == MAX:
+        is_partly = (down.end - down.begin).ne(down.count) | (along.end - along.begin).ne(along.count)
+        found = k.select(is_partly, combine(found, k.zeros(work, t.lanes)), found)
+    return k.select(has_samples, found, 0.0)

@@ -14,6 +14,7 @@ from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.kernels.best import key_of, worse
 from sardonyx.providers.cpu.kernels.heap import Heap
 from sardonyx.providers.cpu.kernels.nest import known, product
+from sardonyx.providers.cpu.polling import is_stopped
 from sardonyx.providers.cpu.steps import Ref, Step, Target
 from sardonyx.providers.cpu.values import Buf, Val, f32, i32, i64
 
@@ -69,7 +70,7 @@ def suppress(
                 candidates += 1
         heap.order(candidates.get())
         number = k.var(0)
-        with k.loop_while(lambda: (candidates.get() > 0) & (number.get() < most)):
+        with k.loop_while(lambda: (candidates.get() > 0) & (number.get() < most) & ~is_stopped(k)):
             _, box = heap.load(0)
             candidates.set(candidates.get() - 1)
             heap.sink(0, candidates.get(), heap.load(candidates.get()))
