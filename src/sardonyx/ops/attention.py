@@ -24,7 +24,7 @@ def _split_heads(what: str, x: Array, heads: int | None) -> Array:
 
 
 def _merge_heads(x: Array) -> Array:
-    return np.asarray(x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1))
+    return np.asarray(x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], x.shape[1] * x.shape[3]))
 
 
 def _position_bias(
@@ -98,7 +98,7 @@ def attention(
     kv_heads, total = k.shape[1], k.shape[2]
     fits = k.shape[0] == batch and k.shape[3] == size and v.shape[:3] == k.shape[:3]
     require(fits, f"{what}: Q, K and V do not fit each other", got=(q.shape, k.shape, v.shape))
-    fits = kv_heads > 0 and heads % kv_heads == 0
+    fits = heads % kv_heads == 0 if kv_heads else heads == 0
     require(fits, f"{what}: query heads are no multiple of key heads", expected=kv_heads, got=heads)
     shape = (batch, heads, length, total)
     work = compute_type(q, k, v)
@@ -123,7 +123,7 @@ def attention(
 
     # Query heads that share a key head become rows of one product.
     factor = work.type(math.sqrt(scale if scale is not None else 1 / math.sqrt(size or 1)))
-    rows = (batch, kv_heads, heads // kv_heads * length)
+    rows = (batch, kv_heads, heads // max(kv_heads, 1) * length)
     left = (q.astype(work) * factor).reshape(*rows, size)
     right = k.astype(work) * factor
     scores = np.matmul(left, right.swapaxes(2, 3)).reshape(shape)
@@ -140,7 +140,7 @@ def attention(
     if bias is not None:
         weights = np.where(np.isneginf(bias.max(axis=-1, keepdims=True, initial=_NEG_INF)), 0, weights)
     stages.append(weights)
-    y = np.matmul(weights.reshape(*rows, total), v.astype(work, copy=False)).reshape(batch, heads, length, -1)
+    y = np.matmul(weights.reshape(*rows, total), v.astype(work, copy=False)).reshape(*shape[:3], v.shape[3])
     result = narrow(_merge_heads(y) if packed else y, dtype)
     if outputs < 4:
         return result, k, v
@@ -221,7 +221,7 @@ def linear_attention(
     if beta is not None:
         rate = _per_token(what, "beta", widen(beta), q, kv_num_heads, (kv_num_heads, 1))
     factor = q.dtype.type(scale or 1 / math.sqrt(size or 1))
-    readers = (q * factor).reshape(batch, kv_num_heads, -1, length, size)
+    readers = (q * factor).reshape(batch, kv_num_heads, q_num_heads // kv_num_heads, length, size)
     y = np.empty(readers.shape[:-1] + v.shape[3:], q.dtype)
     for t in range(length):
         if decay is not None:
@@ -232,7 +232,7 @@ def linear_attention(
             write = rate[:, :, t] * (write - known)
         state = state + k[:, :, t, :, None] * write[:, :, None]
         y[:, :, :, t] = np.matmul(readers[:, :, :, t], state)
-    output = _merge_heads(y.reshape(batch, q_num_heads, length, -1))
+    output = _merge_heads(y.reshape(batch, q_num_heads, length, v.shape[3]))
     return narrow(output, query.dtype), narrow(state, query.dtype if past_state is None else past_state.dtype)
 
 

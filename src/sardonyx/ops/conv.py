@@ -53,8 +53,9 @@ def _dense(x: Array, w: Array, window: Window, group: int) -> Array:
     step = max(1, _COLUMNS_NBYTES // row_nbytes)
     for i in range(n):
         for r in range(0, window.output[0], step):
-            block = patches[i][along(1 + window.rank, slice(r, r + step))].reshape(group, depth, -1)
-            np.matmul(weights, block, out=y[i, :, :, r * row : (r + step) * row])
+            block = patches[i][along(1 + window.rank, slice(r, r + step))]
+            out = y[i, :, :, r * row : (r + step) * row]
+            np.matmul(weights, block.reshape(group, depth, out.shape[2]), out=out)
     return y.reshape(n, m, *window.output)
 
 

@@ -78,7 +78,7 @@ def conv_transpose(
     require(all(o > 0 for o in image), f"{what}: the padding leaves no output", got=image)
     window = Window(image, kernel, step, dilation, begin, end, size)
     each = w.shape[1]
-    source = widen(x).reshape(x.shape[0], group, x.shape[1] // group, -1)
+    source = widen(x).reshape(x.shape[0], group, x.shape[1] // group, math.prod(size))
     weights = np.moveaxis(widen(w).reshape(group, x.shape[1] // group, each, *kernel), 1, 2)
     canvas = _canvas(window, (x.shape[0], group, each), compute_type(x), image)
     for position in np.ndindex(kernel):
@@ -124,7 +124,7 @@ def col2im(
     )
     window = Window(image, block, step, dilation, begin, end, blocks)
     wide = x if x.dtype.kind in "biufc" and x.dtype != np.float16 else widen(x)
-    columns = wide.reshape(x.shape[0], x.shape[1] // taps, *block, -1)
+    columns = wide.reshape(x.shape[0], x.shape[1] // taps, *block, x.shape[2])
     columns = np.moveaxis(columns, -1, 2).reshape(*columns.shape[:2], *blocks, *block)
     canvas = _canvas(window, columns.shape[:2], wide.dtype, image)
     for position in np.ndindex(block):

@@ -59,7 +59,7 @@ def softmax_cross_entropy_loss(
 ) -> tuple[Array, Array]:
     what = "SoftmaxCrossEntropyLoss"
     require(scores.ndim >= 2, f"{what}: the scores need a batch and a class axis", got=scores.shape)
-    shifted = widen(scores) - widen(scores).max(axis=1, keepdims=True)
+    shifted = widen(scores) - widen(scores).max(axis=1, keepdims=True, initial=-np.inf)
     log_prob = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     loss = _likelihood(what, log_prob, labels, weights, ignore_index, reduction)
     return narrow(loss, scores.dtype), narrow(log_prob, scores.dtype)

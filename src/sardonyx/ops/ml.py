@@ -89,7 +89,7 @@ def feature_vectorizer(*xs: Array, inputdimensions: Any = ()) -> Array:
     for x, width in zip(xs, widths, strict=True):
         if _batch(x) != len(out):
             raise InvalidArgument("the inputs have different numbers of rows", expected=len(out), got=_batch(x))
-        table = x.reshape(len(out), -1)[:, :width]
+        table = x.reshape(len(out), x.size // max(len(out), 1))[:, :width]
         out[:, start : start + table.shape[1]] = table
         start += width
     return out

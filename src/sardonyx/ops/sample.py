@@ -26,7 +26,7 @@ def _gather(x: Array, indices: Sequence[Array], zeros_outside: bool) -> Array:
     for index, size in zip(indices, x.shape[1:], strict=True):
         inside &= (index >= 0) & (index < size)
         flat = flat * size + np.clip(index, 0, size - 1)
-    values = x.reshape(x.shape[0], -1)[:, flat]
+    values = x.reshape(x.shape[0], math.prod(x.shape[1:]))[:, flat]
     if zeros_outside and not inside.all():
         values[:, ~inside] = 0
     return values
@@ -242,7 +242,7 @@ def deform_conv(
     shape = (n, offset_group * taps, *window.output)
     require(mask is None or mask.shape == shape, f"{what}: mask has the wrong shape", expected=shape)
     check_elements(n * w.shape[0] * window.positions, x.dtype, f"output of {what}")
-    wide, weights = widen(x), widen(w).reshape(group, w.shape[0] // group, -1)
+    wide, weights = widen(x), widen(w).reshape(group, w.shape[0] // group, math.prod(w.shape[1:]))
     moves = widen(offset).reshape(n, offset_group, taps, rank, window.positions)
     scales = None if mask is None else widen(mask).reshape(n, offset_group, taps, window.positions)
     starts = np.indices(window.output).reshape(rank, -1) * np.array(window.strides)[:, None]
@@ -257,7 +257,9 @@ def deform_conv(
             at = base[:, :, part] + np.moveaxis(moves[i, g][:, :, part], 1, 0)
             sampled = _bilinear(source, at)
             columns.append(sampled if scales is None else sampled * scales[i, g][:, part])
-        y[i][..., part] = np.matmul(weights, np.concatenate(columns).reshape(group, weights.shape[2], -1))
+        y[i][..., part] = np.matmul(
+            weights, np.concatenate(columns).reshape(group, weights.shape[2], columns[0].shape[-1])
+        )
     out = y.reshape(n, w.shape[0], *window.output)
     if b is not None:
         check_bias(what, b, w.shape[0])

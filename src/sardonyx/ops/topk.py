@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
@@ -60,7 +62,7 @@ def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array
         axis = normal_axis(axis, x.ndim, "Unique")
         rows = np.moveaxis(wide, axis, 0)
         _, codes = np.unique(rows.reshape(-1), return_inverse=True)
-        codes = codes.reshape(rows.shape[0], -1)
+        codes = codes.reshape(rows.shape[0], math.prod(rows.shape[1:]))
         _, first, inverse, counts = np.unique(codes, True, True, True, axis=0)
     inverse = inverse.reshape(-1)
     if not sorted:
@@ -77,4 +79,4 @@ def non_zero(x: Array) -> Array:
     """Coordinates of the elements that are not zero (False, empty), one column each, in row-major order."""
     if x.ndim == 0:
         return np.zeros((0, int(bool(x))), np.int64)
-    return np.array(np.nonzero(x), np.int64).reshape(x.ndim, -1)
+    return np.array(np.nonzero(x), np.int64)
