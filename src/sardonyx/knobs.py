@@ -4,6 +4,8 @@
     SARDONYX_CPU                        name       CPU that code is emitted for, in LLVM's words; by default the host's;
                                                      what the host has not is done by ordinary instructions
     SARDONYX_CHECK_ADDRESSES            bool  off  check every address that a compiled kernel reads or writes
+    SARDONYX_GUARD_PAGES                name       end or front: memory of compiled runs ends in front of a closed
+                                                     page, or begins behind one; a stray access ends the process
     SARDONYX_VERIFY                     bool  off  check the graph's invariants between stages
     ORT_LOAD_CONFIG_FROM_MODEL          bool  off  take session options from the model's ``ort_config`` metadata
     ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS  list       providers that ``sardonyx.backend`` does not use
@@ -48,6 +50,7 @@ def _words(text: str) -> tuple[str, ...]:
 CACHE: Knob[str | None] = Knob("SARDONYX_CACHE", None, str)
 CPU: Knob[str | None] = Knob("SARDONYX_CPU", None, str)
 CHECK_ADDRESSES = Knob("SARDONYX_CHECK_ADDRESSES", False, _switch)
+GUARD_PAGES: Knob[str | None] = Knob("SARDONYX_GUARD_PAGES", None, str)
 VERIFY = Knob("SARDONYX_VERIFY", False, _switch)
 LOAD_CONFIG_FROM_MODEL = Knob("ORT_LOAD_CONFIG_FROM_MODEL", False, _switch)
 BACKEND_EXCLUDE_PROVIDERS: Knob[tuple[str, ...]] = Knob("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", (), _words)

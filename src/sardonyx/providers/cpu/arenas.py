@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx import forks
 from sardonyx.plan.buckets import bucket
-from sardonyx.providers.cpu import memory
+from sardonyx.providers.cpu import guarded, memory
 from sardonyx.providers.cpu.memory import address, reserve
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Arenas:
         self.most_idle = 1
         """More of them than this may be too many bytes."""
         self._largest = 1
+        self._is_exact = guarded.mode() is not None
+        """Whether runs lie in arenas of just their size, so that an access behind them meets a guard page."""
         self._lock = forks.lock()
 
     @property
@@ -60,6 +62,8 @@ class Arenas:
 
     def fitting(self, arena: Arena | None, nbytes: int) -> Arena:
         """One of so many bytes for a run that has this one, which goes back if it is not the one."""
+        if self._is_exact:
+            return Arena(nbytes)
         if arena is not None and arena.nbytes >= nbytes:
             return arena
         with self._lock:

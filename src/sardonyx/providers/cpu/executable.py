@@ -17,7 +17,7 @@ from sardonyx.interpret.context import Held, RunContext
 from sardonyx.ops.limits import check_nbytes
 from sardonyx.partition.provider import Memory, Planned
 from sardonyx.plan.sizes import SizesDiffer
-from sardonyx.providers.cpu import threads
+from sardonyx.providers.cpu import guarded, threads
 from sardonyx.providers.cpu.arenas import Arenas
 from sardonyx.providers.cpu.context import Code, Context
 from sardonyx.providers.cpu.memory import address
@@ -71,9 +71,10 @@ class CpuExecutable:
         self._settings, self._threads, self._trim = settings, count, table.trim
         self._generation, self._team = threads.generation, team_for(settings)
         self._dtypes = tuple(table.inputs)
-        self.constants = constants
+        self._guard = guarded.mode()
+        self.constants = constants if self._guard is None else guarded.copies(constants, self._guard)
         self._constants_nbytes = sum(a.nbytes for a in constants)
-        self._constants = np.array([address(a) for a in constants], np.int64)
+        self._constants = np.array([address(a) for a in self.constants], np.int64)
         self._shapes: dict[tuple[tuple[int, ...], ...], Shape] = {}
         self._measure, self._plans = table.measure, Plans()
         self._arenas = arenas or Arenas()
@@ -93,7 +94,10 @@ class CpuExecutable:
         shapes = tuple([a.shape for a in args])
         try:
             shape = self._shapes.get(shapes) or self._bind(shapes)
-            results = _results(shape, context.places, args)
+            if self._guard is None:
+                results = _results(shape, context.places, args)
+            else:
+                args, results = guarded.copies(args, self._guard), shape.new_outputs()
             while not self._execute(shape, args, results, context):
                 pass
         except SizesDiffer as why:
@@ -177,6 +181,8 @@ class CpuExecutable:
                 return self._other.run_again(args, places)
             shape = self._bind_within(shapes)
         if shape is None or not shape.is_quick:
+            return None
+        if self._guard is not None:
             return None
         results = _results(shape, places, args) if places else shape.new_outputs()
         try:

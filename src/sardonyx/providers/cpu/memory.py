@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import forks
+from sardonyx.providers.cpu import guarded
 from sardonyx.providers.cpu.output_pool import POOLED_FROM, Pool
 from sardonyx.providers.cpu.pages import ALIGNMENT, DATA_OFFSET, HUGE_PAGE, address, aligned
 from sardonyx.providers.cpu.slabs import Slabs
@@ -41,6 +42,9 @@ outputs = Pool()
 
 def allocate(nbytes: int) -> Array:
     """Zeroed bytes, the first of them on a cache line's border."""
+    where = guarded.mode()
+    if where is not None:
+        return guarded.allocate(nbytes, ALIGNMENT, where)
     if nbytes >= SLAB_FROM:
         return _slabs.take(nbytes + PADDING)[:nbytes]
     return _on_a_line(np.zeros(nbytes + PADDING + ALIGNMENT, np.uint8), nbytes)
@@ -48,6 +52,9 @@ def allocate(nbytes: int) -> Array:
 
 def reserve(nbytes: int) -> Array:
     """The same, which are what they are."""
+    where = guarded.mode()
+    if where is not None:
+        return guarded.allocate(nbytes, ALIGNMENT, where)
     if nbytes >= SLAB_FROM:
         return _slabs.take(nbytes + PADDING, is_zeroed=False)[:nbytes]
     return _on_a_line(np.empty(nbytes + PADDING + ALIGNMENT, np.uint8), nbytes)

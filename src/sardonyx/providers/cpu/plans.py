@@ -21,7 +21,7 @@ from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.plan.buckets import bucket
 from sardonyx.plan.sizes import SizesDiffer
-from sardonyx.providers.cpu import memory
+from sardonyx.providers.cpu import guarded, memory
 from sardonyx.providers.cpu.arenas import Arena
 from sardonyx.providers.cpu.context import ARENA, COUNTERS, NOBODY, Context, Row
 from sardonyx.providers.cpu.memory import PADDING, POOLED_FROM, address, aligned
@@ -193,7 +193,8 @@ class Shape:
     def __init__(self, plan: Plan, measured: Measured, threads: int) -> None:
         self.plan = plan
         self.sizes, _, work, only, self.outputs, most_nbytes = measured
-        self._pooled = most_nbytes >= POOLED_FROM
+        self._guard = guarded.mode()
+        self._pooled = most_nbytes >= POOLED_FROM or self._guard is not None
         if most_nbytes > FREE_NBYTES:
             for dims, dtype, nbytes in self.outputs:
                 check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
@@ -260,11 +261,17 @@ class Shape:
             for dims, dtype, _ in self.outputs:
                 made.append(np.empty(dims, dtype))
             return made
-        return [_new(output) for output in self.outputs]
+        return [self._new(output) for output in self.outputs]
 
     def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
         """The same, of which some are given."""
-        return [places[i] if i in places else _new(output) for i, output in enumerate(self.outputs)]
+        return [places[i] if i in places else self._new(output) for i, output in enumerate(self.outputs)]
+
+    def _new(self, output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
+        dims, dtype, nbytes = output
+        if self._guard is not None:
+            return guarded.empty(dims, dtype, self._guard)
+        return memory.outputs.empty(dims, dtype, nbytes) if nbytes >= POOLED_FROM else np.empty(dims, dtype)
 
 
 def _rows(table: Table, only: tuple[bool, ...]) -> Array:
@@ -276,11 +283,6 @@ def _rows(table: Table, only: tuple[bool, ...]) -> Array:
         if not is_done:
             rows[i, Row.WHO] = NOBODY
     return rows
-
-
-def _new(output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
-    dims, dtype, nbytes = output
-    return memory.outputs.empty(dims, dtype, nbytes) if nbytes >= POOLED_FROM else np.empty(dims, dtype)
 
 
 def _slices(seconds: Array) -> list[int]:
