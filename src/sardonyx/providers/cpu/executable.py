@@ -180,9 +180,7 @@ class CpuExecutable:
             if isinstance(self._other, CpuExecutable) and shapes in self._other._shapes:
                 return self._other.run_again(args, places)
             shape = self._bind_within(shapes)
-        if shape is None or not shape.is_quick:
-            return None
-        if self._guard is not None:
+        if shape is None or not shape.is_quick or self._guard is not None:
             return None
         results = _results(shape, places, args) if places else shape.new_outputs()
         try:
