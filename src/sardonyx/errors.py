@@ -13,7 +13,7 @@
     ├── NotImplemented                 a valid request that this build cannot serve
     ├── RuntimeException               a kernel stopped on bad data
     ├── EPFail                         an execution provider failed
-    ├── EngineError                    a broken invariant of the engine
+    ├── EngineError                    a broken invariant of the engine: a defect of ours, with its cause chained
     ├── ModelLoaded                    a second model for one session
     ├── ModelLoadCanceled              the load was cancelled by its flag
     ├── ModelRequiresCompilation       the model must be compiled ahead, and is not
@@ -22,10 +22,13 @@
 
 The names are onnxruntime's, so that ``except`` clauses written for it keep their meaning. Where it calls a broken model
 ``Fail`` or ``InvalidArgument``, the exception here is that and an ``InvalidGraph`` as well.
-A message is made from the fields; code that wants to react reads the fields.
+A message is made from the fields; code that wants to react reads the fields. ``Guard`` turns whatever else is raised
+while a model is built or run into an EngineError.
 """
 
 from __future__ import annotations
+
+from types import TracebackType
 
 
 class SardonyxError(Exception):
@@ -123,3 +126,46 @@ class NotFound(SardonyxError): ...
 
 
 class DeviceReset(SardonyxError): ...
+
+
+REPORT = (
+    "this is a defect of Sardonyx, not of your program: please report it with this message, its cause and the model"
+)
+
+
+class Guard:
+    """``with Guard("normalize", node):`` no exception of Python's or of a library's leaves the block as it is.
+
+    One of the operating system becomes a Fail, any other an EngineError that names the phase and the place. Errors of
+    ours, MemoryError and warnings pass; so does what a caller inside of Sardonyx catches: exceptions that our own
+    modules define and OverflowError, unless the guard is the ``outermost``.
+    """
+
+    __slots__ = ("outermost", "phase", "where")
+
+    def __init__(self, phase: str, where: object = None, *, outermost: bool = False) -> None:
+        """``where`` is a text, or a node: an object with a ``label``."""
+        self.phase, self.where, self.outermost = phase, where, outermost
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, (SardonyxError, MemoryError, Warning)):
+            return
+        if self.outermost or not _is_caught_inside(error):
+            raise self._ours(error) from error
+
+    def _ours(self, error: Exception) -> SardonyxError:
+        where = None if self.where is None else str(getattr(self.where, "label", self.where))
+        if isinstance(error, OSError):
+            return Fail(f"{self.phase} failed: {error}", where=where)
+        said = _short(error, 300)
+        return EngineError(
+            f"{self.phase} failed with {type(error).__name__}{f': {said}' if said else ''}", where=where, hint=REPORT
+        )
+
+
+def _is_caught_inside(error: Exception) -> bool:
+    return isinstance(error, OverflowError) or type(error).__module__.startswith(f"{__package__}.")

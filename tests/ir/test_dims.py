@@ -151,3 +151,15 @@ def test_a_rounded_up_quotient_is_not_taken_for_less_than_one() -> None:
     up = dims.neg(dims.floordiv(dims.neg(size), output))
     assert dims.at_least(up, 0) and not dims.at_least(dims.sub(1, up), 0)
     assert dims.evaluate(dims.maximum(1, up), {"size": 1080, "output": 256}) == 5
+
+
+def test_functions_are_given_up_before_they_are_nested_deeply() -> None:
+    d: dims.Dim = A
+    depth = 0
+    while d is not None:
+        d, depth = dims.floordiv(d, 2 + depth), depth + 1
+    assert depth == dims.MAX_DEPTH + 1
+    text = "a"
+    for n in range(2, 80):
+        text = f"div({text}, {n})"
+    assert not [name for name in dims.names(dims.of(text)) if name == "a"]

@@ -18,6 +18,13 @@ from typing import TypeAlias
 MAX_TEXT = 1000
 """Characters from which an expression is given up: it would not be compared with anything."""
 
+MAX_DEPTH = 40
+"""Functions inside of functions from which an expression is given up: what walks one goes as deep."""
+
+_EXPRESSION = r"[\w +*/%(),-]+"
+_ODD_NUMBER = r"(?<!\w)\d+[^\W\d]"
+"""What Python's parser would warn about."""
+
 FRESH = "?"
 """How names begin that no model wrote."""
 
@@ -25,9 +32,10 @@ FRESH = "?"
 class Atom(str):
     """A name, or a function of expressions that arithmetic leaves alone."""
 
-    __slots__ = ("args", "fn")
+    __slots__ = ("args", "depth", "fn")
     fn: str
     args: tuple[Known, ...]
+    depth: int
 
 
 Monomial: TypeAlias = "tuple[Atom, ...]"
@@ -66,9 +74,11 @@ def of(name: str) -> Known | None:
         return symbol(name) if name.isdecimal() else None
     if name in ("None", "unk", "unknown"):
         return None
+    if len(name) > MAX_TEXT or not re.fullmatch(_EXPRESSION, name) or re.search(_ODD_NUMBER, name):
+        return symbol(name)
     try:
         return _read(ast.parse(name, mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return symbol(name)
 
 
@@ -123,7 +133,7 @@ def _expr(terms: Terms) -> Known | None:
 
 def _apply(fn: str, args: tuple[Known, ...], text: str) -> Expr:
     atom = Atom(text)
-    atom.fn, atom.args = fn, args
+    atom.fn, atom.args, atom.depth = fn, args, _depth(args)
     self = Expr(text)
     self.terms = {(atom,): 1}
     return self
@@ -131,7 +141,12 @@ def _apply(fn: str, args: tuple[Known, ...], text: str) -> Expr:
 
 def _opaque(fn: str, *args: Known) -> Known | None:
     text = f"{fn}({', '.join(map(str, args))})"
-    return _apply(fn, args, text) if len(text) <= MAX_TEXT else None
+    return _apply(fn, args, text) if len(text) <= MAX_TEXT and _depth(args) <= MAX_DEPTH else None
+
+
+def _depth(args: tuple[Known, ...]) -> int:
+    inner = (atom.depth for arg in args if isinstance(arg, Expr) for m in arg.terms for atom in m)
+    return max(inner, default=-1) + 1
 
 
 @lru_cache(maxsize=8192)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sardonyx import knobs
+from sardonyx.errors import EngineError
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.lower import rules
@@ -25,7 +27,10 @@ def refusals(graph: Graph, learned: Learned | None = None) -> dict[Node, str | N
 
 
 def refusal(node: Node, learned: Learned | None = None) -> str | None:
-    """None, or why a node cannot be lowered, ``Awaited`` if it can be during a run. The test is to lower it alone."""
+    """None, or why a node cannot be lowered, ``Awaited`` if it can be during a run. The test is to lower it alone.
+
+    A rule that fails on a node leaves it to another provider, which says what is wrong with it, or runs it.
+    """
     if learned is None:
         assert node.graph is not None
         learned = Learned.of(node.graph)
@@ -49,6 +54,12 @@ def refusal(node: Node, learned: Learned | None = None) -> str | None:
         return Awaited(why) if _may_be_lowered(node) else str(why)
     except Refused as why:
         return str(why)
+    except OverflowError:
+        return "a size has more than 64 bits"
+    except EngineError as defect:
+        if knobs.VERIFY.get():
+            raise
+        return f"a defect of Sardonyx: {defect.what}"
     return None
 
 

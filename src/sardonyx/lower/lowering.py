@@ -11,6 +11,7 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
+from sardonyx.errors import Guard
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
@@ -88,7 +89,8 @@ class Lowering:
                 found = RULES.get((node.domain, node.op_type)) or RULES[FOREIGN if node.domain else "", OTHER]
                 for size in (d for out in node.outputs if not out.is_dead for d in self.shape(out)):
                     self.require_least(f"{node.op_type}: a size is negative", size, 0)
-                found(self, node)
+                with Guard("lower", node):
+                    found(self, node)
 
     def finished(self, kept: Collection[Storage] = ()) -> tuple[Group, ...]:
         """The groups so far, fused; ``kept`` are storages that others will read."""
@@ -241,6 +243,18 @@ class Lowering:
         if not all(isinstance(d, int) for d in found):
             raise Later(f"the elements of {value.name!r} are not constant")
         return [d for d in found if isinstance(d, int)]
+
+    def one_size(self, value: Value) -> Known:
+        """The only element of a value that is a shape, or a part of one."""
+        found = self.sizes(value)
+        if len(found) != 1:
+            raise Refused(f"{value.name!r} has {len(found)} elements, not one")
+        return found[0]
+
+    def one_number(self, value: Value) -> int:
+        """The only element of a value that is constant."""
+        self.one_size(value)
+        return self.numbers(value)[0]
 
     # -- conditions
 

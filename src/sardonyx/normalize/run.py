@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import Guard, InvalidGraph
 from sardonyx.ir import types
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Model, Node, Value
@@ -58,7 +58,8 @@ class _Walk:
                     node.domain = ""
                 stem = next((out.name for out in node.outputs if out.name), node.name)
                 version, node.opset = node.opset or self.written.get(node.domain, 0), None
-                self.climb(node, version, stem)
+                with Guard("normalize", node):
+                    self.climb(node, version, stem)
 
     def climb(self, node: Node, version: int, prefix: str) -> None:
         """Rewrite ``node``, written for ``version``, and whatever that gives, until nothing is left to rewrite."""

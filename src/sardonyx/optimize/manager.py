@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from sardonyx import knobs
+from sardonyx.errors import Guard
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.spec import verify
@@ -100,7 +101,8 @@ def run(graph: Graph, order: tuple[str, ...], disabled: Collection[str] = (), ju
         if name in disabled:
             continue
         start = time.perf_counter()
-        PASSES[name](graph, Log(name, report, judge))
+        with Guard("optimize", f"pass {name}"):
+            PASSES[name](graph, Log(name, report, judge))
         if verified:
             verify(graph, name)
         report.seconds[name] = report.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sardonyx import knobs
-from sardonyx.errors import Fail, InvalidGraph, ModelLoadCanceled
+from sardonyx.errors import Fail, Guard, InvalidGraph, ModelLoadCanceled
 from sardonyx.interpret.bind import is_runnable
 from sardonyx.ir import types
 from sardonyx.ir.dims import is_fresh
@@ -40,7 +40,8 @@ def build(source: Any, options: BuildOptions) -> Engine:
         if options.cancelled():
             raise ModelLoadCanceled("loading was cancelled", where=f"before {name}")
         start = time.perf_counter()
-        yield
+        with Guard(name):
+            yield
         phases[name] = time.perf_counter() - start
         if verified:
             verify(graph, name)

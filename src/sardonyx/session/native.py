@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import Fail, InvalidArgument, NotImplemented, SardonyxError
+from sardonyx.errors import Fail, Guard, InvalidArgument, NotImplemented, SardonyxError
 from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
@@ -40,6 +40,8 @@ CPU_FORBIDDEN = (
     "This session contains graph nodes that are assigned to the default CPU EP, "
     "but fallback to CPU EP has been explicitly disabled by the user."
 )
+
+_RUN = Guard("the run", outermost=True)
 
 
 class NativeSession:
@@ -141,7 +143,8 @@ class NativeSession:
         )
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
         source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
-        engine = starts.engine_of(source, asked)
+        with Guard("building the session", outermost=True):
+            engine = starts.engine_of(source, asked)
         engine.as_written = cache(lambda: _as_written(source, plain, options))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
             raise Fail(CPU_FORBIDDEN)
@@ -338,10 +341,14 @@ class NativeSession:
             if results is not None:
                 return results if is_all else [results[self._output_names.index(name)] for name in wanted]
         if run_options is None and self._trace is None:
-            results = self._engine.run(self.prepare(feed), wanted, RunContext())
+            results = self._run(self.prepare(feed), wanted, RunContext())
         else:
             results = self.compute(wanted, feed, run_options)
         return [shown(value) for value in results]
+
+    def _run(self, prepared: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
+        with _RUN:
+            return self._engine.run(prepared, wanted, context)
 
     def _again(self, feed: dict[str, Any]) -> list[Any] | None:
         """All outputs, where the model's parts have run such shapes before; None otherwise."""
@@ -365,7 +372,11 @@ class NativeSession:
                 args.append(check(feed[name]))
         except KeyError:
             return None
-        results: Sequence[Any] | None = quick(args, places) if places else quick(args)
+        try:
+            results: Sequence[Any] | None = quick(args, places) if places else quick(args)
+        except Exception:
+            with _RUN:
+                raise
         return results
 
     def compute(
@@ -398,7 +409,7 @@ class NativeSession:
     def _traced(self, wanted: Sequence[str], prepared: dict[str, Any], context: RunContext) -> list[Any]:
         trace = self._trace
         if trace is None:
-            return self._engine.run(prepared, wanted, context)
+            return self._run(prepared, wanted, context)
         indices = self._node_indices
 
         def record(node: Any, start_ns: int, end_ns: int, inputs: Any, outputs: Any) -> None:
@@ -406,7 +417,7 @@ class NativeSession:
 
         context.record = record
         start = time.perf_counter_ns()
-        results = self._engine.run(prepared, wanted, context)
+        results = self._run(prepared, wanted, context)
         end = time.perf_counter_ns()
         trace.add("Session", "SequentialExecutor::Execute", start, end)
         trace.add("Session", "model_run", start, end)

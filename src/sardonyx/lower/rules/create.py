@@ -76,7 +76,7 @@ def trilu(low: Lowering, node: Node) -> None:
     x, out, body = low.view(low.input(0)), low.make(node.output), Body()
     if len(x.shape) < 2:
         raise Refused("Trilu needs at least two axes")
-    (k,) = (0,) if node.input(1) is None else low.sizes(low.input(1))
+    k = 0 if node.input(1) is None else low.one_size(low.input(1))
     rows, columns = low.indices(x.shape[-2]), low.indices(x.shape[-1])
     operands = (x, views.inserted(rows, 1), columns, low.number(k))
     args = [body.operand(low.fit(v, x.shape)) for v in operands]
@@ -92,7 +92,7 @@ def _chosen(e: Emitter, index: Expr, position: Expr, depth: Expr, off: Expr, on:
 @rule("OneHot")
 def one_hot(low: Lowering, node: Node) -> None:
     indices, out, body = low.view(low.input(0)), low.make(node.output), Body()
-    (depth,) = low.sizes(low.input(1))
+    depth = low.one_size(low.input(1))
     low.require_least("OneHot: the depth is not at least 1", depth, 1)
     axis = axis_of(node.attrs.get("axis", -1), len(out.shape))
     position = low.indices(depth)

@@ -16,7 +16,7 @@ def accumulate(low: Lowering, node: Node) -> None:
     x = low.view(low.input(0))
     if x.dtype is dtypes.bool_:
         raise Refused(f"{node.op_type} of bools is not compiled")
-    (axis,) = (axis_of(a, len(x.shape)) for a in low.numbers(low.input(1)))
+    axis = axis_of(low.one_number(low.input(1)), len(x.shape))
     out = low.make(node.output)
     if node.attrs.get("reverse", 0):
         size = x.shape[axis]
@@ -29,7 +29,7 @@ def accumulate(low: Lowering, node: Node) -> None:
 def top_k(low: Lowering, node: Node) -> None:
     x = low.view(low.input(0))
     axis = axis_of(node.attrs.get("axis", -1), len(x.shape))
-    (count,) = low.sizes(low.input(1))
+    count = low.one_size(low.input(1))
     low.require_least("TopK: k is negative", count, 0)
     low.require_least("TopK: k is larger than the axis", sub(x.shape[axis], count), 0)
     last = [*(a for a in range(len(x.shape)) if a != axis), axis]

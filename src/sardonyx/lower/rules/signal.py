@@ -25,7 +25,7 @@ from sardonyx.ops import signal
 @rule("DFT")
 def dft(low: Lowering, node: Node) -> None:
     x, out, rank = low.view(low.input(0)), low.make(node.output), len(low.shape(low.input(0)))
-    (at,) = (-2,) if node.input(2) is None else low.numbers(low.input(2))
+    at = -2 if node.input(2) is None else low.one_number(low.input(2))
     axis = axis_of(at, rank)
     if rank < 2 or axis == rank - 1 or x.shape[-1] not in (1, 2):
         raise Refused("DFT: the last axis is not that of real and imaginary parts")
@@ -36,7 +36,7 @@ def dft(low: Lowering, node: Node) -> None:
     x, out = views.permuted(x, order), views.permuted(out, order)
     points = _number(x.shape[-2], "DFT: the length")
     if node.input(1) is not None:
-        (length,) = low.numbers(low.input(1))
+        length = low.one_number(low.input(1))
     else:
         length = 2 * (points - 1) if inverse and onesided else points
     if not 1 <= length <= MAX_LENGTH:
@@ -56,10 +56,10 @@ def stft(low: Lowering, node: Node) -> None:
     signal = views.inserted(signal, 2) if len(signal.shape) == 2 else signal
     if len(signal.shape) != 3 or signal.shape[2] not in ((1,) if node.attrs.get("onesided", 1) else (1, 2)):
         raise Refused("STFT: the signal is not (batch, length, 1 or 2)")
-    (step,) = low.numbers(low.input(1))
+    step = low.one_number(low.input(1))
     weights = None if window is None else low.view(window)
     if node.input(3) is not None:
-        (length,) = low.numbers(low.input(3))
+        length = low.one_number(low.input(3))
     else:
         length = _number(signal.shape[1] if weights is None else weights.shape[0], "STFT: the length of a frame")
     if step < 1 or not 1 <= length <= MAX_LENGTH:

@@ -1,0 +1,81 @@
+"""Models and feeds that cannot be run are refused by errors of ours, whatever is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import sardonyx
+from sardonyx.errors import EngineError, SardonyxError
+
+F, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+Info = tuple[str, int, Any]
+
+
+def graph(
+    nodes: list[onnx.NodeProto], inputs: list[Info], outputs: list[Info], constants: dict[str, Any] | None = None
+) -> bytes:
+    made = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(*info) for info in inputs],
+        [helper.make_tensor_value_info(*info) for info in outputs],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def one(op_type: str, inputs: list[Info], constants: dict[str, Any], names: list[str], **attrs: Any) -> bytes:
+    outputs = [onnx.ValueInfoProto(name="y")]
+    made = graph([helper.make_node(op_type, names, ["y"], **attrs)], inputs, [], constants)
+    model = onnx.ModelProto.FromString(made)
+    model.graph.output.extend(outputs)
+    return bytes(model.SerializeToString())
+
+
+def refused(model: bytes, feeds: dict[str, Any]) -> SardonyxError:
+    with pytest.raises(SardonyxError) as caught:
+        sardonyx.InferenceSession(model).run(None, feeds)
+    assert not isinstance(caught.value, EngineError), caught.value
+    return caught.value
+
+
+IMAGE = np.ones((1, 1, 3, 4), np.float32)
+
+
+def test_a_vector_of_axes_of_cumsum() -> None:
+    model = one("CumSum", [("x", F, [3, 4])], {"axis": [0, 1]}, ["x", "axis"])
+    assert "axis must be a scalar" in str(refused(model, {"x": np.ones((3, 4), np.float32)}))
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_resize_beyond_all_memory(is_constant: bool) -> None:
+    scales = np.array([1, 1, 1e30, 1], np.float32)
+    inputs: list[Info] = [("x", F, [1, 1, 3, 4])]
+    if is_constant:
+        model, feeds = one("Resize", inputs, {"s": scales}, ["x", "", "s"]), {}
+    else:
+        model, feeds = one("Resize", [*inputs, ("s", F, [4])], {}, ["x", "", "s"]), {"s": scales}
+    assert "elements" in str(refused(model, {"x": IMAGE, **feeds}))
+
+
+@pytest.mark.parametrize("text", ["a", "not ", "lambda:", "(", "-", "1+", "min(a,", "a.", "~", "é"])
+@pytest.mark.parametrize("length", [900, 100_000])
+def test_names_of_dimensions_as_long_as_books(text: str, length: int) -> None:
+    name = text * (length // len(text))
+    model = graph([helper.make_node("Relu", ["x"], ["y"])], [("x", F, [name])], [("y", F, [name])])
+    session = sardonyx.InferenceSession(model)
+    assert session.run(None, {"x": np.ones(3, np.float32)})[0].shape == (3,)
+    assert session.get_inputs()[0].shape == [name]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["1or 2", "0xfor x", "1if a else 2", "a is 1", "5j", "'\\d'"])
+def test_names_of_dimensions_that_python_would_warn_about(name: str) -> None:
+    model = graph([helper.make_node("Relu", ["x"], ["y"])], [("x", F, [name])], [("y", F, [name])])
+    assert sardonyx.InferenceSession(model).run(None, {"x": np.ones(3, np.float32)})[0].shape == (3,)

@@ -1,0 +1,88 @@
+"""The exception tree, and the guard that keeps other exceptions in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sardonyx
+from sardonyx.errors import EngineError, Fail, Guard, InvalidArgument
+from sardonyx.lower.sizes import Refused
+from session.models import MUL, X, model
+
+
+def test_what_is_not_ours_becomes_a_defect_with_its_cause() -> None:
+    with pytest.raises(EngineError) as caught, Guard("lower", "node 'a'"):
+        raise IndexError("tuple index out of range")
+    assert isinstance(caught.value.__cause__, IndexError)
+    said = str(caught.value)
+    assert said.startswith("lower failed with IndexError: tuple index out of range; at node 'a'")
+    assert "report" in said
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("no"), MemoryError(), UserWarning("no"), KeyboardInterrupt()])
+@pytest.mark.parametrize("outermost", [False, True])
+def test_ours_and_python_s_own_pass(error: BaseException, outermost: bool) -> None:
+    with pytest.raises(type(error)) as caught, Guard("run", outermost=outermost):
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("error", [Refused("no rule"), OverflowError("65 bits")])
+def test_what_is_caught_inside_passes_all_but_the_outermost(error: Exception) -> None:
+    with pytest.raises(type(error)), Guard("lower"):
+        raise error
+    with pytest.raises(EngineError), Guard("building", outermost=True):
+        raise error
+
+
+def test_the_operating_system_s_errors_are_no_defects() -> None:
+    with pytest.raises(Fail, match="No space left") as caught, Guard("optimize"):
+        raise OSError(28, "No space left on device")
+    assert "report" not in str(caught.value)
+
+
+def test_a_defect_in_a_pass_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.optimize import manager, pipelines
+
+    assert pipelines, "importing it registers the passes"
+
+    def broken(graph: object, log: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setitem(manager.PASSES, "FoldConstants", broken)
+    with pytest.raises(EngineError, match=r"optimize failed with ZeroDivisionError.*pass FoldConstants"):
+        sardonyx.InferenceSession(model(MUL).SerializeToString())
+
+
+def test_a_rule_that_fails_leaves_its_node_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.lower import lowering, rules
+
+    assert rules, "importing them registers the rules"
+
+    def broken(low: object, node: object) -> None:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setitem(lowering.RULES, ("", lowering.OTHER), broken)
+    session = sardonyx.InferenceSession(model(MUL).SerializeToString())
+    weights = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
+    np.testing.assert_array_equal(session.run(None, {"X": X})[0], X * weights)
+    assert "IndexError" in str(session.explain())
+    monkeypatch.setenv("SARDONYX_VERIFY", "1")
+    with pytest.raises(EngineError, match=r"lower failed with IndexError.*times"):
+        sardonyx.InferenceSession(model(MUL).SerializeToString())
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_defect_in_a_run_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    session = sardonyx.InferenceSession(model(MUL).SerializeToString())
+    for _ in range(times - 1):
+        session.run(None, {"X": X})
+
+    def broken(*args: object, **more: object) -> None:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(session._sess._engine, "run", broken)
+    monkeypatch.setattr(session._sess, "_quick", broken if times > 1 else None)
+    with pytest.raises(EngineError, match="the run failed with IndexError"):
+        session.run(None, {"X": X})
