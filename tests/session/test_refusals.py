@@ -79,3 +79,10 @@ def test_names_of_dimensions_as_long_as_books(text: str, length: int) -> None:
 def test_names_of_dimensions_that_python_would_warn_about(name: str) -> None:
     model = graph([helper.make_node("Relu", ["x"], ["y"])], [("x", F, [name])], [("y", F, [name])])
     assert sardonyx.InferenceSession(model).run(None, {"x": np.ones(3, np.float32)})[0].shape == (3,)
+
+
+def test_fewer_parts_of_a_split_than_outputs() -> None:
+    """onnx's inference writes past a vector for such a node; it must not see it."""
+    nodes = [helper.make_node("Split", ["x"], ["y", "z"], num_outputs=1, axis=0)]
+    model = graph(nodes, [("x", F, [4])], [("y", F, None), ("z", F, None)])
+    assert "num_outputs" in str(refused(model, {"x": np.ones(4, np.float32)}))

@@ -15,7 +15,8 @@ from onnx import AttributeProto, defs
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.ir.graph import Node
-from sardonyx.model.types import MAX_RANK
+from sardonyx.model.protos import every_node, label
+from sardonyx.model.types import MAX_RANK, text
 
 _VARIADIC, _SINGLE = defs.OpSchema.FormalParameterOption.Variadic, defs.OpSchema.FormalParameterOption.Single
 
@@ -42,6 +43,15 @@ class Rule(NamedTuple):
     required: frozenset[str]
     infers: bool
     """Whether onnx works out the types of the outputs."""
+
+
+def check_nodes(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
+    """Raise InvalidGraph unless all nodes, those of subgraphs too, obey their schemas; onnx's inference relies on it."""
+    for node in every_node(graph.node):
+        where = label(node)
+        for name in (node.op_type, node.domain, node.name, node.overload, *(a.name for a in node.attribute)):
+            text(name, where)
+        check_node(node, where, opsets)
 
 
 def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None:
@@ -82,12 +92,22 @@ def check_node(node: onnx.NodeProto, where: str, opsets: dict[str, int]) -> None
         raise InvalidGraph("a Constant has exactly one value", where=where, got=[a.name for a in node.attribute])
     if node.op_type == "Transpose" and not domain:
         _check_permutation(node, where)
+    if node.op_type == "Split" and not domain:
+        _check_parts(node, where)
 
 
 def _check_permutation(node: onnx.NodeProto, where: str) -> None:
     for a in node.attribute:
         if a.name == "perm" and (len(a.ints) > MAX_RANK or sorted(a.ints) != list(range(len(a.ints)))):
             raise InvalidGraph("perm is not a permutation of the axes", where=where, got=list(a.ints[:MAX_RANK]))
+
+
+def _check_parts(node: onnx.NodeProto, where: str) -> None:
+    for a in node.attribute:
+        if a.name == "num_outputs" and a.i != len(node.output):
+            raise InvalidGraph(
+                "num_outputs is not how many outputs there are", where=where, expected=len(node.output), got=a.i
+            )
 
 
 def is_internal(attribute: str) -> bool:

@@ -137,13 +137,11 @@ class GraphReader:
 
     def _read_node(self, proto: onnx.NodeProto, graph: Graph, scope: Scope, known: dict[str, Any], depth: int) -> None:
         where = label(proto)
-        for name in (proto.op_type, proto.domain, proto.name, proto.overload, *(a.name for a in proto.attribute)):
-            text(name, where)
         opsets, opset = self.opsets, None
         if proto.domain in self.versions:
             proto.domain, opset = self.versions[proto.domain]
             opsets = {**opsets, proto.domain: opset}
-        check_node(proto, where, opsets)
+            check_node(proto, where, opsets)
         inputs = [scope.find(name) if name else None for name in proto.input]
         outputs = []
         for name in proto.output:

@@ -17,6 +17,7 @@ from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
 from sardonyx.model import functions, wire
+from sardonyx.model.check import check_nodes
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
 from sardonyx.model.inference import Stated, inferred, newest_opsets
@@ -47,6 +48,7 @@ def load(
     if b"ai.onnx" in opened.skeleton.data:
         for node in every_node(proto.graph.node):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
+    check_nodes(proto.graph, opsets)
     payloads.shelve_sparse(proto.graph)
     sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
     stated: Stated = {}
