@@ -16,7 +16,7 @@ from sardonyx.errors import BrokenGraph, InvalidArgument, InvalidGraph, InvalidP
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
-from sardonyx.model import functions, wire
+from sardonyx.model import functions, kinds, wire
 from sardonyx.model.check import check_nodes
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
@@ -109,10 +109,42 @@ class Opened:
 
 def open_model(source: Any, *, folder: str | None = None, in_memory: Mapping[str, bytes] | None = None) -> Opened:
     """Scan a model and parse its skeleton."""
-    data, skeleton, path = _scanned(source)
+    try:
+        data, skeleton, path = _scanned(source)
+        proto = _parse(skeleton.data)
+    except (NoGraph, InvalidProtobuf) as error:
+        raise _explained(error, source) from None
     home = Folder(path, folder=folder)
     home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
-    return Opened(_parse(skeleton.data), skeleton, Payloads(data, skeleton, home, path), path)
+    return Opened(proto, skeleton, Payloads(data, skeleton, home, path), path)
+
+
+class NoGraph(InvalidArgument):
+    """The bytes are a message of protobuf's, but have no graph."""
+
+
+def _explained(error: NoGraph | InvalidProtobuf, source: Any) -> InvalidArgument | InvalidProtobuf:
+    """The error with the path of the file, and with what the file seems to be."""
+    path = os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else None
+    if path is not None and error.where == path:
+        return error
+    head = _head(source, path)
+    kind = None if head is None else kinds.kind_of(head)
+    failed = "Failed to load model" if path is None else f"Load model from {path} failed"
+    if isinstance(error, NoGraph):
+        return InvalidArgument(f"{failed}: {error.what}", hint=kind or kinds.QUESTION)
+    if kind is not None:
+        return InvalidProtobuf(f"{failed}: Protobuf parsing failed", hint=kind)
+    error.hint = kinds.QUESTION
+    error.what = f"{failed}: Protobuf parsing failed: {error.what}"
+    return error
+
+
+def _head(source: Any, path: str | None) -> bytes | None:
+    if path is not None:
+        with open(path, "rb") as file:
+            return file.read(kinds.HEAD)
+    return bytes(_flat(source)[: kinds.HEAD]) if isinstance(source, (bytes, bytearray, memoryview)) else None
 
 
 def _scanned(source: Any) -> tuple[memoryview, wire.Skeleton, str | None]:
@@ -155,7 +187,9 @@ def _mapped(path: str) -> tuple[memoryview, wire.Skeleton]:
     """A file's mapping, of which no page is touched yet, and its skeleton, read beside it."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise InvalidProtobuf(f"Load model from {path} failed: it is not a file", where=path)
+            is_folder = os.path.isdir(path)
+            what, hint = ("a folder", kinds.hint_of_folder(path)) if is_folder else ("not a file", None)
+            raise InvalidProtobuf(f"Load model from {path} failed: it is {what}", where=path, hint=hint)
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             skeleton = wire.split(wire.Window(file.fileno(), size))
@@ -171,9 +205,9 @@ def _parse(data: bytes) -> onnx.ModelProto:
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except Exception as e:
-        raise InvalidProtobuf("Protobuf parsing failed: the bytes are not an ONNX model", got=str(e)) from None
+        raise InvalidProtobuf(str(e)) from None
     if not proto.HasField("graph"):
-        raise InvalidArgument("No graph was found in the protobuf", hint="is this an ONNX model?")
+        raise NoGraph("No graph was found in the protobuf")
     if proto.ir_version > onnx.IR_VERSION:
         raise BrokenGraph(
             "the model's IR version is newer than this build of onnx knows",
