@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,34 @@ def test_fewer_parts_of_a_split_than_outputs() -> None:
     nodes = [helper.make_node("Split", ["x"], ["y", "z"], num_outputs=1, axis=0)]
     model = graph(nodes, [("x", F, [4])], [("y", F, None), ("z", F, None)])
     assert "num_outputs" in str(refused(model, {"x": np.ones(4, np.float32)}))
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("op_type", "domain", "said"),
+    [
+        ("Reluu", "", ["ai.onnx.Reluu is not a registered", "imports opset 13 of ai.onnx", "did you mean 'Relu'?"]),
+        ("Frobnicate", "", ["imports opset 13 of ai.onnx", "check the operator's name"]),
+        ("Frobnicate", "com.acme", ["imports opset 3 of com.acme", "sardonyx.custom_op"]),
+        ("Frobnicate", "com.other", ["No opset import for domain com.other"]),
+    ],
+)
+def test_an_unknown_operator_cites_the_model_s_opset(
+    op_type: str, domain: str, said: list[str], kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["z"]), helper.make_node(op_type, ["z"], ["y"], "culprit", domain=domain)],
+        "g",
+        [helper.make_tensor_value_info("x", F, [3])],
+        [helper.make_tensor_value_info("y", F, [3])],
+    )
+    imports = [helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 3)]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(made, opset_imports=imports, ir_version=8).SerializeToString())
+    if kept:
+        (tmp_path / "cache").mkdir(mode=0o700)
+        monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    for _ in range(1 + kept):
+        with pytest.raises(SardonyxError) as caught:
+            sardonyx.InferenceSession(path)
+        assert all(part in str(caught.value) for part in ["culprit", *said]), caught.value

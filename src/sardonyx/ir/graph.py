@@ -362,6 +362,7 @@ class Model:
 
     graph: Graph
     opsets: dict[str, int]
+    """By domain, the versions that nodes are written for; ``normalize`` raises them."""
     ir_version: int = 10
     producer_name: str = ""
     producer_version: str = ""
@@ -374,3 +375,5 @@ class Model:
     """Outputs declared sparse. Constants are dense inside; these are made sparse again at the border."""
     declared_outputs: dict[str, ValueType] = field(default_factory=dict)
     """Types of outputs as the file states them: shown to users, never relied on."""
+    imports: dict[str, int] = field(default_factory=dict)
+    """The versions that the file imports, which messages cite."""

@@ -67,6 +67,7 @@ def load(
     return Model(
         graph=graph,
         opsets=opsets,
+        imports=dict(opsets),
         ir_version=proto.ir_version,
         producer_name=text(proto.producer_name, "producer name"),
         producer_version=text(proto.producer_version, "producer version"),

@@ -8,26 +8,25 @@ from contextlib import contextmanager
 from typing import Any
 
 from sardonyx import knobs
-from sardonyx.errors import Fail, Guard, InvalidGraph, ModelLoadCanceled
-from sardonyx.interpret.bind import is_runnable
+from sardonyx.errors import Guard, ModelLoadCanceled
 from sardonyx.ir import types
 from sardonyx.ir.dims import is_fresh
-from sardonyx.ir.graph import Graph, Model, Node, Value
+from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.spec import verify
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import SparseTensorType, TensorType, ValueType
 from sardonyx.model.load import load
 from sardonyx.model.save import save
-from sardonyx.ops.infer import OPSETS
 from sardonyx.optimize.report import Report
 from sardonyx.optimize.shapes import fix_dimensions
-from sardonyx.partition.assign import Owner, assign
+from sardonyx.partition.assign import assign
 from sardonyx.partition.parts import Bodies, Parts
 from sardonyx.providers.reference import ReferenceProvider
 from sardonyx.session import cache
 from sardonyx.session.cache import Prepared
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.explain import Explanation
+from sardonyx.session.orphans import refuse_orphans
 
 
 def build(source: Any, options: BuildOptions) -> Engine:
@@ -79,7 +78,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
         bodies = Bodies([])
         bodies.providers = [*options.providers, ReferenceProvider(bodies)]
         owners = assign(graph, bodies.providers)
-        _refuse_orphans(model, owners)
+        refuse_orphans(model, owners)
     with phase("compile"):
         parts = Parts(graph, owners, bodies.providers[-1])
     known = [types.described(_shown(v.type), t) for t, v in zip(stated, graph.outputs, strict=True)]
@@ -125,17 +124,3 @@ def _constants_nbytes(graph: Graph) -> Iterator[int]:
         yield from (attr.nbytes for attr in node.attrs.values() if isinstance(attr, Tensor))
         for _, sub in node.subgraphs():
             yield from _constants_nbytes(sub)
-
-
-def _refuse_orphans(model: Model, owners: dict[Node, Owner]) -> None:
-    for node in model.graph.nodes:
-        if node not in owners:
-            inner = [node, *(n for _, sub in node.subgraphs() for n in sub.all_nodes())]
-            node = next((n for n in inner if not is_runnable(n)), node)
-            kind = InvalidGraph if node.domain in OPSETS else Fail
-            raise kind(
-                f"{node.domain or 'ai.onnx'}.{node.op_type} is not a registered function or operator",
-                where=node.label,
-                got=f"opset imports {model.opsets}",
-                hint="check the operator's name and domain, and the model's opset imports",
-            )

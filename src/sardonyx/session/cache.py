@@ -146,7 +146,8 @@ def _is_own(tensor: Tensor, own: dict[str, Tensor]) -> bool:
 def _named(model: Model, opened: Opened) -> Model:
     proto = opened.proto
     version = proto.model_version if proto.HasField("model_version") else None
-    return replace(model, ir_version=proto.ir_version, model_version=version, path=opened.path)
+    imports = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in proto.opset_import}
+    return replace(model, ir_version=proto.ir_version, model_version=version, path=opened.path, imports=imports)
 
 
 def _customs(opened: Opened) -> list[str]:
