@@ -120,26 +120,46 @@ PROVIDER_WORDS = (
 """Keys ``ep.<word>.<option>`` belong to a provider, which alone knows them."""
 
 
+LIKENESS = 0.85
+"""How alike a key must be to be taken for a slip: keys share long words that mean nothing by themselves."""
+
+_warned: set[str] = set()
+
+
 def review(
     config: Mapping[str, str], known: Mapping[str, str | None], *, strict: bool = False, stacklevel: int = 3
 ) -> None:
-    """Warn about keys nobody knows (an error when ``strict``); log once that a known key has no effect."""
+    """Warn about keys nobody knows, of each key once in a process (an error when ``strict``); log once that a known key
+    has no effect.
+    """
     for key in config:
         if key in known or _is_providers(key):
             if known.get(key) is None:
                 log.emit_once(log.INFO, f"the configuration key {key!r} has no effect in Sardonyx")
             continue
-        import difflib
-
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}?" if near else None
+        if key in _warned and not strict:
+            continue
+        hint = _suggestion(key, known)
         if strict:
             raise InvalidArgument(f"no configuration key is called {key!r}", hint=hint)
+        _warned.add(key)
         warnings.warn(
             f"no configuration key is called {key!r}; it is ignored" + (f"; {hint}" if hint else ""),
             UserWarning,
             stacklevel=stacklevel,
         )
+
+
+def _suggestion(key: str, known: Mapping[str, str | None]) -> str | None:
+    """A key that differs by a slip of the keyboard, or by the case of letters; one of the other kind of options."""
+    import difflib
+
+    for keys, whose in ((known, ""), (SESSION_KEYS, " of SessionOptions"), (RUN_KEYS, " of RunOptions")):
+        near = difflib.get_close_matches(key.lower(), [k.lower() for k in keys], n=1, cutoff=LIKENESS)
+        if near:
+            found = next(k for k in keys if k.lower() == near[0])
+            return f"did you mean {found!r}{whose}?"
+    return None
 
 
 def _is_providers(key: str) -> bool:
