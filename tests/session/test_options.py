@@ -55,6 +55,78 @@ def test_wrong_types_are_refused(name: str, value: Any) -> None:
         setattr(ort.SessionOptions(), name, value)
 
 
+VALUES = (
+    -3,
+    0,
+    1,
+    1 << 31,
+    1 << 40,
+    True,
+    1.0,
+    1.5,
+    "1",
+    "",
+    None,
+    b"x",
+    np.int64(2),
+    np.float32(2),
+    np.bool_(True),
+    [],
+)
+
+
+@pytest.mark.parametrize("kind", ["SessionOptions", "RunOptions"])
+def test_values_are_taken_and_refused_as_by_onnxruntime(kind: str) -> None:
+    peer = pytest.importorskip("onnxruntime")
+    for name in (n for n in dir(getattr(peer, kind)()) if n in DEFAULTS or kind == "RunOptions" and n[:1] in "lot"):
+        for value in VALUES:
+            ours, theirs = getattr(ort, kind)(), getattr(peer, kind)()
+            try:
+                setattr(theirs, name, value)
+            except TypeError:
+                with pytest.raises(TypeError, match=name):
+                    setattr(ours, name, value)
+            else:
+                setattr(ours, name, value)
+                assert str(getattr(ours, name)) == str(getattr(theirs, name)), (name, value)
+
+
+@pytest.mark.parametrize("threads", [-1, -3])
+def test_a_negative_number_of_threads_lets_the_engine_decide(threads: int) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    np.testing.assert_array_equal(ort.InferenceSession(serialized(MUL), options).run(None, {"X": X})[0], X * X)
+
+
+@pytest.mark.parametrize("level", [-2, 5, 100])
+def test_a_log_level_that_means_nothing_is_refused(level: int) -> None:
+    options, run = ort.SessionOptions(), ort.RunOptions()
+    options.log_severity_level = run.log_severity_level = level
+    with pytest.raises(RuntimeError, match="log_severity_level"):
+        ort.InferenceSession(serialized(MUL), options)
+    with pytest.raises(Fail, match="log_severity_level"):
+        ort.InferenceSession(serialized(MUL)).run(None, {"X": X}, run)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda o: o.add_free_dimension_override_by_name(3, 3), "name of a dimension"),
+        (lambda o: o.add_free_dimension_override_by_name("N", "a"), "dimension 'N' must be int"),
+        (lambda o: o.add_free_dimension_override_by_name("N", 1.5), "dimension 'N' must be int"),
+        (lambda o: o.add_free_dimension_override_by_name("N", 1 << 70), "dimension 'N' must be int of 64 bits"),
+        (lambda o: o.add_free_dimension_override_by_denotation("N", None), "dimensions 'N' must be int"),
+        (lambda o: o.add_provider("CPUExecutionProvider", 3), "mapping of options"),
+        (lambda o: o.add_provider(3, {}), "mapping of options"),
+        (lambda o: o.register_custom_ops_library(3), "library of custom operators"),
+        (lambda o: o.add_external_initializers_from_files_in_memory(["a"], [3], [4]), "external file 'a'"),
+    ],
+)
+def test_arguments_of_wrong_types_are_named(call: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        call(ort.SessionOptions())
+
+
 @pytest.mark.parametrize("options", [ort.SessionOptions(), ort.RunOptions()])
 def test_unknown_attributes_are_refused(options: Any) -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'log_id'\. Did you mean: 'logid'"):
@@ -119,6 +191,24 @@ def test_unknown_keys_are_warned_about_with_the_nearest_name() -> None:
     run.add_run_config_entry("gpu_graf_id", "1")
     with pytest.warns(UserWarning, match="did you mean 'gpu_graph_id'"):
         ort.InferenceSession(serialized(MUL)).run(None, {"X": X}, run)
+
+
+def test_an_unknown_key_is_warned_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_keys, "_warned", set())
+    options, run = ort.SessionOptions(), ort.RunOptions()
+    for key in ("session.my_own_key", "gpu_graph_id"):
+        options.add_session_config_entry(key, "1")
+    run.add_run_config_entry("my_own_run_key", "1")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            session = ort.InferenceSession(serialized(MUL), options)
+            session.run(None, {"X": X}, run)
+    said = [str(w.message) for w in caught]
+    assert len(said) == 3
+    assert said[0] == "no configuration key is called 'session.my_own_key'; it is ignored"
+    assert "did you mean 'gpu_graph_id' of RunOptions?" in said[1]
+    assert said[2] == "no configuration key is called 'my_own_run_key'; it is ignored"
 
 
 def test_known_keys_without_effect_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,7 @@ from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
 from sardonyx.session.metadata import OrtEpAssignedNode, OrtEpAssignedSubgraph, node_arg
 from sardonyx.session.misuse import MissingInputs, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector
-from sardonyx.session.options import Delegate, RunOptions, SessionOptions
+from sardonyx.session.options import Delegate, RunOptions, SessionOptions, check_severity
 from sardonyx.session.processor import cpu_providers
 from sardonyx.session.saving import move_weights_out
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
@@ -75,6 +75,7 @@ class NativeSession:
         for name in providers:
             if not registry.is_known(name):
                 raise Misuse(f"Unknown Provider Type: {name}", expected=", ".join(registry.available()))
+        check_severity(options.log_severity_level, "session")
         environment.check_thread_pool(options.use_per_session_threads)
         config_keys.review(options._config, config_keys.SESSION_KEYS, strict=self._strict, stacklevel=5)
         if self._read_config:
@@ -392,6 +393,7 @@ class NativeSession:
             return self._traced(wanted, self.prepare(feed), context)
         if not isinstance(run_options, RunOptions):
             raise TypeError(f"run_options must be RunOptions, not {type(run_options).__name__}")
+        check_severity(run_options.log_severity_level, "run")
         if run_options._adapters:
             feed = {**feed, **{n: a for lora in run_options._adapters for n, a in lora._parameters.items()}}
         config_keys.review(run_options._config, config_keys.RUN_KEYS, strict=self._strict, stacklevel=5)

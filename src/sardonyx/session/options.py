@@ -50,15 +50,26 @@ class Option(Generic[T]):
         holder.__dict__[self.name] = self._checked(value)
 
     def _checked(self, value: Any) -> Any:
-        if self.kind is bool and (isinstance(value, int) or hasattr(value, "dtype")):
+        if self.kind is bool and (value is None or isinstance(value, (int, float)) or hasattr(value, "dtype")):
             return bool(value)
-        if self.kind is int and not isinstance(value, float) and hasattr(value, "__index__"):
-            return value.__index__()
-        if self.kind is str and isinstance(value, (str, os.PathLike)):
-            return os.fspath(value)
+        if self.kind is int:
+            return whole(value, self.name)
+        if self.kind is str and isinstance(value, (str, bytes, os.PathLike)):
+            return os.fsdecode(value)
         if isinstance(value, self.kind):
             return value
         raise TypeError(f"{self.name} must be {self.kind.__name__}, not {type(value).__name__} ({value!r})")
+
+
+def whole(value: Any, name: str, bits: int = 32) -> int:
+    """A number as onnxruntime's options take it; TypeError, with the option's name, for any other."""
+    is_number = hasattr(value, "__index__") or (hasattr(value, "dtype") and getattr(value, "size", 0) == 1)
+    number = int(value) if is_number and not isinstance(value, float) else None
+    if number is None or number != value:
+        raise TypeError(f"{name} must be int, not {type(value).__name__} ({value!r})")
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise TypeError(f"{name} must be int of {bits} bits, not {number}")
+    return number
 
 
 class Options:
@@ -154,11 +165,11 @@ class SessionOptions(Options):
 
     def add_free_dimension_override_by_name(self, name: str, value: int) -> None:
         """Fix a symbolic dimension."""
-        self._dims_by_name[name] = int(value)
+        self._dims_by_name[_name(name)] = whole(value, f"the size of dimension {name!r}", 64)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, value: int) -> None:
         """Fix every input dimension with this denotation (``DATA_BATCH`` ...)."""
-        self._dims_by_denotation[denotation] = int(value)
+        self._dims_by_denotation[_name(denotation)] = whole(value, f"the size of dimensions {denotation!r}", 64)
 
     def add_initializer(self, name: str, ortvalue: Any) -> None:
         """Use this OrtValue in place of the model's initializer."""
@@ -182,9 +193,16 @@ class SessionOptions(Options):
                 got=f"{len(file_names)}, {len(buffers)}, {len(lengths)}",
             )
         for name, buffer, length in zip(file_names, buffers, lengths, strict=True):
-            view = memoryview(buffer).cast("B")
-            if length > len(view):
-                raise Misuse(f"the buffer for {name!r} is shorter than its length", expected=length, got=len(view))
+            try:
+                view = memoryview(buffer).cast("B")
+            except TypeError as error:
+                raise TypeError(f"the contents of external file {name!r} are no buffer: {error}") from None
+            if not 0 <= whole(length, f"the length of external file {name!r}", 64) <= len(view):
+                raise Misuse(
+                    f"the length of external file {name!r} is not within its buffer",
+                    expected=f"0 to {len(view)}",
+                    got=length,
+                )
             self._external_files[name] = bytes(view[:length])
 
     # -- providers
@@ -193,6 +211,8 @@ class SessionOptions(Options):
         """Use this execution provider, after those added before."""
         from sardonyx.partition import registry
 
+        if not isinstance(name, str) or not isinstance(options, Mapping):
+            raise TypeError(f"a provider is a name and a mapping of options, not {name!r} and {options!r}")
         if not registry.is_known(name):
             raise Misuse(f"Unknown Provider Type: {name}")
         why = registry.why_not(name)
@@ -227,6 +247,8 @@ class SessionOptions(Options):
 
         Native custom operators cannot be called from here: such a library is only looked for.
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"the path of a library of custom operators is text, not {path!r}")
         if os.fspath(path).endswith(".py"):
             load_operators(os.path.abspath(path))
             self._libraries.append(os.path.abspath(path))
@@ -316,6 +338,27 @@ def load_operators(path: str) -> None:
     except Exception as error:
         del sys.modules[name]
         raise Fail(f"Failed to load library {path} with error: {error}") from error
+
+
+def _name(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"the name of a dimension is text, not {given!r}")
+    return given
+
+
+def check_severity(level: int, whose: str) -> None:
+    """Refuse a log level that means nothing."""
+    if not -1 <= level <= 4:
+        raise InvalidSeverity(
+            f"Invalid {whose} log severity level",
+            where="log_severity_level",
+            expected="-1 (the default), 0 (verbose), 1 (info), 2 (warning), 3 (error) or 4 (fatal)",
+            got=level,
+        )
+
+
+class InvalidSeverity(Misuse, Fail):
+    """A RuntimeError where a session is made, a Fail where one runs: onnxruntime raises both."""
 
 
 def _tensor_of(ortvalue: Any) -> Any:

@@ -25,13 +25,16 @@ NONE = "none"
 def cpu_providers(options: SessionOptions) -> list[Provider]:
     """The compiling provider, or none where it cannot be used: the reference provider stands behind it in any case."""
     if options.precision not in PRECISIONS:
-        raise InvalidArgument("unknown precision", expected=", ".join(PRECISIONS), got=options.precision)
+        raise InvalidArgument(
+            "the option precision has an unknown value", expected=", ".join(PRECISIONS), got=options.precision
+        )
     if knobs.CPU.get() == NONE:
         return []
     from sardonyx.providers.cpu import CpuProvider
 
     config = options._config
     threads = options.intra_op_num_threads if options.use_per_session_threads else environment.global_threads()
+    threads = max(threads, 0)  # a negative number lets the engine decide, as in onnxruntime
     provider = CpuProvider(
         precision=options.precision,
         threads=threads,
