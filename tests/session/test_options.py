@@ -78,7 +78,7 @@ VALUES = (
 @pytest.mark.parametrize("kind", ["SessionOptions", "RunOptions"])
 def test_values_are_taken_and_refused_as_by_onnxruntime(kind: str) -> None:
     peer = pytest.importorskip("onnxruntime")
-    for name in (n for n in dir(getattr(peer, kind)()) if n in DEFAULTS or kind == "RunOptions" and n[:1] in "lot"):
+    for name in (n for n in dir(getattr(peer, kind)()) if n in DEFAULTS or (kind == "RunOptions" and n[:1] in "lot")):
         for value in VALUES:
             ours, theirs = getattr(ort, kind)(), getattr(peer, kind)()
             try:

@@ -46,7 +46,7 @@ class Rule(NamedTuple):
 
 
 def check_nodes(graph: onnx.GraphProto, opsets: dict[str, int]) -> None:
-    """Raise InvalidGraph unless all nodes, those of subgraphs too, obey their schemas; onnx's inference relies on it."""
+    """Raise InvalidGraph unless all nodes, those of bodies too, obey their schemas: onnx's inference relies on it."""
     for node in every_node(graph.node):
         where = label(node)
         for name in (node.op_type, node.domain, node.name, node.overload, *(a.name for a in node.attribute)):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from sardonyx import knobs
 from sardonyx.errors import Guard, ModelLoadCanceled
-from sardonyx.ir import types
-from sardonyx.ir.dims import is_fresh
+from sardonyx.ir import dims, types
+from sardonyx.ir.dims import Dim
 from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.spec import verify
 from sardonyx.ir.tensor import Tensor
@@ -81,7 +81,8 @@ def build(source: Any, options: BuildOptions) -> Engine:
         refuse_orphans(model, owners)
     with phase("compile"):
         parts = Parts(graph, owners, bodies.providers[-1])
-    known = [types.described(_shown(v.type), t) for t, v in zip(stated, graph.outputs, strict=True)]
+    names = _names(graph.inputs)
+    known = [types.described(_shown(v.type, names), t) for t, v in zip(stated, graph.outputs, strict=True)]
     known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
     explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases)
@@ -90,11 +91,17 @@ def build(source: Any, options: BuildOptions) -> Engine:
     return made
 
 
-def _shown(t: ValueType | None) -> ValueType | None:
-    """A type without the dimensions that only inference has names for."""
+def _names(inputs: Sequence[Value]) -> dict[Dim, str]:
+    """The dimensions that inputs have names for, as the model writes them."""
+    declared = (d for v in inputs for d in v.shape or () if isinstance(d, str))
+    return {known: d for d in declared if isinstance(known := dims.known(d), str)}
+
+
+def _shown(t: ValueType | None, names: Mapping[Dim, str]) -> ValueType | None:
+    """A type as onnxruntime shows it: a dimension is a number, the name of an input's, or None."""
     if not isinstance(t, TensorType) or t.shape is None:
         return t
-    return TensorType(t.dtype, tuple(None if is_fresh(d) else d for d in t.shape))
+    return TensorType(t.dtype, tuple(d if isinstance(d, int) else names.get(dims.known(d)) for d in t.shape))
 
 
 def _as_sparse(t: ValueType | None) -> ValueType | None:
