@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.errors import EngineError, SardonyxError
+from sardonyx.errors import EngineError, Fail, InvalidGraph, SardonyxError
 
 F, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 Info = tuple[str, int, Any]
@@ -118,3 +118,64 @@ def test_an_unknown_operator_cites_the_model_s_opset(
         with pytest.raises(SardonyxError) as caught:
             sardonyx.InferenceSession(path)
         assert all(part in str(caught.value) for part in ["culprit", *said]), caught.value
+
+
+def body(nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str]) -> onnx.GraphProto:
+    """A body that states no types."""
+    return helper.make_graph(
+        nodes, "b", [onnx.ValueInfoProto(name=n) for n in inputs], [onnx.ValueInfoProto(name=n) for n in outputs]
+    )
+
+
+def squash(x: str, y: str) -> onnx.NodeProto:
+    return helper.make_node("Sigmoid", [x], [y], "squash")
+
+
+OF_INTEGERS: dict[str, list[onnx.NodeProto]] = {
+    "main graph": [squash("x", "y")],
+    "If": [
+        helper.make_node(
+            "If", ["c"], ["y"], then_branch=body([squash("x", "a")], [], ["a"]), else_branch=body([squash("x", "b")], [], ["b"])
+        )
+    ],
+    "Loop": [
+        helper.make_node(
+            "Loop",
+            ["", "c", "x"],
+            ["y"],
+            body=body(
+                [squash("v", "w"), helper.make_node("Not", ["go"], ["on"])], ["i", "go", "v"], ["on", "w"]
+            ),
+        )
+    ],
+    "Scan": [helper.make_node("Scan", ["x"], ["y"], num_scan_inputs=1, body=body([squash("v", "w")], ["v"], ["w"]))],
+    "behind com.microsoft": [
+        helper.make_node("FusedMatMul", ["x", "x"], ["z"], domain="com.microsoft"), squash("z", "y")
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", OF_INTEGERS)
+def test_sigmoid_of_integers(where: str) -> None:
+    made = helper.make_graph(
+        OF_INTEGERS[where],
+        "g",
+        [helper.make_tensor_value_info("x", I64, [3, 3]), helper.make_tensor_value_info("c", BOOL, [])],
+        [onnx.ValueInfoProto(name="y")],
+    )
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(made, opset_imports=imports, ir_version=10).SerializeToString()
+    with pytest.raises(InvalidGraph) as caught:
+        sardonyx.InferenceSession(model)
+    said = str(caught.value)
+    assert "Type 'tensor(int64)' of input parameter (" in said
+    assert "of operator (Sigmoid) in node (squash) is invalid" in said
+    assert "tensor(float)" in said
+
+
+def test_operands_of_two_types() -> None:
+    model = graph(
+        [helper.make_node("Add", ["x", "z"], ["y"], "sum")], [("x", I64, [3]), ("z", F, [3])], [("y", F, [3])]
+    )
+    with pytest.raises(Fail, match=r"bound to different types \(tensor\(int64\) and tensor\(float\)\) in node \(sum\)"):
+        sardonyx.InferenceSession(model)

@@ -17,6 +17,7 @@ from sardonyx.ir.types import TensorType, ValueType
 from sardonyx.model.check import check_bodies, check_node, is_internal, rule_of
 from sardonyx.model.functions import Versions
 from sardonyx.model.inference import Stated, stated_of
+from sardonyx.model.operands import check_types
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.tensors import Payloads
 from sardonyx.model.types import dtype_of, from_proto, text
@@ -54,7 +55,10 @@ class GraphReader:
         stated: Stated,
         given: Mapping[str, Tensor] | None = None,
         versions: Versions | None = None,
+        *,
+        checks_types: bool = True,
     ) -> None:
+        self.checks_types = checks_types
         self.payloads, self.opsets, self.stated = payloads, opsets, stated
         self.given = given or {}
         """Constants that take the place of the main graph's initializers of their names."""
@@ -165,6 +169,8 @@ class GraphReader:
         node = Node(proto.op_type, inputs, outputs, attrs, domain=domain, name=proto.name, overload=proto.overload)
         node.doc, node.opset = text(proto.doc_string, where), opset
         graph.append(node)
+        if self.checks_types:
+            check_types(node, opsets.get(domain, 0))
         check_bodies(node, where, opsets)
 
     def _compare(self, value: Value, stated: ValueType | None, proto: onnx.NodeProto, where: str) -> None:

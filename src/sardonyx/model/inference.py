@@ -18,8 +18,10 @@ import onnx
 from onnx import defs, shape_inference
 
 from sardonyx.errors import BrokenGraph
-from sardonyx.model.protos import every_node, subgraphs
-from sardonyx.model.types import MAX_RANK
+from sardonyx.ir.types import ort_name
+from sardonyx.model.operands import check_operands
+from sardonyx.model.protos import every_node, label, subgraphs
+from sardonyx.model.types import MAX_RANK, dtype_of, from_proto
 
 Stated: TypeAlias = "dict[str, onnx.TypeProto]"
 
@@ -71,9 +73,26 @@ def _infer(proto: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProt
     try:
         return shape_inference.infer_shapes(proto, check_type=True, data_prop=data_prop)
     except shape_inference.InferenceError as e:
+        _name_culprit(proto)
         raise BrokenGraph(f"This is an invalid model. Type Error: {e}") from None
     except Exception as e:
         raise BrokenGraph(f"types cannot be inferred: {e}") from None
+
+
+def _name_culprit(proto: onnx.ModelProto) -> None:
+    """Raise for the node whose operands are of wrong types: onnx does not say which one it is."""
+    try:
+        graph = shape_inference.infer_shapes(proto).graph
+    except Exception:
+        return
+    known = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
+    names = {name: ort_name(from_proto(t, name)) for name, t in known.items()}
+    names |= {t.name: f"tensor({dtype_of(t.data_type, t.name).ort})" for t in graph.initializer}
+    opsets = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in proto.opset_import}
+    for node in graph.node:
+        operator = node.domain, node.op_type, opsets.get(node.domain, 0)
+        operands = [(name, names.get(name, "")) for name in node.input]
+        check_operands(operator, operands, node=node.name, where=label(node))
 
 
 def _infer_with_shapes(proto: onnx.ModelProto, found: onnx.GraphProto) -> onnx.ModelProto:

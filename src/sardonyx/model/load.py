@@ -59,7 +59,7 @@ def load(
         for name, array in (initializers or {}).items()
     }
     outputs = {o.name: stated.get(o.name, o.type) for o in proto.graph.output}
-    reader = GraphReader(payloads, proto.ir_version, opsets, stated, given, versions)
+    reader = GraphReader(payloads, proto.ir_version, opsets, stated, given, versions, checks_types=infer)
     graph = reader.read(proto.graph)
     if reader.stale:
         _warn_of_stale(reader.stale, opened.path)

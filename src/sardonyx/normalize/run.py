@@ -9,6 +9,7 @@ from sardonyx.errors import Guard, InvalidGraph
 from sardonyx.ir import types
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Model, Node, Value
+from sardonyx.model.operands import check_types
 from sardonyx.normalize.gradient import expand_gradients
 from sardonyx.normalize.opsets import ML, lowest_opset, newest_version
 from sardonyx.normalize.registry import EXPANSIONS, Result, Rewrite, steps_of
@@ -60,6 +61,8 @@ class _Walk:
                 version, node.opset = node.opset or self.written.get(node.domain, 0), None
                 with Guard("normalize", node):
                     self.climb(node, version, stem)
+                    if node in self.final and node.domain in self.newest:
+                        check_types(node, self.newest[node.domain])
 
     def climb(self, node: Node, version: int, prefix: str) -> None:
         """Rewrite ``node``, written for ``version``, and whatever that gives, until nothing is left to rewrite."""
