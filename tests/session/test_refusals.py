@@ -120,6 +120,64 @@ def test_an_unknown_operator_cites_the_model_s_opset(
         assert all(part in str(caught.value) for part in ["culprit", *said]), caught.value
 
 
+ONNX_CRASHES: dict[str, tuple[list[onnx.NodeProto], list[Info], dict[str, Any]]] = {
+    "LayerNormalization far behind the last axis": (
+        [helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean"], axis=(1 << 63) - 1)],
+        [("x", F, [0, 0, 2]), ("s", F, [2])],
+        {},
+    ),
+    "LayerNormalization far before the first axis": (
+        [helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean"], axis=-1_000_000)],
+        [("x", F, [2, 3, 2]), ("s", F, [2])],
+        {},
+    ),
+    "GatherND with negative batch_dims": (
+        [helper.make_node("GatherND", ["x", "i"], ["y"], batch_dims=-1_000_000)],
+        [("x", F, [1, 5, 3])],
+        {"i": np.array([[0]])},
+    ),
+    "GatherND of indices of negative length": (
+        [helper.make_node("GatherND", ["x", "i"], ["y"])], [("x", F, [4, 2]), ("i", I64, [3, -1_000_000])], {}
+    ),
+    "GatherND of indices whose length inference makes negative": (
+        [helper.make_node("Pad", ["i", "p"], ["j"]), helper.make_node("GatherND", ["x", "j"], ["y"])],
+        [("x", F, [4, 2]), ("i", I64, [3, 1])],
+        {"p": np.array([0, -1_000_000, 0, 0])},
+    ),
+    "Einsum with two ellipses": (
+        [helper.make_node("Einsum", ["x", "x"], ["y"], equation="i...j...,i->")], [("x", F, [4, 2])], {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("case", ONNX_CRASHES)
+def test_what_onnx_s_inference_crashes_on_or_never_ends_with(case: str) -> None:
+    nodes, inputs, constants = ONNX_CRASHES[case]
+    made = onnx.ModelProto.FromString(graph(nodes, inputs, [], constants))
+    made.graph.output.extend(onnx.ValueInfoProto(name=name) for name in nodes[-1].output)
+    feeds = {
+        name: np.zeros([d if d >= 0 else 3 for d in shape], np.float32 if kind == F else np.int64)
+        for name, kind, shape in inputs
+    }
+    refused(made.SerializeToString(), feeds)
+
+
+def test_nodes_that_onnx_does_not_see_have_their_types_and_shapes() -> None:
+    peer = pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "s"], ["n", "mean", "scale"], axis=-1),
+        helper.make_node("GatherND", ["n", "i"], ["y"], batch_dims=1),
+    ]
+    constants = {"s": np.ones(4, np.float32), "i": np.array([[[1], [0]], [[2], [2]]])}
+    model = graph(nodes, [("x", F, [2, 3, 4])], [("y", F, None), ("mean", F, None)], constants)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    ours, theirs = (library.InferenceSession(model, providers=["CPUExecutionProvider"]) for library in (sardonyx, peer))
+    assert [v.shape for v in ours.get_outputs()] == [v.shape for v in theirs.get_outputs()]
+    for a, b in zip(ours.run(None, {"x": x}), theirs.run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def body(nodes: list[onnx.NodeProto], inputs: list[str], outputs: list[str]) -> onnx.GraphProto:
     """A body that states no types."""
     return helper.make_graph(
@@ -135,7 +193,11 @@ OF_INTEGERS: dict[str, list[onnx.NodeProto]] = {
     "main graph": [squash("x", "y")],
     "If": [
         helper.make_node(
-            "If", ["c"], ["y"], then_branch=body([squash("x", "a")], [], ["a"]), else_branch=body([squash("x", "b")], [], ["b"])
+            "If",
+            ["c"],
+            ["y"],
+            then_branch=body([squash("x", "a")], [], ["a"]),
+            else_branch=body([squash("x", "b")], [], ["b"]),
         )
     ],
     "Loop": [

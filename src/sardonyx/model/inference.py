@@ -19,6 +19,7 @@ from onnx import defs, shape_inference
 
 from sardonyx.errors import BrokenGraph
 from sardonyx.ir.types import ort_name
+from sardonyx.model import unsafe
 from sardonyx.model.operands import check_operands
 from sardonyx.model.protos import every_node, label, subgraphs
 from sardonyx.model.types import MAX_RANK, dtype_of, from_proto
@@ -30,6 +31,9 @@ STATED = "sardonyx.stated"
 
 MAX_COPIES = 5_000_000
 """Names that onnx may copy in all: it copies those of the outer graph for every subgraph."""
+
+MAX_ROUNDS = 2
+"""Inferences with more and more of the nodes that are hidden at first; our own rules know the types of the others."""
 
 _ARITHMETIC = frozenset({"Add", "Cast", "Concat", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"})
 _HIDDEN = "hidden"
@@ -58,15 +62,34 @@ def inferred(proto: onnx.ModelProto, opsets: dict[str, int]) -> tuple[onnx.Model
     proto.graph.initializer.extend(t for t in initializers if proto.ir_version < 4 or t.name not in declared)
     for v in proto.graph.input:
         _forget_elements(v.type)
-    found = _infer(proto)
+    found = _infer_safely(proto)
     if inner == 0 and any(node.op_type == "Shape" for node in found.graph.node):
         found = _infer_with_shapes(proto, found.graph)
     del found.graph.initializer[:]
     found.graph.initializer.extend(initializers)
     for v in found.graph.input:
         v.type.CopyFrom(declared[v.name])
+    unsafe.show(found.graph)
     _forget_made_names(found.graph)
     return found, stated
+
+
+def _infer_safely(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Infer without the nodes that onnx may crash on, then with those of them that are found to be safe."""
+    unsafe.check_equations(proto.graph)
+    for v in proto.graph.input:
+        for d in v.type.tensor_type.shape.dim:
+            if d.dim_value < 0:
+                d.ClearField("dim_value")
+    if not unsafe.hide(proto.graph):
+        return _infer(proto)
+    proto.opset_import.add(domain=unsafe.DOMAIN, version=1)
+    found = _infer(proto)
+    for _ in range(MAX_ROUNDS):
+        if not unsafe.show(proto.graph, found.graph):
+            break
+        found = _infer(proto)
+    return found
 
 
 def _infer(proto: onnx.ModelProto, *, data_prop: bool = False) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.ir import types
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.types import TensorType, ValueType
-from sardonyx.model import save
+from sardonyx.model import save, unsafe
 from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import (
     rules,
@@ -84,7 +84,7 @@ def output_types(node: Node, content: Content = constant_content) -> list[ValueT
 
 def _by_schema(node: Node) -> list[ValueType | None]:
     nothing: list[ValueType | None] = [None] * len(node.outputs)
-    schema = schema_of(node.domain, node.op_type)
+    schema = None if node.op_type in unsafe.OPERATORS else schema_of(node.domain, node.op_type)
     if schema is None or any(v is not None and v.type is None for v in node.inputs) or any(node.subgraphs()):
         return nothing
     proto = save.node_to_proto(node)

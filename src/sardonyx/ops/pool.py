@@ -85,6 +85,7 @@ def lp_pool(
     pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Array:
+    require(p >= 1, "LpPool: p must be at least 1", got=p)
     window = _window("LpPool", x, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode)
     powers = np.abs(widen(x)) ** p
     return narrow(_fold(window.pad(powers), window, np.add) ** (1 / p), x.dtype)
@@ -143,6 +144,7 @@ def global_max_pool(x: Array) -> Array:
 
 @op("GlobalLpPool")
 def global_lp_pool(x: Array, *, p: int = 2) -> Array:
+    require(p >= 1, "GlobalLpPool: p must be at least 1", got=p)
     return narrow((np.abs(widen(x)) ** p).sum(axis=_spatial(x), keepdims=True) ** (1 / p), x.dtype)
 
 

@@ -66,7 +66,7 @@ def set_seed(seed: int) -> None:
 
 def stream(seed: float | None) -> Stream:
     """The stream of a node with this seed attribute."""
-    return _shared if seed is None or math.isnan(seed) else Stream(int(seed))
+    return Stream(int(seed)) if seed is not None and math.isfinite(seed) else _shared
 
 
 # Scalar programs over the number of an element, the number of the first draw, and the seed

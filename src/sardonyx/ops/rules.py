@@ -126,7 +126,19 @@ def _same(node: Node, content: Content) -> Result:
     return [v.type if v is not None else None]
 
 
-@rule("LayerNormalization", "BatchNormalization", "Dropout")
+@rule("LayerNormalization")
+def _layer_normalization(node: Node, content: Content) -> Result:
+    x = tensor(node)
+    stash = TensorType(dtypes.of_onnx(node.attrs.get("stash_type", 1)))
+    if x.shape is not None:
+        rank, axis = len(x.shape), node.attrs.get("axis", -1)
+        if not -rank <= axis < rank:
+            raise Undecided
+        stash = TensorType(stash.dtype, (*x.shape[: axis % rank], *[1] * (rank - axis % rank)))
+    return [x, stash, stash]
+
+
+@rule("BatchNormalization", "Dropout")
 def _same_of_one(node: Node, content: Content) -> Result:
     return _same(node, content) if all(out.is_dead for out in node.outputs[1:]) else None
 

@@ -197,10 +197,12 @@ def _gather_elements(node: Node, content: Content) -> Result:
 
 @rule("GatherND")
 def _gather_nd(node: Node, content: Content) -> Result:
-    shape, indices = shaped(node), shaped(node, 1)
-    if not isinstance(indices[-1], int):
+    x, indices, batch = tensor(node), tensor(node, 1).shape, node.attrs.get("batch_dims", 0)
+    if x.shape is None or not indices or not isinstance(indices[-1], int):
+        return [TensorType(x.dtype)]
+    if batch < 0 or not 1 <= indices[-1] <= len(x.shape) - batch:
         raise Undecided
-    return [like(tensor(node), (*indices[:-1], *shape[node.attrs.get("batch_dims", 0) + indices[-1] :]))]
+    return [like(x, (*indices[:-1], *x.shape[batch + indices[-1] :]))]
 
 
 @rule("Expand")

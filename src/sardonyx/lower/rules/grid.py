@@ -124,11 +124,11 @@ def _moved(e: Emitter, shift: Expr, *pairs: Expr) -> Expr:
 def affine_grid(low: Lowering, node: Node) -> None:
     """The centres of the result's pixels under an affine map."""
     theta, sizes, out = low.view(low.input(0)), low.sizes(low.input(1)), low.make(node.output)
-    for size, wanted in zip(out.shape[:-1], (sizes[0], *sizes[2:]), strict=True):
-        low.require("AffineGrid: the result has the wrong shape", size, wanted)
+    if len(sizes) not in (4, 5):
+        raise Refused("AffineGrid: the size is not that of images")
+    low.require_shape("AffineGrid: the result has the wrong shape", out.shape[:-1], (sizes[0], *sizes[2:]))
     rank, work = len(out.shape) - 2, work_type(theta.dtype)
-    for size, wanted in zip(theta.shape, (out.shape[0], rank, rank + 1), strict=True):
-        low.require("AffineGrid: theta has the wrong shape", size, wanted)
+    low.require_shape("AffineGrid: theta has the wrong shape", theta.shape, (out.shape[0], rank, rank + 1))
     columns = [views.removed(theta, 2, i) for i in range(rank + 1)]
     for axis in range(rank):
         columns = [views.inserted(v, 1 + axis) for v in columns]

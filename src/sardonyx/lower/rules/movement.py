@@ -100,6 +100,8 @@ def slice_(low: Lowering, node: Node) -> None:
     starts = low.sizes(low.input(1))
     axes = range(len(starts)) if node.input(3) is None else low.numbers(low.input(3))
     steps = [1] * len(starts) if node.input(4) is None else low.numbers(low.input(4))
+    if not len(starts) == len(axes) == len(steps):
+        raise Refused("Slice: starts, axes and steps are not equally many")
     for start, axis, step in zip(starts, axes, steps, strict=True):
         axis = axis_of(axis, len(x.shape))
         x = views.window(x, axis, first(start, x.shape[axis], step), shape[axis], step)

@@ -74,6 +74,8 @@ def instance_normalization(low: Lowering, node: Node) -> None:
 @rule("GroupNormalization")
 def group_normalization(low: Lowering, node: Node) -> None:
     x, out = low.view(low.input(0)), low.make(node.output)
+    if len(x.shape) < 2:
+        raise Refused("there is no axis of channels")
     groups, channels = node.attrs["num_groups"], x.shape[1]
     if not isinstance(channels, int) or groups < 1 or channels % groups:
         raise Refused("channels are no multiple of num_groups")

@@ -35,6 +35,13 @@ def pool(low: Lowering, node: Node) -> None:
         places_of_largest(low, node, x, window, out, low.make(node.outputs[1]))
 
 
+def _exponent(node: Node) -> int:
+    p: int = node.attrs.get("p", 2)
+    if p < 1:
+        raise Refused(f"{node.op_type}: p is not at least 1")
+    return p
+
+
 def _power(e: Emitter, x: Expr, *, p: int) -> Expr:
     x = e.abs(x)
     return x if p == 1 else x * x if p == 2 else e.pow(x, p)
@@ -47,7 +54,7 @@ def _root(e: Emitter, x: Expr, *, p: int) -> Expr:
 @rule("LpPool")
 def lp_pool(low: Lowering, node: Node) -> None:
     """Powers first, then the sums of windows and their roots."""
-    x, p = low.view(low.input(0)), node.attrs.get("p", 2)
+    x, p = low.view(low.input(0)), _exponent(node)
     if len(x.shape) < 3 or not x.dtype.is_float or p < 1:
         raise Refused(f"LpPool of power {p} of {x.dtype} is not compiled")
     out, work = low.make(node.output), work_type(x.dtype)
@@ -67,7 +74,7 @@ def _powers(low: Lowering, x: View, p: int) -> View:
 
 @rule("GlobalLpPool")
 def global_lp_pool(low: Lowering, node: Node) -> None:
-    x, out, p = low.view(low.input(0)), low.make(node.output), node.attrs.get("p", 2)
+    x, out, p = low.view(low.input(0)), low.make(node.output), _exponent(node)
     rows, work = Rows(low, x, range(2, len(x.shape))), work_type(x.dtype)
     body = rows.body
     total = body.reduce("sum", apply(body, _power, body.operand(rows.x), dtype=work, p=p), work)

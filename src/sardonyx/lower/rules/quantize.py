@@ -50,6 +50,8 @@ def _dequantize(e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, w
 def quantize(low: Lowering, node: Node) -> None:
     scale = low.dtype(low.input(1))
     asked = node.attrs.get("precision", 0)
+    if asked not in (0, *(t.onnx for t in dtypes.every() if t.is_float)):
+        raise Refused(f"QuantizeLinear: {asked} is no type to compute in")
     if asked:
         work = dtypes.of_onnx(asked)
     elif scale.is_float:
@@ -73,7 +75,9 @@ def _scaled(low: Lowering, node: Node, fn: object, **attributes: object) -> None
     out = low.make(node.output)
     given = [v for v in (low.input(1), node.input(2)) if v is not None]
     if len(given) == 2 and not _is_single(low, given[0]):
-        for d, e in zip(low.shape(given[0]), low.shape(given[1]), strict=len(low.shape(given[0])) == 1):
+        if len(low.shape(given[0])) != len(low.shape(given[1])):
+            raise Refused(f"{node.op_type}: scale and zero point differ in rank")
+        for d, e in zip(low.shape(given[0]), low.shape(given[1]), strict=True):
             low.require(f"{node.op_type}: scale and zero point differ in shape", e, d)
     for x, y, *factors in _places(low, node, low.view(low.input(0)), out, given):
         body = Body()

@@ -192,7 +192,7 @@ def _window_point(e: Emitter, index: Expr, period: Expr, *, terms: tuple[float, 
 
 @rule(*_COSINES)
 def window(low: Lowering, node: Node) -> None:
-    (size,), out = low.sizes(low.input(0)), low.make(node.output)
+    size, out = low.one_size(low.input(0)), low.make(node.output)
     low.require(f"{node.op_type}: the size differs from that of the result", size, out.shape[0])
     period = low.number(size if node.attrs.get("periodic", 1) else sub(size, 1))
     body = Body()
