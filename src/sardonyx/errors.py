@@ -22,8 +22,8 @@
 
 The names are onnxruntime's, so that ``except`` clauses written for it keep their meaning. Where it calls a broken model
 ``Fail`` or ``InvalidArgument``, the exception here is that and an ``InvalidGraph`` as well.
-A message is made from the fields; code that wants to react reads the fields. ``Guard`` turns whatever else is raised
-while a model is built or run into an EngineError.
+A message is made from the fields; code that wants to react reads the fields. ``Reporting`` turns whatever else is
+raised while a model is built or run into an EngineError.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ REPORT = (
 )
 
 
-class Guard:
-    """``with Guard("normalize", node):`` no exception of Python's or of a library's leaves the block as it is.
+class Reporting:
+    """``with Reporting("normalize", node):`` no exception of Python's or of a library's leaves the block as it is.
 
     One of the operating system becomes a Fail, any other an EngineError that names the phase and the place. Errors of
     ours, MemoryError and warnings pass; so does what a caller inside of Sardonyx catches: exceptions that our own
-    modules define and OverflowError, unless the guard is the ``outermost``.
+    modules define and OverflowError, unless it is the ``outermost``.
     """
 
     __slots__ = ("outermost", "phase", "where")

@@ -11,7 +11,7 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
-from sardonyx.errors import Guard
+from sardonyx.errors import Reporting
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
@@ -89,7 +89,7 @@ class Lowering:
                 found = RULES.get((node.domain, node.op_type)) or RULES[FOREIGN if node.domain else "", OTHER]
                 for size in (d for out in node.outputs if not out.is_dead for d in self.shape(out)):
                     self.require_least(f"{node.op_type}: a size is negative", size, 0)
-                with Guard("lower", node):
+                with Reporting("lower", node):
                     found(self, node)
 
     def finished(self, kept: Collection[Storage] = ()) -> tuple[Group, ...]:

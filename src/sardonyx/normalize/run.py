@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from sardonyx.errors import Guard, InvalidGraph
+from sardonyx.errors import InvalidGraph, Reporting
 from sardonyx.ir import types
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Model, Node, Value
@@ -59,7 +59,7 @@ class _Walk:
                     node.domain = ""
                 stem = next((out.name for out in node.outputs if out.name), node.name)
                 version, node.opset = node.opset or self.written.get(node.domain, 0), None
-                with Guard("normalize", node):
+                with Reporting("normalize", node):
                     self.climb(node, version, stem)
                     if node in self.final and node.domain in self.newest:
                         check_types(node, self.newest[node.domain])

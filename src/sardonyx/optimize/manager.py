@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from sardonyx import knobs
-from sardonyx.errors import Guard
+from sardonyx.errors import Reporting
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.spec import verify
@@ -101,7 +101,7 @@ def run(graph: Graph, order: tuple[str, ...], disabled: Collection[str] = (), ju
         if name in disabled:
             continue
         start = time.perf_counter()
-        with Guard("optimize", f"pass {name}"):
+        with Reporting("optimize", f"pass {name}"):
             PASSES[name](graph, Log(name, report, judge))
         if verified:
             verify(graph, name)

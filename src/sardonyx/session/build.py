@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sardonyx import knobs
-from sardonyx.errors import Guard, ModelLoadCanceled
+from sardonyx.errors import ModelLoadCanceled, Reporting
 from sardonyx.ir import dims, types
 from sardonyx.ir.dims import Dim
 from sardonyx.ir.graph import Graph, Model, Value
@@ -39,7 +39,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
         if options.cancelled():
             raise ModelLoadCanceled("loading was cancelled", where=f"before {name}")
         start = time.perf_counter()
-        with Guard(name):
+        with Reporting(name):
             yield
         phases[name] = time.perf_counter() - start
         if verified:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.errors import Fail, Guard, InvalidArgument, NotImplemented, SardonyxError
+from sardonyx.errors import Fail, InvalidArgument, NotImplemented, Reporting, SardonyxError
 from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
@@ -41,7 +41,7 @@ CPU_FORBIDDEN = (
     "but fallback to CPU EP has been explicitly disabled by the user."
 )
 
-_RUN = Guard("the run", outermost=True)
+_RUN = Reporting("the run", outermost=True)
 
 
 class NativeSession:
@@ -144,7 +144,7 @@ class NativeSession:
         )
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
         source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
-        with Guard("building the session", outermost=True):
+        with Reporting("building the session", outermost=True):
             engine = starts.engine_of(source, asked)
         engine.as_written = cache(lambda: _as_written(source, plain, options))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):

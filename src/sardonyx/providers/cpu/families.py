@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sardonyx.errors import Guard
+from sardonyx.errors import Reporting
 from sardonyx.lower.groups import (
     Accumulate,
     Attention,
@@ -91,5 +91,5 @@ FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
 
 def steps_of(group: Group, target: Target) -> list[Step]:
     """The kernels that carry out a group."""
-    with Guard("compile", group.nodes[-1] if group.nodes else None):
+    with Reporting("compile", group.nodes[-1] if group.nodes else None):
         return FAMILIES[type(group)](group, target)
