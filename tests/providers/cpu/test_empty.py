@@ -62,10 +62,10 @@ def answers(name: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list[list[Ar
     return found, len(found) == asked > 0
 
 
-@pytest.mark.sliced(17)
-@pytest.mark.parametrize(("name", "cpu", "precision"), RUNS)
-def test_nothing(name: str, cpu: str | None, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(name, cpu, precision, monkeypatch)
+@pytest.mark.sliced(19)
+@pytest.mark.parametrize(("name", "chip", "precision"), RUNS)
+def test_nothing(name: str, chip: str | None, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(name, chip, precision, monkeypatch)
 
 
 def check(name: str, cpu: str | None, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
