@@ -77,3 +77,20 @@ def test_image_decoder_without_pillow(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(errors.NotImplemented, match="Pillow"):
         meaning("ImageDecoder", np.zeros(3, np.uint8))
+
+
+def test_image_decoder_reads_only_the_formats_that_onnx_names():
+    image = pytest.importorskip("PIL.Image")
+    stream = io.BytesIO()
+    image.new("RGB", (2, 2)).save(stream, "EPS")
+    with pytest.raises(errors.InvalidArgument, match="no image that can be read"):
+        meaning("ImageDecoder", np.frombuffer(stream.getvalue(), np.uint8))
+
+
+def test_image_decoder_refuses_a_decompression_bomb(monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setenv("SARDONYX_MAX_VALUE_NBYTES", "1000")
+    stream = io.BytesIO()
+    image.new("L", (9000, 9000)).save(stream, "PNG")
+    with pytest.raises(errors.OutOfBudget, match="the image of ImageDecoder"):
+        meaning("ImageDecoder", np.frombuffer(stream.getvalue(), np.uint8))

@@ -7,6 +7,7 @@ import io
 import numpy as np
 
 from sardonyx import errors
+from sardonyx.ops.limits import check_elements
 from sardonyx.ops.precision import Array, require
 from sardonyx.ops.registry import op
 
@@ -73,6 +74,10 @@ def non_max_suppression(
     return np.array(rows, np.int64).reshape(-1, 3)
 
 
+FORMATS = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+"""What ONNX names. Pillow knows many more, and starts other programs for some of them."""
+
+
 @op("ImageDecoder")
 def image_decoder(encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
     """An encoded image as (height, width, channels) bytes."""
@@ -84,7 +89,8 @@ def image_decoder(encoded_stream: Array, *, pixel_format: str = "RGB") -> Array:
         ) from None
     require(pixel_format in ("RGB", "BGR", "Grayscale"), "ImageDecoder: unknown pixel_format", got=pixel_format)
     try:
-        with PIL.Image.open(io.BytesIO(encoded_stream.tobytes())) as image:
+        with PIL.Image.open(io.BytesIO(encoded_stream.tobytes()), formats=FORMATS) as image:
+            check_elements(3 * image.width * image.height, np.dtype(np.uint8), "the image of ImageDecoder")
             pixels = np.array(image.convert("L" if pixel_format == "Grayscale" else "RGB"))
     except (OSError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise errors.InvalidArgument(f"ImageDecoder: the bytes are no image that can be read: {error}") from None
