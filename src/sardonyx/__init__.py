@@ -51,6 +51,8 @@ _HOMES: dict[str, str] = {
     **dict.fromkeys(("IOBinding", "SessionIOBinding"), "session.binding"),
     **dict.fromkeys(("RunOptions", "SessionOptions"), "session.options"),
     **dict.fromkeys(("OrtValue", "copy_tensors"), "session.values"),
+    "Limits": "limits",
+    "load_untrusted": "session.untrusted",
     "SparseTensor": "session.sparse",
     "as_onnxruntime": "shim",
     **dict.fromkeys(("bisect_model", "optimize_model"), "optimize.api"),
@@ -62,6 +64,7 @@ _ALIASES = {"package_name": "onnxruntime", "cuda_version": ""}
 __all__ = ["InferenceSession", "__version__", *_HOMES]  # noqa: PLE0604
 
 if TYPE_CHECKING:
+    from sardonyx.limits import Limits as Limits
     from sardonyx.ops.custom import custom_op as custom_op
     from sardonyx.optimize.api import bisect_model as bisect_model
     from sardonyx.optimize.api import optimize_model as optimize_model
@@ -120,6 +123,7 @@ if TYPE_CHECKING:
     from sardonyx.session.options import RunOptions as RunOptions
     from sardonyx.session.options import SessionOptions as SessionOptions
     from sardonyx.session.sparse import SparseTensor as SparseTensor
+    from sardonyx.session.untrusted import load_untrusted as load_untrusted
     from sardonyx.session.values import OrtValue as OrtValue
     from sardonyx.session.values import copy_tensors as copy_tensors
     from sardonyx.shim import as_onnxruntime as as_onnxruntime

@@ -3,6 +3,7 @@
     SardonyxError                      all of ours; carries where, expected, got, hint
     ├── Fail                           a run or a load went wrong in a way no other class names
     │   └── OutOfBudget                a size or time limit was reached before memory was taken
+    │       └── UntrustedRefusal       an untrusted model exceeds a limit, or has what only trusted ones may have
     ├── InvalidArgument                a caller's value is wrong: name, type, rank, shape
     ├── InvalidGraph                   the model breaks ONNX's rules: unknown operator, bad attribute, wrong arity
     │   ├── BrokenGraph                a name, type, order or stored tensor is wrong; also a Fail
@@ -78,6 +79,27 @@ class Fail(SardonyxError): ...
 
 
 class OutOfBudget(Fail): ...
+
+
+class UntrustedRefusal(OutOfBudget):
+    """``limit`` names the field of ``sardonyx.Limits`` that was reached; None where the thing is not allowed at all."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        limit: str | None = None,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what, where=where, expected=expected, got=got, hint=hint)
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {k: self.__dict__[k] for k in ("limit", "where", "expected", "got", "hint")}
+        return (_rebuild, (type(self), self.what, fields))
 
 
 class InvalidArgument(SardonyxError): ...

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.limits import Budget
 
 
 class Held(NamedTuple):
@@ -36,14 +37,22 @@ class Held(NamedTuple):
 class RunContext:
     """One caller's run. ``stop`` may be set from another thread; it is looked at between steps."""
 
-    __slots__ = ("_stop", "_watched", "deadline", "held", "places", "record")
+    __slots__ = ("_stop", "_watched", "budget", "deadline", "held", "places", "record")
 
     def __init__(
-        self, *, timeout_s: float | None = None, record: Callable[[Any, int, int, Any, Any], None] | None = None
+        self,
+        *,
+        timeout_s: float | None = None,
+        record: Callable[[Any, int, int, Any, Any], None] | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self._stop = False
         self._watched: tuple[Any, int] | None = None
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.budget: Budget | None = None
+        """What an untrusted model has left."""
+        if budget is not None:
+            self.bound(budget)
         self.record = record
         """Called as ``record(node, start_ns, end_ns, inputs, outputs)`` after each step, when given."""
 
@@ -64,6 +73,11 @@ class RunContext:
         if value and watched is not None:
             watched[0][watched[1]] = 1
 
+    def bound(self, budget: Budget) -> None:
+        """Have a budget bound the run."""
+        self.budget = budget
+        self.deadline = budget.deadline if self.deadline is None else min(self.deadline, budget.deadline)
+
     @property
     def is_plain(self) -> bool:
         """Whether nothing has been asked of the run so far but its results."""
@@ -83,4 +97,8 @@ class RunContext:
         if self.stop:
             raise Fail("Exiting due to terminate flag being set to true.")
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise Fail("the run reached its deadline")
+            raise self.late()
+
+    def late(self) -> Fail:
+        """The error of a run that has passed its deadline."""
+        return Fail("the run reached its deadline") if self.budget is None else self.budget.late()

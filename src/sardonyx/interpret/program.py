@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sardonyx.errors import Fail, InvalidArgument, OutOfBudget, RuntimeException, SardonyxError
+from sardonyx.interpret import work
 from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.live import Live
 from sardonyx.ir.graph import Graph, Node, Value
 
 Kernel = Callable[..., Any]
@@ -87,18 +89,27 @@ class Program:
         for slot, arg in zip(self._fed, args, strict=True):
             frame[slot] = arg
         with np.errstate(all="ignore"):
-            self._walk(frame, context)
+            if context.budget is None:
+                self._walk(frame, context)
+            else:
+                live = Live(context.budget, args)
+                try:
+                    self._walk(frame, context, live)
+                finally:
+                    live.end()
         return [frame[slot] for slot in self._given]
 
-    def _walk(self, frame: list[Any], context: RunContext) -> None:
+    def _walk(self, frame: list[Any], context: RunContext, live: Live | None = None) -> None:
         watched = context.deadline is not None
-        record = context.record
+        record, budget = context.record, context.budget
         step: Step | None = None
         try:
             for step in self.steps:
                 if context.stop or watched:
                     context.check()
                 args = [frame[i] for i in step.inputs]
+                if budget is not None:
+                    budget.check_work(work.seconds(step.node, args))
                 start = time.perf_counter_ns() if record is not None else 0
                 result = step.kernel(*args, context=context) if step.takes_context else step.kernel(*args)
                 if type(result) is not tuple:
@@ -107,6 +118,11 @@ class Program:
                     record(step.node, start, time.perf_counter_ns(), args, result)
                 for slot, value in zip(step.outputs, result, strict=False):
                     frame[slot] = value if type(value) is np.ndarray else _plain(value)
+                if live is not None:
+                    for slot in step.outputs:
+                        live.add(frame[slot])
+                    for slot in step.drops:
+                        live.drop(frame[slot])
                 for slot in step.drops:
                     frame[slot] = None
         except Exception as e:

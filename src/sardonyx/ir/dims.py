@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from sardonyx.limits import check_time
+
 MAX_TEXT = 1000
 """Characters from which an expression is given up: it would not be compared with anything."""
 
@@ -115,6 +117,7 @@ def _terms(d: Known) -> Terms:
 
 
 def _expr(terms: Terms) -> Known | None:
+    check_time()
     terms = {m: c for m, c in terms.items() if c}
     if not terms or (len(terms) == 1 and () in terms):
         return terms.get((), 0)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from sardonyx.dtypes import DType
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType, ValueType
+from sardonyx.limits import current
 
 Attr: TypeAlias = Any
 """int, float, str, Tensor, Graph, a ValueType, or a list of one of these."""
@@ -197,8 +198,10 @@ class Graph:
     @property
     def nodes(self) -> Iterator[Node]:
         """The nodes in order. The node at hand may be removed, and nodes inserted around it, while iterating."""
-        node = self._head
+        node, budget = self._head, current()
         while node is not None:
+            if budget is not None:
+                budget.check_time()
             following = node._next
             yield node
             node = following if node.graph is None else node._next
@@ -342,6 +345,9 @@ class Graph:
     def add_const(self, array: Any, name: str) -> Value:
         """A new initializer of this graph."""
         tensor = array if isinstance(array, Tensor) else Tensor.of(array, name)
+        budget = current()
+        if budget is not None:
+            budget.hold(tensor.nbytes, "the constants made of the model take too much memory", name)
         value = Value(self.fresh_name(name), tensor.type, const=tensor)
         self.initializers[value.name] = value
         return value

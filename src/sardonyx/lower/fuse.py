@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from sardonyx.limits import check_time
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
 from sardonyx.lower.groups import Expression, Finished, Group, Loop, Storage, View
@@ -73,6 +74,7 @@ class _Fusion:
 
     def run(self) -> list[Group]:
         for i in range(len(self.groups)):
+            check_time()
             while self._absorb(i) or self._share_out(i):
                 pass
         return self._sorted()

@@ -16,6 +16,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
+from sardonyx.limits import check_time
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
 from sardonyx.lower.check import Check
@@ -84,6 +85,7 @@ class Lowering:
     def emit(self, nodes: Iterable[Node]) -> None:
         """The groups of nodes; one whose elements follow from sizes needs none until they are read."""
         for node in nodes:
+            check_time()
             self.node = node
             if not all(self.learned.is_shapely(out) for out in node.outputs):
                 found = RULES.get((node.domain, node.op_type)) or RULES[FOREIGN if node.domain else "", OTHER]

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import onnx
 
 from sardonyx.errors import BrokenGraph, InvalidGraph, OutOfBudget
+from sardonyx.limits import Limits, check_time
+from sardonyx.model.bounds import check_nodes
 from sardonyx.model.inference import newest_opsets
 from sardonyx.model.inline import MAX_DEPTH, Budget, Inliner, Key, domain_of, key_of
 from sardonyx.model.protos import every_node, label
@@ -19,8 +21,8 @@ Versions = dict[str, tuple[str, int]]
 """Domains that stand for an operator set in another version than the model imports: the set, and the version."""
 
 
-def inline(model: onnx.ModelProto, opsets: dict[str, int]) -> Versions:
-    """Replace every call to a local function by its body, in place.
+def inline(model: onnx.ModelProto, opsets: dict[str, int], limits: Limits | None = None) -> Versions:
+    """Replace every call to a local function by its body, in place; the result keeps to ``limits``.
 
     ``opsets`` gains the domains that only functions import. Nodes of functions that are written for another version of
     an operator set than the model, and mean something else there, get a domain of the result.
@@ -34,7 +36,11 @@ def inline(model: onnx.ModelProto, opsets: dict[str, int]) -> Versions:
         _check_imports(f)
     written, nbytes_written = _Sizes({}).of([*model.graph.node, *(n for f in model.functions for n in f.node)])
     budget = Budget(max(FREE_NODES, MAX_GROWTH * written), max(FREE_NBYTES, MAX_GROWTH * nbytes_written))
-    budget.check(*_Sizes(bodies).of(model.graph.node))
+    sizes = _Sizes(bodies).of(model.graph.node)
+    if limits is not None:
+        check_nodes(sizes[0], limits, "the model has too many nodes when its functions are inlined")
+        check_time()
+    budget.check(*sizes)
     inliner = Inliner(bodies, opsets, budget, model.graph)
     inliner.graph(model.graph, 0)
     del model.functions[:]

@@ -16,7 +16,8 @@ from sardonyx.errors import BrokenGraph, InvalidArgument, InvalidGraph, InvalidP
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
-from sardonyx.model import functions, kinds, wire
+from sardonyx.limits import Limits, check_time
+from sardonyx.model import bounds, functions, kinds, wire
 from sardonyx.model.check import check_nodes
 from sardonyx.model.external import Folder
 from sardonyx.model.graphs import GraphReader
@@ -33,6 +34,7 @@ def load(
     in_memory: Mapping[str, bytes] | None = None,
     initializers: Mapping[str, Any] | None = None,
     infer: bool = True,
+    limits: Limits | None = None,
 ) -> Model:
     """Read a model.
 
@@ -40,11 +42,15 @@ def load(
     files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are ignored.
     With ``infer``, types and shapes of computed values are those that onnx's inference finds; what the file states of
     them is compared with it. Without, the file is one of ours, and its types are taken.
+    ``limits`` are those of an untrusted model, which has no external data.
     """
-    opened = open_model(source, folder=folder, in_memory=in_memory)
+    opened = open_model(source, folder=folder, in_memory=in_memory, limits=limits)
     payloads, proto = opened.payloads, opened.proto
     opsets = _opsets(proto)
-    versions = functions.inline(proto, opsets)
+    is_called = bool(proto.functions)
+    versions = functions.inline(proto, opsets, limits)
+    if limits is not None and is_called:
+        bounds.check_model(proto, opened.skeleton.key, limits)
     if b"ai.onnx" in opened.skeleton.data:
         for node in every_node(proto.graph.node):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
@@ -53,7 +59,9 @@ def load(
     sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
     stated: Stated = {}
     if infer:
+        check_time()
         proto, stated = inferred(proto, opsets)
+        check_time()
     given = {
         name: array if isinstance(array, Tensor) else Tensor.of(array, name)
         for name, array in (initializers or {}).items()
@@ -108,13 +116,23 @@ class Opened:
         return {t.name: self.payloads.tensor(t, f"initializer {t.name!r}") for t in self.proto.graph.initializer}
 
 
-def open_model(source: Any, *, folder: str | None = None, in_memory: Mapping[str, bytes] | None = None) -> Opened:
-    """Scan a model and parse its skeleton."""
+def open_model(
+    source: Any,
+    *,
+    folder: str | None = None,
+    in_memory: Mapping[str, bytes] | None = None,
+    limits: Limits | None = None,
+) -> Opened:
+    """Scan a model and parse its skeleton; a model with limits is known to keep to them then."""
     try:
-        data, skeleton, path = _scanned(source)
+        data, skeleton, path = _scanned(source if limits is None else bounds.read(source, limits))
+        if limits is not None:
+            bounds.check_skeleton(len(skeleton.data), limits)
         proto = _parse(skeleton.data)
     except (NoGraph, InvalidProtobuf) as error:
         raise _explained(error, source) from None
+    if limits is not None:
+        bounds.check_model(proto, skeleton.key, limits)
     home = Folder(path, folder=folder)
     home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
     return Opened(proto, skeleton, Payloads(data, skeleton, home, path), path)

@@ -1,7 +1,8 @@
 """Sizes that come from data are checked before memory is taken.
 
 A value may be so many times larger than all that the model and its caller brought: real models grow their inputs by far
-less, and a small file that asks for gigabytes is refused at once.
+less, and a small file that asks for gigabytes is refused at once. A run or build of an untrusted model has a budget
+(``sardonyx.limits``) that is narrower.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx import knobs
+from sardonyx import knobs, limits
 from sardonyx.errors import OutOfBudget
 
 GROWTH = 1024
 """Bytes that a value may have for each byte of the model's weights and the caller's feeds."""
 FREE_NBYTES = 192 << 20
 """Bytes that a value may have in any case."""
+
+TEMPORARIES = 3
+"""Values of a result's size that numpy may make on the way to it."""
+ELEMENT_S = 10e-9
+"""What numpy takes for an element of a result, all passes over it together."""
 
 _held: ContextVar[int] = ContextVar("held_nbytes", default=0)
 
@@ -49,12 +55,19 @@ def _half_of_memory() -> int:
 def check_elements(count: int, dtype: np.dtype[Any], what: str) -> None:
     """Refuse a tensor of ``count`` elements that cannot reasonably be held; ``what`` names it in the message."""
     nbytes = int(count) * dtype.itemsize
+    budget = limits.current()
+    if budget is not None:
+        budget.check_nbytes((1 + TEMPORARIES) * nbytes, f"{what} would have {count} elements of {dtype}")
+        budget.check_work(count * ELEMENT_S)
     if nbytes > FREE_NBYTES:
         check_nbytes(nbytes, f"{what} would have {count} elements of {dtype}")
 
 
 def check_nbytes(nbytes: int, what: str) -> None:
     """Refuse a value of ``nbytes`` that cannot reasonably be held; ``what`` is the message."""
+    budget = limits.current()
+    if budget is not None:
+        budget.check_nbytes(nbytes, what)
     if nbytes > FREE_NBYTES and nbytes > max_nbytes():
         raise OutOfBudget(
             what,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from sardonyx.errors import InvalidArgument, NotImplemented, OutOfBudget
+from sardonyx.limits import check_time
 
 MAX_REPEAT = 1000
 """RE2's bound on {n,m}."""
@@ -365,6 +366,7 @@ class Automaton:
             if move is None:
                 reached = self._closure(states, before, c)
                 steps += len(reached)
+                check_time()
                 if steps > MAX_STEPS:
                     raise OutOfBudget("matching a regular expression takes too long", got=f"{len(text)} characters")
                 move = frozenset(n for s in reached if s.test is not None and s.test(c) for n in s.then), _kind(c)

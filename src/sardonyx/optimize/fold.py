@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from sardonyx import limits
 from sardonyx.errors import SardonyxError
 from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
@@ -79,7 +80,7 @@ def _nbytes(value: Value) -> int | None:
 
 def _fold(graph: Graph, node: Node, log: Log) -> str | None:
     try:
-        results = Program([node], [], node.outputs, bind).run([], RunContext())
+        results = Program([node], [], node.outputs, bind).run([], RunContext(budget=limits.current()))
     except SardonyxError as e:
         return f"computing it fails: {e}"
     if not all(isinstance(r, np.ndarray) or out.is_dead for r, out in zip(results, node.outputs, strict=True)):

@@ -11,6 +11,7 @@ from sardonyx.errors import Reporting
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.spec import verify
+from sardonyx.limits import check_time
 from sardonyx.optimize.report import Declined, Report, Rewrite
 
 Judge: TypeAlias = Callable[[Sequence[Value], Sequence[Value], Sequence[Node]], "str | None"]
@@ -100,6 +101,7 @@ def run(graph: Graph, order: tuple[str, ...], disabled: Collection[str] = (), ju
     for name in order:
         if name in disabled:
             continue
+        check_time()
         start = time.perf_counter()
         with Reporting("optimize", f"pass {name}"):
             PASSES[name](graph, Log(name, report, judge))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from sardonyx.interpret.live import Kept
 from sardonyx.partition.provider import Executable, RunContext
 
 Again = Callable[[Sequence[Any]], "Sequence[Any] | None"]
@@ -65,6 +66,7 @@ class Chain:
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         may_hurry = context.record is None and context.deadline is None and not context.held and not context.places
         frame = list(args)
+        kept = Kept(context.budget)
         for step in self._steps:
             if context.stop:
                 context.check()
@@ -73,4 +75,7 @@ class Chain:
             if made is None:
                 made = step.run(given, context)
             frame += made
+            if context.budget is not None:
+                kept.are(frame[self.inputs :])
+        kept.end()
         return list(self._given(frame))

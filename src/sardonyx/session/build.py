@@ -15,6 +15,7 @@ from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.spec import verify
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import SparseTensorType, TensorType, ValueType
+from sardonyx.limits import Budget, check_time, in_force
 from sardonyx.model.load import load
 from sardonyx.model.save import save
 from sardonyx.optimize.report import Report
@@ -22,7 +23,7 @@ from sardonyx.optimize.shapes import fix_dimensions
 from sardonyx.partition.assign import assign
 from sardonyx.partition.parts import Bodies, Parts
 from sardonyx.providers.reference import ReferenceProvider
-from sardonyx.session import cache
+from sardonyx.session import cache, untrusted
 from sardonyx.session.cache import Prepared
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.explain import Explanation
@@ -31,6 +32,18 @@ from sardonyx.session.orphans import refuse_orphans
 
 def build(source: Any, options: BuildOptions) -> Engine:
     """Load a model and make it ready."""
+    if options.limits is None:
+        return _build(source, options)
+    untrusted.make_ready()
+    with in_force(Budget(options.limits, time_limit="build_time_s")) as budget:
+        try:
+            return _build(source, options)
+        except (MemoryError, RecursionError) as error:
+            budget.check_time()
+            raise InvalidGraph(f"the model cannot be built: {type(error).__name__}") from None
+
+
+def _build(source: Any, options: BuildOptions) -> Engine:
     phases: dict[str, float] = {}
     verified = knobs.VERIFY.get()
 
@@ -38,6 +51,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
     def phase(name: str) -> Iterator[None]:
         if options.cancelled():
             raise ModelLoadCanceled("loading was cancelled", where=f"before {name}")
+        check_time()
         start = time.perf_counter()
         with Reporting(name):
             yield
@@ -45,7 +59,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
         if verified:
             verify(graph, name)
 
-    plain = not (options.save_path or options.initializers or options.external_files)
+    plain = not (options.save_path or options.initializers or options.external_files or options.limits)
     kept = cache.entry(source, _settings(options), folder=options.external_folder) if plain else None
     prepared = None if kept is None else kept.read()
     if prepared is None:
@@ -55,7 +69,10 @@ def build(source: Any, options: BuildOptions) -> Engine:
                 folder=options.external_folder,
                 in_memory=options.external_files,
                 initializers=options.initializers,
+                limits=options.limits,
             )
+            if options.limits is not None:
+                untrusted.refuse_operators(model.graph)
             graph, written = model.graph, dict(model.opsets)
             weights_nbytes = sum(_constants_nbytes(graph))
             stated = [model.declared_outputs.get(name) for name in graph.output_names]
@@ -86,7 +103,7 @@ def build(source: Any, options: BuildOptions) -> Engine:
     known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
     explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases)
-    made = Engine(model, inputs, outputs, parts, explanation, phases, prepared.weights_nbytes)
+    made = Engine(model, inputs, outputs, parts, explanation, phases, prepared.weights_nbytes, options.limits)
     made.is_in_one_file = kept is not None and kept.is_whole
     return made
 

@@ -13,8 +13,10 @@ from sardonyx.interpret.context import Held
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Model, Value
 from sardonyx.ir.sparse import SparseTensor
+from sardonyx.limits import Limits
 from sardonyx.ops import limits
 from sardonyx.partition.provider import Memory, Planned, Provider, Quick, RunContext
+from sardonyx.session import untrusted
 from sardonyx.session.metadata import ModelMetadata, model_metadata
 
 if TYPE_CHECKING:
@@ -37,11 +39,14 @@ class BuildOptions:
     external_folder: str | None = None
     save_path: str | None = None
     cancelled: Callable[[], bool] = lambda: False
+    limits: Limits | None = None
+    """Of an untrusted model; it is given as bytes."""
 
 
 class Engine:
     """Immutable once built; any number of threads may run it."""
 
+    _bounds: Limits | None = None
     as_written: Callable[[], Engine] | None = None
     """The model without our rewrites, which take sizes of one name to be one."""
 
@@ -54,8 +59,12 @@ class Engine:
         explanation: Explanation,
         phases: dict[str, float],
         weights_nbytes: int,
+        bounds: Limits | None = None,
     ) -> None:
-        """``weights_nbytes`` is what the model's file holds; constants made by the optimizer are not counted."""
+        """``weights_nbytes`` is what the model's file holds; constants made by the optimizer are not counted.
+        ``bounds`` are those of an untrusted model, and hold in every run.
+        """
+        self._bounds = bounds
         self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
         self.overridable = [v for v in model.graph.inputs if v.overridable]
         self._explanation = explanation
@@ -66,16 +75,22 @@ class Engine:
         self._weights_nbytes = weights_nbytes
         self._sparse_outputs = model.sparse_outputs
         self._whole = parts.whole
-        quick = self._whole if not model.sparse_outputs else None
+        quick = self._whole if not model.sparse_outputs and bounds is None else None
         self.is_in_one_file = False
         """Whether all of the model, and nothing of the user's beside it, is known to lie in one file."""
         self.quick = quick if isinstance(quick, Quick) else None
         """The only part, if it can be run without this engine's help."""
-        self.again = parts.again if not model.sparse_outputs else None
+        self.again = parts.again if not model.sparse_outputs and bounds is None else None
         """All outputs, as ``Quick.run_again`` gives them."""
 
     def run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
+        if self._bounds is None:
+            return self._run(feeds, wanted, context)
+        with untrusted.running(self._bounds, self._weights_nbytes, context):
+            return self._run(feeds, wanted, context)
+
+    def _run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:
         args = [feeds[name] if name in feeds else self._default(i) for i, name in enumerate(self.names)]
         if self.as_written is not None and self._contradicts(feeds):
             context.places, context.held = {}, ()

@@ -16,7 +16,7 @@ from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
 from sardonyx.partition.registry import CPU
-from sardonyx.session import config_keys, environment, feeds, log, starts
+from sardonyx.session import config_keys, environment, feeds, log, starts, untrusted
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
@@ -141,7 +141,10 @@ class NativeSession:
             external_folder=config.get("session.model_external_initializers_file_folder_path"),
             save_path=options.optimized_model_filepath or None,
             cancelled=lambda: asked_for._cancelled,  # and not this session: the engine keeps what it is built from
+            limits=untrusted.limits_of(options),
         )
+        if asked.limits is not None:
+            untrusted.refuse_options(asked, list(self._providers))
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
         source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
         with Reporting("building the session", outermost=True):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented
+from sardonyx.limits import Limits
 from sardonyx.session.enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -133,6 +134,8 @@ class SessionOptions(Options):
     precision = Option(
         "highest", "How exact products are: highest (as f32), high (bf16 in three parts) or medium (bf16)."
     )
+    trust = Option("trusted", 'Who vouches for the model: "trusted", or "untrusted" for nobody; then limits hold.')
+    limits = Option(Limits(), "What an untrusted model may take (sardonyx.Limits).")
     use_deterministic_compute = Option(False, "Ask for results that do not vary from run to run.")
 
     def __init__(self) -> None:

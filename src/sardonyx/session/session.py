@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from sardonyx import knobs
 from sardonyx.errors import EPFail
+from sardonyx.limits import Limits, forbidden
 from sardonyx.partition import registry
 from sardonyx.partition.provider import Memory, RunContext
 from sardonyx.partition.registry import CPU
-from sardonyx.session import log
+from sardonyx.session import log, untrusted
 from sardonyx.session.binding import IOBinding
 from sardonyx.session.devices import OrtDevice, OrtEpDevice, OrtMemoryInfo
 from sardonyx.session.metadata import ModelMetadata, NodeArg, OrtEpAssignedSubgraph
@@ -289,7 +290,8 @@ class InferenceSession(Session):
 
     ``path_or_bytes`` is a path, serialized bytes, a binary file or an ``onnx.ModelProto``. ``providers`` are names, or
     pairs of name and options, in order of preference. ``precision`` is that of ``SessionOptions``. A run whose plan
-    needs more than ``max_memory`` bytes raises before memory is taken. With ``strict``, what is otherwise warned about
+    needs more than ``max_memory`` bytes raises before memory is taken. ``trust="untrusted"`` bounds what the model may
+    have and take by ``limits`` (docs/untrusted-models.md). With ``strict``, what is otherwise warned about
     raises: a provider that is not there, a configuration key nobody knows.
     """
 
@@ -302,6 +304,8 @@ class InferenceSession(Session):
         *,
         precision: str | None = None,
         max_memory: int | None = None,
+        trust: str | None = None,
+        limits: Limits | None = None,
         strict: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -310,9 +314,18 @@ class InferenceSession(Session):
         self._read_config = knobs.LOAD_CONFIG_FROM_MODEL.get() if read_config is None else bool(int(read_config))
         self._disabled = frozenset(kwargs.pop("disabled_optimizers", None) or ())
         self._strict, self._precision, self._max_memory = strict, precision, max_memory
+        self._trust, self._limits = trust, limits
         _refuse_unknown(kwargs, strict)
-        self._source, self._model_path = _source(path_or_bytes)
         self._sess_options_initial = sess_options
+        bounds = untrusted.limits_of(self._made_with())
+        if bounds is None:
+            self._source, self._model_path = _source(path_or_bytes)
+        else:
+            if read_config is not None and self._read_config:
+                raise forbidden("set the options of its session", where="read_config_from_model")
+            from sardonyx.model import bounds as file
+
+            self._source, self._model_path, self._read_config = file.read(path_or_bytes, bounds), None, False
         self._asked = (providers, provider_options)
         self._create(providers, provider_options, may_fall_back=self._enable_fallback and not strict)
 
@@ -330,11 +343,7 @@ class InferenceSession(Session):
             for name in names:
                 if registry.is_known(name) and name not in available:
                     raise EPFail(f"{name} was asked for and is not available", hint=registry.why_not(name))
-        made_with = self._sess_options_initial or SessionOptions()
-        if self._precision is not None or self._max_memory is not None:
-            made_with = made_with.__copy__()
-            made_with.precision = self._precision or made_with.precision
-            made_with._max_memory = self._max_memory
+        made_with = self._made_with()
         if names and made_with.has_providers():
             warnings.warn(
                 "Specified 'providers'/'provider_options' when creating InferenceSession but SessionOptions has "
@@ -353,6 +362,18 @@ class InferenceSession(Session):
         session.initialize_session(names, options, self._disabled)
         self._sess = session
         self._asked = (providers, provider_options)
+
+    def _made_with(self) -> SessionOptions:
+        """The options, with what the arguments say."""
+        options = self._sess_options_initial or SessionOptions()
+        if (self._precision, self._max_memory, self._trust, self._limits) == (None, None, None, None):
+            return options
+        options = options.__copy__()
+        options.precision = self._precision or options.precision
+        options.trust = self._trust or options.trust
+        options.limits = self._limits or options.limits
+        options._max_memory = self._max_memory
+        return options
 
     def set_providers(
         self, providers: ProviderList | None = None, provider_options: Sequence[dict[Any, Any]] | None = None
@@ -401,8 +422,10 @@ def _refuse_unknown(kwargs: Mapping[str, Any], strict: bool) -> None:
         "enable_fallback",
         "read_config_from_model",
         "disabled_optimizers",
+        "limits",
         "precision",
         "strict",
+        "trust",
         "providers",
         "sess_options",
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sardonyx import forks
 from sardonyx.errors import NotImplemented
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.limits import current
 from sardonyx.partition.provider import Claims, Declined, Executable, Part
 from sardonyx.providers.cpu import isa
 from sardonyx.providers.cpu.arenas import Arenas
@@ -51,7 +52,12 @@ class CpuProvider:
         from sardonyx.lower.claims import Awaited, refusals
 
         reasons = refusals(graph, self.learned(graph))
-        return {node: None if isinstance(why, Awaited) else why for node, why in reasons.items()}
+        claims = {node: None if isinstance(why, Awaited) else why for node, why in reasons.items()}
+        if current() is None:
+            return claims
+        from sardonyx.providers.cpu.bounds import unbounded
+
+        return {node: why or unbounded(node) for node, why in claims.items()}
 
     def learned(self, graph: Graph) -> Learned:
         """What is certain of the values of a model, found out once for the graph and all bodies in it."""

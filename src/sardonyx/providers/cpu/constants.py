@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from sardonyx import forks
+from sardonyx import forks, limits
 from sardonyx.ir.tensor import Tensor
 from sardonyx.providers.cpu.memory import address
 
@@ -40,7 +40,7 @@ def made(makers: Iterable[Callable[[], Array]], threads: int) -> list[Array]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda make: make(), makers))
+        return list(pool.map(lambda make: make(), [limits.carried(make) for make in makers]))
 
 
 def content(storage: Storage) -> Array:
@@ -64,6 +64,9 @@ def once(key: tuple[Any, ...], make: Callable[[], Array]) -> Array:
         found = _packed.get(key)
         if found is None:
             found = _packed[key] = make()
+            budget = limits.current()
+            if budget is not None:
+                budget.hold(found.nbytes, "the weights as kernels want them take too much memory")
     with _lock:
         _makers.pop(key, None)
     return found

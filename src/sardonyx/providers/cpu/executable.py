@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx import forks
+from sardonyx import forks, limits
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.ops.limits import check_nbytes
@@ -311,7 +311,7 @@ class CpuExecutable:
                 return False
             raise Fail("Exiting due to terminate flag being set to true.")
         if code == Code.LATE:
-            raise Fail("the run reached its deadline")
+            raise Fail("the run reached its deadline") if context is None else context.late()
         raise self._error(code, step, value)
 
     def _error(self, code: int, step: int, value: int) -> Exception:
@@ -391,6 +391,11 @@ class CpuExecutable:
                     expected=f"{self._max_memory} bytes",
                     got=f"{peak_nbytes} bytes",
                 )
+        budget = limits.current()
+        if budget is not None:
+            from sardonyx.providers.cpu import bounds
+
+            bounds.check(shape, self._memory(shape), budget)
         self._shapes[shapes] = shape
         if len(self._shapes) > MAX_SHAPES:
             self._shapes.pop(list(self._shapes)[0], None)  # noqa: RUF015 others may add shapes at this moment

@@ -14,6 +14,7 @@ from dataclasses import replace
 from sardonyx.interpret.control import ENDLESS
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
+from sardonyx.limits import check_time
 from sardonyx.lower.groups import Attention, Branch, Group, Moving, Repeat, Storage
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.inside import placed_inside
@@ -72,6 +73,7 @@ def _steps(
     target = replace(target, images=conv_layout.images(groups, target), unsigned=unsigned)
     made = {v.storage for g in groups for v in g.writes}
     for group in groups:
+        check_time()
         if isinstance(group, Branch):
             steps += _branch(group, target)
         elif isinstance(group, Repeat):

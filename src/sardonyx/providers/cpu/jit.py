@@ -9,7 +9,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sardonyx import forks, knobs
+from sardonyx import forks, knobs, limits
 from sardonyx.providers.cpu import cache as objects
 from sardonyx.providers.cpu import elf
 from sardonyx.providers.cpu.elf import Address
@@ -122,7 +122,7 @@ class Linker:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda task: task(), tasks))
+            return list(pool.map(lambda task: task(), [limits.carried(task) for task in tasks]))
 
 
 def _kept(name: str, function: str) -> bytes:
@@ -138,10 +138,16 @@ def _object(spec: Spec, isa: Isa, checked: bool, name: str) -> bytes:
     if stored is not None:
         statistics.loaded.append(spec.name)
         return stored
+    budget = limits.current()
+    if budget is not None:
+        from sardonyx.providers.cpu.bounds import check_compiling
+
+        check_compiling(budget)
     from sardonyx.providers.cpu.compiler import compiled  # brings LLVM
 
     made = compiled(spec, isa, checked=checked)
-    objects.write(name, made)
+    if budget is None:
+        objects.write(name, made)
     statistics.compiled.append(spec.name)
     return made
 

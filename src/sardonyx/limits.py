@@ -1,0 +1,173 @@
+"""What an untrusted model may take: ``Limits``, and what one build or one run has left of them: ``Budget``.
+
+Limits are handed down by name: options, load, build, engine, run context. Meanings of operators and rewrites have no
+such argument; for them the budget of the build or run under way is a context variable (``current``). Where none is in
+force, nothing here costs or refuses anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+from sardonyx.errors import InvalidArgument, UntrustedRefusal
+from sardonyx.records import Record
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TRUSTED, UNTRUSTED = "trusted", "untrusted"
+
+
+class Limits(Record):
+    """The most that an untrusted model may have and take. Sizes are in bytes, times in seconds by the clock."""
+
+    file_nbytes: int = 64 << 20
+    """The model's file."""
+    skeleton_nbytes: int = 8 << 20
+    """The file without the contents of large tensors: nodes, names, attributes, strings."""
+    nodes: int = 10_000
+    """Nodes, those of subgraphs and of inlined functions included; rewrites may make four times as many."""
+    nesting: int = 8
+    """Subgraphs inside of subgraphs."""
+    initializers: int = 10_000
+    """Stored tensors, those in attributes included."""
+    initializer_nbytes: int = 64 << 20
+    """The largest of them, as it is used: a sparse tensor counts as a dense one."""
+    memory_nbytes: int = 384 << 20
+    """Weights, constants made of them, intermediates and results of one run."""
+    build_time_s: float = 1.5
+    """From the file to a session."""
+    run_time_s: float = 0.5
+    """One run."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise InvalidArgument(f"the limit {name} is a number that is not negative", got=repr(value))
+
+
+def refusal(limit: str, what: str, *, allowed: Any, value: Any, where: str | None = None) -> UntrustedRefusal:
+    """The error of a limit that is reached."""
+    return UntrustedRefusal(
+        what,
+        limit=limit,
+        where=where,
+        expected=f"at most {allowed} (limits.{limit})",
+        got=value,
+        hint=f"the model is untrusted; Limits({limit}=...) allows more",
+    )
+
+
+def forbidden(what: str, *, where: str | None = None, got: Any = None, hint: str | None = None) -> UntrustedRefusal:
+    """The error of something that no untrusted model may have."""
+    return UntrustedRefusal(
+        f"an untrusted model may not {what}", where=where, got=got, hint=hint or 'trust="trusted" allows it'
+    )
+
+
+class Budget:
+    """What is left of limits in one build or one run: of its time, and of its memory."""
+
+    __slots__ = ("_start", "_time_limit", "deadline", "held_nbytes", "limits")
+
+    def __init__(self, limits: Limits, *, time_limit: str) -> None:
+        """``time_limit`` names the field of ``Limits`` that bounds it. A budget inside of another ends with it."""
+        outer = _current.get()
+        self.limits, self._time_limit = limits, time_limit
+        self._start = time.monotonic()
+        self.deadline: float = self._start + getattr(limits, time_limit)
+        self.held_nbytes: int = 0
+        if outer is not None:
+            self.deadline = min(self.deadline, outer.deadline)
+            self.held_nbytes = outer.held_nbytes
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    @property
+    def used(self) -> float:
+        """The share of the time that is gone."""
+        return (time.monotonic() - self._start) / max(self.deadline - self._start, 1e-9)
+
+    def late(self, where: str | None = None) -> UntrustedRefusal:
+        """The error of a deadline that has passed."""
+        allowed = getattr(self.limits, self._time_limit)
+        what = "building the session" if self._time_limit == "build_time_s" else "the run"
+        return refusal(
+            self._time_limit, f"{what} takes too long", allowed=f"{allowed} s", value="a passed deadline", where=where
+        )
+
+    def check_time(self, where: str | None = None) -> None:
+        if time.monotonic() > self.deadline:
+            raise self.late(where)
+
+    def check_work(self, seconds: float, where: str | None = None) -> None:
+        """Refuse work that is estimated to take longer than is left: it could not be interrupted."""
+        left = self.left_s
+        if seconds > left:
+            raise refusal(
+                self._time_limit,
+                "an operator would take too long" if left > 0 else "the time is over",
+                allowed=f"{getattr(self.limits, self._time_limit)} s, of which {max(left, 0):.2f} are left",
+                value=f"about {seconds:.2g} s",
+                where=where,
+            )
+
+    def check_nbytes(self, nbytes: int, what: str, where: str | None = None) -> None:
+        """Refuse memory that does not fit beside what is held."""
+        if self.held_nbytes + nbytes > self.limits.memory_nbytes:
+            raise refusal(
+                "memory_nbytes",
+                what,
+                allowed=f"{self.limits.memory_nbytes} bytes",
+                value=f"{nbytes} bytes beside {self.held_nbytes}",
+                where=where,
+            )
+
+    def hold(self, nbytes: int, what: str, where: str | None = None) -> None:
+        """Count memory that stays."""
+        self.check_nbytes(nbytes, what, where)
+        self.held_nbytes += nbytes
+
+
+_current: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+current = _current.get
+"""The budget in force; None where the model is trusted."""
+
+
+@contextmanager
+def in_force(budget: Budget) -> Iterator[Budget]:
+    """Have a budget bound what this thread does."""
+    token = _current.set(budget)
+    try:
+        yield budget
+    finally:
+        _current.reset(token)
+
+
+def carried(task: Callable[P, T]) -> Callable[P, T]:
+    """A task for another thread, which the budget in force here is to bound there."""
+    budget = _current.get()
+    if budget is None:
+        return task
+
+    def run(*args: P.args, **named: P.kwargs) -> T:
+        with in_force(budget):
+            return task(*args, **named)
+
+    return run
+
+
+def check_time() -> None:
+    """Raise if a budget is in force and its time is over."""
+    budget = _current.get()
+    if budget is not None:
+        budget.check_time()

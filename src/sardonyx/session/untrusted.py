@@ -1,0 +1,110 @@
+"""Sessions of models that nobody vouches for (``trust="untrusted"``): what they may not have, and how they run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sardonyx import limits
+from sardonyx.errors import InvalidArgument
+from sardonyx.limits import UNTRUSTED, Budget, Limits, forbidden
+
+if TYPE_CHECKING:
+    from sardonyx.ir.graph import Graph
+    from sardonyx.partition.provider import RunContext
+    from sardonyx.session.engine import BuildOptions
+    from sardonyx.session.options import SessionOptions
+    from sardonyx.session.session import InferenceSession
+
+ELSEWHERE = {
+    "ImageDecoder": "decode images with code of other libraries; feed the pixels",
+    "FlexAttention": "use FlexAttention, which runs on onnx's reference implementation",
+    "EPContext": "refer to compiled code of a provider",
+}
+"""Operators whose memory and time nobody here can bound."""
+
+
+def load_untrusted(
+    path_or_bytes: str | os.PathLike[str] | bytes,
+    sess_options: SessionOptions | None = None,
+    *,
+    limits: Limits | None = None,
+    **kwargs: Any,
+) -> InferenceSession:
+    """A session of a model from a source that is not trusted; ``limits`` bound what it takes.
+
+    Other arguments are those of ``InferenceSession``. A model that asks for more, or for something that untrusted
+    models may not have, raises ``UntrustedRefusal``.
+    """
+    from sardonyx.session.session import InferenceSession
+
+    return InferenceSession(path_or_bytes, sess_options, trust=UNTRUSTED, limits=limits, **kwargs)
+
+
+def limits_of(options: SessionOptions) -> Limits | None:
+    """The limits that a session is made with; None where the model is trusted."""
+    if options.trust == limits.TRUSTED:
+        return None
+    if options.trust != UNTRUSTED:
+        raise InvalidArgument("unknown trust", expected=f"{limits.TRUSTED} or {UNTRUSTED}", got=options.trust)
+    return options.limits
+
+
+def refuse_options(asked: BuildOptions, providers: Iterator[str] | list[str]) -> None:
+    """Options of a session that do not go with an untrusted model."""
+    if asked.save_path:
+        raise forbidden("be saved", where="optimized_model_filepath", got=asked.save_path)
+    if asked.external_folder or asked.external_files:
+        raise forbidden("have external data", hint="give initializers by add_initializer")
+    others = [name for name in providers if name != "CPUExecutionProvider"]
+    if others:
+        raise forbidden("run on other providers than the CPU's: they keep to no limits", got=", ".join(others))
+
+
+def refuse_operators(graph: Graph) -> None:
+    """Operators that a user has defined, and those that other libraries carry out."""
+    from sardonyx.ops import registry
+
+    for node in graph.all_nodes():
+        found = registry.find(node.domain, node.op_type)
+        if found is not None and found.custom is not None:
+            raise forbidden("use operators that a user has defined", where=node.label, got=f"domain {node.domain!r}")
+        if node.op_type in ELSEWHERE:
+            raise forbidden(ELSEWHERE[node.op_type], where=node.label)
+
+
+def make_ready() -> None:
+    """Load and compile what every model takes, before the clock of one begins to run."""
+    from sardonyx import knobs
+    from sardonyx.normalize import run as _normalize
+    from sardonyx.ops import registry
+    from sardonyx.optimize import pipelines as _pipelines
+    from sardonyx.session import build as _build
+    from sardonyx.session.processor import NONE
+
+    assert _normalize and _pipelines and _build
+    registry.find("", "Identity")
+    if knobs.CPU.get() != NONE:
+        from sardonyx.providers.cpu import CpuProvider
+
+        if CpuProvider().probe() is None:
+            from sardonyx.providers.cpu import compile as _compile
+            from sardonyx.providers.cpu import compiler as _compiler
+            from sardonyx.providers.cpu import pieces as _pieces
+            from sardonyx.providers.cpu import threads
+
+            assert _compile and _compiler and _pieces
+            for make in threads.natives():
+                make()
+
+
+@contextmanager
+def running(bounds: Limits, held_nbytes: int, context: RunContext) -> Iterator[None]:
+    """Have limits bound one run, which begins with so much memory taken."""
+    budget = Budget(bounds, time_limit="run_time_s")
+    budget.held_nbytes += held_nbytes
+    context.bound(budget)
+    with limits.in_force(budget):
+        yield
