@@ -87,6 +87,8 @@ def _by_schema(node: Node) -> list[ValueType | None]:
     schema = None if node.op_type in unsafe.OPERATORS else schema_of(node.domain, node.op_type)
     if schema is None or any(v is not None and v.type is None for v in node.inputs) or any(node.subgraphs()):
         return nothing
+    if any(isinstance(d, int) and d < 0 for v in node.inputs if v is not None for d in v.shape or ()):
+        return nothing  # some of onnx's functions crash
     proto = save.node_to_proto(node)
     for i, v in enumerate(node.inputs):
         proto.input[i] = "" if v is None else f"i{i}"
