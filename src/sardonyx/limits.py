@@ -27,8 +27,9 @@ class Limits(Record):
 
     file_nbytes: int = 64 << 20
     """The model's file."""
-    skeleton_nbytes: int = 8 << 20
-    """The file without the contents of large tensors: nodes, names, attributes, strings."""
+    skeleton_nbytes: int = 2 << 20
+    """The file without the contents of large tensors: nodes, names, attributes, strings. Parsed, it may take a hundred
+    times as much."""
     nodes: int = 10_000
     """Nodes, those of subgraphs and of inlined functions included; rewrites may make four times as many."""
     nesting: int = 8

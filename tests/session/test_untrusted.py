@@ -118,6 +118,13 @@ def test_the_option_and_the_argument_say_the_same() -> None:
         options.limits = 3  # type: ignore[assignment]
 
 
+def test_infinity_is_no_limit(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(serialized(MATMUL))
+    endless = ort.Limits(**dict.fromkeys(ort.Limits.__dataclass_fields__, float("inf")))
+    np.testing.assert_array_equal(ort.load_untrusted(path, limits=endless).run(None, {"X": X})[0], X @ [[1], [2]])
+
+
 def test_limits_are_numbers() -> None:
     for wrong in (-1, "many", None, True, float("nan")):
         with pytest.raises(InvalidArgument, match="the limit nodes"):
@@ -415,6 +422,29 @@ def test_no_cache_is_read_or_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ort.load_untrusted(path, limits=AMPLE).run(None, {"x": np.ones(3, np.float32)})
     assert sorted((tmp_path / "cache").rglob("*")) == before
     assert not list((tmp_path / "cache").glob("*.start"))
+
+
+def test_the_session_underneath_keeps_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.session.native import NativeSession
+
+    monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
+    proto = model(CHAIN)
+    helper.set_model_props(proto, {"ort_config": '{"session_options": {"enable_profiling": 1}}'})
+    onnx.save(proto, tmp_path / "m.onnx")
+    options = ort.SessionOptions()
+    options.trust, options.limits = "untrusted", AMPLE
+    session = NativeSession(options, str(tmp_path / "m.onnx"), True, True)
+    session.initialize_session([], [])
+    assert not session.session_options.enable_profiling
+    assert session.run(None, {"x": np.ones(1, np.float32)})[0] == [4]
+    assert not [p for p in (tmp_path / "cache").glob("*") if p.name != "kernels"]
+
+
+def test_a_compiler_writes_no_untrusted_model(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.trust = "untrusted"
+    with pytest.raises(UntrustedRefusal, match="be saved"):
+        ort.ModelCompiler(options, serialized(MUL)).compile_to_file(str(tmp_path / "out.onnx"))
 
 
 def test_training_information() -> None:

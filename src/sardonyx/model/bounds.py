@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import onnx
 
 from sardonyx.errors import InvalidArgument, NoSuchFile, SardonyxError
-from sardonyx.limits import Limits, forbidden, refusal
+from sardonyx.limits import Limits, check_time, forbidden, refusal
 from sardonyx.model.protos import label, subgraphs
 from sardonyx.model.types import dtype_of
 
@@ -29,7 +30,7 @@ def read(source: Any, limits: Limits) -> bytes:
     if hasattr(source, "SerializeToString"):
         source = source.SerializeToString()
     elif hasattr(source, "read"):
-        source = source.read(int(limits.file_nbytes) + 1)
+        source = source.read(int(limits.file_nbytes) + 1) if limits.file_nbytes < sys.maxsize else source.read()
     if not isinstance(source, (bytes, bytearray, memoryview)):
         raise InvalidArgument("a model is a path, bytes, a binary file or a ModelProto", got=type(source).__name__)
     size = memoryview(source).nbytes
@@ -45,7 +46,7 @@ def _read_file(path: str, limits: Limits) -> bytes:
             if not stat.S_ISREG(info.st_mode):
                 raise NoSuchFile(f"Load model from {path} failed: it is not a regular file", where=path)
             _check(limits, "file_nbytes", info.st_size, "the model's file is too large", where=path)
-            content = file.read(int(limits.file_nbytes) + 1)
+            content = file.read(info.st_size + 1)
     except FileNotFoundError:
         raise NoSuchFile(f"Load model from {path} failed. File doesn't exist", where=path) from None
     except (OSError, ValueError) as e:
@@ -94,6 +95,7 @@ class _Counted:
             check_nodes(self.nodes, self.limits)
             where = label(node)
             for attribute in node.attribute:
+                check_time()
                 self.attribute(attribute, where, depth)
             for inner in subgraphs(node):
                 self.graph(inner, depth + 1)

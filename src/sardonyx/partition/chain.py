@@ -66,7 +66,7 @@ class Chain:
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         may_hurry = context.record is None and context.deadline is None and not context.held and not context.places
         frame = list(args)
-        kept = Kept(context.budget)
+        kept = None if context.budget is None else Kept(context.budget)
         for step in self._steps:
             if context.stop:
                 context.check()
@@ -75,7 +75,8 @@ class Chain:
             if made is None:
                 made = step.run(given, context)
             frame += made
-            if context.budget is not None:
+            if kept is not None:
                 kept.are(frame[self.inputs :])
-        kept.end()
+        if kept is not None:
+            kept.end()
         return list(self._given(frame))

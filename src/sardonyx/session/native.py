@@ -78,7 +78,7 @@ class NativeSession:
         check_severity(options.log_severity_level, "session")
         environment.check_thread_pool(options.use_per_session_threads)
         config_keys.review(options._config, config_keys.SESSION_KEYS, strict=self._strict, stacklevel=5)
-        if self._read_config:
+        if self._read_config and untrusted.limits_of(options) is None:
             self._take_config_from_model()
         if options.enable_profiling:
             self._trace = Trace(options.profile_file_prefix)

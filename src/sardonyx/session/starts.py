@@ -297,6 +297,8 @@ def find(source: Any, options: BuildOptions) -> Start | None:
         return None
     if options.save_path or options.initializers or options.external_files or len(options.providers) != 1:
         return None
+    if options.limits is not None:
+        return None
     (provider,) = options.providers
     if type(provider) is not CpuProvider:
         return None

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+FAR_S = 1e6
+"""A deadline that is further off than this many seconds is taken for one that is."""
 MAX_SHAPES = 256
 """Shapes whose sizes are remembered."""
 MAX_APPENDING = 8
@@ -267,7 +269,7 @@ class CpuExecutable:
         """With a cancel flag; in slices, so that signals are seen; perhaps with a deadline or a profile."""
         slots, team = frame.slots, self._team
         if context.deadline is not None:
-            left_s = context.deadline - time.monotonic()
+            left_s = min(context.deadline - time.monotonic(), FAR_S)
             slots[Context.DEADLINE] = max(1, ticks_now() + int(left_s * ticks_per_second()))
         recorder = None if context.record is None else self._recorder(shape.threads, slots)
         runs_left, slots[Context.LEFT] = slots[Context.LEFT], 0
