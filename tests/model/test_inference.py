@@ -41,8 +41,7 @@ def test_slices_of_negative_dimensions(name: str, step: int) -> None:
     shape, before = BEFORE[name]
     constants = [ints("s", 0), ints("e", 5), ints("a", 0), ints("st", step), ints("c", -7, 1), ints("c1", -7)]
     last = helper.make_node("Slice", ["t" if before else "x", "s", "e", "a", "st"], ["y"])
-    loaded = load(model(shape, [*before, last], constants))
-    assert loaded.graph.outputs[0].type.dtype.name == "f32"
+    assert load(model(shape, [*before, last], constants)).graph.output_names == ["y"]
     with contextlib.suppress(SardonyxError):
         InferenceSession(model(shape, [*before, last], constants)).run(None, {"x": np.ones(abs(shape[0]), np.float32)})
 
