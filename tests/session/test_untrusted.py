@@ -478,3 +478,12 @@ def test_the_document_lists_every_limit_with_its_default() -> None:
     text = (ROOT / "docs" / "untrusted-models.md").read_text(encoding="utf-8")
     for name in ort.Limits.__dataclass_fields__:
         assert f"| `{name}` | {getattr(ort.Limits(), name)} |" in text, name
+
+
+def test_constants_of_the_build_count_in_runs() -> None:
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["a"]), helper.make_node("Cos", ["a"], ["b"])]
+    nodes.append(helper.make_node("Add", ["b", "x"], ["y"]))
+    data = graph_of(nodes, (1,), initializers=[ints("s", 1 << 18)])
+    session = ort.load_untrusted(data, limits=AMPLE)
+    assert session._sess.engine._held_nbytes >= 4 << 18
+    session.run(None, {"x": np.ones(1, np.float32)})

@@ -31,7 +31,7 @@ def seconds(node: Node, args: Args) -> float:
         more = 0.0 if estimate is None else estimate(node, args)
     except (ValueError, IndexError, AttributeError, TypeError, ZeroDivisionError, OverflowError):
         more = 0.0  # inputs of a wrong shape or type: the operator says so
-    return CALL_S + more + sum(map(_reading_s, args))
+    return CALL_S * (1 + len(args)) + more + sum(map(_reading_s, args))
 
 
 def _reading_s(value: Any) -> float:

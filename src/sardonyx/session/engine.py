@@ -13,7 +13,7 @@ from sardonyx.interpret.context import Held
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Model, Value
 from sardonyx.ir.sparse import SparseTensor
-from sardonyx.limits import Limits
+from sardonyx.limits import Limits, current
 from sardonyx.ops import limits
 from sardonyx.partition.provider import Memory, Planned, Provider, Quick, RunContext
 from sardonyx.session import untrusted
@@ -65,6 +65,9 @@ class Engine:
         ``bounds`` are those of an untrusted model, and hold in every run.
         """
         self._bounds = bounds
+        budget = current()
+        self._held_nbytes = weights_nbytes + (0 if budget is None else budget.held_nbytes)
+        """What runs find taken: weights, and constants made of them in the build that ends here."""
         self.model, self.inputs, self.outputs, self.phases = model, inputs, outputs, phases
         self.overridable = [v for v in model.graph.inputs if v.overridable]
         self._explanation = explanation
@@ -87,7 +90,7 @@ class Engine:
         """The wanted outputs. Arrays in the result are the caller's own: nothing else refers to their memory."""
         if self._bounds is None:
             return self._run(feeds, wanted, context)
-        with untrusted.running(self._bounds, self._weights_nbytes, context):
+        with untrusted.running(self._bounds, self._held_nbytes, context):
             return self._run(feeds, wanted, context)
 
     def _run(self, feeds: dict[str, Any], wanted: Sequence[str], context: RunContext) -> list[Any]:

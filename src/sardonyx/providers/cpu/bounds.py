@@ -31,7 +31,8 @@ COMPILING = 0.6
 
 def check(shape: Shape, memory: Memory, budget: Budget) -> None:
     """Refuse a shape whose plan or whose work does not fit the budget."""
-    budget.check_nbytes(memory.peak_nbytes, "a run of these shapes takes too much memory")
+    taken = memory.peak_nbytes - memory.constants_nbytes  # constants are counted since the build
+    budget.check_nbytes(taken, "a run of these shapes takes too much memory")
     table, is_there = shape.plan.table, shape.rows[:, Row.WHO] != NOBODY
     values = values_of(table, shape.sizes).astype(np.float64)
     rates = np.array([_rate(step) for step in table.steps])
