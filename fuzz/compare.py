@@ -18,13 +18,17 @@ RANDOM = frozenset(
 )
 
 
-def difference(ours: list[Any], theirs: list[Any], *, precision: str = "highest", kind: str = "plain") -> str | None:
-    """What differs, in words that name the first such output; None where nothing does."""
+def difference(
+    ours: list[Any], theirs: list[Any], *, precision: str = "highest", kind: str = "plain", has_numbers: bool = True
+) -> str | None:
+    """What differs, in words that name the first such output; None where nothing does. Without ``has_numbers``, types
+    and shapes alone count: what several operators make of NaN and the largest numbers follows from their order.
+    """
     if len(ours) != len(theirs):
         return f"{len(ours)} outputs, expected {len(theirs)}"
     for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         why = _differs(a, b, precision, kind)
-        if why is not None:
+        if why is not None and (has_numbers or " elements, at" not in why):
             return f"output {i}: {why}"
     return None
 
@@ -37,7 +41,7 @@ def _differs(a: Any, b: Any, precision: str, kind: str) -> str | None:
     if isinstance(b, dict):
         if not isinstance(a, dict) or list(a) != list(b):
             return "other keys"
-        return next((why for k in b if (why := _differs(a[k], b[k], precision, kind))), None)
+        return next((why for k in b if (why := _differs(_narrow(a[k]), _narrow(b[k]), precision, kind))), None)
     if a is None or b is None:
         return None if a is None and b is None else "None"
     a, b = np.asarray(a), np.asarray(b)
@@ -48,6 +52,11 @@ def _differs(a: Any, b: Any, precision: str, kind: str) -> str | None:
     if a.shape != b.shape:
         return f"shape {list(a.shape)}, expected {list(b.shape)}"
     return numbers(a, b, precision, kind)
+
+
+def _narrow(x: Any) -> Any:
+    """A number of a map, which was a float32 before it was Python's."""
+    return np.float32(x) if isinstance(x, float) else x
 
 
 def is_text(a: Any) -> bool:

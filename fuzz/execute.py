@@ -122,32 +122,95 @@ def laid_out(array: Any, layout: str) -> Any:
         twin.flags.writeable = False
         return twin
     if layout == "broadcast":
-        return (
-            np.broadcast_to(array.reshape(-1)[:1].reshape(()) if array.size else array, array.shape)
-            if array.size
-            else array
-        )
+        return np.broadcast_to(array.reshape(-1)[0], array.shape) if array.size else array
     if layout == "big_endian" and array.dtype.kind in "iuf":
         return array.astype(array.dtype.newbyteorder(">"))
     return array
 
 
 def run_once(session: Any, run: Run, entry: str, watch: Watch) -> list[Any]:
+    """One call by an entry point; what is no tensor goes by ``run``."""
     feeds = {name: laid_out(v, run.layouts.get(name, "")) for name, v in run.feeds.items()}
-    if entry == "values" and all(isinstance(v, np.ndarray) for v in feeds.values()):
+    _share(feeds, run)
+    before = {name: v.copy() for name, v in feeds.items() if isinstance(v, np.ndarray)}
+    is_plain = all(isinstance(v, np.ndarray) for v in feeds.values())
+    results: list[Any] | None = None
+    if entry == "values" and is_plain:
         values = {name: sardonyx.OrtValue.ortvalue_from_numpy(v) for name, v in feeds.items()}
         made = watch.run(lambda o: session.run_with_ort_values(None, values, o))
-        if all(v.is_tensor() for v in made):
-            return [v.numpy() for v in made]
-    if entry == "binding" and all(isinstance(v, np.ndarray) for v in feeds.values()):
+        results = [v.numpy() for v in made] if all(v.is_tensor() for v in made) else None
+    elif entry == "binding" and is_plain:
         binding = session.io_binding()
         for name, value in feeds.items():
             binding.bind_cpu_input(name, value)
         for output in session.get_outputs():
             binding.bind_output(output.name)
         watch.run(lambda o: session.run_with_iobinding(binding, o))
-        return list(binding.copy_outputs_to_cpu())
-    return list(watch.run(lambda o: session.run(None, feeds, o)))
+        results = list(binding.copy_outputs_to_cpu())
+    elif entry == "preallocated" and is_plain:
+        results = bound(session, feeds, run.layouts.get("*outputs", "exact"), watch)
+        return results
+    if results is None:
+        results = list(watch.run(lambda o: session.run(None, feeds, o)))
+    for name, old in before.items():
+        if old.dtype != object and feeds[name].tobytes() != old.tobytes():
+            raise AssertionError(f"the run wrote into its feed {name}")
+    return results
+
+
+def _share(feeds: dict[str, Any], run: Run) -> None:
+    """Feeds that are to share memory become windows of one block; their values allow it."""
+    names = [n for n, how in run.layouts.items() if how == "shared" and isinstance(feeds.get(n), np.ndarray)]
+    names = [n for n in names if feeds[n].dtype.kind in "iuf" and feeds[n].size]
+    if len(names) > 1:
+        block = np.frombuffer(max((feeds[n] for n in names), key=lambda v: v.nbytes).tobytes(), np.uint8).copy()
+        for name in names:
+            old = feeds[name]
+            feeds[name] = block[: old.nbytes].view(old.dtype).reshape(old.shape)
+
+
+def bound(session: Any, feeds: dict[str, Any], how: str, watch: Watch) -> list[Any]:
+    """A run whose outputs go to memory of the caller's, of sizes that an ordinary run has told."""
+    expected = list(watch.run(lambda o: session.run(None, feeds, o)))
+    if not all(isinstance(e, np.ndarray) and e.dtype != object for e in expected):
+        return expected
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_cpu_input(name, value)
+    guards, places = [], []
+    for output, like in zip(session.get_outputs(), expected, strict=True):
+        if how == "device":
+            binding.bind_output(output.name)
+            continue
+        shape, dtype, stated = like.shape, like.dtype, like.dtype
+        if how == "larger":
+            shape = tuple(n + 1 for n in shape)
+        elif how == "smaller":
+            shape = tuple(max(n - 1, 0) for n in shape)
+        elif how == "dtype":
+            stated = np.dtype(np.float64 if dtype == np.float32 else np.float32)
+        elif how == "input" and feeds:
+            places.append(next(iter(feeds.values())))
+        count = int(np.prod(shape, dtype=np.int64))
+        block = np.full(max(count, like.size) * 8 + 256, 0xA5, np.uint8)
+        start = 64 + (-block.ctypes.data) % 64
+        guards.append((block, start, count * dtype.itemsize))
+        address = block.ctypes.data + start
+        if how == "input" and places and places[-1].nbytes >= like.nbytes and places[-1].flags.c_contiguous:
+            guards.pop()
+            address = places[-1].ctypes.data
+        if how == "ortvalue":
+            guards.pop()
+            value = sardonyx.OrtValue.ortvalue_from_shape_and_type(list(shape), dtype, "cpu")
+            binding.bind_ortvalue_output(output.name, value)
+        else:
+            binding.bind_output(output.name, "cpu", 0, stated, list(shape), address)
+    watch.run(lambda o: session.run_with_iobinding(binding, o))
+    for block, start, nbytes in guards:
+        if (block[:start] != 0xA5).any() or (block[start + max(nbytes, 0) :] != 0xA5).any():
+            raise AssertionError(f"the run wrote outside of the memory that its output is bound to ({how})")
+    results = list(binding.copy_outputs_to_cpu())
+    return expected if how == "input" else results
 
 
 def execute(

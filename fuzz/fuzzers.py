@@ -8,7 +8,7 @@ from typing import Any
 
 from fuzz.cases import Case
 
-FUZZERS = ("operators",)
+FUZZERS = ("operators", "graphs", "models", "binding", "corpus")
 
 
 def case_of(fuzzer: str, seed: int, index: int, mutation: int | None = None) -> Case:

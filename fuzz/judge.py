@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
+
+import onnx
 
 from fuzz import explained
-from fuzz.cases import Case
+from fuzz.cases import Case, Run
 from fuzz.compare import RANDOM, difference
 from fuzz.execute import SOFT_S, Outcome, plain
 from fuzz.oracle import Oracle
@@ -21,60 +24,85 @@ class Verdict:
     text: str = ""
 
 
+def is_single(case: Case) -> bool:
+    """Whether a case is of one operator, which it is named for."""
+    return "+" not in case.operator and not case.name.startswith("models/")
+
+
 def judged(case: Case, index: int, outcome: Outcome, oracle: Oracle | None) -> Verdict:
     """The verdict on one run. Without an oracle only what is wrong in itself is found."""
     run = case.runs[index]
     if outcome.kind == "found":
-        return Verdict("found", f"{case.operator}: {outcome.signature}", outcome.text)
+        subject = f"{case.operator}: " if is_single(case) else ""
+        return Verdict("found", f"{subject}{outcome.signature}", outcome.text)
     if oracle is None or case.operator.split(".")[-1] in RANDOM:
         return Verdict(outcome.kind, outcome.signature, outcome.text)
-    if outcome.kind == "late":
-        theirs = oracle.ask("onnxruntime", case.model, run)
-        if theirs[0] == "ok":
-            return Verdict(
-                "found", f"{case.operator}: slow: {plain(outcome.text)}", f"{outcome.text}\nonnxruntime answers in time"
-            )
-        return Verdict("late", "", outcome.text)
     theirs = oracle.ask("onnxruntime", case.model, run)
+    if outcome.kind == "late":
+        if theirs[0] == "ok":
+            text = f"{outcome.text}\nonnxruntime answers in time"
+            return Verdict("found", f"{subject_of(case, None)}: slow: {plain(outcome.text)}", text)
+        return Verdict("late", "", outcome.text)
     if outcome.kind == "refused":
         if theirs[0] == "ok":
-            return Verdict("alone", f"{case.operator}: {outcome.signature}", outcome.text)
+            return Verdict("alone", f"{case.operator if is_single(case) else ''}: {outcome.signature}", outcome.text)
         return Verdict("refused", outcome.signature, outcome.text)
     assert outcome.results is not None
-    precision, kind = case.options.precision, run.kind
-    if theirs[0] == "ok":
-        why = difference(outcome.results, theirs[1], precision=precision, kind=kind)
-        who = "onnxruntime"
-    else:
-        theirs = oracle.ask("reference", case.model, run)
+    return compared(case, run, outcome, outcome.results, theirs, oracle)
+
+
+def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs: Any, oracle: Oracle) -> Verdict:
+    """Our results beside onnxruntime's, or the reference provider's where it has none; onnx.reference arbitrates."""
+    has_numbers = run.kind not in ("extreme", "out") or is_single(case)
+
+    def differs(a: list[Any], b: list[Any]) -> str | None:
+        return difference(a, b, precision=case.options.precision, kind=run.kind, has_numbers=has_numbers)
+
+    who = "onnxruntime"
+    if theirs[0] != "ok":
+        who, theirs = "the reference provider", oracle.ask("reference", case.model, run)
         if theirs[0] != "ok":
-            return Verdict("ok")
-        why = difference(outcome.results, theirs[1], precision=precision, kind=kind)
-        who = "the reference provider"
+            return slow(case, outcome)
+    why = differs(results, theirs[1])
     if why is None:
         return slow(case, outcome)
-    reason = explained.why(case, kind, why)
+    subject = subject_of(case, why)
+    reason = explained.why(subject, run.kind, why)
     if reason is not None:
-        return Verdict("unsettled", "explained", reason)
+        return Verdict("unsettled", f"{subject}: explained: {reason}", why)
     other = oracle.ask("onnx", case.model, run)
-    if other[0] == "ok" and difference(theirs[1], other[1], precision=precision, kind=kind) is not None:
-        agrees = difference(outcome.results, other[1], precision=precision, kind=kind) is None
-        if who != "onnxruntime" and not agrees:
-            pass  # compiled code and the reference provider are to agree, whatever onnx.reference says
-        else:
-            return Verdict("unsettled", f"{case.operator}: {'oracles disagree' if not agrees else 'onnx agrees'}", why)
-    text = f"differs from {who}: {why}"
-    return Verdict("found", f"{case.operator}: differs from {who}: {shape_of(why)} ({kind})", text)
+    if other[0] == "ok" and differs(theirs[1], other[1]) is not None:
+        agrees = differs(results, other[1]) is None
+        if agrees or who == "onnxruntime":
+            return Verdict("unsettled", f"{subject}: {'onnx agrees' if agrees else 'oracles disagree'}", why)
+    what = kind_of(why)
+    kind = f" ({run.kind})" if "elements" in what else ""
+    return Verdict("found", f"{subject}: differs from {who}: {what}{kind}", f"differs from {who}: {why}")
 
 
 def slow(case: Case, outcome: Outcome) -> Verdict:
     if outcome.seconds > SOFT_S * 2:
-        return Verdict("found", f"{case.operator}: slow", f"{outcome.seconds:.1f} s of processor time")
+        return Verdict("found", f"{subject_of(case, None)}: slow", f"{outcome.seconds:.1f} s of processor time")
     return Verdict("ok")
 
 
-def shape_of(why: str) -> str:
-    """The kind of a difference: which output, and whether type, shape or elements."""
+def subject_of(case: Case, why: str | None) -> str:
+    """The operator of the case, or in a graph the one whose result differs."""
+    match = re.match(r"output (\d+):", why or "")
+    if is_single(case):
+        return case.operator
+    if match is None:
+        return "a graph"
+    try:
+        graph = onnx.load_from_string(case.model).graph
+        name = graph.output[int(match.group(1))].name
+    except Exception:
+        return "a graph"
+    return next((n.op_type for n in graph.node if name in n.output), "an input")
+
+
+def kind_of(why: str) -> str:
+    """The kind of a difference: whether type, shape or elements, and of which type."""
     match = re.match(r"output (\d+): (.*)", why)
     if match is None:
         return "number of outputs"

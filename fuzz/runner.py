@@ -15,7 +15,7 @@ import struct
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,14 @@ from fuzz.execute import Watch
 from fuzz.fuzzers import case_of, ready
 from fuzz.judge import Verdict
 from fuzz.oracle import Oracle
+from fuzz.reduce import reduced
 from fuzz.worker import Report, Slot, settle, tried, work
 
 HARD_S = 10.0
 """Processor time of a build or a run after which a worker is stopped; other programs may share its core."""
+CONFIRM_S = 240.0
+"""How long findings are made smaller, at most."""
+REDUCED = ("graphs", "models", "binding")
 QUIET_S = 60.0
 """How long a worker may wait without working."""
 BLOCK = 150
@@ -265,7 +269,7 @@ class Runner:
             raise RuntimeError(f"a worker did not start: {errors}")
         self.summary.counts["died"] += 1
         rest = range(index + 1, child.indices.stop)
-        if len(rest):
+        if rest:
             self._redo.append((child.fuzzer, rest, child.cpu))
         if phase == "make" or (phase == "judge" and not child.is_killed):
             signature = f"the fuzzer itself: {phase}: {errors.strip().splitlines()[-1] if errors.strip() else status}"
@@ -291,9 +295,17 @@ class Runner:
     # -- findings
 
     def _confirm(self) -> None:
+        """Replay each finding alone, and make those of graphs and models smaller."""
+        end = time.monotonic() + CONFIRM_S
         for finding in self.summary.findings.values():
-            verdict = alone(replace(finding.case, runs=finding.case.runs), self._folder)
+            verdict = alone(finding.case, self._folder)
             finding.is_reproduced = verdict.kind == "found"
+            if finding.is_reproduced and finding.case.name.split("/")[0] in REDUCED and time.monotonic() < end:
+                wanted = what(verdict)
+                finding.case = reduced(
+                    finding.case, finding.run, lambda c, wanted=wanted: what(alone(c, self._folder)) == wanted
+                )
+                finding.run = 0 if len(finding.case.runs) == 1 else finding.run
             if not finding.is_reproduced and any(w in finding.signature for w in (": slow", ": hang", ": memory")):
                 self.summary.counts["slow once"] += 1
         once = [k for k, f in self.summary.findings.items() if not f.is_reproduced and re.search(": (slow|hang)", k)]
@@ -308,6 +320,13 @@ class Runner:
             (self.plan.keep / f"{finding.file}.txt").write_text(described(finding))
         text = "\n".join(report_lines(self.summary, self.line()))
         (self.plan.keep / "summary.txt").write_text(text + "\n")
+
+
+def what(verdict: Verdict) -> str:
+    """A verdict without the operator: what a smaller case must show too."""
+    if verdict.kind != "found":
+        return ""
+    return verdict.signature.partition(": ")[2] if ": differs" in verdict.signature else verdict.signature
 
 
 def described(f: Finding) -> str:
@@ -352,16 +371,15 @@ def _redirect(errors: Path) -> None:
 
 
 def _warm_up() -> None:
-    """Import what every worker needs, without starting a thread."""
+    """Import what workers need, without starting a thread."""
     import importlib
+    import pkgutil
 
-    for name in (
-        "sardonyx.session.native",
-        "sardonyx.providers.cpu",
-        "sardonyx.providers.cpu.compiler",
-        "onnx.reference",
-        "onnxruntime",
-    ):
+    import sardonyx
+
+    names = [m.name for m in pkgutil.walk_packages(sardonyx.__path__, "sardonyx.", onerror=lambda name: None)]
+    skipped = ("sardonyx.shim", "sardonyx.transformers", "sardonyx.backend", "sardonyx.capi", "sardonyx.datasets")
+    for name in [*(n for n in names if not n.startswith(skipped)), "onnx.reference", "onnxruntime"]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 

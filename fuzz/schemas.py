@@ -10,8 +10,7 @@ import onnx.defs
 from fuzz.draws import Draw, numpy_type
 
 Key = tuple[str, str]
-USUAL = ("tensor(float)", "tensor(float16)", "tensor(double)", "tensor(int64)", "tensor(int32)", "tensor(uint8)", "tensor(int8)",
-         "tensor(bool)")  # fmt: skip
+USUAL = tuple(f"tensor({t})" for t in ("float", "float16", "double", "int64", "int32", "uint8", "int8", "bool"))
 
 
 @functools.cache
@@ -21,10 +20,16 @@ def every() -> tuple[Key, ...]:
 
 
 @functools.cache
+def _histories() -> dict[Key, tuple[int, ...]]:
+    found: dict[Key, set[int]] = {}
+    for s in onnx.defs.get_all_schemas_with_history():
+        found.setdefault((s.domain, s.name), set()).add(s.since_version)
+    return {key: tuple(sorted(numbers)) for key, numbers in found.items()}
+
+
 def versions(key: Key) -> tuple[int, ...]:
-    """The opsets in which an operator was defined anew, newest last; deprecations left out."""
-    found = {s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == key}
-    return tuple(sorted(found))
+    """The opsets in which an operator was defined anew, newest last."""
+    return _histories()[key]
 
 
 @functools.cache

@@ -1,0 +1,316 @@
+"""Every past finding as a few lines that build it, and the files of ``fuzz/corpus``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, parser
+
+from fuzz.cases import Case, Run, load, to_tensor
+
+FOLDER = Path(__file__).resolve().parent / "corpus"
+DEMO = Path(__file__).resolve().parent.parent / "demo" / "digits.onnx"
+Entry = tuple[str, Callable[[], tuple[bytes, list[dict[str, Any]]]]]
+ENTRIES: list[Entry] = []
+rng = np.random.default_rng(32)
+
+
+def f32(*shape: int) -> Any:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def i64(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def text(
+    name: str,
+    graph: str,
+    *feeds: Mapping[str, Any],
+    edit: Callable[[onnx.ModelProto], None] | None = None,
+    opset: int = 21,
+) -> None:
+    """An entry from ONNX's text; ``edit`` states what the text cannot."""
+
+    def make() -> tuple[bytes, list[dict[str, Any]]]:
+        head = f'<ir_version: 10, opset_import: ["" : {opset}, "ai.onnx.ml" : 3, "com.microsoft" : 1]>\n'
+        model = parser.parse_model(head + graph)
+        if edit is not None:
+            edit(model)
+        return model.SerializeToString(), [dict(f) for f in feeds]
+
+    ENTRIES.append((name, make))
+
+
+def case(seed: int, index: int, mutation: int | None = None) -> Case:
+    """The entries in turn."""
+    name, make = every()[index % len(every())]
+    made = make()
+    if isinstance(made, Case):
+        return made
+    model, feeds = made
+    return Case(f"corpus/{seed}/{index}", model, tuple(Run(f, "plain") for f in feeds), operator=f"corpus {name}")
+
+
+@functools.cache
+def every() -> list[Any]:
+    files = [(path.stem, functools.partial(load, path)) for path in sorted(FOLDER.glob("*.zip"))]
+    return [*ENTRIES, *files]
+
+
+# -- empty batches
+
+
+def _digits() -> tuple[bytes, list[dict[str, Any]]]:
+    shape = [d.dim_value or 1 for d in onnx.load(str(DEMO)).graph.input[0].type.tensor_type.shape.dim]
+    return DEMO.read_bytes(), [
+        {"image": np.zeros([0, *shape[1:]], np.float32)},
+        {"image": np.ones([2, *shape[1:]], np.float32)},
+    ]
+
+
+ENTRIES.append(("empty batch of the demo", _digits))
+
+
+def _weights(*tensors: tuple[str, Any]) -> Callable[[onnx.ModelProto], None]:
+    return lambda model: model.graph.initializer.extend([to_tensor(a, n) for n, a in tensors])
+
+
+text(
+    "empty batch of pools and convolutions",
+    """g (float[n,32,14,14] x) => (y) {
+        a = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)
+        b = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(a, w)
+        y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(b)
+    }""",
+    {"x": f32(0, 32, 14, 14)}, {"x": f32(1, 32, 14, 14)},
+    edit=_weights(("w", f32(64, 32, 3, 3))),
+)  # fmt: skip
+text(
+    "empty batch of a product",
+    "g (float[n,64] x) => (y) { y = MatMul(x, w) }",
+    {"x": f32(0, 64)},
+    {"x": f32(3, 64)},
+    edit=_weights(("w", f32(64, 64))),
+)
+text("empty batch of a softmax", "g (float[n,k] x) => (y) { y = Softmax(x) }", {"x": f32(0, 5)}, {"x": f32(5, 0)})
+
+# -- stated shapes that are not so
+
+text(
+    "Concat stated shorter",
+    "g (float[?] a, float[?] b) => (float[4] y) { y = Concat<axis=0>(a, b) }",
+    {"a": f32(64), "b": f32(100)},
+    {"a": f32(2), "b": f32(1)},
+)
+text(
+    "Concat stated shorter inside",
+    "g (float[?] a, float[?] b) => (y) <float[4] c> { c = Concat<axis=0>(a, b)\n y = Relu(c) }", {"a": f32(64), "b": f32(100)},
+)  # fmt: skip
+text(
+    "Slice stated longer",
+    "g (float[?] x, int64[1] e) => (float[8] y) { y = Slice(x, s, e) }",
+    {"x": f32(8), "e": i64(3)},
+    edit=_weights(("s", i64(0))),
+)
+text(
+    "MaxUnpool stated smaller",
+    "g (float[n,c,h,w] x, int64[n,c,h,w] i) => (float[1,1,2,2] y) { y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) }",
+    {"x": f32(1, 1, 2, 2), "i": np.array([5, 7, 13, 15]).reshape(1, 1, 2, 2)},
+)
+text(
+    "Pad stated smaller",
+    "g (float[?] x, int64[2] p) => (float[3] y) { y = Pad(x, p) }",
+    {"x": f32(3), "p": i64(50, 50)},
+)
+text(
+    "Tile stated smaller", "g (float[?] x, int64[1] r) => (float[3] y) { y = Tile(x, r) }", {"x": f32(3), "r": i64(40)}
+)
+text(
+    "CenterCropPad stated smaller",
+    "g (float[?] x, int64[1] s) => (float[3] y) { y = CenterCropPad(x, s) }",
+    {"x": f32(3), "s": i64(90)},
+)
+text(
+    "DepthToSpace stated smaller",
+    "g (float[?,?,?,?] x) => (float[1,1,2,2] y) { y = DepthToSpace<blocksize=2>(x) }",
+    {"x": f32(1, 8, 4, 4)},
+)
+text(
+    "GridSample stated smaller",
+    "g (float[?,?,?,?] x, float[?,?,?,?] p) => (float[1,1,1,1] y) { y = GridSample(x, p) }",
+    {"x": f32(1, 2, 4, 4), "p": f32(1, 9, 9, 2)},
+)
+text(
+    "loss stated smaller",
+    'g (float[?,?] x, int64[?] t) => (float[1] y) { y = NegativeLogLikelihoodLoss<reduction="none">(x, t) }',
+    {"x": f32(50, 3), "t": rng.integers(0, 3, 50)},
+)
+text(
+    "ArrayFeatureExtractor of one index",
+    "g (float[n,3] x) => (float[n,5] y) { y = ai.onnx.ml.ArrayFeatureExtractor(x, i) }",
+    {"x": f32(4, 3)},
+    edit=_weights(("i", np.array(1, np.int64))),
+)
+text(
+    "Conv with a stale size",
+    "g (float[1,2,?,?] x) => (float[1,3,4,4] y) { y = Conv(x, w) }",
+    {"x": f32(1, 2, 9, 9)},
+    edit=_weights(("w", f32(3, 2, 3, 3))),
+)
+text(
+    "Split with stale sizes",
+    "g (float[?] x, int64[2] s) => (float[2] a, float[2] b) { a, b = Split(x, s) }",
+    {"x": f32(9), "s": i64(4, 5)},
+)
+text(
+    "Expand with a stale size",
+    "g (float[1] x, int64[1] s) => (float[2] y) { y = Expand(x, s) }",
+    {"x": f32(1), "s": i64(30)},
+)
+text(
+    "Reshape with a stale size",
+    "g (float[?] x, int64[2] s) => (float[2,2] y) { y = Reshape(x, s) }",
+    {"x": f32(30), "s": i64(5, 6)},
+)
+text("ConstantOfShape with a stale size", "g (int64[1] s) => (float[2] y) { y = ConstantOfShape(s) }", {"s": i64(30)})
+text(
+    "Range with a stale size",
+    "g (int64 n) => (int64[2] y) { y = Range(z, n, o) }",
+    {"n": np.int64(30)},
+    edit=_weights(("z", np.int64(0)), ("o", np.int64(1))),
+)
+text(
+    "Resize with a stale size",
+    "g (float[1,1,?,?] x, int64[4] s) => (float[1,1,2,2] y) { y = Resize(x, , , s) }",
+    {"x": f32(1, 1, 3, 3), "s": i64(1, 1, 9, 9)},
+)
+text(
+    "MaxPool with a stale size",
+    "g (float[1,1,?,?] x) => (float[1,1,2,2] y) { y = MaxPool<kernel_shape=[2,2]>(x) }",
+    {"x": f32(1, 1, 9, 9)},
+)
+text(
+    "AffineGrid with a stale size",
+    "g (float[1,2,3] t, int64[4] s) => (float[1,2,2,2] y) { y = AffineGrid(t, s) }",
+    {"t": f32(1, 2, 3), "s": i64(1, 1, 7, 7)},
+)
+text(
+    "GatherND with a stale size",
+    "g (float[4] x, int64[?,1] i) => (float[2] y) { y = GatherND(x, i) }",
+    {"x": f32(4), "i": rng.integers(0, 4, (40, 1))},
+)
+text(
+    "a stale output goes back to the input", "g (float[n,2] x) => (float[1,2] y) { y = Identity(x) }", {"x": f32(5, 2)}
+)
+text(
+    "ReduceMax of a wrong rank",
+    "g (float[?,?] x) => (y) <float[2,3,4] a> { a = Relu(x)\n y = ReduceMax(a, axes) }",
+    {"x": f32(3, 4)},
+    edit=_weights(("axes", i64(2))),
+)
+text(
+    "Squeeze of a wrong rank",
+    "g (float[?,?] x) => (y) <float[3,4,1] a> { a = Relu(x)\n y = Squeeze(a, axes) }",
+    {"x": f32(3, 4)},
+    edit=_weights(("axes", i64(2))),
+)
+
+# -- types
+
+
+def _casting_loop() -> tuple[bytes, list[dict[str, Any]]]:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Cast", ["s"], ["s2"], to=3), helper.make_node("Identity", ["k"], ["k2"])],
+        "body",
+        [info("i", 7, []), info("k", 9, []), info("s", 11, [64])],
+        [info("k2", 9, []), info("s2", 3, [64])],
+    )
+    loop = helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)
+    graph = helper.make_graph([loop], "g", [info("trips", 7, []), info("x", 11, [64])], [info("y", 11, [64])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model.SerializeToString(), [{"trips": np.int64(n), "x": np.arange(64.0)} for n in (3, 0)]
+
+
+ENTRIES.append(("a Loop that casts its state", _casting_loop))
+text("Sigmoid of integers", "g (int32[3] x) => (y) { y = Sigmoid(x) }", {"x": np.arange(3, dtype=np.int32)})
+
+# -- operands
+
+text(
+    "RoiAlign of an empty image",
+    "g (float[1,1,?,?] x, float[1,4] r, int64[1] b) => (y) { y = RoiAlign(x, r, b) }",
+    {"x": f32(1, 1, 0, 0), "r": f32(1, 4), "b": i64(0)},
+)
+text(
+    "RoiAlign of a huge region",
+    "g (float[1,1,4,4] x, float[1,4] r, int64[1] b) => (y) { y = RoiAlign<sampling_ratio=0>(x, r, b) }",
+    {"x": f32(1, 1, 4, 4), "r": np.array([[0, 0, 1e9, 1e9]], np.float32), "b": i64(0)},
+)
+text("CumSum along a vector", "g (float[3] x, int64[2] a) => (y) { y = CumSum(x, a) }", {"x": f32(3), "a": i64(0, 0)})
+text(
+    "Resize by 1e30",
+    "g (float[1,1,2,2] x, float[4] s) => (y) { y = Resize(x, , s) }",
+    {"x": f32(1, 1, 2, 2), "s": np.array([1, 1, 1e30, 1e30], np.float32)},
+)
+text(
+    "a zero in reshapes that follow each other",
+    "g (float[2,0] x) => (y) { a = Reshape<allowzero=1>(x, s)\n y = Reshape<allowzero=1>(a, t) }",
+    {"x": f32(2, 0)},
+    edit=_weights(("s", i64(0, 3)), ("t", i64(-1, 3))),
+)
+text(
+    "SVM with large features",
+    """g (float[n,2] x) => (y) { y = ai.onnx.ml.SVMRegressor<kernel_type="RBF", kernel_params=[0.5,0.0,3.0], n_supports=2,
+        coefficients=[1.0,-2.0], rho=[0.1], support_vectors=[1000.0,1001.0,1002.5,999.5], post_transform="NONE">(x) }""",
+    {"x": np.array([[1000.5, 1000.5], [1001.7, 999.9]], np.float32)},
+)  # fmt: skip
+
+# -- names and feeds
+
+
+def _named(*names: str) -> Callable[[onnx.ModelProto], None]:
+    def edit(model: onnx.ModelProto) -> None:
+        dims = [d for v in model.graph.input for d in v.type.tensor_type.shape.dim]
+        for dim, name in zip(dims, names, strict=True):
+            dim.dim_param = name
+
+    return edit
+
+
+CONCAT = "g (float[a] x, float[b] z) => (y, w) { y = Concat<axis=0>(x, z)\n c = Relu(x)\n w = Concat<axis=0>(y, c) }"
+text("a size named ?in1", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?in1", "?in0"))
+text("a size named ?2", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?2", "?1"))
+text("one name, two sizes", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n", "n"))
+text("a long name", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n" * 100_000, "+-*/()" * 20_000))
+
+
+def _override() -> tuple[bytes, list[dict[str, Any]]]:
+    info = helper.make_tensor_value_info
+    node = helper.make_node("Reshape", ["x", "s"], ["y"])
+    graph = helper.make_graph(
+        [node], "g", [info("x", 1, [6]), info("s", 7, [2])], [info("y", 1, None)], [to_tensor(i64(2, 3), "s")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return model.SerializeToString(), [{"x": f32(6), "s": i64(3, 2)}, {"x": f32(6)}]
+
+
+ENTRIES.append(("a shape that is fed over its initializer", _override))
+
+
+def _views() -> tuple[bytes, list[dict[str, Any]]]:
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node("Transpose", [f"v{i}"], [f"v{i + 1}"], perm=[1, 0]) for i in range(3000)]
+    graph = helper.make_graph(nodes, "g", [info("v0", 1, ["n", 3])], [onnx.ValueInfoProto(name="v3000")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString(), [
+        {"v0": f32(2, 3)}
+    ]
+
+
+ENTRIES.append(("three thousand views", _views))
