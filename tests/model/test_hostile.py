@@ -26,7 +26,7 @@ def verdict(end: dict[str, Any]) -> str | None:
     if error is not None and ("SardonyxError" not in error or "EngineError" in error):
         return f"{error}: {end.get('text')}"
     if error is None and not end["agree"]:
-        return "the optimization levels give different results"
+        return "optimization levels or providers give different results"
     if wanted not in ("runs?", None) and (error is None or wanted not in error):
         return f"expected {wanted}, got {error}: {end.get('text')}"
     if wanted is None and error is not None:
@@ -42,7 +42,7 @@ def test_family(family: str) -> None:
     source = str(Path(sardonyx.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, worker, family],
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": source},
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": source, "SARDONYX_CHECK_ADDRESSES": "1"},
         capture_output=True,
         text=True,
         check=False,

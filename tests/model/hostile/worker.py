@@ -2,8 +2,9 @@
 
     python worker.py FAMILY
 
-The child loads and runs the model at the optimization levels in ``LEVELS``. Measured are the processor time of each,
-the growth of resident memory over that of an idle child, and the way the child ended.
+The child loads and runs the model in each of ``WAYS``: at optimization levels, by the reference provider and compiled,
+with addresses checked. Measured are the processor time of each, the growth of resident memory over that of an idle
+child, and the way the child ended.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ USUAL_S, SLOWEST = 0.03, 3.0
 """Of processor time for 300,000 squares on a core of its own, at most; and by what others may lengthen it."""
 LONG_S, TOO_LONG_S = 1.0, 1.8
 """From the first on it is asked how slow the core is, from the second on a case may try again."""
-LEVELS = ("disabled", "all")
+WAYS = (("disabled", False), ("all", False), ("all", True))
+"""Optimization levels, and whether what can be compiled is."""
 HANG_S = 30
 """Wall time after which a child is killed; the processor time that counts is judged by the test."""
 LAST_RESORT_NBYTES = 16 << 30
@@ -53,10 +55,10 @@ def outcome(case: Case, folder: Path) -> dict[str, Any]:
     ends: list[dict[str, Any]] = []
     results: list[list[Any]] = []
     seconds: list[float] = []
-    for level in LEVELS:
+    for level, is_compiled in WAYS:
         start = time.process_time()
         try:
-            engine = build(source, BuildOptions(level=level))
+            engine = build(source, BuildOptions(providers=[_compiler()] if is_compiled else [], level=level))
             names = [v.name for v in engine.outputs]
             results.append(engine.run(case.feeds, names, RunContext()))
             ends.append({"error": None})
@@ -65,18 +67,24 @@ def outcome(case: Case, folder: Path) -> dict[str, Any]:
         except BaseException as e:
             return {"error": ["escaped", type(e).__name__], "text": traceback.format_exc()[-1500:]}
         seconds.append(time.process_time() - start)
-    if ends[0]["error"] is None and ends[1]["error"] is None:
+    if all(end["error"] is None for end in ends):
         peers = [onnxruntime_results(source, case.feeds)] if case.peer else []
         agree = all(
             same(a, b) for other in (*results[1:], *peers) if other for a, b in zip(results[0], other, strict=True)
         )
         end = {"error": None, "agree": agree}
-    elif ends[0]["error"] is None or ends[1]["error"] is None:
-        end = {"error": ["levels differ"], "text": f"{ends}"}
+    elif any(end["error"] is None for end in ends):
+        end = {"error": ["ways differ"], "text": f"{ends}"}
     else:
         end = ends[0]
     longest = max(seconds)
     return {**end, "seconds": longest / slowness() if longest > LONG_S else longest}
+
+
+def _compiler() -> Any:
+    from sardonyx.providers.cpu import CpuProvider
+
+    return CpuProvider(threads=1)
 
 
 def slowness() -> float:
