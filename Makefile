@@ -1,10 +1,13 @@
 # make demo    the main job on a small trained model
 # make test    lint, types, layers and the test suite; what CI runs
 # make test-all  the same with every axis in full (minutes)
+# make fuzz    an hour of all fuzzers on every instruction set; findings are kept in build/fuzz
 # make check   lint, types and layers only
 
 PYTHON ?= python3
 JOBS ?= 2
+SECONDS ?= 3600
+SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -13,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all fuzz check format clean
 
 demo: $(VENV)/core
 	$(BIN)/python demo/demo.py
@@ -23,6 +26,9 @@ test: check
 
 test-all: export SARDONYX_TEST_ALL = 1
 test-all: test
+
+fuzz: $(VENV)/ready
+	$(BIN)/python -m fuzz all --seconds $(SECONDS) --seed $(SEED) --workers $(JOBS) --keep build/fuzz
 
 check: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from fuzz.fuzzers import FUZZERS, by_name
-from fuzz.runner import CPUS, Plan, Runner, alone, report_lines, share_kernels
+from fuzz.runner import BLOCK, CPUS, Plan, Runner, alone, report_lines, share_kernels
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,7 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--replay", nargs="+", metavar="FILE", help="files of findings, or names such as operators/0/17"
     )
+    parser.add_argument("--block", type=int, default=BLOCK, help="models that one worker runs on one instruction set")
+    parser.add_argument("--strict", action="store_true", help="a refusal where onnxruntime answers is a finding too")
+    parser.add_argument("--missing", action="store_true", help="list the operators that nothing generates")
+    parser.add_argument("--planted", action="store_true", help="check that faults put in on purpose are seen")
     options = parser.parse_args(arguments)
+    if options.missing or options.planted:
+        return checks(options.missing)
     if options.replay:
         return replay(options.replay, options.cpu)
     if options.fuzzer is None:
@@ -41,12 +47,26 @@ def main(arguments: list[str] | None = None) -> int:
         options.workers,
         tuple(options.cpu or CPUS),
         options.keep,
-        first=options.first,
+        options.block,
+        options.first,
     )
     runner = Runner(plan)
     summary = runner.run()
     print("\n".join(report_lines(summary, runner.line())[: 400 if options.keep is None else 60]))
-    return min(1, len(summary.findings))
+    return min(1, len(summary.findings) + (len(summary.alone) if options.strict else 0))
+
+
+def checks(is_about_operators: bool) -> int:
+    if is_about_operators:
+        from fuzz.operators import missing
+
+        wrong = [".".join(key) for key in missing()]
+    else:
+        from fuzz.planted import check
+
+        wrong = check()
+    print("\n".join(wrong))
+    return min(1, len(wrong))
 
 
 def replay(files: list[str], cpus: list[str] | None) -> int:

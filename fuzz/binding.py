@@ -34,11 +34,11 @@ def case(seed: int, index: int, mutation: int | None = None) -> Case:
 def odd(draw: Draw, run: Run) -> Run:
     layouts: dict[str, str] = {}
     feeds: dict[str, Any] = dict(run.feeds)
-    for name in feeds:
+    for name, value in run.feeds.items():
         if draw.maybe(0.6):
             layouts[name] = draw.one(LAYOUTS)
-        if layouts.get(name) == "broadcast" and isinstance(feeds[name], np.ndarray) and feeds[name].size:
-            feeds[name] = np.broadcast_to(feeds[name].reshape(-1)[0], feeds[name].shape).copy()
+        if layouts.get(name) == "broadcast" and isinstance(value, np.ndarray) and value.size:
+            feeds[name] = np.broadcast_to(value.reshape(-1)[0], value.shape).copy()
     share(feeds, [name for name, how in layouts.items() if how == "shared"])
     if draw.maybe(0.25) and feeds:
         name = draw.one(sorted(feeds))

@@ -69,8 +69,8 @@ def every() -> list[Any]:
 def _digits() -> tuple[bytes, list[dict[str, Any]]]:
     shape = [d.dim_value or 1 for d in onnx.load(str(DEMO)).graph.input[0].type.tensor_type.shape.dim]
     return DEMO.read_bytes(), [
-        {"image": np.zeros([0, *shape[1:]], np.float32)},
-        {"image": np.ones([2, *shape[1:]], np.float32)},
+        {"image": np.zeros([0, *shape[1:]], np.uint8)},
+        {"image": np.ones([2, *shape[1:]], np.uint8)},
     ]
 
 
@@ -110,8 +110,9 @@ text(
 )
 text(
     "Concat stated shorter inside",
-    "g (float[?] a, float[?] b) => (y) <float[4] c> { c = Concat<axis=0>(a, b)\n y = Relu(c) }", {"a": f32(64), "b": f32(100)},
-)  # fmt: skip
+    "g (float[?] a, float[?] b) => (y) <float[4] c> { c = Concat<axis=0>(a, b)\n y = Relu(c) }",
+    {"a": f32(64), "b": f32(100)},
+)
 text(
     "Slice stated longer",
     "g (float[?] x, int64[1] e) => (float[8] y) { y = Slice(x, s, e) }",
@@ -120,7 +121,9 @@ text(
 )
 text(
     "MaxUnpool stated smaller",
-    "g (float[n,c,h,w] x, int64[n,c,h,w] i) => (float[1,1,2,2] y) { y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i) }",
+    """g (float[n,c,h,w] x, int64[n,c,h,w] i) => (float[1,1,2,2] y) {
+        y = MaxUnpool<kernel_shape=[2,2], strides=[2,2]>(x, i)
+    }""",
     {"x": f32(1, 1, 2, 2), "i": np.array([5, 7, 13, 15]).reshape(1, 1, 2, 2)},
 )
 text(
@@ -267,10 +270,12 @@ text(
 )
 text(
     "SVM with large features",
-    """g (float[n,2] x) => (y) { y = ai.onnx.ml.SVMRegressor<kernel_type="RBF", kernel_params=[0.5,0.0,3.0], n_supports=2,
-        coefficients=[1.0,-2.0], rho=[0.1], support_vectors=[1000.0,1001.0,1002.5,999.5], post_transform="NONE">(x) }""",
+    """g (float[n,2] x) => (y) {
+        y = ai.onnx.ml.SVMRegressor<kernel_type="RBF", kernel_params=[0.5,0.0,3.0], n_supports=2, post_transform="NONE",
+            coefficients=[1.0,-2.0], rho=[0.1], support_vectors=[1000.0,1001.0,1002.5,999.5]>(x)
+    }""",
     {"x": np.array([[1000.5, 1000.5], [1001.7, 999.9]], np.float32)},
-)  # fmt: skip
+)
 
 # -- names and feeds
 

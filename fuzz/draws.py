@@ -78,7 +78,7 @@ class Draw:
         dtype, count = np.dtype(dtype), int(np.prod(shape, dtype=np.int64))
         if dtype.kind in "OUST":
             return np.array([self.one(WORDS) for _ in range(count)], object).reshape(shape)
-        if dtype == bool:
+        if dtype.kind == "b":
             return self.np.random(shape) < 0.5
         if dtype.kind == "c":
             made = np.empty(tuple(shape), dtype)
@@ -115,8 +115,8 @@ class Draw:
         """The array with some integers that are no place in an axis of this size."""
         array = np.array(array)
         info = np.iinfo(array.dtype)
-        bad = [n for n in (size, size + 1, -size - 1, -1, 1 << 16, *HUGE_INTS, info.min, info.max)]
-        bad = [n for n in bad if info.min <= n <= info.max]
+        known = (size, size + 1, -size - 1, -1, 1 << 16, *HUGE_INTS, info.min, info.max)
+        bad = [n for n in known if info.min <= n <= info.max]
         flat = array.reshape(-1)
         for _ in range(self.int(1, 3) if flat.size else 0):
             flat[self.int(0, flat.size - 1)] = self.one(bad)

@@ -18,6 +18,8 @@ from fuzz.cases import Case, Run
 from sardonyx.errors import EngineError, SardonyxError
 
 SOFT_S = 2.0
+EMULATED = 5
+"""How much longer code may take whose instructions are emulated."""
 LEFT_MEMORY = "left its memory"
 """What the address check says of a kernel."""
 HEARD = ("terminate flag", "deadline")
@@ -46,6 +48,9 @@ class Watch:
     """Raises the terminate flag of the run under way once it has taken too much processor time."""
 
     def __init__(self) -> None:
+        from sardonyx.providers.cpu.isa import current
+
+        self.soft_s = SOFT_S * (EMULATED if current().is_emulated else 1)
         self._options: Any = None
         self._deadline = 0.0
         threading.Thread(target=self._look, daemon=True).start()
@@ -59,7 +64,7 @@ class Watch:
 
     def run(self, call: Callable[[Any], Any]) -> Any:
         options = sardonyx.RunOptions()
-        self._deadline = time.process_time() + SOFT_S
+        self._deadline = time.process_time() + self.soft_s
         self._options = options
         try:
             return call(options)
@@ -103,7 +108,7 @@ def laid_out(array: Any, layout: str) -> Any:
     if not isinstance(array, np.ndarray) or array.dtype == object:
         return array
     if layout == "fortran":
-        return np.asfortranarray(array)
+        return np.asfortranarray(array).reshape(array.shape)
     if layout == "reversed":
         return array[tuple(slice(None, None, -1) for _ in array.shape)].copy()[
             tuple(slice(None, None, -1) for _ in array.shape)
@@ -132,6 +137,10 @@ def run_once(session: Any, run: Run, entry: str, watch: Watch) -> list[Any]:
     """One call by an entry point; what is no tensor goes by ``run``."""
     feeds = {name: laid_out(v, run.layouts.get(name, "")) for name, v in run.feeds.items()}
     _share(feeds, run)
+    if entry == "preallocated":
+        feeds = {
+            name: v.copy() if v is run.feeds[name] and isinstance(v, np.ndarray) else v for name, v in feeds.items()
+        }
     before = {name: v.copy() for name, v in feeds.items() if isinstance(v, np.ndarray)}
     is_plain = all(isinstance(v, np.ndarray) for v in feeds.values())
     results: list[Any] | None = None
@@ -148,8 +157,7 @@ def run_once(session: Any, run: Run, entry: str, watch: Watch) -> list[Any]:
         watch.run(lambda o: session.run_with_iobinding(binding, o))
         results = list(binding.copy_outputs_to_cpu())
     elif entry == "preallocated" and is_plain:
-        results = bound(session, feeds, run.layouts.get("*outputs", "exact"), watch)
-        return results
+        return bound(session, feeds, run.layouts.get("*outputs", "exact"), watch)
     if results is None:
         results = list(watch.run(lambda o: session.run(None, feeds, o)))
     for name, old in before.items():

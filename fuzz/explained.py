@@ -16,10 +16,22 @@ class Explanation:
     reason: str
 
 
+NONE_MADE = "nothing tells the shape of elements that no trip made"
+OUTSIDE = "what a float outside of an integer type becomes is the machine's choice"
+ORT_EMPTY = "onnxruntime keeps the shape of an empty operand"
 EXPLAINED: tuple[Explanation, ...] = (
-    Explanation("Loop", "shape [0", (), "nothing tells the shape of elements that no trip made"),
-    Explanation("Scan", "shape [0", (), "nothing tells the shape of elements that no step made"),
-    Explanation("Cast", "", ("extreme",), "what a float outside of an integer type becomes is the machine's choice"),
+    Explanation("Loop", "shape [0", (), NONE_MADE),
+    Explanation("Scan", "shape [0", (), NONE_MADE),
+    Explanation("Cast", " elements", ("extreme", "out"), OUTSIDE),
+    Explanation("Cast", " uint", (), OUTSIDE),
+    Explanation("CastLike", " elements", ("extreme", "out"), OUTSIDE),
+    Explanation("CastLike", " uint", (), OUTSIDE),
+    Explanation("Pow", " int", (), OUTSIDE),
+    Explanation("ArgMax", "shape [0", (), ORT_EMPTY),
+    Explanation("ArgMin", "shape [0", (), ORT_EMPTY),
+    Explanation("LSTM", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
+    Explanation("GRU", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
+    Explanation("RNN", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from fuzz import flow  # noqa: F401
+from fuzz import flow
 from fuzz.builder import Builder, V, info
 from fuzz.cases import Case
 from fuzz.drafts import NAMES, Statement, an_option, runs_of

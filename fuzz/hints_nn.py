@@ -194,10 +194,14 @@ def roi_align(m: Maker) -> Draft:
     rois = Operand(d.np.uniform(-3, 20, (count, 4)).astype(m.dtype(0)))
     batch = Operand(d.indices([count], max(x[0], 1)) % max(x[0], 1), "index", x[0])
     return m.node(
-        [m.data(0, x), rois, batch], output_height=m.some(1, 2, 5), output_width=m.some(1, 2, 5), mode=m.some("avg", "max"),
-        sampling_ratio=m.some(0, 1, 2, 3), spatial_scale=m.some(0.25, 1.0, 2.0),
+        [m.data(0, x), rois, batch],
+        output_height=m.some(1, 2, 5),
+        output_width=m.some(1, 2, 5),
+        mode=m.some("avg", "max"),
+        sampling_ratio=m.some(0, 1, 2, 3),
+        spatial_scale=m.some(0.25, 1.0, 2.0),
         coordinate_transformation_mode=m.some("half_pixel", "output_half_pixel"),
-    )  # fmt: skip
+    )
 
 
 @generator("MatMul", "MatMulInteger")
@@ -249,8 +253,22 @@ def gemm(m: Maker) -> Draft:
     )
 
 
-EQUATIONS = ("ij,jk->ik", "bij,bjk->bik", "ij,kj", "i,i->", "ii->i", "ij->ji", "bhid,bhjd->bhij", "...ij,...jk->...ik", "ab,b->a",
-             "i,j->ij", "abc->", "bnth,bnsh->bnts", "ii", "ij,ij->j")  # fmt: skip
+EQUATIONS = (
+    "ij,jk->ik",
+    "bij,bjk->bik",
+    "ij,kj",
+    "i,i->",
+    "ii->i",
+    "ij->ji",
+    "bhid,bhjd->bhij",
+    "...ij,...jk->...ik",
+    "ab,b->a",
+    "i,j->ij",
+    "abc->",
+    "bnth,bnsh->bnts",
+    "ii",
+    "ij,ij->j",
+)
 
 
 @generator("Einsum")
@@ -343,9 +361,13 @@ def resize(m: Maker) -> Draft:
         "tf_crop_and_resize",
     )
     attributes = dict(
-        mode=mode, coordinate_transformation_mode=m.some(*transforms), nearest_mode=m.some("floor", "ceil", "round_prefer_ceil"),
-        cubic_coeff_a=m.some(-0.5), exclude_outside=m.some(0, 1), extrapolation_value=m.some(2.0),
-    )  # fmt: skip
+        mode=mode,
+        coordinate_transformation_mode=m.some(*transforms),
+        nearest_mode=m.some("floor", "ceil", "round_prefer_ceil"),
+        cubic_coeff_a=m.some(-0.5),
+        exclude_outside=m.some(0, 1),
+        extrapolation_value=m.some(2.0),
+    )
     if m.version >= 18:
         attributes.update(
             antialias=m.some(0, 1), keep_aspect_ratio_policy=m.some("stretch", "not_larger", "not_smaller")
@@ -395,15 +417,24 @@ def recurrent(m: Maker) -> Draft:
     state = [batch, count, hidden] if layout else [count, batch, hidden]
     lengths = m.maybe(0.4, lambda: Operand(d.np.integers(0, steps + 1, batch).astype(np.int32), "index", steps))
     operands = [
-        m.data(0, x), m.data(1, [count, gates * hidden, width]), m.data(2, [count, gates * hidden, hidden]),
-        m.maybe(0.6, lambda: m.data(3, [count, 2 * gates * hidden])), lengths, m.maybe(0.4, lambda: m.data(5, state)),
-    ]  # fmt: skip
+        m.data(0, x),
+        m.data(1, [count, gates * hidden, width]),
+        m.data(2, [count, gates * hidden, hidden]),
+        m.maybe(0.6, lambda: m.data(3, [count, 2 * gates * hidden])),
+        lengths,
+        m.maybe(0.4, lambda: m.data(5, state)),
+    ]
     if m.key[1] == "LSTM":
         operands += [m.maybe(0.4, lambda: m.data(6, state)), m.maybe(0.3, lambda: m.data(7, [count, 3 * hidden]))]
     return m.node(
-        operands, d.int(1, 3 if m.key[1] == "LSTM" else 2), hidden_size=hidden, direction=direction, layout=layout,
-        clip=m.some(1.0), linear_before_reset=m.some(0, 1) if m.key[1] == "GRU" else None,
-    )  # fmt: skip
+        operands,
+        d.int(1, 3 if m.key[1] == "LSTM" else 2),
+        hidden_size=hidden,
+        direction=direction,
+        layout=layout,
+        clip=m.some(1.0),
+        linear_before_reset=m.some(0, 1) if m.key[1] == "GRU" else None,
+    )
 
 
 @generator("Attention")

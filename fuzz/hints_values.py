@@ -168,9 +168,14 @@ def linear(m: Maker) -> Draft:
             post_transform=post,
         )
     return m.node(
-        [x], 2, coefficients=floats(m, width * targets), intercepts=floats(m, targets), classlabels_ints=list(range(max(targets, 2))),
-        post_transform=post, multi_class=m.some(0, 1),
-    )  # fmt: skip
+        [x],
+        2,
+        coefficients=floats(m, width * targets),
+        intercepts=floats(m, targets),
+        classlabels_ints=list(range(max(targets, 2))),
+        post_transform=post,
+        multi_class=m.some(0, 1),
+    )
 
 
 @generator("SVMRegressor", "SVMClassifier", domain=ML)
@@ -181,17 +186,31 @@ def svm(m: Maker) -> Draft:
     kernel = dict(kernel_type=d.one(("LINEAR", "RBF", "POLY", "SIGMOID")), kernel_params=[0.3, 0.5, 2.0])
     if m.key[1] == "SVMRegressor":
         return m.node(
-            [x], coefficients=floats(m, vectors), support_vectors=floats(m, vectors * width), n_supports=vectors, rho=[0.2],
-            post_transform=m.some(*POST), one_class=m.some(0, 1), **kernel,
-        )  # fmt: skip
+            [x],
+            coefficients=floats(m, vectors),
+            support_vectors=floats(m, vectors * width),
+            n_supports=vectors,
+            rho=[0.2],
+            post_transform=m.some(*POST),
+            one_class=m.some(0, 1),
+            **kernel,
+        )
     classes = d.one((2, 3))
     per = [vectors] * classes
     pairs = classes * (classes - 1) // 2
     probabilities = dict(prob_a=floats(m, pairs), prob_b=floats(m, pairs)) if d.maybe(0.4) else {}
     return m.node(
-        [x], 2, coefficients=floats(m, sum(per) * (classes - 1)), support_vectors=floats(m, sum(per) * width), vectors_per_class=per,
-        rho=floats(m, pairs), classlabels_ints=list(range(classes)), post_transform=m.some(*POST), **kernel, **probabilities,
-    )  # fmt: skip
+        [x],
+        2,
+        coefficients=floats(m, sum(per) * (classes - 1)),
+        support_vectors=floats(m, sum(per) * width),
+        vectors_per_class=per,
+        rho=floats(m, pairs),
+        classlabels_ints=list(range(classes)),
+        post_transform=m.some(*POST),
+        **kernel,
+        **probabilities,
+    )
 
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
@@ -239,10 +258,14 @@ def trees(m: Maker) -> Draft:
     ]
     outputs = d.one((1, 2, 3))
     word = "target" if m.key[1] == "TreeEnsembleRegressor" else "class"
-    attributes.update({
-        f"{word}_treeids": [t for t, _ in leaves], f"{word}_nodeids": [n for _, n in leaves],
-        f"{word}_ids": [d.int(0, outputs - 1) if d.maybe(0.99) else d.one((-1, 77)) for _ in leaves], f"{word}_weights": floats(m, len(leaves)),
-    })  # fmt: skip
+    attributes.update(
+        {
+            f"{word}_treeids": [t for t, _ in leaves],
+            f"{word}_nodeids": [n for _, n in leaves],
+            f"{word}_ids": [d.int(0, outputs - 1) if d.maybe(0.99) else d.one((-1, 77)) for _ in leaves],
+            f"{word}_weights": floats(m, len(leaves)),
+        }
+    )
     attributes["post_transform"] = m.some(*POST)
     if word == "class":
         return m.node([x], 2, classlabels_int64s=list(range(max(outputs, 2))), **attributes)

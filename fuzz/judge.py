@@ -11,7 +11,7 @@ import onnx
 from fuzz import explained
 from fuzz.cases import Case, Run
 from fuzz.compare import RANDOM, difference
-from fuzz.execute import SOFT_S, Outcome, plain
+from fuzz.execute import EMULATED, SOFT_S, Outcome, plain
 from fuzz.oracle import Oracle
 
 
@@ -22,6 +22,21 @@ class Verdict:
     kind: str
     signature: str = ""
     text: str = ""
+
+
+SLOW_S = SOFT_S * EMULATED
+"""Processor time of a build and a first run that is too much, kernels that are compiled for the first time included."""
+BY_DATA = (b"NonZero", b"Unique", b"NonMaxSuppression", b"Compress", b"TopK", b"Loop", b"If")
+"""Operators whose results' sizes, or whose ways, follow from data."""
+ACCUMULATING = re.compile(
+    "Norm|LRN|Conv|Pool|MatMul|Gemm|Einsum|Reduce|Softmax|Loss|Attention|RNN|LSTM|GRU|Resize|Upsample|GridSample|DFT|STFT"
+    "|CumSum|CumProd|Mean|Sum|Det|Affine|RoiAlign|Col2Im|Embedding|ai.onnx.ml|training|Linear"
+)
+"""Operators that add up: what becomes of NaN, Inf and the largest numbers follows from the order."""
+
+
+def accumulates(operator: str) -> bool:
+    return ACCUMULATING.search(operator) is not None
 
 
 def is_single(case: Case) -> bool:
@@ -53,7 +68,8 @@ def judged(case: Case, index: int, outcome: Outcome, oracle: Oracle | None) -> V
 
 def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs: Any, oracle: Oracle) -> Verdict:
     """Our results beside onnxruntime's, or the reference provider's where it has none; onnx.reference arbitrates."""
-    has_numbers = run.kind not in ("extreme", "out") or is_single(case)
+    is_wild = run.kind in ("extreme", "out")
+    has_numbers = not is_wild or (is_single(case) and not accumulates(case.operator))
 
     def differs(a: list[Any], b: list[Any]) -> str | None:
         return difference(a, b, precision=case.options.precision, kind=run.kind, has_numbers=has_numbers)
@@ -68,6 +84,8 @@ def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs:
         return slow(case, outcome)
     subject = subject_of(case, why)
     reason = explained.why(subject, run.kind, why)
+    if reason is None and is_wild and any(name in case.model for name in BY_DATA):
+        reason = "sizes that follow from data follow from NaN and the largest numbers too"
     if reason is not None:
         return Verdict("unsettled", f"{subject}: explained: {reason}", why)
     other = oracle.ask("onnx", case.model, run)
@@ -81,7 +99,7 @@ def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs:
 
 
 def slow(case: Case, outcome: Outcome) -> Verdict:
-    if outcome.seconds > SOFT_S * 2:
+    if outcome.seconds > SLOW_S:
         return Verdict("found", f"{subject_of(case, None)}: slow", f"{outcome.seconds:.1f} s of processor time")
     return Verdict("ok")
 
