@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import inspect
@@ -155,10 +156,8 @@ def _field(draw: Draw, model: onnx.ModelProto) -> None:
         if field.message_type is not None and draw.maybe(0.85):
             message = draw.one(held) if repeated else held
             continue
-        try:
+        with contextlib.suppress(ValueError, TypeError):  # a value that the field cannot hold
             _set(draw, message, field, held, repeated)
-        except (ValueError, TypeError):
-            pass  # a value that the field cannot hold
         return
 
 

@@ -162,7 +162,9 @@ class Runner:
     def line(self) -> str:
         s = self.summary
         counts = ", ".join(f"{k} {n:,}" for k, n in s.counts.most_common())
-        return f"{s.cases:,} cases of {s.models:,} models in {s.seconds:.0f} s ({s.cases / max(s.seconds, 1e-9):.0f}/s): {counts}; {len(s.findings)} findings"
+        rate = s.cases / max(s.seconds, 1e-9)
+        took = f"{s.cases:,} cases of {s.models:,} models in {s.seconds:.0f} s ({rate:.0f}/s)"
+        return f"{took}: {counts}; {len(s.findings)} findings"
 
     # -- children
 
@@ -340,10 +342,10 @@ def described(f: Finding) -> str:
 
 def report_lines(s: Summary, line: str) -> list[str]:
     lines = [line, ""]
-    for f in sorted(s.findings.values(), key=lambda f: -f.count):
-        lines.append(
-            f"FOUND {f.count:6} {f.file} {f.signature} ({f.case.name}, run {f.run}, reproduced: {f.is_reproduced})"
-        )
+    lines += [
+        f"FOUND {f.count:6} {f.file} {f.signature} ({f.case.name}, run {f.run}, reproduced: {f.is_reproduced})"
+        for f in sorted(s.findings.values(), key=lambda f: -f.count)
+    ]
     lines += ["", "refused here only:"]
     lines += [f"  {n:6} {k}    {s.examples.get(k, '')}" for k, n in s.alone.most_common(300)]
     lines += ["", "unsettled:"]
