@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,8 @@ class Draft:
     imports: dict[str, int] = field(default_factory=dict)
     extra: tuple[onnx.AttributeProto, ...] = ()
     """Attributes that are taken as they are: bodies, and whatever a template has."""
+    is_wild: bool = False
+    """Whether a constant may be extreme, so that every run is."""
 
     @property
     def operator(self) -> str:
@@ -190,7 +192,9 @@ def dress(draw: Draw, draft: Draft, name: str) -> Case:
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid(d, v) for d, v in imports.items()], ir_version=draw.one((8, 9, 10))
     )
-    return Case(name, model.SerializeToString(), runs_of(draw, fed), an_option(draw), draft.operator)
+    return Case(
+        name, model.SerializeToString(), wild(runs_of(draw, fed), draft.is_wild), an_option(draw), draft.operator
+    )
 
 
 def _constancy(operand: Operand, position: int) -> float:
@@ -254,6 +258,11 @@ def runs_of(draw: Draw, fed: dict[str, Operand]) -> tuple[Run, ...]:
     return tuple(runs)
 
 
+def wild(runs: tuple[Run, ...], is_wild: bool) -> tuple[Run, ...]:
+    """The runs, as extreme ones where constants are."""
+    return tuple(replace(r, kind="extreme") if r.kind != "out" else r for r in runs) if is_wild else runs
+
+
 def vary(draw: Draw, fed: dict[str, Operand], kind: str) -> dict[str, Any] | None:
     """Feeds of another kind; None where the operands leave no room for it."""
     if kind in ("empty", "resized"):
@@ -299,7 +308,7 @@ def changed(draw: Draw, draft: Draft, strings: dict[str, list[Any]]) -> Draft:
     """The draft with one thing altered; ``strings`` are texts that other drafts have for the same attribute."""
     draft = Draft(
         draft.key, draft.version, [copy.copy(o) for o in draft.operands], dict(draft.attributes), draft.outputs,
-        draft.imports, draft.extra,
+        draft.imports, draft.extra, draft.is_wild,
     )  # fmt: skip
     draw.one((_resize, _resize, _retype, _omit, _attribute, _attribute, _rerank, _older, _spoil))(draw, draft, strings)
     return draft
@@ -404,6 +413,7 @@ def _spoil(draw: Draw, draft: Draft, strings: Any) -> None:
     operands = [o for o in _arrays(draft) if o.value.size]
     if operands:
         o = draw.one(operands)
+        draft.is_wild = True
         if o.value.dtype.kind in "iu" and np.dtype(o.value.dtype).name in ("int32", "int64", "uint8", "int8"):
             o.value = draw.spoil(o.value, o.size)
         else:

@@ -142,7 +142,7 @@ def run_once(session: Any, run: Run, entry: str, watch: Watch) -> list[Any]:
             name: v.copy() if v is run.feeds[name] and isinstance(v, np.ndarray) else v for name, v in feeds.items()
         }
     before = {name: v.copy() for name, v in feeds.items() if isinstance(v, np.ndarray)}
-    is_plain = all(isinstance(v, np.ndarray) for v in feeds.values())
+    is_plain = all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUST" for v in feeds.values())
     results: list[Any] | None = None
     if entry == "values" and is_plain:
         values = {name: sardonyx.OrtValue.ortvalue_from_numpy(v) for name, v in feeds.items()}

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import onnx
+
+from fuzz.cases import Case
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -14,6 +18,8 @@ class Explanation:
     kinds: tuple[str, ...]
     """The kinds of runs that it holds for; none for any."""
     reason: str
+    attributes: tuple[str, tuple[int, ...]] | None = None
+    """Holds only where a node has this attribute with a value other than these."""
 
 
 NONE_MADE = "nothing tells the shape of elements that no trip made"
@@ -29,15 +35,24 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation("Pow", " int", (), OUTSIDE),
     Explanation("ArgMax", "shape [0", (), ORT_EMPTY),
     Explanation("ArgMin", "shape [0", (), ORT_EMPTY),
+    Explanation("*", "shape", (), "a flag is set unless it is 0; onnxruntime takes 1 alone", ("keepdims", (0, 1))),
     Explanation("LSTM", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("GRU", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("RNN", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
 )
 
 
-def why(subject: str, kind: str, difference: str) -> str | None:
+def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
     """The reason why the answer of an operator differs, where it is known."""
     for e in EXPLAINED:
-        if e.operator in ("*", subject) and e.difference in difference and (not e.kinds or kind in e.kinds):
+        if e.operator not in ("*", subject) or e.difference not in difference or (e.kinds and kind not in e.kinds):
+            continue
+        if e.attributes is None or _has(case, *e.attributes):
             return e.reason
     return None
+
+
+def _has(case: Case, name: str, usual: tuple[int, ...]) -> bool:
+    """Whether a node has the attribute with an unusual value."""
+    nodes = onnx.load_from_string(case.model).graph.node
+    return any(a.name == name and a.i not in usual for n in nodes for a in n.attribute)

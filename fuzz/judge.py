@@ -83,7 +83,7 @@ def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs:
     if why is None:
         return slow(case, outcome)
     subject = subject_of(case, why)
-    reason = explained.why(subject, run.kind, why)
+    reason = explained.why(case, subject, run.kind, why)
     if reason is None and is_wild and any(name in case.model for name in BY_DATA):
         reason = "sizes that follow from data follow from NaN and the largest numbers too"
     if reason is not None:

@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, shape_inference
 
 from fuzz.cases import Case
-from fuzz.drafts import NAMES, Operand, an_option, runs_of
+from fuzz.drafts import NAMES, Operand, an_option, runs_of, wild
 from fuzz.draws import Draw
 
 FOLDER = "SARDONYX_FUZZ_MODELS"
@@ -60,15 +60,15 @@ def case(seed: int, index: int, mutation: int | None = None) -> Case:
     trained, small = seeds()
     source = draw.one(trained if trained and draw.maybe(0.7) else small)
     model = stretch(draw, source) if len(source.graph.node) > WHOLE_NODES else copied(source)
-    alter(draw, model)
+    is_wild = alter(draw, model)
     if mutation is not None:
         name = f"{name}+{mutation}"
         draw = Draw(name)
-        alter(draw, model)
+        is_wild |= alter(draw, model)
     fed = fed_to(draw, model)
     content = damaged(draw, model.SerializeToString())
     options = an_option(draw)
-    made = Case(name, content, runs_of(draw, fed), options, source.graph.name[:30] or "model")
+    made = Case(name, content, wild(runs_of(draw, fed), is_wild), options, source.graph.name[:30] or "model")
     return made.with_options(trust="untrusted") if knows_trust() and draw.maybe(0.5) else made
 
 
@@ -138,10 +138,14 @@ def fed_to(draw: Draw, model: onnx.ModelProto) -> dict[str, Operand]:
 NUMBERS = (0, 1, -1, 2, 3, 7, 64, 255, 1 << 20, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63))
 
 
-def alter(draw: Draw, model: onnx.ModelProto) -> None:
-    """A few changes that leave the message a message."""
+def alter(draw: Draw, model: onnx.ModelProto) -> bool:
+    """A few changes that leave the message a message; whether weights may be extreme now."""
+    is_wild = False
     for _ in range(draw.one((0, 1, 1, 1, 2))):
-        draw.one((_field, _field, _dim, _dim, _type, _wire, _rename, _node, _weight, _number))(draw, model)
+        change: Any = draw.one((_field, _field, _dim, _dim, _type, _wire, _rename, _node, _weight, _number))
+        change(draw, model)
+        is_wild |= change in (_weight, _field, _number)
+    return is_wild
 
 
 def _field(draw: Draw, model: onnx.ModelProto) -> None:
