@@ -20,14 +20,15 @@ class Explanation:
     reason: str
     attributes: tuple[str, tuple[int, ...]] | None = None
     """Holds only where a node has this attribute with a value other than these."""
+    beside: tuple[bytes, ...] = ()
+    """Holds only where the model has one of these operators."""
 
 
 NONE_MADE = "nothing tells the shape of elements that no trip made"
 OUTSIDE = "what a float outside of an integer type becomes is the machine's choice"
 ORT_EMPTY = "onnxruntime keeps the shape of an empty operand"
 EXPLAINED: tuple[Explanation, ...] = (
-    Explanation("Loop", "shape [0", (), NONE_MADE),
-    Explanation("Scan", "shape [0", (), NONE_MADE),
+    Explanation("*", "shape [0", (), NONE_MADE, beside=(b"Loop", b"Scan")),
     Explanation("Cast", " elements", ("extreme", "out"), OUTSIDE),
     Explanation("Cast", " uint", (), OUTSIDE),
     Explanation("CastLike", " elements", ("extreme", "out"), OUTSIDE),
@@ -46,6 +47,8 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
     """The reason why the answer of an operator differs, where it is known."""
     for e in EXPLAINED:
         if e.operator not in ("*", subject) or e.difference not in difference or (e.kinds and kind not in e.kinds):
+            continue
+        if e.beside and not any(name in case.model for name in e.beside):
             continue
         if e.attributes is None or _has(case, *e.attributes):
             return e.reason
