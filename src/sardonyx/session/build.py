@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sardonyx import knobs
-from sardonyx.errors import ModelLoadCanceled, Reporting
+from sardonyx.errors import InvalidGraph, ModelLoadCanceled, Reporting
 from sardonyx.ir import dims, types
 from sardonyx.ir.dims import Dim
 from sardonyx.ir.graph import Graph, Model, Value
