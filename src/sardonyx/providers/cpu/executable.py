@@ -6,7 +6,6 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count as count_from
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +79,7 @@ class CpuExecutable:
         self._shapes: dict[tuple[tuple[int, ...], ...], Shape] = {}
         self._measure, self._plans = table.measure, Plans()
         self._arenas = arenas or Arenas()
-        self._idle, self._clock = self._arenas.idle, count_from(1)
+        self._idle = self._arenas.idle
         self._lock = forks.lock()
         self._recompile, self._otherwise = recompile, otherwise
         self._other: Executable | None = None
@@ -195,7 +194,8 @@ class CpuExecutable:
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
         """Fill the results; False if the run was stopped though nobody asked for it."""
         plan, idle = shape.plan, self._idle
-        frames, plan.used = plan.frames, next(self._clock)
+        plan.is_used = True
+        frames = plan.frames
         team = self._team if self._generation == threads.generation else self._new_team()
         try:
             frame = frames.pop()

@@ -94,8 +94,10 @@ class Plan:
         """Rows of ``Sized``."""
         self.frames: list[Frame] = []
         self.frame_nbytes: int = self.words.nbytes + 8 * (Context.SLOTS + len(table.program) + table.base_count)
+        self.is_used = True
+        """Whether a run turned to it since plans were last looked through..."""
         self.used = 0
-        """When a run last turned to it, in a count of the runs of the table."""
+        """... and when that was so for the last time, in a count of these looks."""
         self.is_allowed = False
         """Whether its memory was found not to be too much for what the caller brought."""
         self.manners: dict[tuple[int, tuple[bool, ...]], Manner] = {}
@@ -123,6 +125,7 @@ class Plans:
         """Replaced, never changed: who looks for a plan needs no lock."""
         self._last: Plan | None = None
         """The one last turned to."""
+        self._looks = 0
         self._lock = forks.lock()
 
     def __len__(self) -> int:
@@ -153,6 +156,10 @@ class Plans:
     def trim(self, plan: Plan) -> list[Plan]:
         """Have plans, with another frame of this one, keep to their number and bytes; gives those that go."""
         with self._lock:
+            self._looks += 1
+            for known in self._all:
+                if known.is_used:
+                    known.is_used, known.used = False, self._looks
             others = sorted((p for p in self._all if p is not plan), key=lambda p: p.used, reverse=True)
             nbytes, kept = plan.nbytes + plan.frame_nbytes, list[Plan]()
             for other in others:
