@@ -13,11 +13,6 @@ from sardonyx import knobs
 OFF = "off"
 
 
-def identity_of(info: os.stat_result) -> tuple[int, ...]:
-    """What tells a file from any other, and from itself after a change."""
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
-
-
 def chosen() -> str | None:
     """The folder that ``SARDONYX_CACHE`` names, when it can be trusted; None when it is unset."""
     named = knobs.CACHE.get()

@@ -1,4 +1,4 @@
-"""External data: mapped from where it may lie, never read before it is needed. Escapes are among the hostile cases."""
+"""External data: read from where it may lie, and never before it is needed. Escapes are among the hostile cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def weight(source: Any, **options: Any) -> list[float]:
     return load(source, **options).graph.initializers["c"].numpy().tolist()
 
 
-def test_a_file_is_mapped_not_read(tmp_path: Path) -> None:
+def test_a_file_is_not_read_before_it_is_needed(tmp_path: Path) -> None:
     """Over 2 GB of weights in sparse files: loading costs nothing, and one element can be read."""
     nbytes = 3 << 30
     with (tmp_path / "big.bin").open("wb") as file:
@@ -31,7 +31,8 @@ def test_a_file_is_mapped_not_read(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
     tensor = load(tmp_path / "m.onnx").graph.initializers["c"].const
     assert tensor is not None and not tensor.is_loaded and tensor.nbytes == nbytes
-    assert tensor.numpy()[-1] == 7
+    (tmp_path / "m.onnx").write_bytes(stored("big.bin", dims=(1,), offset=nbytes - 4).SerializeToString())
+    assert load(tmp_path / "m.onnx").graph.initializers["c"].numpy() == [7]
 
 
 def test_a_model_file_over_2_gb(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_model_file_over_2_gb(tmp_path: Path) -> None:
         file.write(start)
         file.truncate(len(start) + payload)
     constant = load(tmp_path / "m.onnx").graph.initializers["c"].const
-    assert constant is not None and constant.nbytes == payload and constant.numpy()[12345] == 0
+    assert constant is not None and constant.nbytes == payload and not constant.is_loaded
 
 
 def test_offsets_and_alignment(tmp_path: Path) -> None:
@@ -73,15 +74,14 @@ def test_sub_byte_types(tmp_path: Path) -> None:
     ]
 
 
-def test_many_tensors_share_one_mapping(tmp_path: Path) -> None:
+def test_many_tensors_share_one_file(tmp_path: Path) -> None:
     arrays = {f"w{i}": np.full(1000, i, np.float32) for i in range(5)}
     made = model(
         [node("Sum", "x " + " ".join(arrays))], *(onnx.numpy_helper.from_array(a, n) for n, a in arrays.items())
     )
     onnx.save_model(made, tmp_path / "m.onnx", save_as_external_data=True, location="all.bin", size_threshold=0)
     graph = load(tmp_path / "m.onnx").graph
-    bases = {graph.initializers[n].numpy().ctypes.data - 4000 * i for i, n in enumerate(arrays)}
-    assert all((graph.initializers[n].numpy() == a).all() for n, a in arrays.items()) and len(bases) <= 5
+    assert all((graph.initializers[n].numpy() == a).all() for n, a in arrays.items())
 
 
 def test_a_folder_for_bytes(tmp_path: Path) -> None:

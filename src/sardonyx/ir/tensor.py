@@ -1,13 +1,14 @@
 """Constant tensors whose bytes are fetched when somebody needs them.
 
-A weight in a mapped file costs nothing until ``numpy()`` is called; the array is then a read-only view of the
-mapping wherever the bytes are aligned and stored as they are used.
+A weight in a file costs nothing until ``numpy()`` is called. A large one is then kept only as long as somebody has the
+array: kernels pack most weights once, and the file has the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -16,11 +17,14 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import shape as shapes
 from sardonyx.ir.types import TensorType
 
+KEPT_NBYTES = 1 << 16
+"""Bytes up to which a constant of a file is kept once it was read."""
+
 
 class Tensor:
     """A constant: its type at once, its elements on demand."""
 
-    __slots__ = ("_array", "_fetch", "_lies", "dtype", "name", "origin", "shape")
+    __slots__ = ("_array", "_fetch", "_is_stored", "_lies", "_seen", "dtype", "name", "origin", "shape")
 
     def __init__(
         self,
@@ -31,13 +35,15 @@ class Tensor:
         name: str = "",
         origin: object = None,
         lies: Callable[[], np.ndarray[Any, Any]] | None = None,
+        is_stored: bool = False,
     ) -> None:
-        """``lies`` gives the elements for one look; of a file, a view where they are stored as they are used."""
+        """``lies`` gives the elements for one look. Where it ``is_stored``, ``fetch`` is cheap and may be repeated."""
         self.dtype, self.shape, self.name = dtype, shape, name
         self.origin = origin
         """Where in which file the bytes lie; None for a constant that was computed, or is small."""
-        self._fetch, self._lies = fetch, lies
+        self._fetch, self._lies, self._is_stored = fetch, lies, is_stored
         self._array: np.ndarray[Any, Any] | None = None
+        self._seen: ref[np.ndarray[Any, Any]] | None = None
 
     @classmethod
     def of(cls, array: Any, name: str = "") -> Tensor:
@@ -64,22 +70,27 @@ class Tensor:
 
     @property
     def is_loaded(self) -> bool:
-        return self._array is not None
+        return self._array is not None or (self._seen is not None and self._seen() is not None)
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The elements, read-only; the same array every time."""
-        array = self._array
+        """The elements, read-only; the same array as long as anybody has it."""
+        fetch, array = self._fetch, self._array
+        if array is None and self._seen is not None:
+            array = self._seen()
         if array is None:
-            assert self._fetch is not None
-            array = self._fetch()
+            assert fetch is not None
+            array = fetch()
             assert array.shape == self.shape and array.dtype == self.dtype.numpy, self.name
-            self._array = array = _frozen(array)
-            self._fetch = None
+            array = _frozen(array)
+            if self._is_stored and array.nbytes > KEPT_NBYTES:
+                self._seen = ref(array)
+            else:
+                self._array, self._fetch = array, None
         return array
 
     def peek(self) -> np.ndarray[Any, Any]:
-        """The elements for one look: computed, or as they lie in the file, perhaps not aligned; nothing is kept."""
-        return self._lies() if self._array is None and self._lies is not None else self.numpy()
+        """The elements for one look: computed, or as they are stored, perhaps not aligned; nothing is kept."""
+        return self._lies() if self._lies is not None and not self.is_loaded else self.numpy()
 
     def span_in(self, file: object) -> tuple[int, ...] | None:
         """Where in a model's file, as ``origin`` knows it, the elements lie as they are used; None if they do not."""

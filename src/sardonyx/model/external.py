@@ -1,4 +1,4 @@
-"""External data: files beside the model, mapped, and never outside its folder.
+"""External data: files beside the model, and never outside its folder.
 
 A location is a relative path without ``..``. What it names, with every link resolved, must lie in the model's folder;
 where the model file is itself a link, the folder that it resolves to counts as well, as in the Hugging Face cache.
@@ -7,17 +7,15 @@ A file with further hard links is accepted only if all of them lie beside it.
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 from pathlib import Path
 
 from sardonyx.errors import BrokenGraph
-from sardonyx.folders import identity_of
+from sardonyx.files import IsNotRegular, SourceFile
 
 
 class Folder:
-    """The folders that a model's external data may lie in, and the files mapped from there so far."""
+    """The folders that a model's external data may lie in, and the files opened there so far."""
 
     def __init__(self, model_path: str | os.PathLike[str] | None = None, *, folder: str | None = None) -> None:
         if folder is None:
@@ -29,20 +27,20 @@ class Folder:
         self.roots = sorted(roots)
         self.in_memory: dict[str, memoryview] = {}
         """Contents that the caller gave for a location, in place of a file."""
-        self._mapped: dict[str, memoryview] = {}
+        self._here = object()
+        self._opened: dict[str, SourceFile] = {}
 
-    def open(self, location: str, where: str) -> memoryview:
-        """The bytes of one external file, mapped read-only."""
-        found = self.in_memory.get(location, self._mapped.get(location))
+    def open(self, location: str, where: str) -> memoryview | SourceFile:
+        """The bytes of one external file."""
+        found = self.in_memory.get(location, self._opened.get(location))
         if found is None:
-            found = self._mapped[location] = _map(self._resolve(location, where), where)
+            found = self._opened[location] = _open(self._resolve(location, where), where)
         return found
 
     def identity(self, location: str) -> object:
         """What tells an external file from any other, and from itself after a change."""
-        if location in self.in_memory:
-            return id(self.in_memory[location])
-        return identity_of(os.stat(self._resolve(location, location)))
+        found = self.open(location, location)
+        return found.identity if isinstance(found, SourceFile) else (self._here, location)
 
     def _resolve(self, location: str, where: str) -> str:
         parts = location.replace("\\", "/").split("/")
@@ -66,24 +64,20 @@ def _inside(path: str, root: str) -> bool:
     return os.path.commonpath([path, root]) == root
 
 
-def _map(real: str, where: str) -> memoryview:
+def _open(real: str, where: str) -> SourceFile:
     try:
-        fd = os.open(real, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        file = SourceFile.open(real, flags=os.O_NOFOLLOW)
+    except IsNotRegular:
+        raise BrokenGraph("external data is not a regular file", where=where, got=real) from None
     except FileNotFoundError:
         raise BrokenGraph("external data file is missing", where=where, got=real) from None
     except OSError as e:
         raise BrokenGraph(f"external data cannot be opened ({e.strerror})", where=where, got=real) from None
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise BrokenGraph("external data is not a regular file", where=where, got=real)
-        if info.st_nlink > 1 and _links_beside(Path(real), info) < info.st_nlink:
-            raise BrokenGraph(
-                "external data is a hard link to a file elsewhere", where=where, got=real, hint="copy the file instead"
-            )
-        return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ)) if info.st_size else memoryview(b"")
-    finally:
-        os.close(fd)
+    if file.info.st_nlink > 1 and _links_beside(Path(real), file.info) < file.info.st_nlink:
+        raise BrokenGraph(
+            "external data is a hard link to a file elsewhere", where=where, got=real, hint="copy the file instead"
+        )
+    return file
 
 
 def _links_beside(path: Path, info: os.stat_result) -> int:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 import onnx
 
 from sardonyx.errors import BrokenGraph, InvalidArgument, InvalidGraph, InvalidProtobuf, NoSuchFile
+from sardonyx.files import IsNotRegular, SourceFile
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
@@ -36,7 +36,7 @@ def load(
     infer: bool = True,
     limits: Limits | None = None,
 ) -> Model:
-    """Read a model.
+    """Read a model: a path, bytes, a binary file, an ``onnx.ModelProto``, a ``SourceFile``, or one that was scanned.
 
     ``folder`` is where external data lies when the source is not a path; ``in_memory`` gives the contents of external
     files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are ignored.
@@ -44,7 +44,7 @@ def load(
     them is compared with it. Without, the file is one of ours, and its types are taken.
     ``limits`` are those of an untrusted model, which has no external data.
     """
-    opened = open_model(source, folder=folder, in_memory=in_memory, limits=limits)
+    opened = scan(source, folder=folder, in_memory=in_memory, limits=limits).parsed()
     payloads, proto = opened.payloads, opened.proto
     opsets = _opsets(proto)
     is_called = bool(proto.functions)
@@ -116,39 +116,61 @@ class Opened:
         return {t.name: self.payloads.tensor(t, f"initializer {t.name!r}") for t in self.proto.graph.initializer}
 
 
-def open_model(
+@dataclass(frozen=True)
+class Scanned:
+    """A model of which it is known what lies where. Its files are held open: it can be loaded again, as it was."""
+
+    data: memoryview | SourceFile
+    skeleton: wire.Skeleton
+    path: str | None
+    home: Folder
+    limits: Limits | None = None
+
+    def parsed(self) -> Opened:
+        """The model with its skeleton parsed; one with limits is known to keep to them then."""
+        try:
+            proto = _parse(self.skeleton.data)
+        except (NoGraph, InvalidProtobuf) as error:
+            raise _explained(error, self.path, self.data) from None
+        if self.limits is not None:
+            bounds.check_model(proto, self.skeleton.key, self.limits)
+        return Opened(proto, self.skeleton, Payloads(self.data, self.skeleton, self.home), self.path)
+
+
+def scan(
     source: Any,
     *,
     folder: str | None = None,
     in_memory: Mapping[str, bytes] | None = None,
     limits: Limits | None = None,
-) -> Opened:
-    """Scan a model and parse its skeleton; a model with limits is known to keep to them then."""
+) -> Scanned:
+    """Find out what lies where in a model; the options are those of ``load``."""
+    if isinstance(source, Scanned):
+        return source
+    data, path = _data_of(source if limits is None else bounds.read(source, limits))
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fsdecode(source)
     try:
-        data, skeleton, path = _scanned(source if limits is None else bounds.read(source, limits))
-        if limits is not None:
-            bounds.check_skeleton(len(skeleton.data), limits)
-        proto = _parse(skeleton.data)
-    except (NoGraph, InvalidProtobuf) as error:
-        raise _explained(error, source) from None
+        skeleton = wire.split(wire.Window(data) if isinstance(data, SourceFile) else data)
+    except InvalidProtobuf as error:
+        raise _explained(error, path, data) from None
     if limits is not None:
-        bounds.check_model(proto, skeleton.key, limits)
+        bounds.check_skeleton(len(skeleton.data), limits)
     home = Folder(path, folder=folder)
-    home.in_memory = {name: memoryview(content) for name, content in (in_memory or {}).items()}
-    return Opened(proto, skeleton, Payloads(data, skeleton, home, path), path)
+    home.in_memory = {name: _flat(content) for name, content in (in_memory or {}).items()}
+    return Scanned(data, skeleton, path, home, limits)
 
 
 class NoGraph(InvalidArgument):
     """The bytes are a message of protobuf's, but have no graph."""
 
 
-def _explained(error: NoGraph | InvalidProtobuf, source: Any) -> InvalidArgument | InvalidProtobuf:
+def _explained(
+    error: NoGraph | InvalidProtobuf, path: str | None, data: memoryview | SourceFile
+) -> InvalidArgument | InvalidProtobuf:
     """The error with the path of the file, and with what the file seems to be."""
-    path = os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else None
-    if path is not None and error.where == path:
-        return error
-    head = _head(source, path)
-    kind = None if head is None else kinds.kind_of(head)
+    count = min(len(data), kinds.HEAD)
+    kind = kinds.kind_of(data.bytes(0, count) if isinstance(data, SourceFile) else bytes(data[:count]))
     failed = "Failed to load model" if path is None else f"Load model from {path} failed"
     if isinstance(error, NoGraph):
         return InvalidArgument(f"{failed}: {error.what}", hint=kind or kinds.QUESTION)
@@ -159,25 +181,18 @@ def _explained(error: NoGraph | InvalidProtobuf, source: Any) -> InvalidArgument
     return error
 
 
-def _head(source: Any, path: str | None) -> bytes | None:
-    if path is not None:
-        with open(path, "rb") as file:
-            return file.read(kinds.HEAD)
-    return bytes(_flat(source)[: kinds.HEAD]) if isinstance(source, (bytes, bytearray, memoryview)) else None
-
-
-def _scanned(source: Any) -> tuple[memoryview, wire.Skeleton, str | None]:
-    """The serialized model, mapped when it is a file; its skeleton; and its path."""
+def _data_of(source: Any) -> tuple[memoryview | SourceFile, str | None]:
+    """The serialized model, in memory or in its file, and its path."""
+    if isinstance(source, SourceFile):
+        return source, source.path
     if isinstance(source, (str, os.PathLike)):
-        path = os.fsdecode(source)
-        return *_mapped(path), path
-    data, name = _bytes_of(source)
-    return data, wire.split(data), name
+        return _opened(os.fsdecode(source)), None
+    return _bytes_of(source)
 
 
 def _bytes_of(source: Any) -> tuple[memoryview, str | None]:
     """A serialized model that is in memory, and the path it came from, where that is known."""
-    if isinstance(source, (bytes, bytearray, memoryview, mmap.mmap)):
+    if isinstance(source, (bytes, bytearray, memoryview, mmap)):
         return _flat(source), None
     if isinstance(source, onnx.ModelProto):
         try:
@@ -198,22 +213,18 @@ def _bytes_of(source: Any) -> tuple[memoryview, str | None]:
 
 
 def _flat(buffer: Any) -> memoryview:
+    """Bytes that stay as they are: those of the caller, or a copy where somebody may change them."""
     view = memoryview(buffer)
-    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+    return view.cast("B") if isinstance(view.obj, bytes) and view.c_contiguous else memoryview(view.tobytes())
 
 
-def _mapped(path: str) -> tuple[memoryview, wire.Skeleton]:
-    """A file's mapping, of which no page is touched yet, and its skeleton, read beside it."""
+def _opened(path: str) -> SourceFile:
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            is_folder = os.path.isdir(path)
-            what, hint = ("a folder", kinds.hint_of_folder(path)) if is_folder else ("not a file", None)
-            raise InvalidProtobuf(f"Load model from {path} failed: it is {what}", where=path, hint=hint)
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            skeleton = wire.split(wire.Window(file.fileno(), size))
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-            return memoryview(mapping), skeleton
+        return SourceFile.open(path)
+    except IsNotRegular:
+        is_folder = os.path.isdir(path)
+        what, hint = ("a folder", kinds.hint_of_folder(path)) if is_folder else ("not a file", None)
+        raise InvalidProtobuf(f"Load model from {path} failed: it is {what}", where=path, hint=hint) from None
     except FileNotFoundError:
         raise NoSuchFile(f"Load model from {path} failed. File doesn't exist", where=path) from None
     except (OSError, ValueError) as e:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -16,7 +15,7 @@ from onnx import numpy_helper
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.errors import BrokenGraph, OutOfBudget
-from sardonyx.folders import identity_of
+from sardonyx.files import SourceFile
 from sardonyx.ir.shape import count
 from sardonyx.ir.tensor import Tensor
 from sardonyx.model import wire
@@ -25,6 +24,7 @@ from sardonyx.model.protos import subgraphs
 from sardonyx.model.types import MAX_RANK, dtype_of, text
 
 Array = np.ndarray[Any, Any]
+Content: TypeAlias = "memoryview | SourceFile"
 
 _FIXED = {wire.FLOATS: np.dtype("<f4"), wire.DOUBLES: np.dtype("<f8")}
 
@@ -32,11 +32,9 @@ _FIXED = {wire.FLOATS: np.dtype("<f4"), wire.DOUBLES: np.dtype("<f8")}
 class Payloads:
     """Finds the bytes of a tensor: in the skeleton, in a span of the source, or in an external file."""
 
-    def __init__(self, source: memoryview, skeleton: wire.Skeleton, folder: Folder, path: str | None = None) -> None:
+    def __init__(self, source: Content, skeleton: wire.Skeleton, folder: Folder) -> None:
         self.source, self.skeleton, self.folder = source, skeleton, folder
-        self.file: object = (
-            identity_of(os.stat(path)) if path is not None and isinstance(source.obj, mmap.mmap) else id(source)
-        )
+        self.file: object = source.identity if isinstance(source, SourceFile) else object()
         """What tells the source from any other."""
         self.shelf: list[onnx.SparseTensorProto] = []
 
@@ -86,8 +84,9 @@ class Payloads:
             origin = (self.folder.identity(location), location, keys.get("offset"), keys.get("length"))
         else:
             return _inline(proto, dtype, shape, where)
-        lies = partial(_as_stored, *fetch.args) if _is_stored_as_used(fetch, dtype) else None
-        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin, lies=lies)
+        is_stored_as_used = fetch.func is from_raw and dtype.bits % 8 == 0 and sys.byteorder == "little"
+        lies = partial(_as_stored, *fetch.args) if is_stored_as_used else None
+        return Tensor(dtype, shape, fetch, name=proto.name, origin=origin, lies=lies, is_stored=is_stored_as_used)
 
     def sparse(self, proto: onnx.SparseTensorProto, where: str) -> Tensor:
         """A sparse constant as the dense tensor it stands for, made dense when first read."""
@@ -115,9 +114,7 @@ class Payloads:
         check_budget(dtype, shape, where)
         if count(shape) > 8 * span.nbytes:
             raise BrokenGraph("a tensor holds fewer elements than its shape", where=where, got=list(shape))
-        return partial(
-            _from_field, self.source[span.offset : span.offset + span.nbytes], span.field, dtype, shape, where
-        )
+        return partial(_from_field, self.source, span, dtype, shape, where)
 
     def _from_file(self, keys: dict[str, str], dtype: DType, shape: tuple[int, ...], where: str) -> partial[Array]:
         data = self.folder.open(keys.get("location", ""), where)
@@ -152,25 +149,31 @@ def _natural(digits: str, where: str) -> int:
     return int(digits)
 
 
-def from_raw(data: memoryview, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """Elements stored as raw little-endian bytes; a view where they are whole bytes and aligned."""
+def from_raw(data: Content, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """Elements stored as raw little-endian bytes; a view where they are in memory, whole bytes and aligned."""
     n = count(shape)
+    raw = _part(data, offset, dtype.nbytes(n))
     if dtype.bits % 8:
-        packed = np.frombuffer(data, np.uint8, dtype.nbytes(n), offset)
-        return _unpack(packed, dtype, n).reshape(shape)
-    array = np.frombuffer(data, dtype.numpy.newbyteorder("<"), n, offset).reshape(shape)
+        return _unpack(raw, dtype, n).reshape(shape)
+    array = raw.view(dtype.numpy.newbyteorder("<")).reshape(shape)
     if sys.byteorder == "big" or not array.flags.aligned:
         array = array.astype(dtype.numpy)
-    return array.view(dtype.numpy)
+    elements: Array = array.view(dtype.numpy)
+    return elements
 
 
-def _is_stored_as_used(fetch: partial[Array], dtype: DType) -> bool:
-    return fetch.func is from_raw and dtype.bits % 8 == 0 and sys.byteorder == "little"
+def _part(data: Content, offset: int, nbytes: int) -> Array:
+    """Bytes of the content: where they are, if that is memory, else read."""
+    if not isinstance(data, SourceFile):
+        return np.frombuffer(data, np.uint8, nbytes, offset)
+    raw: Array = np.empty(nbytes, np.uint8)
+    data.read_into(raw, offset)
+    return raw
 
 
-def _as_stored(data: memoryview, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """A view of raw elements, aligned or not."""
-    return np.frombuffer(data, dtype.numpy, count(shape), offset).reshape(shape)
+def _as_stored(data: Content, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """Raw elements, aligned or not, for one look."""
+    return _part(data, offset, dtype.nbytes(count(shape))).view(dtype.numpy).reshape(shape)
 
 
 def _unpack(packed: Array, dtype: DType, n: int) -> Array:
@@ -200,10 +203,11 @@ def _inline(proto: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where
     return tensor
 
 
-def _from_field(data: memoryview, number: int, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
+def _from_field(source: Content, span: wire.Span, dtype: DType, shape: tuple[int, ...], where: str) -> Array:
+    number, data = span.field, _part(source, span.offset, span.nbytes)
     proto = onnx.TensorProto(dims=shape, data_type=dtype.onnx)
     try:
-        proto.MergeFromString(wire.varint(number << 3 | 2) + wire.varint(len(data)) + bytes(data))
+        proto.MergeFromString(wire.varint(number << 3 | 2) + wire.varint(len(data)) + data.tobytes())
     except Exception as e:
         raise BrokenGraph("a tensor's data cannot be decoded", where=where, got=str(e)) from None
     return _inline(proto, dtype, shape, where).numpy()

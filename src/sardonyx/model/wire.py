@@ -7,12 +7,12 @@ knows. Messages of at most ``LIMIT`` bytes cannot hold such a payload and are pa
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, overload
 
 from sardonyx.errors import InvalidProtobuf
+from sardonyx.files import SourceFile
 
 LIMIT = 1024
 MAX_DEPTH = 100
@@ -61,12 +61,12 @@ class Window:
 
     PIECE = 4096
 
-    def __init__(self, fd: int, size: int) -> None:
-        self._fd, self._size = fd, size
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
         self._at, self._piece = 0, b""
 
     def __len__(self) -> int:
-        return self._size
+        return self._file.size
 
     @overload
     def __getitem__(self, key: int) -> int: ...
@@ -74,20 +74,10 @@ class Window:
     def __getitem__(self, key: slice) -> bytes: ...
     def __getitem__(self, key: int | slice) -> int | bytes:
         if isinstance(key, slice):
-            return self._read(key.start, key.stop)
+            return self._file.bytes(key.start, key.stop)
         if not 0 <= key - self._at < len(self._piece):
-            self._at, self._piece = key, self._read(key, min(key + self.PIECE, self._size))
+            self._at, self._piece = key, self._file.bytes(key, min(key + self.PIECE, self._file.size))
         return self._piece[key - self._at]
-
-    def _read(self, start: int, stop: int) -> bytes:
-        pieces = []
-        while start < stop:
-            piece = os.pread(self._fd, stop - start, start)
-            if not piece:
-                raise InvalidProtobuf("the model's file became shorter while it was read")
-            pieces.append(piece)
-            start += len(piece)
-        return b"".join(pieces)
 
 
 Source: TypeAlias = "memoryview | Window"

@@ -36,7 +36,7 @@ class Parts:
                 self.compiled.append((part, last.compile(part)))
                 owners.update(dict.fromkeys(part.nodes, Owner(last, f"{owner.name}: {why}")))
         known = {*self.inputs, *(v for part, _ in self.compiled for v in part.outputs)}
-        self._constants = [(i, v) for i, v in enumerate(self._outputs) if v not in known]
+        self._constants = [(i, v.numpy()) for i, v in enumerate(self._outputs) if v not in known]
         self._chain = chain_of(self.inputs, self.compiled, [v for v in self._outputs if v in known])
 
     @property
@@ -62,7 +62,7 @@ class Parts:
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
         results = self._chain.run(args, context)
         for i, value in self._constants:
-            results.insert(i, value.numpy())
+            results.insert(i, value)
         return results
 
 

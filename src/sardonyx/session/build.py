@@ -16,7 +16,7 @@ from sardonyx.ir.spec import verify
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import SparseTensorType, TensorType, ValueType
 from sardonyx.limits import Budget, check_time, in_force
-from sardonyx.model.load import load
+from sardonyx.model.load import load, scan
 from sardonyx.model.save import save
 from sardonyx.optimize.report import Report
 from sardonyx.optimize.shapes import fix_dimensions
@@ -60,17 +60,12 @@ def _build(source: Any, options: BuildOptions) -> Engine:
             verify(graph, name)
 
     plain = not (options.save_path or options.initializers or options.external_files or options.limits)
-    kept = cache.entry(source, _settings(options), folder=options.external_folder) if plain else None
+    scanned = scan(source, folder=options.external_folder, in_memory=options.external_files, limits=options.limits)
+    kept = cache.entry(scanned, _settings(options)) if plain else None
     prepared = None if kept is None else kept.read()
     if prepared is None:
         with phase("load"):
-            model = load(
-                source,
-                folder=options.external_folder,
-                in_memory=options.external_files,
-                initializers=options.initializers,
-                limits=options.limits,
-            )
+            model = load(scanned, initializers=options.initializers, limits=options.limits)
             if options.limits is not None:
                 untrusted.refuse_operators(model.graph)
             graph, written = model.graph, dict(model.opsets)
@@ -104,6 +99,7 @@ def _build(source: Any, options: BuildOptions) -> Engine:
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
     explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases)
     made = Engine(model, inputs, outputs, parts, explanation, phases, prepared.weights_nbytes, options.limits)
+    made.source = scanned
     made.is_in_one_file = kept is not None and kept.is_whole
     return made
 

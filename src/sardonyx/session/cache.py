@@ -22,10 +22,11 @@ import onnx
 
 from sardonyx import fingerprint, folders
 from sardonyx.errors import SardonyxError
+from sardonyx.files import SourceFile, identity_of
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import ValueType
-from sardonyx.model.load import Opened, load, open_model
+from sardonyx.model.load import Opened, Scanned, load
 from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
 from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import registry
@@ -55,8 +56,7 @@ class Entry:
         self._opened = opened
         digest = hashlib.blake2b(digest_size=20)
         digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
-        files = [opened.path, *_external_files(opened)]
-        told = [[os.path.realpath(f), *folders.identity_of(os.stat(f))] for f in files if f is not None]
+        told = [[os.path.realpath(f.path), *f.identity] for f in _files(opened)]
         digest.update(
             json.dumps([told, settings, get_build_info(), onnx.__version__, _sources(), _customs(opened)]).encode()
         )
@@ -122,19 +122,19 @@ def _sources() -> str:
     files = (
         path for name in ("ir", "model", "ops", "normalize", "optimize") for path in (package / name).rglob("*.py")
     )
-    told = sorted((str(path.relative_to(package)), *folders.identity_of(path.stat())) for path in files)
+    told = sorted((str(path.relative_to(package)), *identity_of(path.stat())) for path in files)
     return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
-def entry(source: Any, settings: Any, *, folder: str | None) -> Entry | None:
-    """The entry of a model file, or None where the cache is off or cannot be trusted."""
+def entry(scanned: Scanned, settings: Any) -> Entry | None:
+    """The entry of a model, or None where it is not a file, or the cache is off or cannot be trusted."""
     where = folders.chosen()
-    if where is None or not isinstance(source, (str, os.PathLike)):
+    if where is None or not isinstance(scanned.data, SourceFile):
         return None
-    opened = open_model(source, folder=folder)
+    opened = scanned.parsed()
     try:
         return Entry(where, opened, settings)
-    except (OSError, ValueError):  # a file that initializers name is not there: loading says which
+    except (OSError, ValueError, SardonyxError):  # a file that initializers name is not there: loading says which
         return None
 
 
@@ -156,7 +156,9 @@ def _customs(opened: Opened) -> list[str]:
     return [f"{op.domain}.{op.name}:{fingerprint.of(*op.custom.parts)}" for op in found if op.custom is not None]
 
 
-def _external_files(opened: Opened) -> list[str]:
-    base = opened.payloads.folder.base
-    found = {e.value for t in opened.proto.graph.initializer for e in t.external_data if e.key == "location"}
-    return [os.path.join(base, location) for location in sorted(found)]
+def _files(opened: Opened) -> list[SourceFile]:
+    """The model's own file, and those of its external data."""
+    source, folder = opened.payloads.source, opened.payloads.folder
+    named = {e.value for t in opened.proto.graph.initializer for e in t.external_data if e.key == "location"}
+    found = [source, *(folder.open(location, location) for location in sorted(named))]
+    return [file for file in found if isinstance(file, SourceFile)]

@@ -49,6 +49,8 @@ class Engine:
     _bounds: Limits | None = None
     as_written: Callable[[], Engine] | None = None
     """The model without our rewrites, which take sizes of one name to be one."""
+    source: Any = None
+    """What the same model can be built from once more, whatever lies at its path by then."""
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Engine:
         self._positions = {name: i for i, name in enumerate(model.graph.output_names)}
         self.names = tuple(v.name for v in model.graph.inputs)
         """Of all inputs, in the order in which runs take them; those that may be left out among them."""
+        self._defaults: dict[int, Any] = {}
         self._weights_nbytes = weights_nbytes
         self._sparse_outputs = model.sparse_outputs
         self._whole = parts.whole
@@ -123,8 +126,10 @@ class Engine:
         return False
 
     def _default(self, i: int) -> Any:
-        value = self.model.graph.inputs[i]
-        return None if value.const is None else value.numpy()
+        if i not in self._defaults:
+            value = self.model.graph.inputs[i]
+            self._defaults[i] = None if value.const is None else value.numpy()
+        return self._defaults[i]
 
     def places(self, arrays: dict[str, Any]) -> dict[int, Any]:
         """Arrays for outputs by name, as a context takes them; none where more than one part has a hand in them."""

@@ -146,9 +146,9 @@ class NativeSession:
         if asked.limits is not None:
             untrusted.refuse_options(asked, list(self._providers))
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
-        source, plain = self._source, replace(asked, providers=(), level="disabled", save_path=None)
         with Reporting("building the session", outermost=True):
-            engine = starts.engine_of(source, asked)
+            engine = starts.engine_of(self._source, asked)
+        source, plain = engine.source, replace(asked, providers=(), level="disabled", save_path=None)
         engine.as_written = cache(lambda: _as_written(source, plain, options))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
             raise Fail(CPU_FORBIDDEN)

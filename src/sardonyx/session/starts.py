@@ -13,12 +13,10 @@ random numbers, whose streams are the process's.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import stat
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from functools import cache
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sardonyx import dtypes, folders, forks, knobs
+from sardonyx.files import SourceFile, identity_of
 from sardonyx.interpret.context import Held
 from sardonyx.interpret.kept import ModelNeeded, Unkept
 from sardonyx.ir.graph import Graph, Model, Value
@@ -63,6 +62,7 @@ class KeptEngine(Engine):
     ) -> None:
         """``defaults`` are the elements of the overridable initializers that ``told`` names."""
         self._built, self._needed = built, 0
+        self.source = built.file
         self.phases = phases
         self.inputs, self.outputs = ([_value(*row) for row in told[side]] for side in ("inputs", "outputs"))
         self.overridable = [_value(*row) for row in told["overridable"]]
@@ -141,9 +141,9 @@ class Start:
             built = _Model(source, options, self)
         except OSError:
             return None
-        if folders.identity_of(built.info) != folders.identity_of(self._info):
+        if built.file.identity != identity_of(self._info):
             return None
-        found = _revived(path, self._provider, lambda name, kind: self._kinds(name).read(kind), model=built.mapped)
+        found = _revived(path, self._provider, lambda name, kind: self._kinds(name).read(kind), model=built.file)
         if found is None:
             return None
         told, chain, defaults = found
@@ -151,8 +151,9 @@ class Start:
 
     def write(self, engine: Engine) -> None:
         """Keep an engine, if its parts have a plain form."""
-        graph, parts, freezer = engine.model.graph, engine.parts, Freezer(folders.identity_of(self._info))
-        if not engine.is_in_one_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
+        graph, parts, freezer = engine.model.graph, engine.parts, Freezer(identity_of(self._info))
+        is_of_file = engine.is_in_one_file and engine.source.data.identity == identity_of(self._info)
+        if not is_of_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
             return
         defaults = [i for i, v in enumerate(graph.inputs) if v.const is not None]
         try:
@@ -214,7 +215,7 @@ def _revived(
     provider: Any,
     find: Callable[[str, Kind], Executable | None] | None,
     kind: Any = None,
-    model: Callable[[], tuple[object, Any]] | None = None,
+    model: SourceFile | None = None,
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
     """What a file tells, the chain that it describes, and the arrays behind that."""
     found = stored.read(path, provider.threads, model)
@@ -251,29 +252,25 @@ class _Model:
 
     def __init__(self, source: str | os.PathLike[str], options: BuildOptions, start: Start) -> None:
         self._source, self._options, self._start = source, options, start
-        self._file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._file)
-        self.info = os.fstat(self._file)
+        self.file = SourceFile.open(os.fsdecode(source))
         self.engine: Engine | None = None
-
-    def mapped(self) -> tuple[object, Any]:
-        """What tensors know the file by, and its content."""
-        content = mmap.mmap(self._file, self.info.st_size, access=mmap.ACCESS_READ)
-        return folders.identity_of(self.info), memoryview(content)
 
     def __call__(self) -> Engine:
         with _building:
             if self.engine is None:
-                self.engine = _built(self._where(), self._options)
-                self._start.serve(self.engine)
+                engine = _built(self._where(), self._options)
+                self.file.check()
+                self._start.serve(engine)
+                self.engine = engine
             return self.engine
 
-    def _where(self) -> str | os.PathLike[str]:
+    def _where(self) -> Any:
+        """The model's path, while it names the file that this start was kept for, or else that file."""
         try:
-            is_there = os.path.samestat(os.stat(self._source), os.fstat(self._file))
+            is_there = os.path.samestat(os.stat(self._source), self.file.info)
         except OSError:
             is_there = False
-        return self._source if is_there else f"/proc/self/fd/{self._file}"
+        return self._source if is_there else self.file
 
 
 def _is_pure(graph: Graph) -> bool:
@@ -310,7 +307,7 @@ def find(source: Any, options: BuildOptions) -> Start | None:
         return None
     fixed = sorted(options.free_dims.items()), sorted(options.free_dims_by_denotation.items())
     asked = options.level, sorted(options.disabled_passes), fixed, options.external_folder, settings(provider)
-    file = os.path.realpath(source), *folders.identity_of(info)
+    file = os.path.realpath(source), *identity_of(info)
     here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
     digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
     return Start(os.path.join(where, digest), provider, info)

@@ -16,14 +16,15 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from sardonyx import dtypes, folders
+from sardonyx.files import SourceFile
 from sardonyx.providers.cpu import constants
 from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.packing import Source
+from sardonyx.providers.cpu.packing import Scratch, Source
 from sardonyx.session import log
 
 ALIGNMENT = 64
@@ -34,13 +35,10 @@ ALONE_NBYTES = 1 << 24
 MARK = b"sardonyx start 3"
 
 
-def read(
-    path: str, threads: int = 1, model: Callable[[], tuple[object, Any]] | None = None
-) -> tuple[dict[str, Any], list[Any]] | None:
+def read(path: str, threads: int = 1, model: SourceFile | None = None) -> tuple[dict[str, Any], list[Any]] | None:
     """What a file holds; None where there is none, or it is not whole, not sound, or not the user's.
 
-    Whoever reads a file shares its arrays with those who did before. ``model`` gives what tensors know
-    their model's file by and its content, of which some may be made.
+    Whoever reads a file shares its arrays with those who did before. Some may be made of the ``model``'s file.
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -56,11 +54,13 @@ def read(
             if first + told["nbytes"] != info.st_size:
                 raise ValueError("it is not whole")
             rows: list[tuple[bool, Any]] = told["arrays"]
-            source = () if model is None or all(is_here for is_here, _ in rows) else model()
+            if model is None and not all(is_here for is_here, _ in rows):
+                raise ValueError("it has not all arrays")
+            scratch = Scratch()
             makers: list[Callable[[], Any]] = [
                 partial(constants.once, (path, digest, i), partial(_read, file.fileno(), first, *row))
                 if is_here
-                else partial(Source(*row).array, *source)
+                else partial(Source(*row).array, cast(SourceFile, model), scratch)
                 for i, (is_here, row) in enumerate(rows)
             ]
             return told, constants.made(makers, threads if told["all_nbytes"] > ALONE_NBYTES else 1)

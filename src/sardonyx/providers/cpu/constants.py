@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -13,7 +12,6 @@ import numpy as np
 
 from sardonyx import forks, limits
 from sardonyx.ir.tensor import Tensor
-from sardonyx.providers.cpu.memory import address
 
 if TYPE_CHECKING:
     from sardonyx.lower.groups import Storage
@@ -44,13 +42,22 @@ def made(makers: Iterable[Callable[[], Array]], threads: int) -> list[Array]:
 
 
 def content(storage: Storage) -> Array:
-    """A constant's elements, in one piece; perhaps where they lie in the model's file."""
+    """A constant's elements, in one piece."""
     from sardonyx.providers.cpu.steps import Packed
 
     if isinstance(storage, Packed):
         return once(storage.key, storage.make)
     assert storage.tensor is not None
-    return np.ascontiguousarray(storage.tensor.peek())
+    tensor = storage.tensor
+    if tensor.origin is None:
+        return np.ascontiguousarray(tensor.peek())
+    key = as_stored(tensor.origin, tensor.dtype.name, tensor.shape)
+    return once(key, lambda: np.ascontiguousarray(tensor.peek()))
+
+
+def as_stored(origin: object, dtype: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """What a constant that is used as its file has it is known by."""
+    return origin, "as stored", dtype, shape
 
 
 def once(key: tuple[Any, ...], make: Callable[[], Array]) -> Array:
@@ -80,18 +87,3 @@ def share(key: tuple[Any, ...], array: Array) -> None:
 def identity(tensor: Tensor) -> object:
     """What equal constants have in common: the place in a file, or the object."""
     return tensor if tensor.origin is None else tensor.origin
-
-
-def give_back(array: Array) -> None:
-    """Let the system take the pages of a mapped file that an array was read from."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    mapping = base.obj if isinstance(base, memoryview) else base
-    if not isinstance(mapping, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    start = address(array) - address(np.frombuffer(mapping, np.uint8))
-    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    nbytes = (start + array.nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
-    if nbytes > 0:
-        mapping.madvise(mmap.MADV_DONTNEED, first, nbytes)

@@ -19,7 +19,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Storage, View
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 
 Array = np.ndarray[Any, Any]
 
@@ -93,11 +93,7 @@ def _constant(parts: Sequence[View]) -> View | None:
         return None
 
     def joined() -> Array:
-        found = [_elements(view) for view in parts]
-        made = np.concatenate(found)
-        for array in found:
-            give_back(array)
-        return made
+        return np.concatenate([_elements(view) for view in parts])
 
     tensors = [v.storage.tensor for v in parts if v.storage.tensor is not None]
     origin = ("joined", *((identity(t), *known) for t, known in zip(tensors, sizes, strict=True)))

@@ -7,7 +7,8 @@ the call of the kernel that packs them, in plain values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,8 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
-from sardonyx.providers.cpu.constants import give_back, identity, once
+from sardonyx.files import SourceFile
+from sardonyx.providers.cpu.constants import as_stored, identity, once
 from sardonyx.providers.cpu.jit import linker
 from sardonyx.providers.cpu.launch import Launch, Signature
 from sardonyx.providers.cpu.memory import allocate
@@ -92,28 +94,56 @@ class Source(NamedTuple):
             return None
         return cls(span, tensor.dtype.name, tensor.shape, None if packing is None else packing.call)
 
-    def array(self, file: object, content: Any) -> Array:
-        """The constant once more, of the content of the file, which whoever packed the same in this process shares.
+    def array(self, file: SourceFile, scratch: Scratch) -> Array:
+        """The constant once more, of the model's file, which whoever packed the same in this process shares.
 
         ``FileNotFoundError`` where the object of a kernel is gone.
         """
-        dtype = dtypes.of_name(self.dtype).numpy
-        lies = np.frombuffer(content, dtype, math.prod(self.shape), self.span[0]).reshape(self.shape)
+        origin = (file.identity, *self.span)
         if self.call is None:
-            return lies
-        key = (file, *self.span), self.call
-        return once(key, partial(self._packed, lies, *self.call))
+            return once(as_stored(origin, self.dtype, self.shape), lambda: self._read(file, allocate(self._nbytes)))
+        return once((origin, self.call), partial(self._packed, file, scratch, *self.call))
 
-    @staticmethod
+    @property
+    def _nbytes(self) -> int:
+        return dtypes.of_name(self.dtype).nbytes(math.prod(self.shape))
+
+    def _read(self, file: SourceFile, memory: Array) -> Array:
+        file.read_into(memory, self.span[0])
+        made: Array = memory.view(dtypes.of_name(self.dtype).numpy).reshape(self.shape)
+        made.flags.writeable = False
+        return made
+
     def _packed(
-        lies: Array, name: str, function: str, params: Any, first: int, numbers: Any, elements: int, made: str,
-        flags: int,
+        self, file: SourceFile, scratch: Scratch, name: str, function: str, params: Any, first: int, numbers: Any,
+        elements: int, made: str, flags: int,
     ) -> Array:  # fmt: skip
         at = linker.kept(name, function)
         if at is None:
             raise FileNotFoundError(name)
         signature = Signature(function, {name: (kind, dtypes.of_name(t)) for name, kind, t in params})
-        return _pack(lies, signature, at, first, dict(numbers), elements, dtypes.of_name(made), flags)[0]
+        with scratch.taken(self._nbytes) as memory:
+            content = self._read(file, memory)
+            return _pack(content, signature, at, first, dict(numbers), elements, dtypes.of_name(made), flags)[0]
+
+
+class Scratch:
+    """Memory for elements that are packed next, used again: fresh pages would take as long as reading into them."""
+
+    def __init__(self) -> None:
+        self._free: list[Array] = []
+
+    @contextmanager
+    def taken(self, nbytes: int) -> Iterator[Array]:
+        """So many bytes, for one thread; a block that is too small makes room for a larger one."""
+        try:
+            block = self._free.pop()
+        except IndexError:
+            block = np.empty(0, np.uint8)
+        if len(block) < nbytes:
+            block = np.empty(nbytes, np.uint8)
+        yield block[:nbytes]
+        self._free.append(block)
 
 
 def _pack(
@@ -126,7 +156,6 @@ def _pack(
     found = np.zeros(flags, np.int32)
     beside = {"flags": found} if "flags" in kernel.params else {}
     Launch(kernel, {**numbers, **beside, "x": content[first:], "y": made}, at=at)()
-    give_back(content)
     return made, not found.any()
 
 

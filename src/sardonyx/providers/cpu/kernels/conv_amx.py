@@ -13,7 +13,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels import digits
 from sardonyx.providers.cpu.kernels.conv_parts import conv_amx
@@ -407,5 +407,4 @@ def _lined(w: View, found: Geometry) -> Any:
         lined = np.pad(lined, ((0, 0), (0, -wide % BLOCK), (0, 0)))
     else:
         lined = lined.reshape(-1, layout.blocks, BLOCK, filters).transpose(1, 0, 2, 3)
-    give_back(content)
     return lined.reshape(-1)

@@ -17,7 +17,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.kernels import conv_amx
@@ -105,7 +105,6 @@ def _packed(group: Convolution, found: conv_amx.Geometry, isa: Isa) -> Packed:
         lined = np.zeros((count, layout.room, filters), np.float32)
         lined[:, :channels] = content.reshape(filters, channels, count).transpose(2, 1, 0)
         lined = lined.reshape(count, layout.blocks, STEP, filters).transpose(1, 0, 2, 3)
-        give_back(content)
         return in_digits(packing_of(Tensor.of(lined), 0, filters, 1, depth, filters, isa, refused=uneven(tensor)))
 
     key = ("conv digits", identity(tensor), w.offset, (filters, channels, *taps))

@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.conv_pixels import Lines
@@ -91,7 +91,6 @@ def _packed(group: Convolution, lanes: int) -> Packed:
         wide[:, :channels] = content.reshape(filters, channels, taps).transpose(2, 1, 0)
         out = allocate(elements * w.dtype.itemsize).view(w.dtype.numpy)
         out[:] = wide.reshape(taps, vectors, lanes, filters).transpose(0, 1, 3, 2).reshape(-1)
-        give_back(content)
         return out
 
     key = ("dots", identity(tensor), w.offset, shape, lanes)

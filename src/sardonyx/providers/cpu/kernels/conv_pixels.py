@@ -33,7 +33,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, View
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish, is_short
@@ -222,14 +222,12 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
         if out.nbytes <= PLAIN_NBYTES:
             given = content[: all_filters * channels * taps].reshape(count, filters, channels, taps)
             in_panels(given.transpose(0, 3, 2, 1), out.reshape(count, panels, taps, channels, nr).swapaxes(1, 2))
-            give_back(content)
             return out
         unit = unit_axis(Matrix(w.storage, 0, (), taps, channels * taps))
         spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
         batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **batch_args((count, taps))}
         numbers = {"x_row": taps, "x_col": channels * taps, "rows": channels, "columns": filters, **batch}
         Launch(spec, {**numbers, "x": content, "y": out}, isa=isa)()
-        give_back(content)
         if taps > 1 and panels > 1:  # (group, tap, panel) to (group, panel, tap)
             turned = out.reshape(count, taps, panels, -1).transpose(0, 2, 1, 3).copy()
             out[:] = turned.reshape(-1)

@@ -33,7 +33,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.constants import give_back, identity
+from sardonyx.providers.cpu.constants import identity
 from sardonyx.providers.cpu.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.isa import Isa
 from sardonyx.providers.cpu.kernels.epilogue import Epilogue, Finish
@@ -137,7 +137,6 @@ def packed(group: Convolution, rows: int) -> Packed:
         padded = np.zeros((SUMS, channels, tiles * rows))
         padded[:, :, :filters] = made.reshape(SUMS, channels, filters)
         out[:] = padded.reshape(SUMS, channels, tiles, rows).transpose(0, 2, 1, 3)
-        give_back(content)
         return out.reshape(-1)
 
     key = (refused(tensor), w.offset, tuple(w.shape), rows)

@@ -1,0 +1,122 @@
+"""Files that a session relies on, read into memory of its own.
+
+Nothing of them is mapped: whoever touches a mapping of a file that has become shorter is killed by the system, and one
+that is rewritten in place changes numbers under its readers. Here a file that has become shorter is a short read, and
+after each read the file must have the size and the time that it had when it was opened. A file that is deleted, or
+replaced by another of its name, stays what it was: it is held open.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from typing import Any
+
+from sardonyx.errors import Fail
+
+
+def identity_of(info: os.stat_result) -> tuple[int, ...]:
+    """What tells a file from any other, and from itself after a change."""
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+
+class SourceFile:
+    """A file of which any thread may read any part; what was read is what the file held when it was opened."""
+
+    def __init__(self, fd: int, path: str, *, start: int = 0) -> None:
+        """``fd`` is closed with this object. Offsets count from ``start``."""
+        weakref.finalize(self, _close, fd, os.fstat(fd))
+        self._fd, self.path, self.start = fd, path, start
+        self.info = os.fstat(fd)
+        self.size = self.info.st_size - start
+
+    @classmethod
+    def open(cls, path: str, *, flags: int = 0) -> SourceFile:
+        """A regular file, or ``IsNotRegular``; ``OSError`` where it cannot be opened."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise IsNotRegular(path)
+        return cls(fd, path)
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        return identity_of(self.info)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def bytes(self, start: int, stop: int) -> bytes:
+        """A part, as bytes."""
+        content = bytearray(stop - start)
+        self.read_into(content, start)
+        return bytes(content)
+
+    def read_into(self, memory: Any, offset: int) -> None:
+        """Fill a writable buffer of bytes; ``Fail`` where the file is no longer what it was, or cannot be read."""
+        left, at = memoryview(memory), self.start + offset
+        fd = self._checked()
+        try:
+            while left:
+                count = os.preadv(fd, [left], at)
+                if not count:
+                    raise self._changed(os.fstat(fd))
+                left, at = left[count:], at + count
+        except OSError as error:
+            raise Fail(f"the file cannot be read ({error.strerror})", where=self.path) from None
+        self._checked()
+
+    def check(self) -> None:
+        """``Fail`` where the file is no longer what it was."""
+        self._checked()
+
+    def _checked(self) -> int:
+        """The descriptor of the file, which is as it was."""
+        try:
+            info = os.fstat(self._fd)
+        except OSError:
+            info = None
+        if info is None or not os.path.samestat(info, self.info):
+            info = self._reopen()
+        if (info.st_size, info.st_mtime_ns) != (self.info.st_size, self.info.st_mtime_ns):
+            raise self._changed(info)
+        return self._fd
+
+    def _reopen(self) -> os.stat_result:
+        """Once more by its path, for a program that closed descriptors that are not its own (daemons do)."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise Fail(
+                f"the file's descriptor was closed, and it cannot be opened again ({error.strerror})", where=self.path
+            ) from None
+        info = os.fstat(fd)
+        if not os.path.samestat(info, self.info):
+            os.close(fd)
+            raise Fail("the file's descriptor was closed, and its path names another file now", where=self.path)
+        weakref.finalize(self, _close, fd, info)
+        self._fd = fd
+        return info
+
+    def _changed(self, info: os.stat_result) -> Fail:
+        return Fail(
+            "the file was changed while a session was using it",
+            where=self.path,
+            expected=f"{self.info.st_size} bytes, modified at {self.info.st_mtime_ns} ns",
+            got=f"{info.st_size} bytes, modified at {info.st_mtime_ns} ns",
+            hint="make a new session; to replace a model, write another file and rename it over the old one",
+        )
+
+
+class IsNotRegular(OSError):
+    """A folder, a device or a pipe where a file is expected."""
+
+
+def _close(fd: int, info: os.stat_result) -> None:
+    """Close a descriptor, unless somebody else did, and its number may be another file's now."""
+    try:
+        if os.path.samestat(os.fstat(fd), info):
+            os.close(fd)
+    except OSError:
+        return
