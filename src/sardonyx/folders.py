@@ -1,25 +1,33 @@
-"""The cache folder: private to the user, or not used at all. Files are written whole, and told apart."""
+"""The cache folder: private to the user, or not used at all.
+
+What lies in it is run as code, so nobody else may have a hand in it. Every folder on the way to it must belong to the
+user or to root, and must not be writable by others, or else be sticky (as /tmp is). The folder itself must be the
+user's, with mode 0700. It is then held open, and its files are opened relative to it: whatever its path names later,
+they are those that were looked at.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
-from collections.abc import Iterable
-from functools import lru_cache
+from typing import NoReturn
 
-from sardonyx import knobs
+from sardonyx import forks, knobs, writing
 
 OFF = "off"
+MAX_LINKS = 16
+_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def chosen() -> str | None:
+def chosen() -> PrivateFolder | None:
     """The folder that ``SARDONYX_CACHE`` names, when it can be trusted; None when it is unset."""
     named = knobs.CACHE.get()
     return private(named) if named and named != OFF else None
 
 
-def usual() -> str | None:
+def usual() -> PrivateFolder | None:
     """The chosen folder, or the user's own when none is named; None when caching is off or it is not private."""
     named = knobs.CACHE.get()
     if named == OFF:
@@ -30,44 +38,144 @@ def usual() -> str | None:
     return private(os.path.join(home, "sardonyx")) if os.path.isabs(home) else None
 
 
-@lru_cache(maxsize=64)
-def private(where: str) -> str | None:
+class PrivateFolder:
+    """A folder of the user's alone, held open."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path, self.fd = path, fd
+        self._info = os.fstat(fd)
+        self._is_swept = False
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the descriptor is still that of the folder, and this is there, and private."""
+        try:
+            info = os.fstat(self.fd)
+        except OSError:
+            return False
+        return os.path.samestat(info, self._info) and info.st_nlink > 0 and _why_not_private(info) is None
+
+    def open(self, name: str) -> int:
+        """A descriptor to read a file by; ``OSError`` where it is no file, or not the user's alone."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=self.fd)
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+            os.close(fd)
+            raise PermissionError("it is not a file of the user's alone")
+        return fd
+
+    def has(self, name: str) -> bool:
+        """Whether there is anything of this name."""
+        return os.access(name, os.F_OK, dir_fd=self.fd, follow_symlinks=False)
+
+    def write(self, name: str, chunks: writing.Chunks) -> None:
+        """Write a file whole; ``OSError`` where that cannot be done."""
+        if not self._is_swept:
+            self._is_swept = True
+            writing.sweep(self.fd)
+        writing.write_in(self.fd, name, chunks)
+
+    def remove(self, name: str) -> None:
+        """Take a file away, if that can be done."""
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=self.fd)
+
+
+_held: dict[str, PrivateFolder] = {}
+_refused: set[str] = set()
+_lock = forks.lock()
+
+
+def private(where: str) -> PrivateFolder | None:
     """A folder that belongs to the user alone, made if it is not there; else None, and the reason is logged, once."""
-    try:
-        os.makedirs(where, mode=0o700, exist_ok=True)
-        info = os.lstat(where)
-    except OSError as error:
-        logging.getLogger("sardonyx").warning("the cache folder cannot be used: %s", error)
+    where = os.path.abspath(where)
+    found = _held.get(where)
+    if found is not None and found.is_usable:
+        return found
+    with _lock:
+        try:
+            _held[where] = PrivateFolder(where, _opened(where))
+            return _held[where]
+        except OSError as error:
+            said = f"the cache folder {where} is not private or cannot be used ({error}): caching is off"
+        if said not in _refused:
+            _refused.add(said)
+            logging.getLogger("sardonyx").warning("%s", said)
         return None
-    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
-        logging.getLogger("sardonyx").warning(
-            "the cache folder %s is not private (mode 0700, yours, no link): caching is off", where
-        )
-        return None
-    return where
 
 
-def write_whole(path: str, chunks: Iterable[bytes | memoryview], *, private: bool = False) -> None:
-    """Write a file under another name and rename it: readers see all of it or nothing.
+def _opened(where: str) -> int:
+    """The folder at a path, every step of which was looked at; ``OSError`` says what is wrong."""
+    for _ in range(MAX_LINKS):
+        found = _walked(where)
+        if isinstance(found, int):
+            return found
+        where = found
+    raise PermissionError(f"{where}: there are too many links on the way to it")
 
-    What is ``private`` is the user's alone; other files have the permissions that the process gives to new ones.
-    """
-    import tempfile
 
-    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(os.path.abspath(path)), prefix=".", suffix=".tmp")
+def _walked(where: str) -> int | str:
+    """The folder at a path; or, where a folder on the way is a link, the path without that link."""
+    parts = [part for part in where.split("/") if part]
+    if not parts:
+        _refuse(where, "it is the root of all folders")
+    at, place = os.open("/", _PATH), "/"
     try:
-        with os.fdopen(fd, "wb") as file:
-            for chunk in chunks:
-                file.write(chunk)
-        if not private:
-            os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        _check_way(os.fstat(at), place, is_root=True)
+        for i, name in enumerate(parts[:-1]):
+            target = _link(name, at)
+            if target is not None:
+                return os.path.normpath(os.path.join(place, target, *parts[i + 1 :]))
+            inner = _step(name, at, _PATH)
+            os.close(at)
+            at, place = inner, os.path.join(place, name)
+            _check_way(os.fstat(at), place)
+        made = _step(parts[-1], at, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    finally:
+        os.close(at)
+    why = _why_not_private(os.fstat(made))
+    if why is not None:
+        os.close(made)
+        _refuse(where, why)
+    return made
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _link(name: str, at: int) -> str | None:
+    """Where a link leads, if it is one, and nobody else may change it."""
+    try:
+        target = os.readlink(name, dir_fd=at)
+    except OSError:
+        return None
+    if os.lstat(name, dir_fd=at).st_uid not in (0, os.getuid()):
+        _refuse(name, "a link on the way belongs to somebody else")
+    return target
+
+
+def _step(name: str, at: int, flags: int) -> int:
+    """A folder in a folder, made for the user alone if it is not there."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(name, flags, dir_fd=at)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=at)
+    return os.open(name, flags, dir_fd=at)
+
+
+def _why_not_private(info: os.stat_result) -> str | None:
+    if info.st_uid != os.getuid():
+        return "it belongs to somebody else"
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        return f"its mode is {stat.S_IMODE(info.st_mode):04o}, not 0700"
+    return None
+
+
+def _check_way(info: os.stat_result, place: str, *, is_root: bool = False) -> None:
+    """Refuse a folder on the way in which others could put another in place of the next."""
+    if not is_root and info.st_uid not in (0, os.getuid()):
+        _refuse(place, "it belongs to somebody else")
+    if info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX:
+        _refuse(place, f"others may write to it: its mode is {stat.S_IMODE(info.st_mode):04o}")
+
+
+def _refuse(place: str, why: str) -> NoReturn:
+    raise PermissionError(f"{place}: {why}")

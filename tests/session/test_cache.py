@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sardonyx import entries
 from sardonyx.interpret.context import RunContext
 from sardonyx.session.build import BuildOptions, Engine, build
 
@@ -49,12 +50,13 @@ def test_a_second_start_optimizes_nothing_and_answers_the_same(model: Path, fold
 def test_the_folder_is_private(model: Path, folder: Path) -> None:
     build(model, BuildOptions())
     assert folder.stat().st_mode & 0o077 == 0
-    assert {p.suffix for p in folder.iterdir()} == {".json", ".onnx"}
+    (kept,) = folder.iterdir()
+    assert kept.suffix == ".graph" and kept.stat().st_mode & 0o077 == 0
 
 
 def test_weights_stay_in_the_models_file(model: Path, folder: Path) -> None:
     build(model, BuildOptions(level="disabled"))
-    (kept,) = folder.glob("*.onnx")
+    (kept,) = folder.glob("*.graph")
     assert kept.stat().st_size < model.stat().st_size / 4
 
 
@@ -77,19 +79,66 @@ def test_a_changed_model_is_another_entry(model: Path, folder: Path, is_time_put
     assert not was_kept(build(model, BuildOptions()))
 
 
-@pytest.mark.parametrize("suffix", [".json", ".onnx"])
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xff\xff"])
+def flipped(content: bytes, at: int) -> bytes:
+    at %= len(content)
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[:-1],
+    "longer": lambda content: content + b"\0",
+    "other": lambda content: b"\xff" * len(content),
+    "the mark": lambda content: flipped(content, 0),
+    "the length": lambda content: flipped(content, len(entries.MARK)),
+    "the digest": lambda content: flipped(content, len(entries.MARK) + 20),
+    "the head": lambda content: flipped(content, len(entries.MARK) + 60),
+    "the graph": lambda content: flipped(content, -2000),
+    "the last byte": lambda content: flipped(content, -1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_a_miss_and_is_mended(
-    model: Path, folder: Path, suffix: str, content: bytes, caplog: pytest.LogCaptureFixture
+    model: Path, folder: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = answers(build(model, BuildOptions()))
-    (damaged,) = folder.glob(f"*{suffix}")
-    damaged.write_bytes(content)
+    (damaged,) = folder.glob("*.graph")
+    damaged.write_bytes(DAMAGES[damage](damaged.read_bytes()))
     with caplog.at_level(logging.WARNING, "sardonyx"):
         again = build(model, BuildOptions())
     assert not was_kept(again) and "not readable" in caplog.text
     np.testing.assert_array_equal(answers(again)[1], expected[1])
     assert was_kept(build(model, BuildOptions()))
+
+
+def test_an_entry_under_anothers_name_is_not_taken_for_it(
+    model: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = answers(build(model, BuildOptions()))
+    (first,) = folder.glob("*.graph")
+    build(model, BuildOptions(free_dims={"batch": 4}))
+    (second,) = (p for p in folder.glob("*.graph") if p != first)
+    first.write_bytes(second.read_bytes())
+    with caplog.at_level(logging.WARNING, "sardonyx"):
+        again = build(model, BuildOptions())
+    assert not was_kept(again) and "digest" in caplog.text
+    np.testing.assert_array_equal(answers(again)[1], expected[1])
+
+
+@pytest.mark.parametrize("how", ["link", "readable by others", "pipe", "folder"])
+def test_an_entry_that_is_no_file_of_the_users_alone(model: Path, folder: Path, tmp_path: Path, how: str) -> None:
+    build(model, BuildOptions())
+    (kept,) = folder.glob("*.graph")
+    if how == "readable by others":
+        kept.chmod(0o640)
+    else:
+        kept.rename(tmp_path / "elsewhere")
+        make = {"link": lambda: kept.symlink_to(tmp_path / "elsewhere"), "pipe": lambda: os.mkfifo(kept, 0o600)}
+        make.get(how, kept.mkdir)()
+    again = build(model, BuildOptions())
+    assert not was_kept(again) and len(answers(again)) == 2
+    assert how == "folder" or was_kept(build(model, BuildOptions()))
 
 
 def test_a_folder_that_others_can_write_is_not_trusted(

@@ -15,11 +15,11 @@ import onnx.parser
 import pytest
 
 import sardonyx as sx
-from sardonyx import folders
+from sardonyx import entries, writing
 from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.providers.cpu import constants, late
 from sardonyx.providers.cpu.jit import linker
-from sardonyx.session import starts, stored
+from sardonyx.session import starts
 from sardonyx.session.starts import KeptEngine
 
 TEXT = """
@@ -372,12 +372,12 @@ def test_what_is_damaged_is_built_anew(model: Path, folder: Path, damage: str) -
             path.unlink()
         linker._addresses.clear()
     else:
-        told = len(stored.MARK) + 8 + 32
+        told = len(entries.MARK) + 16 + 32
         at = {
             "changed": told + 9,
-            "length changed": len(stored.MARK) + 7,
+            "length changed": len(entries.MARK) + 7,
             "array changed": content.rindex(c_of_model()),
-            "another form": len(stored.MARK) - 1,
+            "another form": len(entries.MARK) - 1,
         }
         cut = {"cut": content[:-100], "empty": b""}
         constants._packed.clear()
@@ -441,7 +441,7 @@ def test_a_full_disk_only_means_that_nothing_is_kept(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folders, "write_whole", full)
+    monkeypatch.setattr(writing, "write_in", full)
     for _ in range(2):
         session = sx.InferenceSession(model)
         assert not was_kept(session) and len(session.run(None, feed())) == 2

@@ -10,11 +10,11 @@ import onnx
 from onnx import AttributeProto, helper, numpy_helper
 
 from sardonyx.errors import Fail, InvalidGraph
-from sardonyx.folders import write_whole
 from sardonyx.ir.graph import Graph, Model, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import MapType, OpaqueType, OptionalType, SequenceType, SparseTensorType, TensorType, described
 from sardonyx.model.types import to_proto as type_to_proto
+from sardonyx.writing import Chunks, write_together
 
 PROTO_LIMIT = 1_900_000_000
 """Bytes of weights from which a model must keep them outside its protobuf, which ends at 2 GB."""
@@ -172,7 +172,7 @@ def _schema_type(node: Node, key: str) -> Any:
 
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write the model; weights past protobuf's limit go to ``<path>.data`` beside it. A failed write leaves no file."""
+    """Write the model; weights past protobuf's limit go to ``<path>.data`` beside it. A failure changes nothing."""
     path = os.fspath(path)
     proto = model_to_proto(model, weights=False)
     names = Names(model.graph)
@@ -180,15 +180,21 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     outside = sum(t.nbytes for t in weights.values()) > PROTO_LIMIT
     try:
         if outside:
-            write_whole(f"{path}.data", _external_chunks(proto, weights, os.path.basename(path) + ".data"))
+            data = _external_chunks(proto, weights, os.path.basename(path) + ".data")
+            write_together([(f"{path}.data", data), (path, serialized(proto))])
         else:
             proto.graph.initializer.extend(tensor_to_proto(t, name) for name, t in weights.items())
-        write_whole(path, [proto.SerializeToString()])
+            write_together([(path, serialized(proto))])
     except OSError as e:
         raise Fail(f"the model cannot be written ({e.strerror})", where=path) from None
 
 
-def _external_chunks(proto: onnx.ModelProto, weights: dict[str, Tensor], location: str) -> Any:
+def serialized(proto: onnx.ModelProto) -> Chunks:
+    """A model's bytes, as it is when they are asked for."""
+    yield proto.SerializeToString()
+
+
+def _external_chunks(proto: onnx.ModelProto, weights: dict[str, Tensor], location: str) -> Chunks:
     offset = 0
     for name, tensor in weights.items():
         filled = tensor_to_proto(tensor, name)

@@ -21,6 +21,7 @@ from sardonyx.ir import shape as shapes
 from sardonyx.session.misuse import Misuse
 from sardonyx.session.native_values import NativeValue
 from sardonyx.session.values import OrtValue
+from sardonyx.writing import write_whole
 
 Array = np.ndarray[Any, Any]
 IDENTIFIER = b"TORT"
@@ -53,8 +54,7 @@ class NativeAdapterFormat:
     def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
         content = _written(self)
         try:
-            with open(file_path, "wb") as file:
-                file.write(content)
+            write_whole(os.fspath(file_path), [content])
         except OSError as error:
             raise Misuse(f"the adapter cannot be written ({error.strerror})", where=os.fspath(file_path)) from None
 

@@ -3,8 +3,7 @@
 An entry holds the graph after the optimizer, with the constants that the optimizer made; the model's own initializers
 are referred to by name and stay in its file. Its name is a digest of everything that decides what the optimizer does:
 the model without its large payloads, place, size and times of the files that hold those, level and options, versions,
-and those of our own sources. The folder must be private to the user. An entry that cannot be read is a miss, and one
-that cannot be written is left out: both are logged.
+and those of our own sources. An entry that is not what was written is a miss, and made anew (``entries``).
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ from typing import Any
 
 import onnx
 
-from sardonyx import fingerprint, folders
+from sardonyx import entries, fingerprint, folders
 from sardonyx.errors import SardonyxError
 from sardonyx.files import SourceFile, identity_of
+from sardonyx.folders import PrivateFolder
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import ValueType
@@ -31,7 +31,6 @@ from sardonyx.model.save import Names, model_to_proto, tensor_to_proto
 from sardonyx.model.types import from_proto, to_proto
 from sardonyx.ops import registry
 from sardonyx.optimize.report import Declined, Report, Rewrite
-from sardonyx.session import log
 from sardonyx.session.environment import get_build_info
 
 MAX_NBYTES = 256 << 20
@@ -52,15 +51,15 @@ class Prepared:
 class Entry:
     """The place of one model and one set of options in the cache."""
 
-    def __init__(self, folder: str, opened: Opened, settings: Any) -> None:
-        self._opened = opened
+    def __init__(self, folder: PrivateFolder, opened: Opened, settings: Any) -> None:
+        self._folder, self._opened = folder, opened
         digest = hashlib.blake2b(digest_size=20)
         digest.update(opened.skeleton.data.replace(opened.skeleton.key.encode(), b""))
         told = [[os.path.realpath(f.path), *f.identity] for f in _files(opened)]
         digest.update(
             json.dumps([told, settings, get_build_info(), onnx.__version__, _sources(), _customs(opened)]).encode()
         )
-        self._stem = os.path.join(folder, digest.hexdigest())
+        self._name = f"{digest.hexdigest()}.graph"
 
     @property
     def is_whole(self) -> bool:
@@ -69,19 +68,16 @@ class Entry:
 
     def read(self) -> Prepared | None:
         """What was kept, or None."""
-        try:
-            with open(f"{self._stem}.json", encoding="utf-8") as file:
-                told = json.load(file)
-            own = self._opened.initializers()
-            model = load(f"{self._stem}.onnx", infer=False, initializers={k: own[v] for k, v in told["own"].items()})
-            report = Report([Rewrite(n, tuple(o), w) for n, o, w in told["rewrites"]])
-            report.declined = [Declined(*row) for row in told["declined"]]
-            stated = [from_proto(onnx.TypeProto.FromString(base64.b64decode(t))) for t in told["stated"]]
-        except FileNotFoundError:
-            return None
-        except (SardonyxError, OSError, ValueError, KeyError, TypeError) as error:
-            log.logger.warning("the cache entry %s is not readable and will be written anew: %s", self._stem, error)
-            return None
+        return entries.read(self._folder, self._name, self._prepared)
+
+    def _prepared(self, entry: entries.Entry) -> Prepared:
+        told = json.loads(entry.head)
+        entries.check_body(entry, bytes.fromhex(told["graph"]))
+        own = self._opened.initializers()
+        model = load(entry.body, infer=False, initializers={k: own[v] for k, v in told["own"].items()})
+        report = Report([Rewrite(n, tuple(o), w) for n, o, w in told["rewrites"]])
+        report.declined = [Declined(*row) for row in told["declined"]]
+        stated = [from_proto(onnx.TypeProto.FromString(base64.b64decode(t))) for t in told["stated"]]
         return Prepared(_named(model, self._opened), stated, report, told["weights_nbytes"])
 
     def write(self, prepared: Prepared) -> None:
@@ -101,18 +97,16 @@ class Entry:
                 stand_in.dims.extend(value.const.shape)
             else:
                 proto.graph.initializer.append(tensor_to_proto(value.const, names(value)))
+        body = proto.SerializeToString()
         told = {
+            "graph": entries.checksum(body).hex(),
             "own": references,
             "rewrites": [[r.name, r.nodes, r.what] for r in prepared.report.rewrites],
             "declined": [[d.name, d.node, d.reason] for d in prepared.report.declined],
             "stated": [base64.b64encode(to_proto(t).SerializeToString()).decode() for t in prepared.stated],
             "weights_nbytes": prepared.weights_nbytes,
         }
-        try:
-            folders.write_whole(f"{self._stem}.onnx", [proto.SerializeToString()], private=True)
-            folders.write_whole(f"{self._stem}.json", [json.dumps(told).encode()], private=True)
-        except OSError as error:
-            log.logger.warning("the optimized graph is not kept: %s", error)
+        entries.write(self._folder, self._name, json.dumps(told).encode(), [body], len(body))
 
 
 @cache

@@ -20,6 +20,7 @@ from sardonyx.session.native import NativeSession
 from sardonyx.session.native_values import NativeValue
 from sardonyx.session.options import SessionOptions
 from sardonyx.session.values import OrtValue
+from sardonyx.writing import write_whole
 
 if TYPE_CHECKING:
     import onnx
@@ -119,13 +120,16 @@ class NativeModelCompiler:
         if self._flags & OrtCompileApiFlags.ERROR_IF_OUTPUT_FILE_EXISTS and os.path.exists(output_path):
             raise Fail(f"the output model exists already: {output_path}")
         content = self.compile_to_bytes()
+        if self._external:
+            import onnx
+
+            proto = onnx.load_model_from_string(content)
+            saving.write_external(proto, output_path, self._external, self._minimum)
+            return
         try:
-            with open(output_path, "wb") as file:
-                file.write(content)
+            write_whole(output_path, [content])
         except OSError as error:
             raise Fail(f"the model cannot be written ({error.strerror})", where=output_path) from None
-        if self._external:
-            saving.write_external(output_path, self._external, self._minimum)
 
     def compile_to_bytes(self) -> bytes:
         import onnx

@@ -25,7 +25,7 @@ from sardonyx.session.misuse import MissingInputs, Misuse
 from sardonyx.session.native_values import NativeValue, NativeValueVector
 from sardonyx.session.options import Delegate, RunOptions, SessionOptions, check_severity
 from sardonyx.session.processor import cpu_providers
-from sardonyx.session.saving import move_weights_out
+from sardonyx.session.saving import saved
 from sardonyx.session.sparse import NativeSparseTensor, SparseTensor
 from sardonyx.session.trace import Trace
 from sardonyx.session.workers import submit
@@ -139,21 +139,19 @@ class NativeSession:
             initializers={**options._external_initializers, **options._initializers},
             external_files=options._external_files,
             external_folder=config.get("session.model_external_initializers_file_folder_path"),
-            save_path=options.optimized_model_filepath or None,
             cancelled=lambda: asked_for._cancelled,  # and not this session: the engine keeps what it is built from
             limits=untrusted.limits_of(options),
         )
+        save_path = options.optimized_model_filepath or None
         if asked.limits is not None:
-            untrusted.refuse_options(asked, list(self._providers))
+            untrusted.refuse_options(replace(asked, save_path=save_path), list(self._providers))
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
-        with Reporting("building the session", outermost=True):
-            engine = starts.engine_of(self._source, asked)
-        source, plain = engine.source, replace(asked, providers=(), level="disabled", save_path=None)
+        with Reporting("building the session", outermost=True), saved(save_path, config) as to:
+            engine = starts.engine_of(self._source, replace(asked, save_path=to))
+        source, plain = engine.source, replace(asked, providers=(), level="disabled")
         engine.as_written = cache(lambda: _as_written(source, plain, options))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
             raise Fail(CPU_FORBIDDEN)
-        if options.optimized_model_filepath:
-            move_weights_out(options.optimized_model_filepath, config)
         if self._trace is not None:
             loaded = start + int(engine.phases.get("load", 0) * 1e9)
             self._trace.add("Session", self._from, start, loaded)

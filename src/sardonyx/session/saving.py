@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sardonyx.errors import Fail
+from sardonyx.writing import temporary_name, write_together
 
 if TYPE_CHECKING:
     import onnx
@@ -20,33 +22,48 @@ Place = Callable[["onnx.TensorProto"], "tuple[str, int, int] | None"]
 """Where an initializer goes: file, offset and bytes, already written there; None for inside the model."""
 
 
-def move_weights_out(path: str, config: Mapping[str, str]) -> None:
-    """Move the large initializers of the model at ``path`` to the file that the configuration names, if it does."""
+@contextmanager
+def saved(path: str, config: Mapping[str, str]) -> Iterator[str | None]:
+    """Where to write a model that will be at ``path``, if it names anything, with large initializers in the file that
+    the configuration names.
+    """
     name = config.get(EXTERNAL_FILE)
-    if name:
-        write_external(path, name, int(config.get(EXTERNAL_MINIMUM, "1024")))
-
-
-def write_external(path: str, name: str, minimum: int) -> None:
-    """Move initializers of at least ``minimum`` bytes to a file beside the model."""
+    if not name or not path:
+        yield path or None
+        return
     import onnx
 
-    proto = onnx.load(path)
+    first = os.path.join(os.path.dirname(path), temporary_name(os.path.basename(path)))
     try:
-        with open(os.path.join(os.path.dirname(path), name), "wb") as file:
+        yield first
+        write_external(onnx.load(first), path, name, int(config.get(EXTERNAL_MINIMUM, "1024")))
+    except Fail as error:
+        error.where = path if error.where == first else error.where
+        raise
+    finally:
+        for each in (first, f"{first}.data"):
+            with suppress(OSError):
+                os.unlink(each)
 
-            def place(tensor: onnx.TensorProto) -> tuple[str, int, int] | None:
-                data = tensor.raw_data
-                if len(data) < max(minimum, 1):
-                    return None
-                file.write(bytes(-file.tell() % PAGE))
-                offset = file.tell()
-                file.write(data)
-                return (name, offset, len(data))
 
-            relocate(proto, place)
-        with open(path, "wb") as file:
-            file.write(proto.SerializeToString())
+def write_external(proto: onnx.ModelProto, path: str, name: str, minimum: int) -> None:
+    """Write a model, with initializers of at least ``minimum`` bytes in a file beside it."""
+    chunks: list[bytes] = []
+    end = 0
+
+    def place(tensor: onnx.TensorProto) -> tuple[str, int, int] | None:
+        nonlocal end
+        data = tensor.raw_data
+        if len(data) < max(minimum, 1):
+            return None
+        offset = end + -end % PAGE
+        chunks.extend((bytes(offset - end), data))
+        end = offset + len(data)
+        return (name, offset, len(data))
+
+    relocate(proto, place)
+    try:
+        write_together([(os.path.join(os.path.dirname(path), name), chunks), (path, [proto.SerializeToString()])])
     except OSError as error:
         raise Fail(f"the model cannot be written ({error.strerror})", where=path) from None
 

@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sardonyx import dtypes, folders, forks, knobs
+from sardonyx import dtypes, entries, folders, forks, knobs
+from sardonyx.entries import Entry
 from sardonyx.files import SourceFile, identity_of
+from sardonyx.folders import PrivateFolder
 from sardonyx.interpret.context import Held
 from sardonyx.interpret.kept import ModelNeeded, Unkept
 from sardonyx.ir.graph import Graph, Model, Value
@@ -127,15 +129,15 @@ class KeptEngine(Engine):
 class Start:
     """The place of one model and one set of options in the folder."""
 
-    def __init__(self, stem: str, provider: Any, info: os.stat_result) -> None:
+    def __init__(self, folder: PrivateFolder, stem: str, provider: Any, info: os.stat_result) -> None:
         """``info`` is that of the model's file from which the stem was made."""
-        self._stem, self._provider, self._info = stem, provider, info
+        self._folder, self._stem, self._provider, self._info = folder, stem, provider, info
 
     def read(self, source: str | os.PathLike[str], options: BuildOptions) -> Engine | None:
         """The engine that was kept, or None."""
         began = time.perf_counter()
-        path = f"{self._stem}.start"
-        if not os.path.exists(path):
+        name = f"{self._stem}.start"
+        if not self._folder.has(name):
             return None
         try:
             built = _Model(source, options, self)
@@ -143,7 +145,11 @@ class Start:
             return None
         if built.file.identity != identity_of(self._info):
             return None
-        found = _revived(path, self._provider, lambda name, kind: self._kinds(name).read(kind), model=built.file)
+
+        def kind_of(late: str, kind: Kind) -> Executable | None:
+            return self._kinds(late).read(kind)
+
+        found = _revived(self._folder, name, self._provider, kind_of, model=built.file)
         if found is None:
             return None
         told, chain, defaults = found
@@ -172,7 +178,7 @@ class Start:
         except Unkept:
             return
         arrays = [*freezer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
-        stored.write(f"{self._stem}.start", told, arrays, freezer.sources)
+        stored.write(self._folder, f"{self._stem}.start", told, arrays, freezer.sources)
         self.serve(engine)
 
     def serve(self, engine: Engine) -> None:
@@ -183,17 +189,17 @@ class Start:
             late.keep = self._kinds(late.name).write if names.count(late.name) == 1 else None
 
     def _kinds(self, name: str) -> Kinds:
-        return Kinds(f"{self._stem}-{name[:16]}", self._provider)
+        return Kinds(self._folder, f"{self._stem}-{name[:16]}", self._provider)
 
 
 class Kinds:
     """The places of what is compiled when a run tells how: as many as a process may compile, of which the last stay."""
 
-    def __init__(self, stem: str, provider: Any) -> None:
-        self._stem, self._provider = stem, provider
+    def __init__(self, folder: PrivateFolder, stem: str, provider: Any) -> None:
+        self._folder, self._stem, self._provider = folder, stem, provider
 
     def read(self, kind: Kind) -> Executable | None:
-        found = _revived(self._path(kind), self._provider, None, tuple(kind))
+        found = _revived(self._folder, self._name(kind), self._provider, None, tuple(kind))
         return None if found is None else found[1]
 
     def write(self, kind: Kind, executable: Executable) -> None:
@@ -203,33 +209,34 @@ class Kinds:
         except Unkept:
             return
         if not any(lates(executable)):
-            stored.write(self._path(kind), told, freezer.arrays)
+            stored.write(self._folder, self._name(kind), told, freezer.arrays)
 
-    def _path(self, kind: Kind) -> str:
+    def _name(self, kind: Kind) -> str:
         number = int.from_bytes(hashlib.sha256(repr(kind).encode()).digest()[:8], "little")
         return f"{self._stem}-{number % MAX_KINDS}.start"
 
 
 def _revived(
-    path: str,
+    folder: PrivateFolder,
+    name: str,
     provider: Any,
     find: Callable[[str, Kind], Executable | None] | None,
     kind: Any = None,
     model: SourceFile | None = None,
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-    """What a file tells, the chain that it describes, and the arrays behind that."""
-    found = stored.read(path, provider.threads, model)
-    if found is None or found[0].get("kind") != kind:
-        return None
-    told, arrays = found
-    try:
+    """What an entry tells, the chain that it describes, and the arrays behind that."""
+
+    def revived(entry: Entry) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
+        told, arrays = stored.arrays_of(entry, provider.threads, model)
+        if told.get("kind") != kind:
+            return None
         own = len(arrays) - len(told["defaults"])
-        return told, Reviver(arrays[:own], provider, find).chain(told["chain"]), arrays[own:]
-    except Gone:
-        return None
-    except (ValueError, TypeError, KeyError, AttributeError, ImportError) as error:
-        stored.refuse(path, error)
-        return None
+        try:
+            return told, Reviver(arrays[:own], provider, find).chain(told["chain"]), arrays[own:]
+        except (Gone, ImportError):
+            return None
+
+    return entries.read(folder, name, revived)
 
 
 def engine_of(source: Any, options: BuildOptions) -> Engine:
@@ -310,7 +317,7 @@ def find(source: Any, options: BuildOptions) -> Start | None:
     file = os.path.realpath(source), *identity_of(info)
     here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
     digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
-    return Start(os.path.join(where, digest), provider, info)
+    return Start(where, digest, provider, info)
 
 
 @cache

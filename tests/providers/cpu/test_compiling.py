@@ -14,8 +14,9 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from sardonyx import writing
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu import cache, elf, isa, jit
+from sardonyx.providers.cpu import elf, isa, jit
 from sardonyx.providers.cpu.compiler import compiled
 from sardonyx.providers.cpu.dsl import Kernel, function
 from sardonyx.providers.cpu.kernels.pack import in_panels, pack_panels
@@ -214,7 +215,7 @@ def test_a_full_disk_only_means_compiling_again(folder: Path, monkeypatch: pytes
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache.folders, "write_whole", full)
+    monkeypatch.setattr(writing, "write_in", full)
     for _ in range(2):
         before = len(jit.statistics.compiled)
         assert jit.Linker().address(add_up(times=5)) and len(jit.statistics.compiled) == before + 1

@@ -1,0 +1,123 @@
+"""Entries of the cache folder: a head and a body in one file, which is used only if it is what was written.
+
+A mark with the format's version; the numbers of bytes of head and body; a digest over the entry's name, these numbers
+and the head; the head; and the body, on the border of a cache line. The head holds checksums of the body's parts, which
+are checked when they are read. The name is a digest of all that decides what is in an entry.
+An entry that is damaged, or is not the user's alone, is removed and made anew. The digest finds accidents, and entries
+under another's name. Against somebody who may write to the folder it does not help: ``folders`` sees to it that nobody
+may.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from sardonyx.errors import SardonyxError
+from sardonyx.files import SourceFile
+from sardonyx.folders import PrivateFolder
+from sardonyx.writing import Chunks
+
+T = TypeVar("T")
+
+MARK = b"sardonyx cache 1"
+ALIGNMENT = 64
+MAX_HEAD_NBYTES = 1 << 28
+MAX_NBYTES = 1 << 31
+_DIGEST_NBYTES = 32
+_FRONT_NBYTES = len(MARK) + 8 + 8 + _DIGEST_NBYTES
+
+
+class Damaged(Exception):
+    """An entry is not what was written."""
+
+
+class Entry(NamedTuple):
+    head: bytes
+    body: SourceFile
+    """Not checked yet. Offsets count from the body's first byte."""
+    digest: bytes
+    """What this entry has, and no other."""
+
+
+def read(folder: PrivateFolder, name: str, use: Callable[[Entry], T]) -> T | None:
+    """What is made of an entry; None where there is none, or it is of no use, and then it is removed."""
+    try:
+        return use(_read(folder, name))
+    except FileNotFoundError:
+        return None
+    except (Damaged, OSError, SardonyxError, ValueError, EOFError, TypeError, KeyError, AttributeError) as error:
+        refuse(folder, name, error)
+        return None
+
+
+def refuse(folder: PrivateFolder, name: str, why: object) -> None:
+    """Take away an entry that is of no use, and say why."""
+    logging.getLogger("sardonyx").warning(
+        "the cache entry %s is not readable and will be made anew: %s", os.path.join(folder.path, name), why
+    )
+    folder.remove(name)
+
+
+def write(folder: PrivateFolder, name: str, head: bytes, body: Chunks = (), body_nbytes: int = 0) -> bytes | None:
+    """Keep an entry; its digest. A full or broken disk only means that it is not kept, which is logged."""
+    digest = _digest(name, len(head), body_nbytes, head)
+    try:
+        folder.write(name, _chunks(digest, head, body, body_nbytes))
+    except OSError as error:
+        logging.getLogger("sardonyx").warning("the cache entry %s is not kept: %s", name, error)
+        return None
+    return digest
+
+
+def checksum(content: bytes | memoryview) -> bytes:
+    """A digest of a part of a body."""
+    return hashlib.blake2b(content, digest_size=_DIGEST_NBYTES).digest()
+
+
+def check_body(entry: Entry, expected: bytes) -> None:
+    """``Damaged`` where the whole body is not what was written."""
+    digest, piece = hashlib.blake2b(digest_size=_DIGEST_NBYTES), 1 << 20
+    for start in range(0, len(entry.body), piece):
+        digest.update(entry.body.bytes(start, min(start + piece, len(entry.body))))
+    if digest.digest() != expected:
+        raise Damaged("its body is damaged")
+
+
+def _read(folder: PrivateFolder, name: str) -> Entry:
+    file = SourceFile(folder.open(name), os.path.join(folder.path, name))
+    if not _FRONT_NBYTES <= len(file) <= MAX_NBYTES:
+        raise Damaged(f"it has {len(file)} bytes")
+    front = file.bytes(0, _FRONT_NBYTES)
+    if front[: len(MARK)] != MARK:
+        raise Damaged("it is of another version")
+    numbers, digest = front[len(MARK) : -_DIGEST_NBYTES], front[-_DIGEST_NBYTES:]
+    head_nbytes, body_nbytes = int.from_bytes(numbers[:8], "little"), int.from_bytes(numbers[8:], "little")
+    start = _aligned(_FRONT_NBYTES + head_nbytes)
+    if head_nbytes > MAX_HEAD_NBYTES or start + body_nbytes != len(file):
+        raise Damaged("it is not whole")
+    head = file.bytes(_FRONT_NBYTES, _FRONT_NBYTES + head_nbytes)
+    if _digest(name, head_nbytes, body_nbytes, head) != digest:
+        raise Damaged("its digest is wrong")
+    file.start, file.size = start, body_nbytes
+    return Entry(head, file, digest)
+
+
+def _digest(name: str, head_nbytes: int, body_nbytes: int, head: bytes) -> bytes:
+    digest = hashlib.blake2b(f"{name}\0{head_nbytes}\0{body_nbytes}\0".encode(), digest_size=_DIGEST_NBYTES)
+    digest.update(MARK)
+    digest.update(head)
+    return digest.digest()
+
+
+def _chunks(digest: bytes, head: bytes, body: Chunks, body_nbytes: int) -> Chunks:
+    front = MARK + len(head).to_bytes(8, "little") + body_nbytes.to_bytes(8, "little") + digest + head
+    yield front.ljust(_aligned(len(front)), b"\0")
+    yield from body
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,171 @@
+"""Files written whole: under another name first, then renamed. Readers see all of a file or nothing of it.
+
+A process that is killed leaves what it was writing under that other name, locked by nobody: whoever writes there next
+takes it away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Sequence
+
+Chunks = Iterable[bytes | memoryview]
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_NAME = 200
+"""Characters of a file's name that its temporary name takes on; file systems end at 255 bytes."""
+
+
+def write_whole(path: str, chunks: Chunks) -> None:
+    """Write a file, or leave what is there: it has the permissions of new files, or of the one that it replaces."""
+    write_together([(path, chunks)])
+
+
+def write_together(files: Sequence[tuple[str, Chunks]]) -> None:
+    """Write several files, or leave all that are there. Chunks are asked for in order, so later ones may tell of
+    earlier ones. A link is followed; what is no file (a device, a pipe) is written to as it is.
+    """
+    pending: list[Pending] = []
+    try:
+        for path, chunks in files:
+            real = os.path.realpath(path)
+            found = _stat(real)
+            if found is not None and not stat.S_ISREG(found.st_mode):
+                with open(real, "wb") as file:
+                    file.writelines(chunks)
+                continue
+            folder, name = os.path.split(real)
+            at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sweep(at, name)
+                pending.append(Pending(at, name, None if found is None else stat.S_IMODE(found.st_mode), 0o666))
+            except BaseException:
+                os.close(at)
+                raise
+            pending[-1].write(chunks)
+            os.fsync(pending[-1].fd)
+        _rename(pending)
+    finally:
+        for each in pending:
+            each.close()
+            os.close(each.folder)
+
+
+def write_in(folder: int, name: str, chunks: Chunks) -> None:
+    """Write a file that is the user's alone into an open folder; a loss of power may leave less than all of it."""
+    pending = Pending(folder, name, 0o600, 0o600)
+    try:
+        pending.write(chunks)
+        pending.commit()
+    finally:
+        pending.close()
+
+
+class Pending:
+    """A file under its temporary name."""
+
+    def __init__(self, folder: int, name: str, mode: int | None, initial: int) -> None:
+        """In an open folder. ``mode`` is what it is to have; None for ``initial`` less the process's mask."""
+        self.folder, self.name = folder, name
+        for _ in range(100):
+            self.temporary = temporary_name(name)
+            self.fd = os.open(self.temporary, _FLAGS, initial, dir_fd=folder)
+            if _lock(self.fd) and os.fstat(self.fd).st_nlink:  # else another process just swept it
+                break
+            os.close(self.fd)
+        else:
+            raise OSError(errno.EAGAIN, "temporary files vanish as soon as they are made")
+        if mode is not None:
+            os.fchmod(self.fd, mode)
+
+    def write(self, chunks: Chunks) -> None:
+        for chunk in chunks:
+            left = memoryview(chunk)
+            while left:
+                left = left[os.write(self.fd, left) :]
+
+    def commit(self) -> None:
+        os.replace(self.temporary, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        self.temporary = ""
+
+    def backup(self) -> str | None:
+        """Another name of the file that this one will replace; None where there is none."""
+        made = temporary_name(self.name)
+        try:
+            os.link(self.name, made, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        except OSError:
+            return None
+        return made
+
+    def close(self) -> None:
+        """Take away what was not committed."""
+        if self.temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(self.temporary, dir_fd=self.folder)
+        os.close(self.fd)
+
+
+def _rename(pending: Sequence[Pending]) -> None:
+    """Give all files their names, or none."""
+    done: list[tuple[Pending, str | None]] = []
+    try:
+        for i, each in enumerate(pending):
+            done.append((each, each.backup() if i + 1 < len(pending) else None))
+            each.commit()
+    except BaseException:
+        for each, backup in reversed(done):
+            with contextlib.suppress(OSError):
+                if backup is not None:
+                    os.replace(backup, each.name, src_dir_fd=each.folder, dst_dir_fd=each.folder)
+                elif not each.temporary:
+                    os.unlink(each.name, dir_fd=each.folder)
+        raise
+    for each, backup in done:
+        if backup is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(backup, dir_fd=each.folder)
+
+
+def temporary_name(name: str) -> str:
+    return f".{name[:_MAX_NAME]}.{secrets.token_hex(8)}.tmp"
+
+
+def sweep(folder: int, name: str = "") -> None:
+    """Take away the temporary files of processes that are gone: of one name, or all in a folder of ours."""
+    try:
+        found = os.listdir(folder)
+    except OSError:
+        return
+    for each in found:
+        if not each.endswith(".tmp") or not each.startswith(f".{name[:_MAX_NAME]}." if name else "."):
+            continue
+        with contextlib.suppress(OSError):
+            fd = os.open(each, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                if _lock(fd):
+                    os.unlink(each, dir_fd=folder)
+            finally:
+                os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    """Whether nobody else has a file that is being written; a file system without locks says that nobody has."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
