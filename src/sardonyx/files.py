@@ -26,19 +26,23 @@ class SourceFile:
 
     def __init__(self, fd: int, path: str, *, start: int = 0) -> None:
         """``fd`` is closed with this object. Offsets count from ``start``."""
-        weakref.finalize(self, _close, fd, os.fstat(fd))
+        try:
+            self.info = os.fstat(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        weakref.finalize(self, _close, fd, self.info)
         self._fd, self.path, self.start = fd, path, start
-        self.info = os.fstat(fd)
         self.size = self.info.st_size - start
 
     @classmethod
     def open(cls, path: str, *, flags: int = 0) -> SourceFile:
         """A regular file, or ``IsNotRegular``; ``OSError`` where it cannot be opened."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
+        made = cls(fd, path)
+        if not stat.S_ISREG(made.info.st_mode):
             raise IsNotRegular(path)
-        return cls(fd, path)
+        return made
 
     @property
     def identity(self) -> tuple[int, ...]:

@@ -59,10 +59,13 @@ class PrivateFolder:
         """A descriptor to read a file by; ``OSError`` where it is no file, or not the user's alone."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=self.fd)
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or stat.S_IMODE(info.st_mode) & 0o077:
+                raise PermissionError("it is not a file of the user's alone")
+        except BaseException:
             os.close(fd)
-            raise PermissionError("it is not a file of the user's alone")
+            raise
         return fd
 
     def has(self, name: str) -> bool:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Sequence
 
@@ -75,13 +74,16 @@ class Pending:
         for _ in range(100):
             self.temporary = temporary_name(name)
             self.fd = os.open(self.temporary, _FLAGS, initial, dir_fd=folder)
-            if _lock(self.fd) and os.fstat(self.fd).st_nlink:  # else another process just swept it
-                break
+            try:
+                if mode is not None:
+                    os.fchmod(self.fd, mode)
+                if _lock(self.fd) and os.fstat(self.fd).st_nlink:  # else another process just swept it
+                    return
+            except BaseException:
+                self.close()
+                raise
             os.close(self.fd)
-        else:
-            raise OSError(errno.EAGAIN, "temporary files vanish as soon as they are made")
-        if mode is not None:
-            os.fchmod(self.fd, mode)
+        raise OSError(errno.EAGAIN, "temporary files vanish as soon as they are made")
 
     def write(self, chunks: Chunks) -> None:
         for chunk in chunks:
@@ -104,9 +106,7 @@ class Pending:
 
     def close(self) -> None:
         """Take away what was not committed."""
-        if self.temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(self.temporary, dir_fd=self.folder)
+        _forget(self.temporary or None, self.folder)
         os.close(self.fd)
 
 
@@ -120,19 +120,25 @@ def _rename(pending: Sequence[Pending]) -> None:
     except BaseException:
         for each, backup in reversed(done):
             with contextlib.suppress(OSError):
-                if backup is not None:
+                if each.temporary:
+                    _forget(backup, each.folder)
+                elif backup is not None:
                     os.replace(backup, each.name, src_dir_fd=each.folder, dst_dir_fd=each.folder)
-                elif not each.temporary:
+                else:
                     os.unlink(each.name, dir_fd=each.folder)
         raise
     for each, backup in done:
-        if backup is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(backup, dir_fd=each.folder)
+        _forget(backup, each.folder)
+
+
+def _forget(name: str | None, folder: int) -> None:
+    if name is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
 
 
 def temporary_name(name: str) -> str:
-    return f".{name[:_MAX_NAME]}.{secrets.token_hex(8)}.tmp"
+    return f".{name[:_MAX_NAME]}.{os.urandom(8).hex()}.tmp"
 
 
 def sweep(folder: int, name: str = "") -> None:

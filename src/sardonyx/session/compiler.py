@@ -134,10 +134,14 @@ class NativeModelCompiler:
     def compile_to_bytes(self) -> bytes:
         import onnx
 
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "model.onnx")
-            self._optimize_to(path)
-            proto = onnx.load(path)
+        try:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                path = os.path.join(folder, "model.onnx")
+                self._optimize_to(path)
+                proto = onnx.load(path)
+        except OSError as error:
+            where = tempfile.gettempdir()
+            raise Fail(f"there is no room for the compiled model ({error.strerror})", where=where) from None
         if self._locate is not None:
             saving.relocate(proto, self._placed)
         return bytes(proto.SerializeToString())

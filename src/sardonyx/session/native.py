@@ -146,7 +146,7 @@ class NativeSession:
         if asked.limits is not None:
             untrusted.refuse_options(replace(asked, save_path=save_path), list(self._providers))
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
-        with Reporting("building the session", outermost=True), saved(save_path, config) as to:
+        with Reporting("building the session", outermost=True), saved(options.optimized_model_filepath, config) as to:
             engine = starts.engine_of(self._source, replace(asked, save_path=to))
         source, plain = engine.source, replace(asked, providers=(), level="disabled")
         engine.as_written = cache(lambda: _as_written(source, plain, options))

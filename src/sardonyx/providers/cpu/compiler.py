@@ -18,6 +18,7 @@ from sardonyx import forks
 from sardonyx.providers.cpu.dsl import Spec
 from sardonyx.providers.cpu.elf import undefined_symbols
 from sardonyx.providers.cpu.isa import Isa, current
+from sardonyx.providers.cpu.memory import need_headroom
 
 CODEGEN_LEVEL = 2
 
@@ -93,6 +94,7 @@ def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> A
 
 def compiled(spec: Spec, isa: Isa, *, checked: bool = False) -> bytes:
     """The object of a kernel."""
+    need_headroom()
     _initialized()
     machine = _machine(isa)
     module = optimized(spec, isa, machine, checked=checked)

@@ -12,6 +12,7 @@ import numpy as np
 
 from sardonyx import forks, limits
 from sardonyx.ir.tensor import Tensor
+from sardonyx.providers.cpu.memory import need_headroom
 
 if TYPE_CHECKING:
     from sardonyx.lower.groups import Storage
@@ -37,6 +38,7 @@ def made(makers: Iterable[Callable[[], Array]], threads: int) -> list[Array]:
         return [make() for make in makers]
     from concurrent.futures import ThreadPoolExecutor
 
+    need_headroom()
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(lambda make: make(), [limits.carried(make) for make in makers]))
 

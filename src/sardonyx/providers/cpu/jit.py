@@ -14,6 +14,7 @@ from sardonyx.providers.cpu import cache as objects
 from sardonyx.providers.cpu import elf
 from sardonyx.providers.cpu.elf import Address
 from sardonyx.providers.cpu.isa import Isa, current
+from sardonyx.providers.cpu.memory import need_headroom
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.dsl import Spec
@@ -121,6 +122,7 @@ class Linker:
             return []
         from concurrent.futures import ThreadPoolExecutor
 
+        need_headroom()
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda task: task(), [limits.carried(task) for task in tasks]))
 

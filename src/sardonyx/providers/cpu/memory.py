@@ -13,7 +13,7 @@ import numpy as np
 from sardonyx import forks
 from sardonyx.providers.cpu import guarded
 from sardonyx.providers.cpu.output_pool import POOLED_FROM, Pool
-from sardonyx.providers.cpu.pages import ALIGNMENT, DATA_OFFSET, HUGE_PAGE, address, aligned
+from sardonyx.providers.cpu.pages import ALIGNMENT, DATA_OFFSET, HUGE_PAGE, address, aligned, need_headroom
 from sardonyx.providers.cpu.slabs import Slabs
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "address",
     "aligned",
     "allocate",
+    "need_headroom",
     "outputs",
     "reserve",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import forks
+from sardonyx.errors import OutOfBudget
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +43,27 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def _mapped(nbytes: int) -> mmap.mmap:
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    try:
+        return mmap.mmap(-1, nbytes, **private)
+    except (OSError, OverflowError):
+        raise OutOfBudget(
+            "the system has no memory left for this process",
+            expected=f"{nbytes} bytes",
+            hint="use smaller inputs, or raise the limit of the process",
+        ) from None
+
+
+HEADROOM_NBYTES = 48 << 20
+"""What threads and LLVM may take on their way. They have no way to say that there was less: one hangs, one aborts."""
+
+
+def need_headroom() -> None:
+    """``OutOfBudget`` where the system would not give this process what threads or LLVM need."""
+    _mapped(HEADROOM_NBYTES).close()
+
+
 class Pages:
     """Zeroed memory from the system, on a huge page's border; huge pages, if it fills one. It goes back to the system
     with the last array over it.
@@ -51,9 +73,8 @@ class Pages:
     """
 
     def __init__(self, nbytes: int) -> None:
-        private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
         self.nbytes = nbytes
-        self.mapped = mmap.mmap(-1, nbytes + HUGE_PAGE, **private)
+        self.mapped = _mapped(nbytes + HUGE_PAGE)
         if nbytes >= HUGE_PAGE:
             with contextlib.suppress(OSError, AttributeError):
                 self.mapped.madvise(mmap.MADV_HUGEPAGE)

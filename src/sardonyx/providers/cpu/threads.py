@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from sardonyx import forks
+from sardonyx.errors import OutOfBudget
 from sardonyx.providers.cpu.context import MAX_WORKERS, Context, Mailbox
 from sardonyx.providers.cpu.isa import KNOWS_CPU
 from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate
+from sardonyx.providers.cpu.memory import DATA_OFFSET, address, allocate, need_headroom
 from sardonyx.records import Record
 
 Array = np.ndarray[Any, Any]
@@ -140,18 +141,23 @@ class Team:
         return threads - 1
 
     def _grow(self, count: int) -> None:
+        live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.native("walk", "worker"))
+        idle = _ticks(self.settings.idle_us)
         with self._lock:
             for i in range(self._count, count):
+                need_headroom()
                 name = f"sardonyx-{i + 1}"
-                threading.Thread(target=self._live, args=(i,), name=name, daemon=True).start()
-            self._count = self._mailboxes[Mailbox.COUNT] = max(self._count, count)
+                try:
+                    threading.Thread(target=self._live, args=(i, live, idle), name=name, daemon=True).start()
+                except RuntimeError as error:
+                    raise OutOfBudget("the system lets this process start no more threads", got=str(error)) from None
+                self._count = self._mailboxes[Mailbox.COUNT] = i + 1
 
-    def _live(self, i: int) -> None:
+    def _live(self, i: int, live: Callable[[int, int], None], idle: int) -> None:
         affinities = self.settings.affinities
         if i < len(affinities) and affinities[i] and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, affinities[i])
-        live = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(linker.native("walk", "worker"))
-        live(self.at + (1 + i) * Mailbox.WORDS * 8, _ticks(self.settings.idle_us))
+        live(self.at + (1 + i) * Mailbox.WORDS * 8, idle)
 
 
 _teams: dict[Settings, Team] = {}

@@ -1,0 +1,46 @@
+"""No space, or a broken disk, at each call of a file system during a cold start.
+
+python -m faults.disk ERRNO FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+
+import sardonyx as sx
+from faults import harness
+from faults.harness import FILES, WRITES, Fault, error, faulty
+
+
+def main(number: str, folder: str) -> None:
+    cache, model = Path(folder) / "cache", harness.write(Path(folder) / "model.onnx")
+    os.environ["SARDONYX_CACHE"] = str(cache)
+    harness.remember_compiled()
+    for functions in (WRITES, FILES):
+        for n in count():
+            harness.empty(cache)
+            harness.forget()
+            with faulty(functions, Fault(n, error(int(number)))) as fault:
+                try:
+                    harness.check(sx.InferenceSession(str(model)))
+                    outcome = "right"
+                except harness.allowed() as problem:
+                    outcome = f"{type(problem).__name__}: {problem}"
+            if not fault.is_met:
+                break
+            print(n, fault.name, outcome, flush=True)
+            sessions = []
+            for _ in range(2):
+                harness.forget()
+                sessions.append(sx.InferenceSession(str(model)))
+                harness.check(sessions[-1])
+            assert harness.was_kept(sessions[-1]), "the cache does not mend"
+            assert fault.name == "unlink" or not harness.left_over(cache), harness.left_over(cache)
+        print("calls", n, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
