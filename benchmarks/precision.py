@@ -42,7 +42,7 @@ COLUMNS = {
 def feeds_of(path: Path) -> dict[str, Any]:
     for candidate in (path.with_suffix(".npz"), path.parent / "ref" / f"{path.stem}.npz"):
         if candidate.exists():
-            with np.load(candidate, allow_pickle=True) as file:
+            with np.load(candidate) as file:
                 return {k[3:].replace("|", "/"): file[k] for k in file if k.startswith("in:")}
     raise SystemExit(f"{path}: no feeds beside it")
 

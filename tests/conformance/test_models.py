@@ -74,7 +74,7 @@ def reference(path: Path, level: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Feeds and expected outputs: those stored beside the model, else onnxruntime's."""
     stored = path.parent / "ref" / f"{path.stem}.npz"
     if stored.exists() and path.stem not in QUANTIZED:
-        arrays = dict(np.load(stored, allow_pickle=True))
+        arrays = dict(np.load(stored))
         named = {kind: {k[len(kind) :].replace("|", "/"): v for k, v in arrays.items() if k.startswith(kind)}
                  for kind in ("in:", "out:")}  # fmt: skip
         return named["in:"], named["out:"]

@@ -41,7 +41,7 @@ def stored(path: Path) -> dict[str, Any] | None:
     """The feeds that lie beside a model, where they do."""
     for beside in (path.with_suffix(".npz"), path.parent / "ref" / f"{path.stem}.npz"):
         if beside.exists():
-            arrays = np.load(beside, allow_pickle=True)
+            arrays = np.load(beside)
             return {k[3:].replace("|", "/"): arrays[k] for k in arrays.files if k.startswith("in:")}
     return None
 
