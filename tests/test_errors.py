@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import sardonyx
-from sardonyx.errors import EngineError, Fail, Guard, InvalidArgument
+from sardonyx.errors import EngineError, Fail, InvalidArgument, Reporting
 from sardonyx.lower.sizes import Refused
 from session.models import MUL, X, model
 
 
 def test_what_is_not_ours_becomes_a_defect_with_its_cause() -> None:
-    with pytest.raises(EngineError) as caught, Guard("lower", "node 'a'"):
+    with pytest.raises(EngineError) as caught, Reporting("lower", "node 'a'"):
         raise IndexError("tuple index out of range")
     assert isinstance(caught.value.__cause__, IndexError)
     said = str(caught.value)
@@ -23,21 +23,21 @@ def test_what_is_not_ours_becomes_a_defect_with_its_cause() -> None:
 @pytest.mark.parametrize("error", [InvalidArgument("no"), MemoryError(), UserWarning("no"), KeyboardInterrupt()])
 @pytest.mark.parametrize("outermost", [False, True])
 def test_ours_and_python_s_own_pass(error: BaseException, outermost: bool) -> None:
-    with pytest.raises(type(error)) as caught, Guard("run", outermost=outermost):
+    with pytest.raises(type(error)) as caught, Reporting("run", outermost=outermost):
         raise error
     assert caught.value is error
 
 
 @pytest.mark.parametrize("error", [Refused("no rule"), OverflowError("65 bits")])
 def test_what_is_caught_inside_passes_all_but_the_outermost(error: Exception) -> None:
-    with pytest.raises(type(error)), Guard("lower"):
+    with pytest.raises(type(error)), Reporting("lower"):
         raise error
-    with pytest.raises(EngineError), Guard("building", outermost=True):
+    with pytest.raises(EngineError), Reporting("building", outermost=True):
         raise error
 
 
 def test_the_operating_system_s_errors_are_no_defects() -> None:
-    with pytest.raises(Fail, match="No space left") as caught, Guard("optimize"):
+    with pytest.raises(Fail, match="No space left") as caught, Reporting("optimize"):
         raise OSError(28, "No space left on device")
     assert "report" not in str(caught.value)
 
