@@ -265,6 +265,7 @@ class _Model:
     def __call__(self) -> Engine:
         with _building:
             if self.engine is None:
+                self.file.check()
                 engine = _built(self._where(), self._options)
                 self.file.check()
                 self._start.serve(engine)
