@@ -95,9 +95,13 @@ PLAIN = frozenset(("Cast", "Identity", "LeakyRelu", "Relu", "Sigmoid", "Sqrt", "
 """Operators that keep the rank of what they read."""
 
 
-def _needs_rank(value: Value, rank: int, graph: Graph | None) -> bool:
+MAX_DEPTH = 8
+"""Readers of readers that are looked at."""
+
+
+def _needs_rank(value: Value, rank: int, graph: Graph | None, depth: int = MAX_DEPTH) -> bool:
     """Whether some reader of a value fails unless it has this rank."""
-    for node, i in value.uses:
+    for node, i in value.uses if depth else ():
         if node.graph is not graph or node.domain or i:
             continue
         kind, second = node.op_type, node.input(1)
@@ -110,9 +114,9 @@ def _needs_rank(value: Value, rank: int, graph: Graph | None) -> bool:
         elif kind == "Transpose":
             found = rank == len(node.attrs.get("perm", ()))
         elif kind == "Unsqueeze" and second is not None and second.is_const and second.dtype is dtypes.i64:
-            found = _needs_rank(node.outputs[0], rank + len(second.numpy().reshape(-1)), graph)
+            found = _needs_rank(node.outputs[0], rank + len(second.numpy().reshape(-1)), graph, depth - 1)
         else:
-            found = kind in PLAIN and _needs_rank(node.outputs[0], rank, graph)
+            found = kind in PLAIN and _needs_rank(node.outputs[0], rank, graph, depth - 1)
         if found:
             return True
     return False

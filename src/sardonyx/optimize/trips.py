@@ -18,6 +18,9 @@ Content = Callable[[Value], "Array | None"]
 TRIP = dims.fresh("trip")
 """The number of the trip at hand."""
 
+MAX_DEPTH = 32
+"""Nodes behind each other through which a number is followed."""
+
 CARRIED = 2
 """The first input of a Loop, and of its body, that is carried."""
 
@@ -45,9 +48,16 @@ class _Numbers:
 
     def __init__(self, node: Node, body: Graph, content: Content) -> None:
         self._node, self._body, self._content = node, body, content
+        self._numbers: dict[Value, Known | None] = {}
+        self._held: dict[Value, bool] = {}
 
-    def of(self, value: Value) -> Known | None:
+    def of(self, value: Value, depth: int = MAX_DEPTH) -> Known | None:
         """The one element of a value."""
+        if value not in self._numbers:
+            self._numbers[value] = None if depth == 0 else self._found(value, depth - 1)
+        return self._numbers[value]
+
+    def _found(self, value: Value, depth: int) -> Known | None:
         found = self._content(value)
         if found is not None:
             return found.flat[0] if found.size == 1 else None
@@ -59,11 +69,11 @@ class _Numbers:
         if node is None or node.domain:
             return None
         if node.op_type in ("Add", "Sub"):
-            one, two = (None if v is None else self.of(v) for v in node.inputs)
+            one, two = (None if v is None else self.of(v, depth) for v in node.inputs)
             return dims.add(one, two) if node.op_type == "Add" else dims.sub(one, two)
         exact = value.dtype is not None and value.dtype.name in ("i32", "i64", "f32", "f64")
         passes = node.op_type in ("Identity", "Squeeze", "Unsqueeze", "Reshape") or (node.op_type == "Cast" and exact)
-        return self.of(node.inputs[0]) if passes and node.inputs[0] is not None else None
+        return self.of(node.inputs[0], depth) if passes and node.inputs[0] is not None else None
 
     def _counter(self, value: Value) -> Known | None:
         """A carried value to which every trip adds the same number."""
@@ -81,7 +91,16 @@ class _Numbers:
 
     def holds(self, value: Value, room: Known | None) -> bool:
         """Whether a condition is true wherever ``room`` is not negative."""
+        self._held.clear()
+        return self._holds(value, room, MAX_DEPTH)
+
+    def _holds(self, value: Value, room: Known | None, depth: int) -> bool:
         value = _source(value)
+        if value not in self._held:
+            self._held[value] = depth > 0 and self._is_true(value, room, depth - 1)
+        return self._held[value]
+
+    def _is_true(self, value: Value, room: Known | None, depth: int) -> bool:
         if value is self._body.inputs[1]:
             return True
         found = self._content(value)
@@ -91,7 +110,7 @@ class _Numbers:
         if node is None or node.domain or len(node.inputs) != 2:
             return False
         if node.op_type == "And":
-            return all(v is not None and self.holds(v, room) for v in node.inputs)
+            return all(v is not None and self._holds(v, room, depth) for v in node.inputs)
         gap = self._gap(node)
         return gap is not None and (dims.at_least(gap, 0) or dims.at_least(dims.sub(gap, room), 0))
 

@@ -65,16 +65,16 @@ def attend(op: Builder, m: Match, q: Value, k: Value, v: Value) -> Any:
     return op.Attention(q, k, v, mask, scale=scale, softcap=cap, softmax_precision=precision)
 
 
-def _keys(op: Builder, kt: Value) -> Value:
+def _keys(op: Builder, kt: Value, depth: int = 8) -> Value:
     """The value whose last two axes ``kt`` has exchanged; what scales it stays, for the pass that takes scales in."""
     require(kt.rank == 4, "the keys are not known to have 4 axes", kt)
     node = kt.producer
-    if node is not None and node.op_type in ("Mul", "Div"):
+    if node is not None and node.op_type in ("Mul", "Div") and depth:
         x, s = node.inputs[0], node.inputs[1]
         if node.op_type == "Mul" and x is not None and x.is_scalar_const:
             x, s = s, x
         if x is not None and s is not None and s.is_scalar_const and x.rank == 4:
-            return typed(op.call("", node.op_type, _keys(op, x), s))
+            return typed(op.call("", node.op_type, _keys(op, x, depth - 1), s))
     if node is not None and node.op_type == "Reshape" and (whole := _swapped_flat(kt)) is not None:
         return whole
     if node is None or node.op_type != "Transpose" or node.inputs[0] is None:

@@ -75,8 +75,14 @@ def _is_size(x: Value, size: Dim) -> bool:
     return node.inputs[0].shape[node.attrs.get("start", 0) : node.attrs.get("end")] == (size,)
 
 
-def needed(condition: Value) -> Value | None:
+MAX_DEPTH = 8
+"""Conjunctions inside of each other that are looked at."""
+
+
+def needed(condition: Value, depth: int = MAX_DEPTH) -> Value | None:
     """What is left of a condition without parts that always hold, and without repeating it over all but keys."""
+    if depth == 0:
+        return condition
     if condition.is_const:
         return None if bool(np.all(condition.numpy())) else condition
     node = condition.producer
@@ -86,7 +92,7 @@ def needed(condition: Value) -> Value | None:
         return None
     if node.op_type not in ("And", "Expand"):
         return condition
-    parts = [needed(x) for x in node.inputs[: 1 if node.op_type == "Expand" else 2] if x is not None]
+    parts = [needed(x, depth - 1) for x in node.inputs[: 1 if node.op_type == "Expand" else 2] if x is not None]
     if all(part is None for part in parts):
         return None
     left = next(part for part in parts if part is not None)

@@ -81,8 +81,9 @@ def _for_all_heads(op: Builder, x: Value) -> Value:
     return flat
 
 
-def _half(op: Builder, x: Value) -> Value:
+def _half(op: Builder, x: Value, depth: int = 8) -> Value:
     """Half of the last axis of a value whose halves are equal."""
+    require(depth > 0, "the angles come from too many operators behind each other", x)
     if x.is_const:
         low, high = np.split(x.numpy(), 2, axis=-1)
         require(np.array_equal(low, high), "the halves of the angles differ", x)
@@ -97,16 +98,16 @@ def _half(op: Builder, x: Value) -> Value:
         table, rows = node.inputs
         assert table is not None
         require(table.rank == 2, "the halves of the angles are not known to be equal", x)
-        return typed(op.Gather(_half(op, table), rows))
+        return typed(op.Gather(_half(op, table, depth - 1), rows))
     if node is not None and node.op_type in POINTWISE:
-        return typed(op.call("", node.op_type, *(_half_or_number(op, v) for v in node.inputs), **node.attrs))
+        return typed(op.call("", node.op_type, *(_half_or_number(op, v, depth - 1) for v in node.inputs), **node.attrs))
     require(False, "the halves of the angles are not known to be equal", x)
     raise AssertionError
 
 
-def _half_or_number(op: Builder, x: Value | None) -> Value:
+def _half_or_number(op: Builder, x: Value | None, depth: int) -> Value:
     assert x is not None
-    return x if x.is_scalar_const else _half(op, x)
+    return x if x.is_scalar_const else _half(op, x, depth)
 
 
 def _dim(op: Builder, graph: Graph, name: Any) -> Any:

@@ -139,10 +139,10 @@ def adapt_masks(graph: Graph, log: Log) -> None:
         log.replace(graph, [node], node.outputs, outs if isinstance(outs, tuple) else (outs,), op.made, what)
 
 
-def _finite(op: Builder, mask: Value) -> Value:
+def _finite(op: Builder, mask: Value, depth: int = 8) -> Value:
     """A mask that is chosen, multiplied or summed from constants, without the lowest number among them."""
     node = mask.producer
-    if node is None or node.op_type not in ("Where", "Mul", "Add") or mask.dtype not in KERNELS:
+    if node is None or node.op_type not in ("Where", "Mul", "Add") or mask.dtype not in KERNELS or depth == 0:
         return mask
     assert mask.dtype is not None
     lowest = float(np.finfo(mask.dtype.numpy).min)
@@ -151,5 +151,5 @@ def _finite(op: Builder, mask: Value) -> Value:
         if _is_number(x, lowest):
             inputs[i] = op.const(np.array(lowest / 2, mask.dtype.numpy))
         elif node.op_type == "Add" and x is not None:
-            inputs[i] = _finite(op, x)
+            inputs[i] = _finite(op, x, depth - 1)
     return mask if inputs == list(node.inputs) else typed(op.call("", node.op_type, *inputs))
