@@ -132,7 +132,7 @@ class IOBindingHelper:
         output_buffers: Mapping[str, Any],
         output_shapes: Mapping[str, Sequence[int]],
     ) -> Any:
-        """Bind the tensors that are not None, and every output to its buffer."""
+        """Bind the tensors that are not None, and every output to its buffer; the binding keeps them alive."""
         kinds = TypeHelper.get_io_onnx_type_map(ort_session)
         binding = ort_session.io_binding()
         tensors = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
@@ -154,6 +154,7 @@ class IOBindingHelper:
                     "a buffer is too small", where=f"output {meta.name!r}", expected=shape, got=buffer.numel()
                 )
             binding.bind_output(meta.name, buffer.device.type, 0, kinds[meta.name], shape, buffer.data_ptr())
+        binding.bound_tensors = tensors, output_buffers
         return binding
 
     @staticmethod
