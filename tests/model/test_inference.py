@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sardonyx.errors import SardonyxError
 from sardonyx.ir.types import TensorType
 from sardonyx.model.load import load
+from sardonyx.normalize.run import normalize
 from sardonyx.session.session import InferenceSession
 
 BEFORE = {
@@ -59,6 +60,7 @@ def test_what_is_harmless_is_still_inferred() -> None:
     constants = [ints("s", 0, 1), ints("e", 5, 3), ints("i", 0)]
     nodes = [helper.make_node("Slice", ["x", "s", "e"], ["t"]), helper.make_node("GatherND", ["t", "i"], ["y"])]
     loaded = load(model([7, 4], nodes, constants))
+    normalize(loaded)
     assert [n.op_type for n in loaded.graph.nodes] == ["Slice", "GatherND"]
     assert [v.name for v in loaded.graph.inputs] == ["x"]
     types = [node.output.type for node in loaded.graph.nodes]

@@ -15,6 +15,7 @@ from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto
 from sardonyx.normalize import lowest_opset, normalize
 from sardonyx.normalize.registry import steps_of
+from sardonyx.optimize.symbolic import Facts
 
 
 def normalized(text: str, *, check: bool = True) -> Model:
@@ -35,6 +36,7 @@ SOFTMAX = """<ir_version: 7, opset_import: ["" : 9]>
 
 def test_outputs_keep_their_names_and_types() -> None:
     model = normalized(SOFTMAX)
+    Facts().walk(model.graph)
     assert [v.name for v in model.graph.outputs] == ["y"]
     assert str(model.graph.outputs[0].type) == "f32[2, 3, 4]"
     assert ops(model)[-1] == "Reshape" and "Softmax" in ops(model)

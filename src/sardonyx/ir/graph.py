@@ -381,5 +381,7 @@ class Model:
     """Outputs declared sparse. Constants are dense inside; these are made sparse again at the border."""
     declared_outputs: dict[str, ValueType] = field(default_factory=dict)
     """Types of outputs as the file states them: shown to users, never relied on."""
+    stated_shapes: dict[str, TensorType] = field(default_factory=dict)
+    """Types that the file states of values of the main graph, to be compared with what operators make."""
     imports: dict[str, int] = field(default_factory=dict)
     """The versions that the file imports, which messages cite."""

@@ -9,7 +9,6 @@ import onnx
 from onnx import AttributeProto
 
 from sardonyx.errors import BrokenGraph, DanglingName, InvalidArgument, InvalidGraph
-from sardonyx.ir import shape as shapes
 from sardonyx.ir import types
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
@@ -65,8 +64,7 @@ class GraphReader:
         self.versions = versions or {}
         self.inputs_override = ir_version >= 4
         """Before IR version 4 every initializer had to be listed as an input: that says nothing about overriding it."""
-        self.stale: list[tuple[str, TensorType, TensorType]] = []
-        """Values whose stated shape is not the inferred one: name, stated, inferred."""
+        self.stated_shapes: dict[str, TensorType] = {}
 
     def read(self, proto: onnx.GraphProto, outer: Scope | None = None, depth: int = 0) -> Graph:
         if depth > MAX_NESTING:
@@ -193,8 +191,8 @@ class GraphReader:
                 expected=found,
                 got=stated,
             )
-        if shapes.differ(found.shape, stated.shape):
-            self.stale.append((value.name, stated, found))
+        if stated.shape is not None:
+            self.stated_shapes[value.name] = stated
 
     def _attribute(self, a: onnx.AttributeProto, where: str, scope: Scope, depth: int) -> Any:
         where = f"attribute {a.name!r} of {where}"

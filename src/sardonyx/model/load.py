@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from sardonyx.errors import BrokenGraph, InvalidArgument, InvalidGraph, InvalidP
 from sardonyx.files import IsNotRegular, SourceFile
 from sardonyx.ir.graph import Model
 from sardonyx.ir.tensor import Tensor
-from sardonyx.ir.types import TensorType
 from sardonyx.limits import Limits, check_time
 from sardonyx.model import bounds, functions, kinds, wire
 from sardonyx.model.check import check_nodes
@@ -40,8 +38,8 @@ def load(
 
     ``folder`` is where external data lies when the source is not a path; ``in_memory`` gives the contents of external
     files by location. ``initializers`` are arrays that take the place of the model's own; names it lacks are ignored.
-    With ``infer``, types and shapes of computed values are those that onnx's inference finds; what the file states of
-    them is compared with it. Without, the file is one of ours, and its types are taken.
+    With ``infer``, of computed values the element types are known, as onnx's inference finds them. Without, the file is
+    one of ours, and its types are taken.
     ``limits`` are those of an untrusted model, which has no external data.
     """
     opened = scan(source, folder=folder, in_memory=in_memory, limits=limits).parsed()
@@ -69,8 +67,6 @@ def load(
     outputs = {o.name: stated.get(o.name, o.type) for o in proto.graph.output}
     reader = GraphReader(payloads, proto.ir_version, opsets, stated, given, versions, checks_types=infer)
     graph = reader.read(proto.graph)
-    if reader.stale:
-        _warn_of_stale(reader.stale, opened.path)
     declared = {name: from_proto(t, f"output {name!r}") for name, t in outputs.items()}
     return Model(
         graph=graph,
@@ -86,19 +82,7 @@ def load(
         path=opened.path,
         sparse_outputs=sparse_outputs,
         declared_outputs={name: t for name, t in declared.items() if t is not None},
-    )
-
-
-def _warn_of_stale(stale: list[tuple[str, TensorType, TensorType]], path: str | None) -> None:
-    name, stated, found = stale[0]
-    more = f" (and {len(stale) - 1} more)" if len(stale) > 1 else ""
-    logging.getLogger("sardonyx").warning(
-        "%sthe model states %s for %r, its operators make %s%s: stated shapes are not used",
-        f"{path}: " if path else "",
-        stated,
-        name,
-        found,
-        more,
+        stated_shapes=reader.stated_shapes,
     )
 
 

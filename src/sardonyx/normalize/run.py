@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from functools import cache
 
 from sardonyx.errors import InvalidGraph, Reporting
+from sardonyx.ir import shape as shapes
 from sardonyx.ir import types
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Model, Node, Value
@@ -26,6 +28,7 @@ def normalize(model: Model) -> None:
     newest = {"": newest_version(""), ML: newest_version(ML)}
     _Walk(model, newest).graph(model.graph)
     expand_gradients(model.graph)
+    _warn_of_stale_shapes(model)
     left = {node.domain for node in model.graph.all_nodes()}
     expanded = {domain for domain, _ in EXPANSIONS if domain}
     for domain in [d for d in model.opsets if d in expanded and d not in left]:
@@ -42,6 +45,27 @@ def settle(model: Model) -> None:
         normalize(model)
         for domain in {"", ML} & model.opsets.keys():
             model.opsets[domain] = lowest_opset(model, domain, at_least=written.get(domain, 1))
+
+
+def _warn_of_stale_shapes(model: Model) -> None:
+    """Say once where a file states other shapes than its operators make."""
+    stated, model.stated_shapes = model.stated_shapes, {}
+    stale = [
+        (value.name, stated[value.name], value.type)
+        for node in model.graph.nodes
+        for value in node.outputs
+        if value.name in stated and shapes.differ(value.shape, stated[value.name].shape)
+    ]
+    if stale:
+        name, said, found = stale[0]
+        logging.getLogger("sardonyx").warning(
+            "%sthe model states %s for %r, its operators make %s%s: stated shapes are not used",
+            f"{model.path}: " if model.path else "",
+            said,
+            name,
+            found,
+            f" (and {len(stale) - 1} more)" if len(stale) > 1 else "",
+        )
 
 
 class _Walk:
@@ -81,8 +105,7 @@ class _Walk:
             meaning.custom.check(node)
         for _, sub in node.subgraphs():
             self.graph(sub)
-        if any(out.type is None for out in node.outputs):
-            infer_node(node)
+        infer_node(node)
 
     def _steps(self, node: Node, version: int) -> list[tuple[int, Rewrite]]:
         key = node.domain, node.op_type
