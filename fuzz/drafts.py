@@ -193,7 +193,11 @@ def dress(draw: Draw, draft: Draft, name: str) -> Case:
         graph, opset_imports=[helper.make_opsetid(d, v) for d, v in imports.items()], ir_version=draw.one((8, 9, 10))
     )
     return Case(
-        name, model.SerializeToString(), wild(runs_of(draw, fed), draft.is_wild), an_option(draw), draft.operator
+        name,
+        model.SerializeToString(),
+        wild(runs_of(draw, fed, is_open=statement.style != "static"), draft.is_wild),
+        an_option(draw),
+        draft.operator,
     )
 
 
@@ -245,13 +249,14 @@ def fit_to_version(draft: Draft) -> None:
     draft.outputs = min(draft.outputs, max(old.max_output, 1))
 
 
-def runs_of(draw: Draw, fed: dict[str, Operand]) -> tuple[Run, ...]:
-    """The values as they are, and up to three variations."""
+def runs_of(draw: Draw, fed: dict[str, Operand], *, is_open: bool = True) -> tuple[Run, ...]:
+    """The values as they are, and up to three variations; of other sizes mostly where sizes are open."""
     plain = {name: o.value for name, o in fed.items()}
     runs = [Run(plain, "plain")]
     if not fed:
         return tuple(runs)
-    for kind in draw.rng.sample(("extreme", "out", "empty", "resized"), draw.int(1, 3)):
+    kinds = ("extreme", "out", "empty", "resized") if is_open or draw.maybe(0.1) else ("extreme", "out", "plain")
+    for kind in draw.rng.sample(kinds, draw.int(1, 3)):
         varied = vary(draw, fed, kind)
         if varied is not None:
             runs.append(Run(varied, kind))
@@ -278,8 +283,8 @@ def vary(draw: Draw, fed: dict[str, Operand], kind: str) -> dict[str, Any] | Non
         if not isinstance(operand.value, np.ndarray):
             continue
         is_data = operand.role == "data"
-        if kind == "extreme" and is_data:
-            made[name] = draw.values(operand.value.shape, operand.value.dtype, "extreme")
+        if kind in ("extreme", "plain") and is_data:
+            made[name] = draw.values(operand.value.shape, operand.value.dtype, kind)
             changed = True
         elif kind == "out" and not is_data and operand.value.dtype.kind in "iu" and operand.value.size:
             made[name] = draw.spoil(operand.value, operand.size)

@@ -78,7 +78,13 @@ def dressed(b: Builder, draw: Draw, name: str) -> Case:
     imports = [helper.make_opsetid("", flow.OPSET), helper.make_opsetid("local", 1)]
     model = helper.make_model(graph, opset_imports=imports, functions=b.functions, ir_version=10)
     operators = sorted({n.op_type for n in b.nodes if n.op_type != "Constant"})
-    return Case(name, model.SerializeToString(), runs_of(draw, b.fed), an_option(draw), "+".join(operators)[:80])
+    return Case(
+        name,
+        model.SerializeToString(),
+        runs_of(draw, b.fed, is_open=statement.style != "static"),
+        an_option(draw),
+        "+".join(operators)[:80],
+    )
 
 
 def said(draw: Draw, v: V, lies: float, statement: Statement) -> onnx.ValueInfoProto | None:
