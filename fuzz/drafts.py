@@ -371,6 +371,7 @@ def _attribute(draw: Draw, draft: Draft, strings: dict[str, list[Any]]) -> None:
     made = another(draw, kind, old, strings.get(name, []))
     if made is not None:
         draft.attributes[name] = made
+        draft.is_wild |= kind in ("FLOAT", "FLOATS")
 
 
 def another(draw: Draw, kind: str, old: Any, texts: list[Any]) -> Any:

@@ -34,6 +34,8 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation("CastLike", " elements", ("extreme", "out"), OUTSIDE),
     Explanation("CastLike", " uint", (), OUTSIDE),
     Explanation("Pow", " int", (), OUTSIDE),
+    Explanation("Shrink", " int", ("extreme",), OUTSIDE),
+    Explanation("Shrink", " uint", ("extreme",), OUTSIDE),
     Explanation("ArgMax", "shape [0", (), ORT_EMPTY),
     Explanation("ArgMin", "shape [0", (), ORT_EMPTY),
     Explanation("*", "shape", (), "a flag is set unless it is 0; onnxruntime takes 1 alone", ("keepdims", (0, 1))),
