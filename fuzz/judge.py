@@ -83,7 +83,8 @@ def compared(case: Case, run: Run, outcome: Outcome, results: list[Any], theirs:
     if why is None:
         return slow(case, outcome)
     subject = subject_of(case, why)
-    reason = explained.why(case, subject, run.kind, why)
+    maker = maker_of(case, why) if case.name.startswith("corpus/") else subject
+    reason = explained.why(case, maker, run.kind, why)
     if reason is None and is_wild and any(name in case.model for name in BY_DATA):
         reason = "sizes that follow from data follow from NaN and the largest numbers too"
     if reason is not None:
@@ -106,9 +107,12 @@ def slow(case: Case, outcome: Outcome) -> Verdict:
 
 def subject_of(case: Case, why: str | None) -> str:
     """The operator of the case, or in a graph the one whose result differs."""
+    return case.operator if is_single(case) else maker_of(case, why)
+
+
+def maker_of(case: Case, why: str | None) -> str:
+    """The operator whose result differs."""
     match = re.match(r"output (\d+):", why or "")
-    if is_single(case):
-        return case.operator
     if match is None:
         return "a graph"
     try:

@@ -386,7 +386,7 @@ def _warm_up() -> None:
             importlib.import_module(name)
 
 
-def alone(case: Case, folder: Path, *, with_oracle: bool = True) -> Verdict:
+def alone(case: Case, folder: Path, *, with_oracle: bool = True, limit_s: float = HARD_S + 5) -> Verdict:
     """The verdict on a case in a process of its own; the worst of its runs."""
     slot, (read, write) = Slot(), os.pipe()
     errors = folder / f"alone-{time.monotonic_ns()}"
@@ -408,7 +408,7 @@ def alone(case: Case, folder: Path, *, with_oracle: bool = True) -> Verdict:
     deadline, content, is_hung = time.monotonic() + 120, b"", False
     while True:
         if not select.select([read], [], [], 0.2)[0]:
-            if (processor_s(pid) > HARD_S + 5 or time.monotonic() > deadline) and not is_hung:
+            if (processor_s(pid) > limit_s or time.monotonic() > deadline) and not is_hung:
                 is_hung = True
                 os.kill(pid, signal.SIGKILL)
             continue

@@ -18,7 +18,7 @@ from fuzz.table import GENERATORS
 from sardonyx.ops import registry
 
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = {"operators": 226, "graphs": 120, "models": 80, "binding": 40}
+MODELS = {"operators": 226, "graphs": 80, "models": 60, "binding": 40}
 """So many of each: about a minute in all on two cores."""
 CHIPS = ("host", "sapphirerapids")
 
