@@ -20,6 +20,7 @@ from sardonyx.model import save as saving
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto, save
 from sardonyx.normalize.run import normalize
+from sardonyx.optimize.symbolic import Facts
 from sardonyx.session.build import BuildOptions, build
 
 X = np.array([-1, 2], np.float32)
@@ -71,6 +72,7 @@ def typed(source: Any) -> Model:
     """A model whose values have shapes, as onnx's checker asks for."""
     made = load(source)
     normalize(made)
+    Facts().walk(made.graph)
     return made
 
 
@@ -104,7 +106,7 @@ def test_optimized_models_are_valid(name: str, tmp_path: Path) -> None:
 def test_metadata_is_kept() -> None:
     made = onnx.ModelProto.FromString(victim())
     made.producer_name, made.doc_string = "somebody", "about"
-    written = model_to_proto(load(made))
+    written = model_to_proto(typed(made))
     assert (written.producer_name, written.doc_string) == ("somebody", "about")
     assert {p.key: p.value for p in written.metadata_props} == {"about": "hostile tests"}
 
@@ -134,6 +136,6 @@ def test_names_stay_unique() -> None:
     made = model(
         [node("If", "c", "p", then_branch=branch, else_branch=branch), node("Add", "p x")], const("c", True, bool)
     )
-    written = model_to_proto(load(made))
+    written = model_to_proto(typed(made))
     onnx.checker.check_model(written, full_check=True)
     np.testing.assert_array_equal(results(written.SerializeToString())[0], results(made.SerializeToString())[0])

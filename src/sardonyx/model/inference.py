@@ -21,7 +21,7 @@ from sardonyx.ir.types import ort_name
 from sardonyx.model import unsafe
 from sardonyx.model.operands import check_operands
 from sardonyx.model.protos import every_node, label, subgraphs
-from sardonyx.model.types import from_proto
+from sardonyx.model.types import from_proto, text
 
 Stated: TypeAlias = "dict[str, onnx.TypeProto]"
 
@@ -151,12 +151,12 @@ def _take_constants(graph: onnx.GraphProto) -> list[TensorProto]:
     given = {v.name for v in graph.input}
     for t in initializers:
         if t.name not in given:
-            _declare(graph, t.name, t.data_type)
+            _declare(graph, text(t.name, "initializer"), t.data_type)
     for node in graph.node:
         made = None if node.input or node.domain not in ("", "ai.onnx") else _element_type(node)
         if made is not None:
             node.domain = _HIDDEN
-            _declare(graph, node.output[0], made)
+            _declare(graph, text(node.output[0], label(node)), made)
     return initializers
 
 
