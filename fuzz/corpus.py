@@ -38,7 +38,8 @@ def text(
     """An entry from ONNX's text; ``edit`` states what the text cannot."""
 
     def make() -> tuple[bytes, list[dict[str, Any]]]:
-        head = f'<ir_version: 10, opset_import: ["" : {opset}, "ai.onnx.ml" : 3, "com.microsoft" : 1]>\n'
+        domains = '"ai.onnx.ml" : 3, "com.microsoft" : 1, "ai.onnx.preview" : 1'
+        head = f'<ir_version: 10, opset_import: ["" : {opset}, {domains}]>\n'
         model = parser.parse_model(head + graph)
         if edit is not None:
             edit(model)
@@ -246,6 +247,18 @@ text("Sigmoid of integers", "g (int32[3] x) => (y) { y = Sigmoid(x) }", {"x": np
 
 # -- operands
 
+text("an operand of a Concat left out", 'g (float[n] x) => (y) { y = Concat<axis=-1>("", x) }', {"x": f32(2)})
+text(
+    "Reshape of nothing to more than there are addresses",
+    "g (float[n] x, int64[3] s) => (y) { y = Reshape<allowzero=1>(x, s) }",
+    {"x": f32(0), "s": i64(0, 0, (1 << 63) - 1)},
+)
+text(
+    "FlexAttention of another rank",
+    "g (float[4,8,16] q, float[2,4,6,16] k, float[1,2,4,6,16] v) => (y) { y = ai.onnx.preview.FlexAttention(q, k, v) }",
+    {"q": f32(4, 8, 16), "k": f32(2, 4, 6, 16), "v": f32(1, 2, 4, 6, 16)},
+    opset=26,
+)
 text(
     "RoiAlign of an empty image",
     "g (float[1,1,?,?] x, float[1,4] r, int64[1] b) => (y) { y = RoiAlign(x, r, b) }",

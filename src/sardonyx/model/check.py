@@ -31,6 +31,8 @@ class Slots(NamedTuple):
     least: int
     most: int
     single: tuple[bool, ...]
+    others_single: bool
+    """Whether those that a variadic one stands for must be there."""
 
 
 class Rule(NamedTuple):
@@ -162,8 +164,8 @@ def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, vers
             got=len(names),
         )
     if "" in names:
-        for i, (name, single) in enumerate(zip(names, slots.single, strict=False)):
-            if single and not name:
+        for i, name in enumerate(names):
+            if not name and (slots.single[i] if i < len(slots.single) else slots.others_single):
                 raise InvalidGraph(f"{what} {i} may not be left out", where=where)
 
 
@@ -176,16 +178,16 @@ def rule_of(domain: str, op_type: str, version: int) -> Rule | None:
         return None
     return Rule(
         schema.since_version,
-        _slots(schema.min_input, schema.max_input, schema.inputs),
-        _slots(schema.min_output, schema.max_output, schema.outputs),
+        _slots(schema.min_input, schema.max_input, schema.inputs, others_single=True),
+        _slots(schema.min_output, schema.max_output, schema.outputs, others_single=False),
         {name: int(a.type) for name, a in schema.attributes.items()},  # type: ignore[call-overload]
         frozenset(name for name, a in schema.attributes.items() if a.required),
         schema.has_type_and_shape_inference_function,
     )
 
 
-def _slots(least: int, most: int, formals: Sequence[defs.OpSchema.FormalParameter]) -> Slots:
-    return Slots(least, most, tuple(f.option == _SINGLE for f in formals if f.option != _VARIADIC))
+def _slots(least: int, most: int, formals: Sequence[defs.OpSchema.FormalParameter], *, others_single: bool) -> Slots:
+    return Slots(least, most, tuple(f.option == _SINGLE for f in formals if f.option != _VARIADIC), others_single)
 
 
 def _kind_name(kind: int) -> str:

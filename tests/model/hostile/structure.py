@@ -141,6 +141,12 @@ def schemas() -> Iterator[Case]:
         "no outputs": node("Relu", "x", ""),
         "required input left out": node("Add", "x _"),
         "first input left out": node("Clip", "_ x"),
+        "first of many inputs left out": node("Concat", "_ x", axis=0),
+        "last of many inputs left out": node("Sum", "x _"),
+        "operand of a product left out": node("Einsum", "x _", equation="i,i->i"),
+        "carried value left out": node(
+            "Loop", "_ _ _", body=body([node("Identity", "c", "d")], [untyped(w) for w in ("i", "c", "v")], "d v")
+        ),
         "required output left out": node("Relu", "x", "_"),
         "If without else": node("If", "c", then_branch=body([node("Relu", "x", "t")], [], "t")),
         "If without branches": node("If", "c"),
