@@ -7,7 +7,10 @@ less, and a small file that asks for gigabytes is refused at once. A run or buil
 
 from __future__ import annotations
 
+import math
 import os
+import sys
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from functools import cache
 from typing import Any
@@ -61,6 +64,15 @@ def check_elements(count: int, dtype: np.dtype[Any], what: str) -> None:
         budget.check_work(count * ELEMENT_S)
     if nbytes > FREE_NBYTES:
         check_nbytes(nbytes, f"{what} would have {count} elements of {dtype}")
+
+
+def check_empty(shape: Sequence[int], dtype: np.dtype[Any], what: str) -> None:
+    """Refuse an array without elements whose other sizes multiply to more bytes than there are addresses: numpy cannot
+    hold it either.
+    """
+    nbytes = math.prod(d for d in shape if d) * dtype.itemsize
+    if nbytes > sys.maxsize:
+        raise OutOfBudget(what, expected=f"sizes other than 0 that take at most {sys.maxsize} bytes", got=list(shape))
 
 
 def check_nbytes(nbytes: int, what: str) -> None:

@@ -12,6 +12,7 @@ from model.hostile.cases import Case, const, model, node, untyped
 
 HUGE = 1 << 40
 VAST = 1 << 62
+LAST = (1 << 63) - 1
 
 
 def one(op_type: str, *arguments: Any, fed: bool = False, outputs: str = "y", **attrs: Any) -> onnx.ModelProto:
@@ -30,6 +31,7 @@ def one(op_type: str, *arguments: Any, fed: bool = False, outputs: str = "y", **
 
 F1 = np.ones(1, np.float32)
 F2 = np.ones((2, 3), np.float32)
+NOTHING = np.ones((0, 1), np.float32)
 IMAGE = np.ones((1, 1, 4, 4), np.float32)
 SEQUENCE = np.ones((3, 2, 4), np.float32)
 
@@ -113,6 +115,10 @@ TOO_LARGE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         (SEQUENCE, np.ones((1, 8, 4), np.float32), np.ones((1, 8, 2), np.float32)),
         {"hidden_size": HUGE},
     ),
+    "Reshape nothing to 2^63": ("Reshape", (NOTHING, [0, 0, LAST]), {"allowzero": 1}),
+    "Expand nothing to 2^63": ("Expand", (NOTHING, [0, 2, LAST]), {}),
+    "ConstantOfShape of nothing times 2^63": ("ConstantOfShape", ([0, 0, LAST],), {}),
+    "Tile nothing 2^63 times": ("Tile", (NOTHING, [0, LAST]), {}),
     "BitShift by 10^9": ("BitShift", (np.ones(2, np.uint8), np.full(2, 255, np.uint8)), {"direction": "LEFT"}),
 }
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sardonyx import forks
-from sardonyx.ops.limits import FREE_NBYTES, check_nbytes
+from sardonyx.ops.limits import FREE_NBYTES, check_empty, check_nbytes
 from sardonyx.plan.arena import Block, lower_bound, place
 from sardonyx.plan.buckets import bucket
 from sardonyx.plan.sizes import SizesDiffer
@@ -205,6 +205,9 @@ class Shape:
         if most_nbytes > FREE_NBYTES:
             for dims, dtype, nbytes in self.outputs:
                 check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
+        for dims, dtype, nbytes in self.outputs:
+            if not nbytes:
+                check_empty(dims, dtype, f"an output would be {dtype}{list(dims)}")
         # Where nothing lies between steps, buckets do not tell how much the largest does.
         kind = work.bit_length(), only
         manner = plan.manners.get(kind) or plan.manners.setdefault(kind, self._manner(only, threads))
