@@ -28,6 +28,9 @@ def _expand(graph: Graph, node: Node, log: Log) -> None:
     if q is None or k is None or v is None or q.shape is None or k.shape is None or q.dtype is None:
         log.declined(node, "the shapes of Q and K are not known")
         return
+    if not len(q.shape) == len(k.shape) == 4 or (v.shape is not None and len(v.shape) != 4):
+        log.declined(node, "Q, K and V do not have four axes")
+        return
     heads, key_heads, width = q.shape[1], k.shape[1], q.shape[3]
     if not isinstance(heads, int) or not isinstance(key_heads, int) or not isinstance(width, int) or not width:
         log.declined(node, "the heads are not known")
