@@ -19,6 +19,16 @@ REFUSED = {
     "are not known before the run": ("y = Trilu(x, k)", "float[n,m] x, int64 k", "float[n,m] y"),
     "elements of type string": ("y = Identity(x)", "string[n] x", "string[n] y"),
     "Det of more than": ("y = Det(x)", "float[n,5,5] x", "float[n] y"),
+    "indices and values differ in rank": (
+        "y = MaxUnpool<kernel_shape=[2,2]>(x, i)", "float[n,1,4,4] x, int64[n,1,4] i", "float[n,1,5,5] y",
+    ),
+    "the result are not of the image's rank": (
+        "y = ConvTranspose<output_shape=[1]>(x, w)", "float[n,1,4,4] x, float[1,1,2,2] w", "float[n,1,1] y",
+    ),
+    "an axis is given twice": (
+        "a = Constant<value_ints=[0,-2]>() b = Constant<value_ints=[2,2]>() y = Slice(x, a, b, a)", "float[4,3] x",
+        "float[2,3] y",
+    ),
     "cover all keys": ("y = Attention(q, q, q, m)", "float[n,2,4,4] q, float[4,k] m", "float[n,2,4,4] y"),
 }  # fmt: skip
 

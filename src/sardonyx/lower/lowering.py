@@ -359,3 +359,11 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise Refused(f"axis {axis} is out of range for rank {rank}")
     return axis % rank
+
+
+def axes_of(axes: Iterable[int], rank: int) -> list[int]:
+    """Counted from the front, each of them once."""
+    found = [axis_of(a, rank) for a in axes]
+    if len(set(found)) < len(found):
+        raise Refused("an axis is given twice")
+    return found

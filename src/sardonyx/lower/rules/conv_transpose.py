@@ -36,8 +36,8 @@ def conv_transpose(low: Lowering, node: Node) -> None:
     rank = len(x.shape) - 2
     if not x.dtype.is_float or rank < 1 or rank > MAX_AXES:
         raise Refused(f"ConvTranspose of {x.dtype} over {rank} axes is not compiled")
-    if len(w.shape) != len(x.shape):
-        raise Refused("ConvTranspose: the weights are not of the image's rank")
+    if not len(w.shape) == len(x.shape) == len(low.shape(node.output)):
+        raise Refused("ConvTranspose: the weights or the result are not of the image's rank")
     sizes, groups = [d for d in w.shape if isinstance(d, int)], attrs.get("group", 1)
     if len(sizes) != len(w.shape):
         raise Refused("ConvTranspose: the size of the weights is not known")

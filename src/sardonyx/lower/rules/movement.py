@@ -11,7 +11,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower import views
 from sardonyx.lower.groups import View
-from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.lowering import Lowering, axes_of, axis_of, rule
 from sardonyx.lower.sizes import Later, Refused, add, maximum, minimum, product, sub
 from sardonyx.ops.rules_movement import FAR
 
@@ -43,7 +43,7 @@ def reshape(low: Lowering, node: Node) -> None:
     ):
         raise Refused("the axes are not different ones")
     if node.op_type == "Squeeze":
-        gone = sorted(axis_of(a, len(x.shape)) for a in _squeezed(low, node, x))
+        gone = sorted(axes_of(_squeezed(low, node, x), len(x.shape)))
         for axis in reversed(gone):
             low.require("Squeeze: a dimension is not 1", x.shape[axis], 1)
             x = views.removed(x, axis)
@@ -102,8 +102,7 @@ def slice_(low: Lowering, node: Node) -> None:
     steps = [1] * len(starts) if node.input(4) is None else low.numbers(low.input(4))
     if not len(starts) == len(axes) == len(steps):
         raise Refused("Slice: starts, axes and steps are not equally many")
-    for start, axis, step in zip(starts, axes, steps, strict=True):
-        axis = axis_of(axis, len(x.shape))
+    for start, axis, step in zip(starts, axes_of(axes, len(x.shape)), steps, strict=True):
         x = views.window(x, axis, first(start, x.shape[axis], step), shape[axis], step)
     low.alias(node.output, x)
 

@@ -12,7 +12,7 @@ from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, work_type
 from sardonyx.lower.groups import Resample, Table, View
-from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.lowering import Lowering, axes_of, rule
 from sardonyx.lower.sizes import Refused, add, certain, maximum, minimum, sub
 from sardonyx.lower.tables import table
 
@@ -20,7 +20,7 @@ from sardonyx.lower.tables import table
 @rule("Pad")
 def pad(low: Lowering, node: Node) -> None:
     x, rank = low.view(low.input(0)), len(low.shape(low.input(0)))
-    axes = range(rank) if node.input(3) is None else [axis_of(a, rank) for a in low.numbers(low.input(3))]
+    axes = range(rank) if node.input(3) is None else axes_of(low.numbers(low.input(3)), rank)
     amounts = low.sizes(low.input(1))
     if len(amounts) != 2 * len(axes):
         raise Refused("pads must have two numbers per axis")
@@ -99,9 +99,11 @@ _SOURCES = {"edge": _edge, "wrap": _wrap, "reflect": _reflect}
 def center_crop_pad(low: Lowering, node: Node) -> None:
     """The middle of the image, in the middle of zeros."""
     x, out = low.view(low.input(0)), list(low.shape(low.input(0)))
-    axes = node.attrs.get("axes") or range(len(out))
-    for axis, size in zip(axes, low.sizes(low.input(1)), strict=True):
-        out[axis_of(axis, len(out))] = size
+    axes, sizes = axes_of(node.attrs.get("axes") or range(len(out)), len(out)), low.sizes(low.input(1))
+    if len(axes) != len(sizes):
+        raise Refused("CenterCropPad: axes and sizes are not equally many")
+    for axis, size in zip(axes, sizes, strict=True):
+        out[axis] = size
     before: list[Known] = []
     after: list[Known] = []
     for axis, (size, wanted) in enumerate(zip(x.shape, out, strict=True)):

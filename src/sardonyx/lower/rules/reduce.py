@@ -12,7 +12,7 @@ from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle, work_type
 from sardonyx.lower.groups import View
-from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.lowering import Lowering, axes_of, axis_of, rule
 from sardonyx.lower.rules.pointwise import as_type, square
 from sardonyx.lower.sizes import Refused
 
@@ -24,9 +24,7 @@ class Rows:
 
     def __init__(self, low: Lowering, x: View, axes: Sequence[int]) -> None:
         self.low, self.rank = low, len(x.shape)
-        self.axes = sorted(axis_of(a, self.rank) for a in axes)
-        if len(set(self.axes)) < len(self.axes):
-            raise Refused("an axis is given twice")
+        self.axes = sorted(axes_of(axes, self.rank))
         self.kept = [i for i in range(self.rank) if i not in self.axes]
         self.body = Body()
         self.x = self.full(x)

@@ -15,7 +15,7 @@ from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle, work_type
 from sardonyx.lower.groups import Resample, View
-from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.lowering import Lowering, axes_of, rule
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.rules.resize_axes import CROP, Axis, Style, along, outside
 from sardonyx.lower.sizes import Refused
@@ -66,7 +66,7 @@ def _planes(low: Lowering, x: View, inner: int) -> View:
 def _axes(low: Lowering, node: Node, x: View, style: Style) -> dict[int, Axis]:
     """The axes that change."""
     rank, shape = len(x.shape), low.shape(node.output)
-    chosen = [axis_of(a, rank) for a in node.attrs.get("axes") or range(rank)]
+    chosen = axes_of(node.attrs.get("axes") or range(rank), rank)
     scales = _scales(low, node, x, chosen)
     found: dict[int, Axis] = {}
     roi = low.view(low.input(1)) if style.transform == CROP and node.input(1) is not None else None

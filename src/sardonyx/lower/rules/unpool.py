@@ -16,6 +16,8 @@ def max_unpool(low: Lowering, node: Node) -> None:
     x, indices, rank = low.view(low.input(0)), low.view(low.input(1)), len(low.shape(low.input(0))) - 2
     kernel, strides = per_axis(node, "kernel_shape", rank), per_axis(node, "strides", rank)
     before, after = pads_of(node, rank)
+    if len(indices.shape) != len(x.shape):
+        raise Refused("MaxUnpool: indices and values differ in rank")
     for size, wanted in zip(indices.shape, x.shape, strict=True):
         low.require("MaxUnpool: indices and values differ in shape", size, wanted)
     axes = zip(x.shape[2:], kernel, strides, before, after, strict=True)
