@@ -266,8 +266,10 @@ class _Model:
         with _building:
             if self.engine is None:
                 self.file.check()
-                engine = _built(self._where(), self._options)
-                self.file.check()
+                try:
+                    engine = _built(self._where(), self._options)
+                finally:
+                    self.file.check()
                 self._start.serve(engine)
                 self.engine = engine
             return self.engine
