@@ -141,3 +141,10 @@ def test_the_folder_is_what_the_knob_says(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     found = folders.usual()
     assert folders.chosen() is None and found is not None and found.path == str(tmp_path / "home" / "sardonyx")
+
+
+def test_a_folder_that_is_only_read_from_is_not_made(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    where = str(tmp_path / "cache" / "inner")
+    assert private(where, make=False) is None and not caplog.records and not (tmp_path / "cache").exists()
+    made = private(where)
+    assert made is not None and private(where, make=False) is made

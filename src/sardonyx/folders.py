@@ -27,15 +27,15 @@ def chosen() -> PrivateFolder | None:
     return private(named) if named and named != OFF else None
 
 
-def usual() -> PrivateFolder | None:
-    """The chosen folder, or the user's own when none is named; None when caching is off or it is not private."""
+def usual(*, make: bool = True) -> PrivateFolder | None:
+    """The chosen folder, or the user's own when none is named; None when caching is off, or as for ``private``."""
     named = knobs.CACHE.get()
     if named == OFF:
         return None
     if named:
-        return private(named)
+        return private(named, make=make)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return private(os.path.join(home, "sardonyx")) if os.path.isabs(home) else None
+    return private(os.path.join(home, "sardonyx"), make=make) if os.path.isabs(home) else None
 
 
 class PrivateFolder:
@@ -90,17 +90,22 @@ _refused: set[str] = set()
 _lock = forks.lock()
 
 
-def private(where: str) -> PrivateFolder | None:
-    """A folder that belongs to the user alone, made if it is not there; else None, and the reason is logged, once."""
+def private(where: str, *, make: bool = True) -> PrivateFolder | None:
+    """A folder that belongs to the user alone; else None, and the reason is logged, once.
+
+    One that is not there is made, or is None, too.
+    """
     where = os.path.abspath(where)
     found = _held.get(where)
     if found is not None and found.is_usable:
         return found
     with _lock:
         try:
-            _held[where] = PrivateFolder(where, _opened(where))
+            _held[where] = PrivateFolder(where, _opened(where, make))
             return _held[where]
         except OSError as error:
+            if not make and isinstance(error, FileNotFoundError):
+                return None
             said = f"the cache folder {where} is not private or cannot be used ({error}): caching is off"
         if said not in _refused:
             _refused.add(said)
@@ -108,17 +113,17 @@ def private(where: str) -> PrivateFolder | None:
         return None
 
 
-def _opened(where: str) -> int:
+def _opened(where: str, make: bool) -> int:
     """The folder at a path, every step of which was looked at; ``OSError`` says what is wrong."""
     for _ in range(MAX_LINKS):
-        found = _walked(where)
+        found = _walked(where, make)
         if isinstance(found, int):
             return found
         where = found
     raise PermissionError(f"{where}: there are too many links on the way to it")
 
 
-def _walked(where: str) -> int | str:
+def _walked(where: str, make: bool) -> int | str:
     """The folder at a path; or, where a folder on the way is a link, the path without that link."""
     parts = [part for part in where.split("/") if part]
     if not parts:
@@ -130,11 +135,11 @@ def _walked(where: str) -> int | str:
             target = _link(name, at)
             if target is not None:
                 return os.path.normpath(os.path.join(place, target, *parts[i + 1 :]))
-            inner = _step(name, at, _PATH)
+            inner = _step(name, at, _PATH, make)
             os.close(at)
             at, place = inner, os.path.join(place, name)
             _check_way(os.fstat(at), place)
-        made = _step(parts[-1], at, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        made = _step(parts[-1], at, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, make)
     finally:
         os.close(at)
     why = _why_not_private(os.fstat(made))
@@ -155,10 +160,13 @@ def _link(name: str, at: int) -> str | None:
     return target
 
 
-def _step(name: str, at: int, flags: int) -> int:
-    """A folder in a folder, made for the user alone if it is not there."""
-    with contextlib.suppress(FileNotFoundError):
+def _step(name: str, at: int, flags: int, make: bool) -> int:
+    """A folder in a folder; one that is not there is made for the user alone, or ``FileNotFoundError``."""
+    try:
         return os.open(name, flags, dir_fd=at)
+    except FileNotFoundError:
+        if not make:
+            raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=at)
     return os.open(name, flags, dir_fd=at)

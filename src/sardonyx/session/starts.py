@@ -299,15 +299,15 @@ def _built(source: Any, options: BuildOptions) -> Engine:
 
 def find(source: Any, options: BuildOptions) -> Start | None:
     """The start of a model file, or None where it is not kept."""
-    where = folders.chosen()
-    if where is None or not isinstance(source, (str, os.PathLike)) or knobs.VERIFY.get():
+    if not isinstance(source, (str, os.PathLike)) or options.limits is not None or knobs.VERIFY.get():
         return None
     if options.save_path or options.initializers or options.external_files or len(options.providers) != 1:
         return None
-    if options.limits is not None:
-        return None
     (provider,) = options.providers
     if type(provider) is not CpuProvider:
+        return None
+    where = folders.chosen()
+    if where is None:
         return None
     try:
         info = os.stat(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ ELSEWHERE = {
     "EPContext": "refer to compiled code of a provider",
 }
 """Operators whose memory and time nobody here can bound."""
+
+_ENDLESS = Limits(build_time_s=math.inf)
 
 
 def load_untrusted(
@@ -76,7 +79,7 @@ def refuse_operators(graph: Graph) -> None:
 
 
 def make_ready() -> None:
-    """Load and compile what every model takes, before the clock of one begins to run."""
+    """Load and compile what every model takes, before the clock of one begins to run. Nothing is written to a cache."""
     from sardonyx import knobs
     from sardonyx.normalize import run as _normalize
     from sardonyx.ops import registry
@@ -87,17 +90,22 @@ def make_ready() -> None:
     assert _normalize and _pipelines and _build
     registry.find("", "Identity")
     if knobs.CPU.get() != NONE:
-        from sardonyx.providers.cpu import CpuProvider
+        with limits.in_force(Budget(_ENDLESS, time_limit="build_time_s")):
+            _make_cpu_ready()
 
-        if CpuProvider().probe() is None:
-            from sardonyx.providers.cpu import compile as _compile
-            from sardonyx.providers.cpu import compiler as _compiler
-            from sardonyx.providers.cpu import pieces as _pieces
-            from sardonyx.providers.cpu import threads
 
-            assert _compile and _compiler and _pieces
-            for make in threads.natives():
-                make()
+def _make_cpu_ready() -> None:
+    from sardonyx.providers.cpu import CpuProvider
+
+    if CpuProvider().probe() is None:
+        from sardonyx.providers.cpu import compile as _compile
+        from sardonyx.providers.cpu import compiler as _compiler
+        from sardonyx.providers.cpu import pieces as _pieces
+        from sardonyx.providers.cpu import threads
+
+        assert _compile and _compiler and _pieces
+        for make in threads.natives():
+            make()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import hashlib
 import os
 from functools import cache
 
-from sardonyx import entries, folders
+from sardonyx import entries, folders, limits
 
 
 @cache
@@ -19,9 +19,9 @@ def compiler_version() -> str:
     return f"{llvmlite.__version__}-{[os.stat(os.path.join(folder, name)).st_size for name in libraries]}"
 
 
-def _folder() -> folders.PrivateFolder | None:
-    folder = folders.usual()
-    return None if folder is None else folders.private(os.path.join(folder.path, "kernels"))
+def _folder(*, make: bool) -> folders.PrivateFolder | None:
+    folder = folders.usual(make=make)
+    return None if folder is None else folders.private(os.path.join(folder.path, "kernels"), make=make)
 
 
 def _name(key: str) -> str:
@@ -30,12 +30,14 @@ def _name(key: str) -> str:
 
 def read(key: str) -> bytes | None:
     """The object compiled for a key, or None."""
-    folder = _folder()
+    folder = _folder(make=False)
     return None if folder is None else entries.read(folder, _name(key), lambda entry: entry.head)
 
 
 def write(key: str, content: bytes) -> None:
-    """Keep an object; where it cannot be kept, it is compiled again."""
-    folder = _folder()
+    """Keep an object; where it cannot be kept, or the model is untrusted, it is compiled again."""
+    if limits.current() is not None:
+        return
+    folder = _folder(make=True)
     if folder is not None:
         entries.write(folder, _name(key), content)

@@ -148,8 +148,7 @@ def _object(spec: Spec, isa: Isa, checked: bool, name: str) -> bytes:
     from sardonyx.providers.cpu.compiler import compiled  # brings LLVM
 
     made = compiled(spec, isa, checked=checked)
-    if budget is None:
-        objects.write(name, made)
+    objects.write(name, made)
     statistics.compiled.append(spec.name)
     return made
 
