@@ -102,6 +102,15 @@ class UntrustedRefusal(OutOfBudget):
         return (_rebuild, (type(self), self.what, fields))
 
 
+def no_more_threads(error: RuntimeError) -> OutOfBudget:
+    """The error of a thread that Python could not start."""
+    return OutOfBudget(
+        "the system lets this process start no more threads",
+        got=error,
+        hint="set intra_op_num_threads to fewer, or raise the limit of the process (ulimit -u, the cgroup's pids.max)",
+    )
+
+
 class InvalidArgument(SardonyxError): ...
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from sardonyx import forks
+from sardonyx.errors import no_more_threads
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +22,10 @@ def submit(job: Callable[[], T]) -> Future[T]:
         from concurrent.futures import ThreadPoolExecutor
 
         _pool = ThreadPoolExecutor(max_workers=min(32, 4 * (os.cpu_count() or 1)), thread_name_prefix="sardonyx-run")
-    return _pool.submit(job)
+    try:
+        return _pool.submit(job)
+    except RuntimeError as error:
+        raise no_more_threads(error) from None
 
 
 def _forget() -> None:

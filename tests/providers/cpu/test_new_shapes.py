@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -131,11 +132,12 @@ def test_what_stops_a_new_shape_leaves_the_known_ones(monkeypatch: pytest.Monkey
     made = session()
     made.run(None, feeds(100))
 
-    def workers(*_: object) -> None:
+    def start(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="new thread"):
-        patch.setattr(Team, "workers", workers)
+    with monkeypatch.context() as patch, pytest.raises(OutOfBudget, match=r"start no more threads.*can't start new"):
+        patch.setattr(Team, "workers", lambda team, _: team._grow(team._count + 1))
+        patch.setattr(threading.Thread, "start", start)
         made.run(None, feeds(99))
     for n in (100, 99, 100):
         check(made.run(None, feeds(n)), **feeds(n))

@@ -12,7 +12,7 @@ import numpy as np
 
 from sardonyx import forks, limits
 from sardonyx.ir.tensor import Tensor
-from sardonyx.providers.cpu.memory import need_headroom
+from sardonyx.providers.cpu import together
 
 if TYPE_CHECKING:
     from sardonyx.lower.groups import Storage
@@ -36,11 +36,7 @@ def made(makers: Iterable[Callable[[], Array]], threads: int) -> list[Array]:
     """What makers give, of which so many are at work at a time."""
     if threads == 1:
         return [make() for make in makers]
-    from concurrent.futures import ThreadPoolExecutor
-
-    need_headroom()
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda make: make(), [limits.carried(make) for make in makers]))
+    return together.results(makers, threads)
 
 
 def content(storage: Storage) -> Array:

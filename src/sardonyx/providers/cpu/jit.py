@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from sardonyx import forks, knobs, limits
 from sardonyx.providers.cpu import cache as objects
-from sardonyx.providers.cpu import elf
+from sardonyx.providers.cpu import elf, together
 from sardonyx.providers.cpu.elf import Address
 from sardonyx.providers.cpu.isa import Isa, current
-from sardonyx.providers.cpu.memory import need_headroom
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.dsl import Spec
@@ -120,11 +119,7 @@ class Linker:
         tasks: list[Callable[[], Any]] = [*kernels.values(), *others]
         if threads == 1 or len(tasks) < 2:
             return []
-        from concurrent.futures import ThreadPoolExecutor
-
-        need_headroom()
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda task: task(), [limits.carried(task) for task in tasks]))
+        return together.results(tasks, threads)
 
 
 def _kept(name: str, function: str) -> bytes:

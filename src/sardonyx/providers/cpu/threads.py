@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx import forks
-from sardonyx.errors import OutOfBudget
+from sardonyx.errors import no_more_threads
 from sardonyx.providers.cpu.context import MAX_WORKERS, Context, Mailbox
 from sardonyx.providers.cpu.isa import KNOWS_CPU
 from sardonyx.providers.cpu.jit import linker
@@ -150,7 +150,7 @@ class Team:
                 try:
                     threading.Thread(target=self._live, args=(i, live, idle), name=name, daemon=True).start()
                 except RuntimeError as error:
-                    raise OutOfBudget("the system lets this process start no more threads", got=str(error)) from None
+                    raise no_more_threads(error) from None
                 self._count = self._mailboxes[Mailbox.COUNT] = i + 1
 
     def _live(self, i: int, live: Callable[[int, int], None], idle: int) -> None:
