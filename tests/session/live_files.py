@@ -30,13 +30,12 @@ from sardonyx.session import build, starts, stored
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>
-g (int64[rows] i, float[rows, 64] x, float[1] one) => (float[rows, 512] y, float[30, 64] z)
+g (int64[rows] i, float[rows, 64] x) => (float[rows, 512] y, float[30, 64] z)
 {
     e = Gather(table, i)
     s = Add(e, x)
     y = MatMul(s, w)
-    folded = Add(left, right)
-    z = Mul(folded, one)
+    z = Add(left, right)
 }
 """
 """The second output is a constant, so that the cache keeps the graph of this model, and not its engine."""
@@ -70,7 +69,7 @@ def outputs(mode: str) -> list[str]:
 
 
 def feed() -> dict[str, np.ndarray]:
-    return {"i": np.arange(40), "x": np.ones((40, 64), "f"), "one": np.ones(1, "f")}
+    return {"i": np.arange(40), "x": np.ones((40, 64), "f")}
 
 
 def expected() -> list[np.ndarray]:
@@ -178,7 +177,7 @@ def life(path: Path, mode: str, moment: str, change: Callable[[], None]) -> None
         now("explained")
         session.explain()
         now("contradicted")
-        given = {**feed(), "i": np.arange(1)}
+        given = {"i": np.arange(1), "x": np.ones((40, 64), "f")}
         (found,) = session.run(["y"], given)
         assert np.array_equal(found, (weights()["table"][:1] + given["x"]) @ weights()["w"])
     check(runs(), mode)
@@ -197,13 +196,10 @@ def cases(mode: str) -> list[tuple[str, str]]:
 
 def main(mode: str, folder: str) -> None:
     path = Path(folder) / "model.onnx"
-    stored.MAX_NBYTES = 1 << 18  # so that starts take the weights from the model's file
     for name, moment in cases(mode):
         data = write(path, mode)
         if mode.endswith("kept"):
             sx.InferenceSession(str(path))
-            constants._packed.clear()
-            assert isinstance(sx.InferenceSession(str(path))._sess.engine, starts.KeptEngine)
             constants._packed.clear()
         print(name, moment, end=": ", flush=True)
         change = partial(ACTIONS[name], data)
