@@ -10,8 +10,9 @@ from typing import Any
 import onnx
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.ir.clone import clone
 from sardonyx.ir.graph import Graph, Model, Value
-from sardonyx.ir.types import TensorType
+from sardonyx.ir.types import TensorType, described
 from sardonyx.model.load import load
 from sardonyx.model.save import model_to_proto, save
 from sardonyx.normalize import lowest_opset, normalize, settle
@@ -43,6 +44,7 @@ def add(
     graph = source.graph
     if written.get("", OPSET) < OPSET:
         normalize(source)
+    _describe_outputs(source)
     picture = _head(graph, before, input) if before else None
     if after:
         _tail(graph, after, outputs, picture)
@@ -59,6 +61,18 @@ def _opsets(model: Model, written: dict[str, int]) -> dict[str, int]:
     if version < OPSET:
         version = lowest_opset(model, at_least=OPSET)
     return {**model.opsets, "": version}
+
+
+def _describe_outputs(model: Model) -> None:
+    """Give outputs the shapes that the file declares, and those that it leaves out: files must have them."""
+    graph = model.graph
+    for value, name in zip(graph.outputs, graph.output_names, strict=True):
+        value.type = described(value.type, model.declared_outputs.get(name))
+    if any(isinstance(v.type, TensorType) and v.type.shape is None for v in graph.outputs):
+        copy = clone(model)
+        normalize(copy)
+        for value, found in zip(graph.outputs, copy.graph.outputs, strict=True):
+            value.type = described(value.type, found.type)
 
 
 def _head(graph: Graph, steps: Sequence[Image | Before], name: str | None) -> Picture:

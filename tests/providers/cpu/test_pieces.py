@@ -134,7 +134,7 @@ def test_results_are_the_callers_own() -> None:
         ("y = Unsqueeze(x, a)", [0, 9]),
         ("y = Tile(x, a)", [-1, 2]),
         ("y, z = Split(x, a)", [1, 1]),
-        ("z = Constant<value = int64[2] {0, 0}>() y = Slice(x, z, a, z, z)", [1, 1]),
+        ("z = Constant<value_ints = [0, 0]>() w = Constant<value_ints = [0, 1]>() y = Slice(x, z, a, w, z)", [1, 1]),
     ],
 )
 def test_operands_that_make_no_sense_are_refused(body: str, operand: list[int]) -> None:
