@@ -10,7 +10,6 @@ import sys
 from itertools import count
 from pathlib import Path
 
-import sardonyx as sx
 from faults import harness
 from faults.harness import FILES, WRITES, Fault, error, faulty
 
@@ -25,7 +24,7 @@ def main(number: str, folder: str) -> None:
             harness.forget()
             with faulty(functions, Fault(n, error(int(number)))) as fault:
                 try:
-                    harness.check(sx.InferenceSession(str(model)))
+                    harness.check(harness.started(model))
                     outcome = "right"
                 except harness.allowed() as problem:
                     outcome = f"{type(problem).__name__}: {problem}"
@@ -35,7 +34,7 @@ def main(number: str, folder: str) -> None:
             sessions = []
             for _ in range(2):
                 harness.forget()
-                sessions.append(sx.InferenceSession(str(model)))
+                sessions.append(harness.started(model))
                 harness.check(sessions[-1])
             assert harness.was_kept(sessions[-1]), "the cache does not mend"
             assert fault.name == "unlink" or not harness.left_over(cache), harness.left_over(cache)

@@ -42,6 +42,8 @@ STEPS: Functions = (*((os, n) for n in ("open", "write", "replace", "mkdir", "un
 FILES: Functions = (*STEPS, *((os, name) for name in ("fsync", "link", "preadv", "fstat", "listdir", "readlink")))
 """What we ask of file systems."""
 ARRAYS = ("empty", "zeros", "ones", "full", "ascontiguousarray", "concatenate", "arange", "frombuffer")
+THREADS = 2
+"""Each may be writing a file when the process is killed, and takes a stack and an arena of malloc's."""
 MEMORY: Functions = (*((np, name) for name in ARRAYS), (mmap, "mmap"))
 
 
@@ -49,6 +51,13 @@ def weights(factor: int = 1) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shapes = {"w": (64, 300), "c": (300,)}
     return {name: factor * rng.integers(-8, 9, shape).astype("f") for name, shape in shapes.items()}
+
+
+def started(model: Path | str) -> sx.InferenceSession:
+    """A session that starts and writes with ``THREADS`` threads, on any machine."""
+    options = sx.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    return sx.InferenceSession(str(model), options)
 
 
 def feed(batch: int = 3) -> dict[str, np.ndarray]:

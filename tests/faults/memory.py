@@ -12,7 +12,6 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import sardonyx as sx
 from faults import harness
 from faults.harness import MEMORY, Fault, faulty, no_memory
 
@@ -22,13 +21,13 @@ LARGE = 4096
 def calls(model: str) -> None:
     """The n-th call fails: one after the other at first, then in steps of some."""
     for what in ("start", "run"):
-        session, n, fired = sx.InferenceSession(model), 0, 0
+        session, n, fired = harness.started(model), 0, 0
         while True:
             harness.forget()
             with faulty(MEMORY, Fault(n, no_memory)) as fault:
                 try:
                     if what == "start":
-                        sx.InferenceSession(model)
+                        harness.started(model)
                     else:
                         harness.check(session, 2 + n % 7)
                 except harness.allowed():
@@ -41,11 +40,11 @@ def calls(model: str) -> None:
             n += 1 if n < 60 else 7
         print(what, "calls", n, "raised", fired, flush=True)
         assert fired
-        harness.check(sx.InferenceSession(model))
+        harness.check(harness.started(model))
 
 
 def limits(model: str) -> None:
-    harness.check(sx.InferenceSession(model))
+    harness.check(harness.started(model))
 
     def limit(nbytes: int) -> None:
         with open("/proc/self/statm") as file:
@@ -55,12 +54,12 @@ def limits(model: str) -> None:
     def start(nbytes: int) -> None:
         limit(nbytes)
         harness.forget()
-        session = sx.InferenceSession(model)
+        session = harness.started(model)
         harness.check(session)
         harness.check(session, LARGE)
 
     def run(nbytes: int) -> None:
-        session = sx.InferenceSession(model)
+        session = harness.started(model)
         harness.check(session)
         limit(nbytes)
         try:

@@ -62,7 +62,7 @@ def main(number: str, folder: str) -> None:
             left = {p.name: p.read_bytes() for p in home.iterdir()}
             assert set(left) == set(before), left.keys()
             assert is_saved or left == before, (name, n, fault.name)
-            harness.check(sx.InferenceSession(str(to)), factor=1 if is_saved else 2)
+            harness.check(harness.started(to), factor=1 if is_saved else 2)
             if not fault.is_met:
                 break
             print(name, n, fault.name, is_saved, flush=True)
