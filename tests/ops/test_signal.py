@@ -81,6 +81,11 @@ def test_windows(name, size, periodic):
     same(meaning(name, np.array(size, np.int32), periodic=periodic), (wide.astype(np.float32),))
 
 
+@pytest.mark.parametrize("name", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_a_symmetric_window_of_one_sample_is_0_over_0(name):
+    agree(name, np.array(1), periodic=0)
+
+
 @pytest.mark.parametrize(
     ("mels", "length", "rate", "low", "high"),
     [(8, 16, 8192, 0, 4096), (20, 512, 16000, 20, 7600), (80, 400, 16000, 0, 8000)],

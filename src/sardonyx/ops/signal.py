@@ -132,12 +132,13 @@ def mel_weight_matrix(
 
 
 def _cosines(what: str, size: Array, periodic: int, output_datatype: int, *terms: float) -> Array:
-    """The sum of terms[k] cos(2 pi k n / N) over a window of ``size`` samples."""
+    """The sum of terms[k] cos(2 pi k n / N) over a window of ``size`` samples; NaN where N is 0, as ONNX defines it."""
     count = _scalar(f"{what}: size", size)
     target = dtypes.of_onnx(output_datatype).numpy
     require(count >= 0, f"{what}: size must not be negative", got=count)
     check_elements(count, np.dtype(np.float64), f"output of {what}")
-    angle = 2 * np.pi * np.arange(count) / max(count if periodic else count - 1, 1)
+    with np.errstate(invalid="ignore"):
+        angle = 2 * np.pi * np.arange(count) / np.float64(count if periodic else count - 1)
     y: Array = sum((term * np.cos(k * angle) for k, term in enumerate(terms)), start=np.zeros(count))
     return y.astype(target)
 

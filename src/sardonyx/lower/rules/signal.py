@@ -183,7 +183,7 @@ _COSINES = {"HannWindow": (0.5, -0.5), "HammingWindow": (25 / 46, -21 / 46), "Bl
 
 
 def _window_point(e: Emitter, index: Expr, period: Expr, *, terms: tuple[float, ...], to: dtypes.DType) -> Expr:
-    angle = e.cast(index, dtypes.f64) * (2 * math.pi) / e.maximum(e.cast(period, dtypes.f64), 1)
+    angle = e.cast(index, dtypes.f64) * (2 * math.pi) / e.cast(period, dtypes.f64)
     total = angle * 0 + terms[0]
     for k, term in enumerate(terms[1:], 1):
         total = total + e.cos(angle * k) * term
