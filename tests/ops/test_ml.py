@@ -459,6 +459,9 @@ def test_vectors_side_by_side() -> None:
 
 def test_maps_to_rows() -> None:
     assert _meaning("CastMap", {3: "2.5", 1: "1"}).tolist() == [[1.0, 2.5]]
+    assert _meaning("CastMap", {1: 1.5}, map_form="SPARSE", max_map=2, cast_to="TO_STRING").tolist() == [
+        ["0.f", "1.500000"]
+    ]
     assert _meaning("CastMap", {3: 2.0}, map_form="SPARSE", max_map=5, cast_to="TO_INT64").tolist() == [[0, 0, 0, 2, 0]]
     assert _meaning("DictVectorizer", {"a": 4.0, "z": 9.0}, string_vocabulary=["z", "q", "a"]).tolist() == [[9, 0, 4]]
     with pytest.raises(InvalidArgument):

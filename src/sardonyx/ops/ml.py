@@ -194,10 +194,17 @@ def dict_vectorizer(x: Mapping[Any, Any], *, int64_vocabulary: Any = (), string_
     return np.array([0 if v is None else v for v in values], dtype).reshape(1, -1)
 
 
+def _written(x: Any) -> str:
+    return x if isinstance(x, str) else f"{x:f}"
+
+
 @op("CastMap", domain=ML)
 def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
-    """A map as a row: its values by rising key, or each at the position its key names."""
-    casts = {"TO_FLOAT": (F32, float), "TO_INT64": (np.int64, int), "TO_STRING": (object, str)}
+    """A map as a row: its values by rising key, or each at the position its key names.
+
+    Text is what onnxruntime writes: six digits behind the point, and "0.f" where no key is.
+    """
+    casts = {"TO_FLOAT": (F32, float), "TO_INT64": (np.int64, int), "TO_STRING": (object, _written)}
     if cast_to not in casts or map_form not in ("DENSE", "SPARSE"):
         raise InvalidGraph("CastMap does not know this form", got=(cast_to, map_form))
     dtype, cast = casts[cast_to]
@@ -207,7 +214,7 @@ def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str =
     if entries and (entries[0][0] < 0 or entries[-1][0] >= max_map):
         raise InvalidArgument("a key does not fit max_map", expected=f"[0, {max_map})", got=[k for k, _ in entries][:8])
     check_elements(max_map, np.dtype(np.float64), "the output of CastMap")
-    out = np.full((1, max_map), cast(0) if cast is not str else "", dtype)
+    out = np.full((1, max_map), cast(0) if dtype is not object else "0.f", dtype)
     for key, v in entries:
         out[0, key] = cast(v)
     return out
