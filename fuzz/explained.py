@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -22,6 +23,8 @@ class Explanation:
     """Holds only where a node has this attribute with a value other than these."""
     beside: tuple[bytes, ...] = ()
     """Holds only where the model has one of these operators."""
+    empty: str = ""
+    """Holds only where a node has this attribute, and nothing in it."""
 
 
 NONE_MADE = "nothing tells the shape of elements that no trip made"
@@ -39,6 +42,26 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation("ArgMax", "shape [0", (), ORT_EMPTY),
     Explanation("ArgMin", "shape [0", (), ORT_EMPTY),
     Explanation("*", "shape", (), "a flag is set unless it is 0; onnxruntime takes 1 alone", ("keepdims", (0, 1))),
+    Explanation("Shrink", " int", ("extreme", "out"), OUTSIDE),
+    Explanation(
+        "Squeeze",
+        "shape",
+        (),
+        "an empty list names no axis, as in onnx's shape inference; onnxruntime squeezes all",
+        empty="axes",
+    ),
+    Explanation(
+        "ConvTranspose",
+        "np.float32(nan), expected",
+        (),
+        "padding is multiplied too, and NaN or Inf times 0 is NaN",
+    ),
+    Explanation(
+        "ai.onnx.preview.FlexAttention",
+        "expected np.float16(nan)",
+        (),
+        "compiled code scales in float32, where a scale that float16 cannot hold is finite",
+    ),
     Explanation("LSTM", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("GRU", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("RNN", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
@@ -52,6 +75,8 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
             continue
         if e.beside and not any(name in case.model for name in e.beside):
             continue
+        if e.empty and not any(a.name == e.empty and not a.ints for n in _nodes(case) for a in n.attribute):
+            continue
         if e.attributes is None or _has(case, *e.attributes):
             return e.reason
     return None
@@ -59,5 +84,8 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
 
 def _has(case: Case, name: str, usual: tuple[int, ...]) -> bool:
     """Whether a node has the attribute with an unusual value."""
-    nodes = onnx.load_from_string(case.model).graph.node
-    return any(a.name == name and a.i not in usual for n in nodes for a in n.attribute)
+    return any(a.name == name and a.i not in usual for n in _nodes(case) for a in n.attribute)
+
+
+def _nodes(case: Case) -> Sequence[onnx.NodeProto]:
+    return onnx.load_from_string(case.model).graph.node

@@ -41,7 +41,7 @@ def accumulates(operator: str) -> bool:
 
 def is_single(case: Case) -> bool:
     """Whether a case is of one operator, which it is named for."""
-    return "+" not in case.operator and not case.name.startswith("models/")
+    return "+" not in case.operator and not case.name.startswith(("models/", "corpus/"))
 
 
 def judged(case: Case, index: int, outcome: Outcome, oracle: Oracle | None) -> Verdict:

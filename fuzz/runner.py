@@ -317,6 +317,7 @@ class Runner:
     def _write(self) -> None:
         if self.plan.keep is None:
             return
+        self.plan.keep.mkdir(parents=True, exist_ok=True)
         for finding in self.summary.findings.values():
             finding.case.save(self.plan.keep / f"{finding.file}.zip")
             (self.plan.keep / f"{finding.file}.txt").write_text(described(finding))
