@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -204,7 +204,11 @@ def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str =
 
     Text is what onnxruntime writes: six digits behind the point, and "0.f" where no key is.
     """
-    casts = {"TO_FLOAT": (F32, float), "TO_INT64": (np.int64, int), "TO_STRING": (object, _written)}
+    casts: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+        "TO_FLOAT": (F32, float),
+        "TO_INT64": (np.int64, int),
+        "TO_STRING": (object, _written),
+    }
     if cast_to not in casts or map_form not in ("DENSE", "SPARSE"):
         raise InvalidGraph("CastMap does not know this form", got=(cast_to, map_form))
     dtype, cast = casts[cast_to]
