@@ -57,12 +57,13 @@ def _branch(node: Node, outcome: bool) -> Graph:
 def _guard(value: Value, outcome: bool, content: Content) -> Guard | None:
     """What sizes must satisfy for a flag to be as ``outcome`` says."""
     node = value.producer
-    if node is None or node.domain or node.inputs[0] is None:
+    source = None if node is None else node.input(0)
+    if node is None or node.domain or source is None:
         return None
     if node.op_type in ("Identity", "Cast", "Squeeze", "Unsqueeze", "Reshape"):
-        return _guard(node.inputs[0], outcome, content)
+        return _guard(source, outcome, content)
     if node.op_type == "Not":
-        return _guard(node.inputs[0], not outcome, content)
+        return _guard(source, not outcome, content)
     if node.op_type not in _LEAST or node.inputs[1] is None:
         return None
     a, b = (_element(content(v)) for v in node.inputs if v is not None)

@@ -209,7 +209,8 @@ def _is_length(v: Value, dim: Any) -> bool:
 
 
 def _producer(node: Node) -> Node | None:
-    return None if node.inputs[0] is None else node.inputs[0].producer
+    source = node.input(0)
+    return None if source is None else source.producer
 
 
 def _narrow(op: Builder, ids: Value) -> Any:
