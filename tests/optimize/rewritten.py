@@ -58,6 +58,12 @@ def check(case: Case, *passes: str, tolerance: float = 1e-4) -> Report:
     return report
 
 
+def unchecked(case: Case) -> Model:
+    """The model of a case, which may be wrong."""
+    rng = np.random.default_rng(0)
+    return _model(case, *({k: _array(v, rng) for k, v in given.items()} for given in (case.feeds, case.consts)))
+
+
 def run(model: Model, feeds: dict[str, Any]) -> list[Any]:
     graph = model.graph
     program = Program(list(graph.nodes), graph.inputs, graph.outputs, bind)

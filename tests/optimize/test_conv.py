@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.optimize import manager
-from tests.optimize.rewritten import Case, check
+from tests.optimize.rewritten import Case, check, unchecked
 
 PASSES = (
     "FoldPadConv", "FoldConvMul", "FoldConvAdd", "FoldConvBatchNorm", "FoldBatchNormConv", "FoldMulConv",
@@ -205,3 +206,11 @@ def test_slices_that_overlap_are_no_space_to_depth() -> None:
         Case(focus(order) + " y = Relu(a)", ["Slice", "Slice", "Slice", "Slice", "Slice", "Slice", "Concat", "Relu"]),
         *PASSES,
     )
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("name", [n for n, case in FOLDED.items() if "w" in case.consts])
+def test_weights_without_a_window_are_left_alone(name: str, rank: int) -> None:
+    """What is wrong with the convolution, its meaning says when it runs."""
+    model = unchecked(replace(FOLDED[name], consts={**FOLDED[name].consts, "w": (4,) * rank}))
+    manager.run(model.graph, PASSES)

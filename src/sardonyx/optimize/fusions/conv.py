@@ -30,6 +30,12 @@ def convolved(op: Any, x: Any, w: Any) -> Any:
     return op.call("", ("Conv", "ConvTranspose"), x, w, op.optional("b"), name="conv")
 
 
+def weights(w: Value) -> Tensor:
+    found = constant(w, "the weight")
+    require(len(found.shape) >= 3, "the weight has no axes for a window", w)
+    return found
+
+
 class FoldIntoConv(Fusion):
     """affine(Conv(x, w, b))  ->  Conv(x, w', b'), and so for ConvTranspose."""
 
@@ -37,7 +43,7 @@ class FoldIntoConv(Fusion):
         raise NotImplementedError
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        conv, weight = m.node("conv"), constant(m.w, "the weight")
+        conv, weight = m.node("conv"), weights(m.w)
         bias = None if m.b is None else constant(m.b, "the bias")
         groups = int(attribute(conv, "group"))
         channels = weight.shape[0] if conv.op_type == "Conv" else weight.shape[1] * groups
@@ -88,7 +94,7 @@ class FoldBeforeConv(Fusion):
         raise NotImplementedError
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        conv, weight = m.node("conv"), constant(m.w, "the weight")
+        conv, weight = m.node("conv"), weights(m.w)
         bias = None if m.b is None else constant(m.b, "the bias")
         groups = int(attribute(conv, "group"))
         affine = self.affine(m, weight.shape[1] * groups, len(weight.shape))
@@ -130,10 +136,10 @@ class FoldGatherConv(Fusion):
         return op.Conv(op.Gather(x, Constant("order"), axis=1), w, op.optional("b"), name="conv", group=1)
 
     def rewrite(self, op: Builder, m: Match) -> Any:
-        weight, order = constant(m.w, "the weight"), m.order.numpy()
+        weight, order = weights(m.w), m.order.numpy()
         every = order.ndim == 1 and np.array_equal(np.sort(order), np.arange(weight.shape[1]))
         require(every, "channels are left out or repeated", m.order)
-        require(m.x.shape is not None and m.x.shape[1] == len(order), "channels are left out", m.x)
+        require(m.x.shape is not None and m.x.shape[1:2] == (len(order),), "channels are left out", m.x)
         back = np.argsort(order)
         w = lazy(weight.dtype, weight.shape, lambda: weight.numpy()[:, back], weight.name)
         return op.Conv(m.x, w, m.b, **m.node("conv").attrs)
