@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.optimize.rewritten import Case, check
+from sardonyx.optimize import manager
+from tests.optimize.rewritten import Case, check, unchecked
 
 X = {"x": (2, 6, 5, 7)}
 HEADS = {"u": (1, 6, 1, 1), "v": (4, 6, 1, 1), "w": (10, 6, 1, 1), "c": (4,)}
@@ -35,3 +36,10 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_siblings(case: Case) -> None:
     check(case, "JoinConvs", "JoinDepthwiseConvs")
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_weights_without_a_window_are_left_alone(rank: int) -> None:
+    model = unchecked(Case(HEADS_TEXT, [], X, dict.fromkeys("uvw", (4,) * rank) | {"c": (4,)}, THREE))
+    manager.run(model.graph, ("JoinConvs", "JoinDepthwiseConvs"))
+    assert [n.op_type for n in model.graph.nodes] == ["Conv"] * 3

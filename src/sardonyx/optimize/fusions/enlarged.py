@@ -35,6 +35,8 @@ def _before_resize(op: Builder, conv: Node) -> Found | None:
         return None
     parts = [v for v in concat.inputs if v is not None]
     enlarged = [_enlarged(v, weight.const.shape[0]) for v in parts]
+    if any(v.rank != len(weight.const.shape) for v in parts):
+        return None
     channels = [v.shape[1] for v in parts if v.shape is not None and isinstance(v.shape[1], int)]
     if not any(enlarged) or all(enlarged) or len(channels) < len(parts) or not _are_as_large(parts):
         return None
@@ -52,7 +54,7 @@ def _before_resize(op: Builder, conv: Node) -> Found | None:
 
 def _is_pointwise(conv: Node, weight: Tensor) -> bool:
     windows = (weight.shape[2:], conv.attrs.get("strides", ()), conv.attrs.get("dilations", ()))
-    is_plain = int(attribute(conv, "group")) == 1 and not any(conv.attrs.get("pads", ()))
+    is_plain = len(weight.shape) >= 3 and int(attribute(conv, "group")) == 1 and not any(conv.attrs.get("pads", ()))
     return is_plain and all(set(given) <= {1} for given in windows)
 
 

@@ -52,8 +52,9 @@ def join_depthwise_convs(graph: Graph, log: Log) -> None:
 
 
 def _is_convolution(node: Node) -> bool:
-    constants = node.inputs[1:]
-    return node.op_type == "Conv" and not node.domain and all(v is None or v.is_const for v in constants)
+    if node.op_type != "Conv" or node.domain or not all(v is None or v.is_const for v in node.inputs[1:]):
+        return False
+    return len(_weight(node).shape) >= 3
 
 
 def _has_few_filters(node: Node) -> bool:
