@@ -9,10 +9,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import pytest
 
+import sardonyx
 from sardonyx.errors import InvalidArgument
 from sardonyx.providers.cpu import guarded, memory
+from sardonyx.providers.cpu.context import ARENA, Context
+from sardonyx.providers.cpu.executable import CpuExecutable
 from tests.conftest import ROOT
 
 MODES = (guarded.END, guarded.FRONT)
@@ -74,8 +78,8 @@ text = '<ir_version: 10, opset_import: ["": 21]> g (float[1000] x) => (float[100
 model = onnx.parser.parse_model(text)
 session = sardonyx.InferenceSession(model.SerializeToString())
 before = Plan.__init__
-def planted(self, table, sizes):
-    before(self, table, sizes)
+def planted(self, *given):
+    before(self, *given)
     assert (self.words == 1000).any()
     self.words[self.words == 1000] = 1000 + {}
 Plan.__init__ = planted
@@ -89,6 +93,31 @@ print("done")
 def test_a_kernel_that_runs_over_is_fatal() -> None:
     assert run(PLANTED.format(0), "end").stdout == "done\n"
     assert run(PLANTED.format(1), "end").returncode == -signal.SIGSEGV
+
+
+SORTED = """
+<ir_version: 10, opset_import: ["": 21]>
+g (float[n, 64] x) => (float[n, 64] y) { axis = Constant<value_int = 0>() s = CumSum(x, axis) y = Softmax(s) }
+"""
+
+
+@pytest.mark.parametrize("where", MODES)
+def test_a_run_has_each_kind_of_memory_at_a_page(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_GUARD_PAGES", where)
+    session = sardonyx.InferenceSession(onnx.parser.parse_model(SORTED).SerializeToString())
+    executable = session._sess.engine.parts.whole
+    assert isinstance(executable, CpuExecutable)
+    for n in (30, 500, 30, 29):
+        x = np.ones((n, 64), "f")
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], np.full((n, 64), 1 / 64), rtol=1e-5)
+        (arena,) = executable._arenas.idle
+        (frame,) = (f for plan in executable._plans._all for f in plan.frames if f.arena is arena)
+        plan = frame.plan
+        assert plan.arena_nbytes >= 4 * 64 * n
+        sizes = plan.arena_nbytes, plan.scratch_nbytes * plan.threads, plan.run_nbytes - plan.counters_at
+        starts = frame.bases[ARENA], frame.slots[Context.SCRATCH], frame.slots[Context.COUNTERS]
+        for at, nbytes in zip(starts, sizes, strict=True):
+            assert (at if where == guarded.FRONT else at + memory.aligned(nbytes)) % 4096 == 0
 
 
 MODEL = """

@@ -43,6 +43,26 @@ class Arena:
         self._memory, self.at, self.nbytes = None, 0, -1
 
 
+class GuardedArena(Arena):
+    """One for a single frame: intermediates, scratch and counters each lie between guard pages."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory, self.nbytes, self.at = None, nbytes, 0
+        self._blocks: list[Array] = []
+
+    def places(self, plan: Plan) -> tuple[int, int, int]:
+        sizes = plan.arena_nbytes, plan.scratch_nbytes * plan.threads, plan.run_nbytes - plan.counters_at
+        self._blocks = [reserve(nbytes) for nbytes in sizes]
+        intermediates, scratch, counters = map(address, self._blocks)
+        return intermediates, scratch, counters
+
+    def release(self) -> None:
+        super().release()
+        self._blocks = []
+
+
 class Arenas:
     """Those of a session."""
 
@@ -52,8 +72,7 @@ class Arenas:
         self.most_idle = 1
         """More of them than this may be too many bytes."""
         self._largest = 1
-        self._is_exact = guarded.mode() is not None
-        """Whether runs lie in arenas of just their size, so that an access behind them meets a guard page."""
+        self._is_guarded = guarded.mode() is not None
         self._lock = forks.lock()
 
     @property
@@ -62,8 +81,8 @@ class Arenas:
 
     def fitting(self, arena: Arena | None, nbytes: int) -> Arena:
         """One of so many bytes for a run that has this one, which goes back if it is not the one."""
-        if self._is_exact:
-            return Arena(nbytes)
+        if self._is_guarded:
+            return GuardedArena(nbytes)
         if arena is not None and arena.nbytes >= nbytes:
             return arena
         with self._lock:
