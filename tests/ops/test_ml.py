@@ -471,3 +471,10 @@ def test_maps_to_rows() -> None:
 def test_unknown_category_with_zeros_forbidden() -> None:
     with pytest.raises(InvalidArgument):
         _meaning("OneHotEncoder", np.array([4]), cats_int64s=[1], zeros=0)
+
+
+def test_maps_are_in_the_order_of_their_labels() -> None:
+    """onnxruntime's are, whatever the order of the attribute."""
+    scores = np.array([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], np.float32)
+    found = _meaning("ZipMap", scores, classlabels_int64s=[0, -1, 2])
+    assert [list(m.items()) for m in found] == [[(-1, 1.0), (0, 0.0), (2, 2.0)], [(-1, 4.0), (0, 3.0), (2, 5.0)]]

@@ -226,11 +226,15 @@ def cast_map(x: Mapping[int, Any], *, cast_to: str = "TO_FLOAT", map_form: str =
 
 @op("ZipMap", domain=ML)
 def zip_map(x: Array, *, classlabels_int64s: Any = None, classlabels_strings: Any = None) -> list[dict[Any, float]]:
-    """A map from label to score for every row."""
+    """A map from label to score for every row, in the order of the labels."""
     keys = classlabels_strings or classlabels_int64s
     if not keys:
         raise InvalidGraph("ZipMap has no class labels")
-    return [dict(zip(keys, row)) for row in rows(x, len(keys)).tolist()]  # noqa: B905 (rows are as long)
+    scores = rows(x, len(keys))
+    if keys != sorted(keys):
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        keys, scores = [keys[i] for i in order], scores[:, order]
+    return [dict(zip(keys, row)) for row in scores.tolist()]  # noqa: B905 (rows are as long)
 
 
 def _per_feature(values: Any, x: Array, name: str) -> Array:
