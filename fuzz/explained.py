@@ -62,6 +62,13 @@ EXPLAINED: tuple[Explanation, ...] = (
         (),
         "compiled code scales in float32, where a scale that float16 cannot hold is finite",
     ),
+    Explanation(
+        "ZipMap",
+        " elements",
+        (),
+        "onnxruntime's logistic of scores far below 0 keeps few digits",
+        beside=(b"LOGISTIC",),
+    ),
     Explanation("LSTM", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("GRU", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("RNN", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
