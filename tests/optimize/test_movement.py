@@ -175,6 +175,10 @@ KEPT = {
         "a = Concat<axis=1>(x, z) b, c = Split<axis=1>(a, s) y = Concat<axis=1>(c, b)", ["Concat", "Split", "Concat"],
         {**X, "z": (2, 1, 4, 5)}, {"s": ints(1, 3)},
     ),
+    "softmax of rows of one": Case(
+        "a = Flatten<axis=1>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
+        ["Flatten", "Softmax", "Shape", "Reshape"], {"x": (5,)}, reason="no axis of it was flattened into the rows",
+    ),
     "softmax over pixels": Case(
         "a = Flatten<axis=1>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
         ["Flatten", "Softmax", "Shape", "Reshape"], X,

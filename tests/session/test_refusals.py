@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.errors import EngineError, Fail, InvalidGraph, SardonyxError
+from sardonyx.errors import EngineError, Fail, InvalidArgument, InvalidGraph, SardonyxError
 
 F, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 Info = tuple[str, int, Any]
@@ -241,3 +241,12 @@ def test_operands_of_two_types() -> None:
     )
     with pytest.raises(Fail, match=r"bound to different types \(tensor\(int64\) and tensor\(float\)\) in node \(sum\)"):
         sardonyx.InferenceSession(model)
+
+
+@pytest.mark.parametrize("dims", [[2, 3], ["a", "b"]])
+@pytest.mark.parametrize("axis", [-3, 3, 7])
+def test_flatten_from_an_axis_that_is_not_there(dims: Any, axis: int) -> None:
+    flatten = helper.make_node("Flatten", ["x"], ["y"], axis=axis)
+    content = graph([flatten], [("x", F, dims)], [("y", F, ["m", "n"])])
+    with pytest.raises(InvalidArgument, match="Flatten: axis out of range"):
+        sardonyx.InferenceSession(content).run(None, {"x": np.ones((2, 3), np.float32)})

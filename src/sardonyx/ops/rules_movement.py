@@ -62,6 +62,8 @@ def _reshape(node: Node, content: Content) -> Result:
 @rule("Flatten")
 def _flatten(node: Node, content: Content) -> Result:
     shape, axis = shaped(node), node.attrs.get("axis", 1)
+    if not -len(shape) <= axis <= len(shape):
+        raise Undecided
     axis = axis + len(shape) if axis < 0 else axis
     return [like(tensor(node), (dims.product(shape[:axis]), dims.product(shape[axis:])))]
 

@@ -76,7 +76,9 @@ class FuseFlatSoftmax(Fusion):
         require(int(attribute(soft, "axis")) in (1, -1), "it is not along what was flattened")
         back = "s" not in m.values or same_shape(m.x.shape, m.node("back").output.shape)
         require(back, "the result has another shape", m.x)
-        first = int(attribute(m.node("flat"), "axis")) % rank
+        axis = int(attribute(m.node("flat"), "axis"))
+        first = axis + rank if axis < 0 else axis
+        require(0 <= first < rank, "no axis of it was flattened into the rows", m.x)
         long = [axis for axis in range(first, rank) if m.x.shape[axis] != 1] or [rank - 1]
         require(len(long) == 1, "what was flattened is more than one axis", m.x)
         return op.call("", soft.op_type, m.x, axis=long[0])
