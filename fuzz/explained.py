@@ -25,6 +25,8 @@ class Explanation:
     """Holds only where the model has one of these operators."""
     empty: str = ""
     """Holds only where a node has this attribute, and nothing in it."""
+    precisions: tuple[str, ...] = ()
+    """The precisions of sessions that it holds for; none for any."""
 
 
 NONE_MADE = "nothing tells the shape of elements that no trip made"
@@ -36,6 +38,7 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation("Cast", " uint", (), OUTSIDE),
     Explanation("CastLike", " elements", ("extreme", "out"), OUTSIDE),
     Explanation("CastLike", " uint", (), OUTSIDE),
+    Explanation("Gather", " int8 elements", ("wrong",), OUTSIDE, beside=(b"Cast",)),
     Explanation("Pow", " int", (), OUTSIDE),
     Explanation("Shrink", " int", ("extreme",), OUTSIDE),
     Explanation("Shrink", " uint", ("extreme",), OUTSIDE),
@@ -69,6 +72,14 @@ EXPLAINED: tuple[Explanation, ...] = (
         "onnxruntime's logistic of scores far below 0 keeps few digits",
         beside=(b"LOGISTIC",),
     ),
+    Explanation(
+        "DequantizeLinear",
+        " elements",
+        (),
+        "a product in lower precision that lies close to the middle of two steps rounds to the other one",
+        beside=(b"MatMul", b"Gemm", b"Conv"),
+        precisions=("medium",),
+    ),
     Explanation("LSTM", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("GRU", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
     Explanation("RNN", "expected np.float32(0.0)", (), "a recurrence over no steps ends in its initial state"),
@@ -79,6 +90,8 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
     """The reason why the answer of an operator differs, where it is known."""
     for e in EXPLAINED:
         if e.operator not in ("*", subject) or e.difference not in difference or (e.kinds and kind not in e.kinds):
+            continue
+        if e.precisions and case.options.precision not in e.precisions:
             continue
         if e.beside and not any(name in case.model for name in e.beside):
             continue
