@@ -179,6 +179,10 @@ KEPT = {
         "a = Flatten<axis=1>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
         ["Flatten", "Softmax", "Shape", "Reshape"], {"x": (5,)}, reason="no axis of it was flattened into the rows",
     ),
+    "softmax of a flattened scalar": Case(
+        "a = Flatten<axis=0>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
+        ["Flatten", "Softmax", "Shape", "Reshape"], {"x": ()}, reason="no axis of it was flattened into the rows",
+    ),
     "softmax over pixels": Case(
         "a = Flatten<axis=1>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
         ["Flatten", "Softmax", "Shape", "Reshape"], X,
