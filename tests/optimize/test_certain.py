@@ -109,7 +109,7 @@ class Watch:
                 self.wrong += [] if found is None else [f"{node.op_type}: {found}"]
 
 
-@pytest.mark.sliced(8)
+@pytest.mark.sliced(24)
 @pytest.mark.parametrize("case", [c for c in every() if c.kind == "node"], ids=lambda c: c.name)
 def test_certain_facts_hold(case: Case) -> None:
     proto = case.model()
