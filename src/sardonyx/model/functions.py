@@ -12,6 +12,7 @@ from sardonyx.model.bounds import check_nodes
 from sardonyx.model.inference import newest_opsets
 from sardonyx.model.inline import MAX_DEPTH, Budget, Inliner, Key, domain_of, key_of
 from sardonyx.model.protos import every_node, label
+from sardonyx.model.types import text
 
 MAX_GROWTH = 100
 FREE_NODES, FREE_NBYTES = 20_000, 16 << 20
@@ -29,6 +30,7 @@ def inline(model: onnx.ModelProto, opsets: dict[str, int], limits: Limits | None
     """
     if not model.functions:
         return {}
+    _check_texts(model)
     bodies: dict[Key, onnx.FunctionProto] = {}
     for f in model.functions:
         if bodies.setdefault((domain_of(f.domain), f.name, f.overload), f) is not f:
@@ -50,6 +52,24 @@ def inline(model: onnx.ModelProto, opsets: dict[str, int], limits: Limits | None
     for domain in inliner.versions:
         model.opset_import.add(domain=domain, version=1)
     return inliner.versions
+
+
+def _check_texts(model: onnx.ModelProto) -> None:
+    """Raise InvalidProtobuf unless the names that inlining copies are UTF-8."""
+    for f in model.functions:
+        where = f"function {f.domain}.{f.name}"
+        domains = [entry.domain for entry in f.opset_import]
+        for name in (f.domain, f.name, f.overload, *domains, *f.input, *f.output, *f.attribute):
+            text(name, where)
+        for a in f.attribute_proto:
+            text(a.name, where)
+    for node in every_node([*model.graph.node, *(n for f in model.functions for n in f.node)]):
+        where = label(node)
+        for name in (node.op_type, node.domain, node.name, node.overload, *node.input, *node.output):
+            text(name, where)
+        for a in node.attribute:
+            text(a.name, where)
+            text(a.ref_attr_name, where)
 
 
 def _check_imports(f: onnx.FunctionProto) -> None:

@@ -51,7 +51,8 @@ def load(
         bounds.check_model(proto, opened.skeleton.key, limits)
     if b"ai.onnx" in opened.skeleton.data:
         for node in every_node(proto.graph.node):
-            node.domain = "" if node.domain == "ai.onnx" else node.domain
+            if node.domain == "ai.onnx":
+                node.domain = ""
     check_nodes(proto.graph, opsets)
     payloads.shelve_sparse(proto.graph)
     sparse_outputs = frozenset(o.name for o in proto.graph.output if o.type.HasField("sparse_tensor_type"))
