@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -128,3 +130,36 @@ def test_a_squeeze_that_what_follows_needs_is_no_branch(reader: str, left: list[
     if left is not None:
         with pytest.raises(InvalidArgument):
             compile_graph(model.graph).run([np.repeat(x, 2, axis=1)], RunContext())
+
+
+def nested(depth: int, body: str) -> str:
+    """Loops around each other; each carries what the one around it does."""
+    if depth == 0:
+        return f"y0 = {body.format('s1')}"
+    outer = "x" if depth == DEPTH else f"s{depth + 1}"
+    inner = nested(depth - 1, body)
+    return (
+        f"y{depth} = Loop(n, , {outer}) <body = b{depth} (int64 i{depth}, bool c{depth}, float[p{depth},3] s{depth}) "
+        f"=> (bool d{depth}, float[q{depth},3] y{depth - 1}) {{ d{depth} = Identity(c{depth}) {inner} }}>"
+    )
+
+
+DEPTH = 14
+
+
+@pytest.mark.parametrize("body", ["Relu({0})", "Concat<axis=0>({0}, {0})"])
+def test_loops_in_loops_are_walked_a_few_times_each(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse(nested(DEPTH, body), inputs="int64 n, float[2,3] x", outputs=f"float[m,3] y{DEPTH}")
+    walks = 0
+    walk = Facts.walk_body
+
+    def counted(*args: Any) -> None:
+        nonlocal walks
+        walks += 1
+        assert walks <= 2 * DEPTH**2
+        walk(*args)
+
+    monkeypatch.setattr(Facts, "walk_body", counted)
+    learned(model)
+    rows, columns = model.graph.outputs[0].shape or ()
+    assert columns == 3 and (rows == 2) == ("Relu" in body)

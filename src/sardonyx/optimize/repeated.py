@@ -1,7 +1,8 @@
 """What is certain of the values of a Loop or a Scan, whose bodies run many times.
 
 The types of carried values are guessed to be those that they begin with. A walk over the body says whether a trip keeps
-them; a dimension that changes is given a name of its own and the body is walked again, until every guess is kept.
+them; a dimension that changes is given a name of its own and the body is walked again, until every guess is kept. Which
+dimensions change is remembered: loops in loops would be walked a number of times that is exponential in their depth.
 """
 
 from __future__ import annotations
@@ -84,15 +85,22 @@ def learn(facts: Facts, node: Node, change: Change | None) -> list[ValueType | N
         return None
     trips = _trips(facts, node, form, axes)
     fixed = _fixed(node, form, axes)
-    guesses = [_guess(node, start, state) for start, state in zip(form.starts, form.states, strict=True)]
     before = facts.names_made
+    guesses = [_guess(facts, node, start, state) for start, state in zip(form.starts, form.states, strict=True)]
     while True:
-        found = facts.try_body(form.body, {**fixed, **dict(zip(form.states, guesses, strict=True))}, form.nexts)
-        wider = [_wider(facts, node, guess, t, before) for guess, t in zip(guesses, found, strict=True)]
+        given = {**fixed, **dict(zip(form.states, guesses, strict=True))}
+        forget = facts.try_body(form.body, given)
+        wider = [_wider(facts, node, guess, v.type, before) for guess, v in zip(guesses, form.nexts, strict=True)]
         if wider == guesses:
             break
+        forget()
+        for state, guess, wide in zip(form.states, guesses, wider, strict=True):
+            if wide != guess:
+                facts.varying[state] = _varying(facts, wide, before)
         guesses = wider
-    facts.walk_body(form.body, {**fixed, **dict(zip(form.states, guesses, strict=True))}, change)
+    if change is not None:
+        forget()
+        facts.walk_body(form.body, given, change)
     if trips is not None:
         facts.trips[node] = trips
     return [*(_outside(facts, t, before) for t in guesses), *_stacks(facts, node, form, trips, before)]
@@ -119,11 +127,24 @@ def _fixed(node: Node, form: Form, axes: list[int]) -> dict[Value, ValueType]:
     return known
 
 
-def _guess(node: Node, start: Value | None, state: Value) -> ValueType | None:
+def _guess(facts: Facts, node: Node, start: Value | None, state: Value) -> ValueType | None:
+    """What a carried value begins with, but for what is known to change."""
     if start is None or start.type is None:
         return state.type
     _require_same(node, start.type, state.type, f"state {state.name!r}")
-    return start.type
+    axes = facts.varying.get(state, frozenset())
+    if axes == frozenset() or not isinstance(start.type, TensorType) or start.type.shape is None:
+        return start.type
+    if axes is None:
+        return TensorType(start.type.dtype)
+    shape = (facts.fresh() if i in axes else d for i, d in enumerate(start.type.shape))
+    return TensorType(start.type.dtype, tuple(shape))
+
+
+def _varying(facts: Facts, t: ValueType | None, before: int) -> frozenset[int] | None:
+    if not isinstance(t, TensorType) or t.shape is None:
+        return None
+    return frozenset(i for i, d in enumerate(t.shape) if facts.is_newer(d, before))
 
 
 def _wider(facts: Facts, node: Node, guess: ValueType | None, found: ValueType | None, before: int) -> ValueType | None:

@@ -8,7 +8,7 @@ dimension that nothing tells gets a name of its own, so that equal ones stay equ
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 
 from sardonyx.errors import SardonyxError
@@ -41,6 +41,8 @@ class Facts:
         """Inputs, and other values whose shape is read, by the sizes of their axes."""
         self.trips: dict[Node, Known] = {}
         """How often the bodies of Loops and Scans run, of those where sizes tell it."""
+        self.varying: dict[Value, frozenset[int] | None] = {}
+        """Axes of carried values whose sizes differ from trip to trip; None where ranks do."""
         self._made: dict[str, int] = {}
 
     def fresh(self) -> Expr:
@@ -170,20 +172,20 @@ class Facts:
         self._walk(body, change)
         self.equal, self.places = outer
 
-    def try_body(
-        self, body: Graph, given: Mapping[Value, ValueType | None], results: Sequence[Value]
-    ) -> list[ValueType | None]:
-        """The types of some values of a body whose inputs have these types; nothing else is learned."""
+    def try_body(self, body: Graph, given: Mapping[Value, ValueType | None]) -> Callable[[], None]:
+        """Learn a body whose inputs have these types; what is returned forgets it again."""
         values = [*body.inputs, *(v for n in body.all_nodes() for v in n.outputs)]
         values += [v for n in body.all_nodes() for _, sub in n.subgraphs() for v in sub.inputs]
         types, known = [v.type for v in values], set(self.contents)
         self.walk_body(body, given)
-        found = [v.type for v in results]
-        for v, t in zip(values, types, strict=True):
-            v.type = t
-        for v in self.contents.keys() - known:
-            del self.contents[v]
-        return found
+
+        def forget() -> None:
+            for v, t in zip(values, types, strict=True):
+                v.type = t
+            for v in self.contents.keys() - known:
+                del self.contents[v]
+
+        return forget
 
     @property
     def names_made(self) -> int:
