@@ -157,3 +157,22 @@ def test_what_is_picked_behind_a_count_is_turned_there(turns: str) -> None:
         np.testing.assert_array_equal(m, turned.max(1))
     kinds = [node.op_type for node in made._sess.engine.model.graph.nodes]
     assert kinds.index("Transpose") < kinds.index("NonZero") < len(kinds) - 1 - kinds[::-1].index("Transpose")
+
+
+def test_a_body_whose_sizes_no_run_tells_beforehand_runs_on_numpy() -> None:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 24]>
+        g (float[a,b,h,w] x, float[4] c, float[n,4] y) => (float[4] z, float[n,4] r) {
+          z, r = Scan<num_scan_inputs = 1, body = b (float[4] s, float[4] e) => (float[4] t, float[4] v) {
+            p, at = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+            u = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(p, at)
+            t = Add(s, e) v = Mul(e, e) }>(c, y) }"""
+    )
+    made = ort.InferenceSession(model.SerializeToString(), options)
+    x, c, y = reals(3, 2, 4, 6), reals(4), reals(3, 4)
+    for _ in range(2):
+        z, r = made.run(None, {"x": x, "c": c, "y": y})
+        np.testing.assert_allclose(z, c + y.sum(0), rtol=1e-5)
+        np.testing.assert_allclose(r, y * y, rtol=1e-6)

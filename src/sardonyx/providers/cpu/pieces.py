@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,8 +78,27 @@ def _cut(nodes: Sequence[Node], learned: Learned) -> list[tuple[bool, list[Node]
 def _compiled(piece: Part, provider: CpuProvider, learned: Learned) -> Executable:
     try:
         return compile_part(piece, provider)
-    except (Refused, Unplannable, NotImplemented):
-        return _late(piece, provider, learned)
+    except (Refused, Unplannable, NotImplemented) as why:
+        shapes = [_known_shape(v, learned) for v in piece.inputs]
+        if _tells_more(piece, shapes):
+            return _late(piece, provider, learned)
+        if not all(_is_counted(shape) for shape in shapes):
+            return compiled_by_shape(piece, provider)
+        logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", piece.nodes[0].label, why)
+        return ReferenceProvider().compile(piece)
+
+
+def _tells_more(piece: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
+    """Whether a run tells ranks, or elements that steer, which are not known yet."""
+    steers = set(steering(piece.nodes, piece.inputs))
+    return any(
+        shape is None or (v in steers and not v.is_const and not (_is_counted(shape) and prod(shape) > MAX_CONTENT))
+        for v, shape in zip(piece.inputs, shapes, strict=True)
+    )
+
+
+def _is_counted(shape: tuple[Any, ...] | None) -> bool:
+    return shape is not None and all(type(d) is int for d in shape)
 
 
 def _late(part: Part, provider: CpuProvider, learned: Learned) -> Late:
