@@ -237,7 +237,7 @@ def _range(node: Node, content: Content) -> Result:
     if start[0] is not None and isinstance(step[0], int) and step[0]:
         length = dims.sub(limit[0], start[0]) if step[0] > 0 else dims.sub(start[0], limit[0])
         count = dims.ceildiv(length if dims.at_least(length, 0) else dims.maximum(length, 0), abs(step[0]))
-    bounds = [v.const.numpy() for v in node.inputs if v is not None and v.const is not None and v.const.size == 1]
+    bounds = [v.numpy() for v in node.inputs if v is not None and v.is_scalar_const]
     if count is None and len(bounds) == 3:
         low, high, by = (Fraction(float(b.reshape(()))) for b in bounds)
         count = max(math.ceil((high - low) / by), 0)

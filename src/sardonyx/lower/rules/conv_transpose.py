@@ -52,7 +52,8 @@ def conv_transpose(low: Lowering, node: Node) -> None:
     before = _pads(node, x, out, kernel, strides, dilations)
     for d in out.shape[2:]:
         low.require_least("ConvTranspose: the padding leaves no result", d, 1)
-    weights = _Weights(low, w, low.input(1).const, groups)
+    kernels = low.input(1)
+    weights = _Weights(low, w, kernels.const if kernels.is_const else None, groups)
     for place in product(*(range(s) for s in strides)):
         axes = [
             _Phase(p, k, s, d, pad)

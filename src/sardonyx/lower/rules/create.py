@@ -23,7 +23,7 @@ def shape(low: Lowering, node: Node) -> None:
 
 @rule("Range")
 def range_(low: Lowering, node: Node) -> None:
-    bounds = [v.const.item() for v in node.inputs if v is not None and v.const is not None and v.const.size == 1]
+    bounds = [v.item() for v in node.inputs if v is not None and v.is_scalar_const]
     step = node.input(2)
     if not all(map(math.isfinite, bounds)) or (step is not None and step.is_scalar_const and step.item() == 0):
         raise Refused("a Range needs finite bounds and a delta other than 0")

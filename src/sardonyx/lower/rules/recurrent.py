@@ -210,8 +210,8 @@ class _Layer:
             return None
         value, height = self.node.input(3), self.gates * self.hidden
         keeps = np.repeat(np.array(with_recurrent), self.hidden)
-        if value is not None and value.const is not None:
-            both = value.const.numpy().astype(self.dtype.numpy).reshape(self.ways, 2, height)
+        if value is not None and value.is_const:
+            both = value.numpy().astype(self.dtype.numpy).reshape(self.ways, 2, height)
             return self.low.constant(Tensor.of(both[:, 0] + np.where(keeps, both[:, 1], 0)))
         out, body = self.low.temporary(self.dtype, (self.ways, height)), Body()
         own, recurrent = (views.window(self.b, 1, i * height, height) for i in range(2))

@@ -108,10 +108,10 @@ def _scales(low: Lowering, node: Node, x: View, chosen: Sequence[int]) -> list[f
         return [min(ratios) if policy == "not_larger" else max(ratios)] * len(chosen)
     if scales is None:
         raise Refused("Resize: there are neither scales nor sizes")
-    if scales.const is None:
+    if not scales.is_const:
         low.sizes(scales)
         raise Refused("Resize: the scales are not constant")
-    found = [float(s) for s in scales.const.numpy().reshape(-1).tolist()]
+    found = [float(s) for s in scales.numpy().reshape(-1).tolist()]
     if len(found) != len(chosen) or not all(s > 0 and math.isfinite(s) for s in found):
         raise Refused("Resize: there is not one positive scale for each axis")
     return list(found)

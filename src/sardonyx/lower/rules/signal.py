@@ -174,7 +174,7 @@ def mel_weight_matrix(low: Lowering, node: Node) -> None:
     """A constant, once its inputs are known."""
     given = [low.input(i) for i in range(5)]
     for value in given:
-        if value.const is None:
+        if not value.is_const:
             raise Later(f"the elements of {value.name!r} are not known before the run")
     low.alias(node.output, low.constant(Tensor.of(signal.mel_weight_matrix(*(v.numpy() for v in given), **node.attrs))))
 
