@@ -187,6 +187,14 @@ KEPT = {
         "a = Flatten<axis=1>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
         ["Flatten", "Softmax", "Shape", "Reshape"], X,
     ),
+    "softmax of a scalar": Case(
+        "z = ReduceSum<keepdims=0>(x) a = Flatten<axis=0>(z) b = Softmax(a) s = Shape(z) y = Reshape(b, s)",
+        ["ReduceSum", "Flatten", "Softmax", "Shape", "Reshape"], X, reason="no axis was flattened",
+    ),
+    "softmax over none of the axes": Case(
+        "a = Flatten<axis=1>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
+        ["Flatten", "Softmax", "Shape", "Reshape"], {"x": (10,)}, reason="no axis was flattened",
+    ),
     "one transpose before a pointwise operator": Case(f"a = Transpose<{TO}>(x) y = Relu(a)", ["Transpose", "Relu"], X),
     "a transpose on one of two operands": Case(
         f"a = Transpose<{TO}>(x) b = Add(a, z) c = Relu(b) y = Add(c, b)", ["Transpose", "Add", "Relu", "Add"],

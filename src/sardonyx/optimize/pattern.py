@@ -291,7 +291,7 @@ def _const_fits(node: Node, i: int, want: Any) -> bool:
     if got == wanted:
         return True
     rank = node.inputs[0].rank if node.inputs[0] is not None else None
-    if _is_axis(node, i) and rank is not None:
+    if _is_axis(node, i) and rank:
         return sorted(a % rank for a in got) == sorted(a % rank for a in wanted)
     return False
 

@@ -70,9 +70,10 @@ def scale_of(node: Node) -> float | None:
         return float(node.attrs["scale"])
     q = node.inputs[0]
     size = None if q is None or q.shape is None else q.shape[-1]
-    if not isinstance(size, int):
+    heads = node.attrs.get("q_num_heads", 1)
+    if not isinstance(size, int) or not 1 <= heads <= size:
         return None
-    return float((size // node.attrs.get("q_num_heads", 1)) ** -0.5)
+    return float((size // heads) ** -0.5)
 
 
 @fusion

@@ -103,7 +103,7 @@ def _keeps_left(node: Node) -> bool:
     """Does this Slice keep the first column?"""
     x, starts, axes, steps = (node.input(i) for i in (0, 1, 3, 4))
     assert x is not None and starts is not None
-    if axes is None or not axes.is_const or x.rank is None:
+    if axes is None or not axes.is_const or not x.rank:
         return False
     if steps is not None and not (steps.is_const and bool((steps.numpy() == 1).all())):
         return False

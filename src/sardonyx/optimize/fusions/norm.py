@@ -292,7 +292,7 @@ class FuseGroupNorm(Fusion):
         require(same_shape(joined, m.x), "the shape is not known to be that of the input", joined)
         require(is_ones(m.one) and m.zero.is_const and not m.zero.numpy().any(), "the groups are scaled", m.one)
         assert count is not None
-        require(m.x.shape[1] % count[0] == 0, "the channels are no multiple of the groups", m.x)
+        require(count[0] and m.x.shape[1] % count[0] == 0, "the channels are no multiple of the groups", m.x)
         scale, bias = _channels(op, m.scale, m.x), _channels(op, m.bias, m.x)
         return op.GroupNormalization(m.x, scale, bias, num_groups=count[0], **norm.attrs)
 

@@ -80,7 +80,7 @@ def _is_lowest(fill: Any, x: Value) -> bool:
 def _with_pads(node: Node, m: Match) -> dict[str, Any]:
     """A node's attributes, its padding enlarged by the Pad in front of it."""
     rank = m.x.rank
-    require(rank is not None, "the rank of its input is not known", m.x)
+    require(rank, "the rank of its input is not known, or 0", m.x)
     require(m.pads.is_const and (m.axes is None or m.axes.is_const), "the padding is not a constant", m.pads)
     require(attribute(node, "auto_pad") in ("NOTSET", "VALID"), "the padding of its reader depends on its input")
     pads = m.pads.numpy().tolist()

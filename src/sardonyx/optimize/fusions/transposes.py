@@ -65,7 +65,7 @@ class FoldTransposeReduce(Fusion):
 
     def rewrite(self, op: Builder, m: Match) -> Any:
         perm, reduce = perm_of(m.node("turn")), m.node("reduce")
-        require(perm is not None, "the rank of the input is not known", m.x)
+        require(perm, "the rank of the input is not known, or 0", m.x)
         assert perm is not None
         axes = [a % len(perm) for a in m.axes.numpy().tolist()]
         require(axes, "it reduces nothing, or everything", m.axes)
