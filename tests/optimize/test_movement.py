@@ -189,11 +189,11 @@ KEPT = {
     ),
     "softmax of a scalar": Case(
         "z = ReduceSum<keepdims=0>(x) a = Flatten<axis=0>(z) b = Softmax(a) s = Shape(z) y = Reshape(b, s)",
-        ["ReduceSum", "Flatten", "Softmax", "Shape", "Reshape"], X, reason="no axis was flattened",
+        ["ReduceSum", "Flatten", "Softmax", "Shape", "Reshape"], X, reason="no axis of it was flattened into the rows",
     ),
     "softmax over none of the axes": Case(
         "a = Flatten<axis=1>(x) b = Softmax(a) s = Shape(x) y = Reshape(b, s)",
-        ["Flatten", "Softmax", "Shape", "Reshape"], {"x": (10,)}, reason="no axis was flattened",
+        ["Flatten", "Softmax", "Shape", "Reshape"], {"x": (10,)}, reason="no axis of it was flattened into the rows",
     ),
     "one transpose before a pointwise operator": Case(f"a = Transpose<{TO}>(x) y = Relu(a)", ["Transpose", "Relu"], X),
     "a transpose on one of two operands": Case(

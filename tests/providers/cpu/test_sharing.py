@@ -248,3 +248,14 @@ def test_choices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(y, x + x)
     runs = [len(list(group)) for tried, group in groupby(is_tried) if not tried]
     assert runs[:2] == [3, 6]
+
+
+def test_a_trial_that_a_fork_cut_in_two_begins_again() -> None:
+    """A child may have the count of runs that another thread had just raised, and not yet the ways that follow."""
+    tried = trial_of([0, 1], 2, 1e-4)
+    way, steps = tried.choice, np.full(2, 1e-5)
+    tried._runs = sharing.TRIALS
+    tried.take(way, 1e-4, steps)
+    for _ in range(8 * sharing.TRIALS):
+        tried.take(tried.choice, 1e-4, steps)
+    assert tried.is_over

@@ -64,9 +64,12 @@ class Trial:
         """The first run, of a trial that is not going on; what steps took at least stays known."""
         with self._lock:
             if self.is_over:
-                self.choice = self._threads if self._is_long else 1, self._rows
-                self._ways, self._best = [self.choice], [np.inf]
-                self._runs, self.is_over = 0, False
+                self._restart()
+
+    def _restart(self) -> None:
+        self.choice = self._threads if self._is_long else 1, self._rows
+        self._ways, self._best = [self.choice], [np.inf]
+        self._runs, self.is_over = 0, False
 
     def take(self, way: Way, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads. Runs in a way that is no longer asked for, as
@@ -76,6 +79,9 @@ class Trial:
             if self.is_over or way is not self.choice:
                 return
             number, self._runs = self._runs // TRIALS, self._runs + 1
+            if number >= min(len(self._ways), len(self._best)):  # another thread was here when this process was forked
+                self._restart()
+                return
             self._best[number] = min(self._best[number], took)
             if number == 0:
                 self._steps = np.minimum(self._steps, steps)
