@@ -4,6 +4,7 @@ import pytest
 
 from ops.peers import agree, meaning, normal, rounds_once, same
 from sardonyx import errors
+from sardonyx.ops import registry
 
 POOLS = [
     ((1, 2, 17), {"kernel_shape": [3], "strides": [2]}),
@@ -105,3 +106,11 @@ def test_max_roi_pool_checks_its_batch_index():
 def test_windows_that_do_not_fit(attributes):
     with pytest.raises(errors.InvalidArgument):
         meaning("MaxPool", normal(1, 1, 4, 4), **attributes)
+
+
+def test_a_huge_window_over_nothing_takes_no_time() -> None:
+    """Padded to its window, the image has no element and two billion columns."""
+    found = registry.find("", "MaxPool")
+    assert found is not None
+    made = found.numpy(np.zeros((0, 3, 6, 3), np.float32), kernel_shape=[3, 1 << 31], auto_pad="SAME_LOWER")
+    assert made.shape == (0, 3, 6, 3)

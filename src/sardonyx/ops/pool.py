@@ -34,7 +34,7 @@ def _fold(padded: Array, window: Window, combine: Callable[..., Array]) -> Array
     """Reduce every window with an associative function, one spatial axis after the other."""
     for axis in range(window.rank):
         y = padded[along(2 + axis, window.tap_slice(axis, 0))]
-        if window.kernel[axis] > 1:
+        if window.kernel[axis] > 1 and y.size:
             y = y.copy()
             for tap in range(1, window.kernel[axis]):
                 combine(y, padded[along(2 + axis, window.tap_slice(axis, tap))], out=y)
