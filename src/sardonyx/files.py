@@ -1,6 +1,6 @@
 """Files that a session relies on, read into memory of its own.
 
-Nothing of them is mapped: whoever touches a mapping of a file that has become shorter is killed by the system, and one
+Nothing of them is mapped: a process that touches a mapping of a truncated file is killed by the system, and one
 that is rewritten in place changes numbers under its readers. Here a file that has become shorter is a short read, and
 after each read the file must have the size and the time that it had when it was opened. A file that is deleted, or
 replaced by another of its name, stays what it was: it is held open.

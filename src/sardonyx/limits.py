@@ -1,6 +1,6 @@
 """What an untrusted model may take: ``Limits``, and what one build or one run has left of them: ``Budget``.
 
-Limits are handed down by name: options, load, build, engine, run context. Meanings of operators and rewrites have no
+Limits are passed down by name: options, load, build, engine, run context. Meanings of operators and rewrites have no
 such argument; for them the budget of the build or run under way is a context variable (``current``). Where none is in
 force, nothing here costs or refuses anything.
 """

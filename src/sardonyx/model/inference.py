@@ -3,7 +3,7 @@
 Shapes are our own rules' to find. What a file states of them is often out of date, may be a lie, and onnx's functions
 read and write outside of their memory for some that never come from an exporter. So onnx is shown no shape at all:
 ``value_info`` and declared outputs are taken out of every graph, inputs keep their element types, and what a graph
-holds as a constant is a value of which only the element type is known. What the main graph stated is handed back, to be
+holds as a constant is a value of which only the element type is known. What the main graph stated is returned, to be
 compared with what the operators make.
 """
 

@@ -5,7 +5,7 @@ A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate l
 a run is over; a frame that last ran another shape of the bucket refreshes the words that hold sizes. A run takes its
 arena from those of the session, which all plans share, and a frame that last had another one takes its address.
 
-Plans are kept up to so many bytes with their frames; those go first that no run turned to for the longest time.
+Plans are kept up to so many bytes with their frames; the least recently used go first.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Plan:
         self.frames: list[Frame] = []
         self.frame_nbytes: int = self.words.nbytes + 8 * (Context.SLOTS + len(table.program) + table.base_count)
         self.is_used = True
-        """Whether a run turned to it since plans were last looked through..."""
+        """Whether a run used it since plans were last looked through..."""
         self.used = 0
         """... and when that was so for the last time, in a count of these looks."""
         self.is_allowed = False
@@ -124,7 +124,7 @@ class Plans:
         self._all: tuple[Plan, ...] = ()
         """Replaced, never changed: who looks for a plan needs no lock."""
         self._last: Plan | None = None
-        """The one last turned to."""
+        """The most recently used."""
         self._looks = 0
         self._lock = forks.lock()
 
