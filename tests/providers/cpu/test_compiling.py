@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -164,6 +165,26 @@ def is_mapped(at: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_code_is_counted_while_other_threads_add_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        """Code whose size takes a moment to read, so that another thread comes in between."""
+
+        @property
+        def nbytes(self) -> int:
+            time.sleep(1e-5)
+            return 1
+
+    def load(content: bytes, function: str) -> Slow:
+        time.sleep(1e-3)
+        return Slow()
+
+    monkeypatch.setattr(elf, "load", load)
+    linker = jit.Linker()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: linker._made(str(i % 50), "f", bytes), range(200)))
+    assert len(found) == 200 and len({id(each) for each in found}) == 50
+
+
 def test_code_stays_while_somebody_has_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     linker = jit.Linker()
     had = linker.address(add_up(times=1))

@@ -89,14 +89,15 @@ class Linker:
                 return found
             making = self._makers.setdefault(name, forks.lock())
         with making:
-            found = self._addresses.get(name)
-            if found is None:
-                found = self._addresses[name] = elf.load(make(), function)
-        with self._lock:
-            self._makers.pop(name, None)
-            gone = self._trim()
+            with self._lock:
+                found = self._addresses.get(name)
+            made = elf.load(make(), function) if found is None else found
+            with self._lock:
+                self._addresses[name] = made
+                self._makers.pop(name, None)
+                gone = self._trim()
         del gone  # code leaves memory without the lock
-        return found
+        return made
 
     def _trim(self) -> list[Address]:
         """Have code keep to its bytes, but for what was asked for last; gives what goes."""
