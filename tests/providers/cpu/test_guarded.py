@@ -111,8 +111,7 @@ def test_a_run_has_each_kind_of_memory_at_a_page(where: str, monkeypatch: pytest
         x = np.ones((n, 64), "f")
         np.testing.assert_allclose(session.run(None, {"x": x})[0], np.full((n, 64), 1 / 64), rtol=1e-5)
         (arena,) = executable._arenas.idle
-        (frame,) = (f for plan in executable._plans._all for f in plan.frames if f.arena is arena)
-        plan = frame.plan
+        ((plan, frame),) = ((plan, plan.frames[arena]) for plan in executable._plans._all if arena in plan.frames)
         assert plan.arena_nbytes >= 4 * 64 * n
         sizes = plan.arena_nbytes, plan.scratch_nbytes * plan.threads, plan.run_nbytes - plan.counters_at
         starts = frame.bases[ARENA], frame.slots[Context.SCRATCH], frame.slots[Context.COUNTERS]

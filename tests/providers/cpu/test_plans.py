@@ -15,6 +15,7 @@ import onnx.parser
 import pytest
 
 import sardonyx
+from sardonyx.errors import Fail
 from sardonyx.providers.cpu import arenas, plans
 from sardonyx.providers.cpu.arenas import Arena, Arenas
 from sardonyx.providers.cpu.executable import CpuExecutable
@@ -119,13 +120,43 @@ def test_frames_of_many_callers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (10, 1000, 100):
         run(made, n)
     (small,) = {shape.plan for shapes, shape in executable._shapes.items() if shapes[0][0] == 10}
-    small.frames *= 50
+    small.frames |= {Arena(1): frame for frame in [*small.frames.values()] * 50}
     monkeypatch.setattr(plans, "PLANS_NBYTES", executable._plans.nbytes // 2)
-    frames = executable._shapes[((100, 32),)].plan.frames
-    held = [frames.pop()]  # as a run of another thread has it
+    held = executable._arenas.idle.pop()  # as a run of another thread has it
     run(made, 100)
     assert small not in executable._plans._all and not small.frames and len(executable._plans) == 2
-    frames += held
+    executable._arenas.put_back(held)
+
+
+def test_frames_of_arenas_that_are_gone_go_too() -> None:
+    made = session()
+    executable = whole(made)
+    for _ in range(5):
+        run(made, 10)
+        executable._arenas.release()
+    run(made, 10)
+    (shape,) = executable._shapes.values()
+    assert len(shape.plan.frames) == 1
+
+
+def test_inputs_with_strides_or_a_type_of_their_own_are_made_ready() -> None:
+    made = session()
+    x = np.random.default_rng(0).standard_normal((20, 64)).astype(np.float32)
+    want = made.run(None, {"x": x[::2, ::2].copy()})[0]
+    strange = x[::2, ::2].copy().view(np.dtype(np.float32, metadata={"a": 1}))
+    for given in (x[::2, ::2], np.asfortranarray(x[::2, ::2]), strange):
+        for _ in range(3):
+            np.testing.assert_array_equal(made.run(None, {"x": given})[0], want)
+
+
+def test_an_input_of_another_type_stops_in_front_of_compiled_code() -> None:
+    made = session()
+    executable = whole(made)
+    run(made, 10)
+    for other in (np.float64, np.int32, ">f4"):
+        with pytest.raises(Fail, match="another type than the part was compiled for"):
+            executable.run_again([np.ones((10, 32), other)])
+    run(made, 10)
 
 
 def test_runs_of_all_shapes_take_turns_in_one_arena(made_arenas: list[Arena]) -> None:

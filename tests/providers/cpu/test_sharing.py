@@ -226,7 +226,7 @@ def test_frames_walk_the_rows_that_were_chosen_last() -> None:
     x = np.arange(5, dtype=np.float32)
     executable.run([x], RunContext())
     (shape,) = executable._shapes.values()
-    (frame,) = shape.plan.frames
+    (frame,) = shape.plan.frames.values()
     for _ in range(2):
         shape.trial, shape.rows = None, shape.rows.copy()  # as a trial does while other frames are idle
         assert executable.run_again([x]) is not None

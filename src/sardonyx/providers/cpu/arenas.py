@@ -27,7 +27,7 @@ IDLE_NBYTES = 1 << 28
 
 
 class Arena:
-    """What frames know of it may outlive its memory."""
+    """What frames know of it may outlive its memory: then it has less than no bytes."""
 
     __slots__ = ("_memory", "at", "nbytes")
 
@@ -82,6 +82,8 @@ class Arenas:
     def fitting(self, arena: Arena | None, nbytes: int) -> Arena:
         """One of so many bytes for a run that has this one, which goes back if it is not the one."""
         if self._is_guarded:
+            if arena is not None:
+                arena.release()
             return GuardedArena(nbytes)
         if arena is not None and arena.nbytes >= nbytes:
             return arena
@@ -99,6 +101,11 @@ class Arenas:
             self._largest = max(self._largest, size)
             self.most_idle = max(IDLE_NBYTES // self._largest, 1)
         return Arena(size)
+
+    def put_back(self, arena: Arena | None) -> None:
+        """What a run was given that did not come to be, if it still has its memory."""
+        if arena is not None and arena.nbytes >= 0:
+            self.idle.append(arena)
 
     def trim(self) -> None:
         """Have idle arenas keep to their bytes, the largest staying."""

@@ -8,9 +8,9 @@ class Context:
 
     ERROR, ERROR_STEP, ERROR_VALUE, CANCEL, DEADLINE, BASES, SCRATCH, SCRATCH_STRIDE = range(8)
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
-    OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT = range(16, 23)
+    OBJECTS, OBJECT_COUNT, OBJECT_BASE, COUNTERS, NEXT, REACHED, PAUSE_AT, INPUT_COUNT = range(16, 24)
     ARRIVED, GENERATION, SLEEPERS = 24, 32, 40
-    COUNTER_NBYTES, SIZED, SIZED_COUNT, NAME_COUNT, PROGRAM, PROGRAM_COUNT = range(48, 54)
+    COUNTER_NBYTES, SIZED, SIZED_COUNT, NAME_COUNT, PROGRAM, PROGRAM_COUNT, DTYPES = range(48, 55)
     CPUS, CPU_WORDS = 56, 8
     TEAM, WANTED, LEFT, ROWS, IS_NEW = range(67, 72)
     SLOTS = 72
@@ -64,9 +64,10 @@ class Mailbox:
 class Code:
     """What the error word may hold."""
 
-    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK, REGION = range(1, 10)
-    """``TOO_LONG`` is a size. ``REGION`` has coordinates that are not finite or too large. ``LOOK`` is no
-    error: after so many runs, the choice of threads is looked at again."""
+    INDEX, ADDRESS, CANCELLED, LATE, ENDLESS, SIZES, TOO_LONG, LOOK, REGION, ARRAY = range(1, 11)
+    """``TOO_LONG`` is a size. ``REGION`` has coordinates that are not finite or too large. ``ARRAY`` is an input of
+    another type, or with strides. ``LOOK`` is no error: after so many runs, the choice of threads is looked at again.
+    """
 
 
 STEP_SLOT, WORDS_PER_BUFFER = 0, 4

@@ -17,7 +17,7 @@ from sardonyx.ops.limits import check_nbytes
 from sardonyx.partition.provider import Memory, Planned
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu import guarded, threads
-from sardonyx.providers.cpu.arenas import Arenas
+from sardonyx.providers.cpu.arenas import Arena, Arenas
 from sardonyx.providers.cpu.context import Code, Context
 from sardonyx.providers.cpu.memory import address
 from sardonyx.providers.cpu.plans import SLICE_S, Frame, Plan, Plans, Shape
@@ -71,7 +71,6 @@ class CpuExecutable:
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim
         self._generation, self._team = threads.generation, team_for(settings)
-        self._dtypes = tuple(table.inputs)
         self._guard = guarded.mode()
         self.constants = constants if self._guard is None else guarded.copies(constants, self._guard)
         self._constants_nbytes = sum(a.nbytes for a in constants)
@@ -195,31 +194,19 @@ class CpuExecutable:
         """Fill the results; False if the run was stopped though nobody asked for it."""
         plan, idle = shape.plan, self._idle
         plan.is_used = True
-        frames = plan.frames
         team = self._team if self._generation == threads.generation else self._new_team()
-        try:
-            frame = frames.pop()
-        except IndexError:
-            frame = self._new_frame(plan, team)
         try:
             arena = idle.pop()
         except IndexError:
             arena = None
-        if arena is None or frame.arena is not arena:
-            arena = self._arenas.fitting(arena, plan.run_nbytes)
-            frame.lie_in(arena)
+        frame = plan.frames.get(arena)
+        if frame is None:
+            frame = self._new_frame(plan, arena, team)
         try:
             if frame.shape is not shape or frame.rows is not shape.rows or frame.team is not team:
                 frame.take(shape, team)
-            objects, dtypes, at = frame.objects, self._dtypes, 0
-            held: list[Array] = []
+            objects, at = frame.objects, 0
             for a in args:
-                dtype = dtypes[at]  # a zip would take 1 us
-                if a.dtype is not dtype and a.dtype != dtype:
-                    raise Fail("a value has another type than the part was compiled for", expected=dtype, got=a.dtype)
-                if not a.flags.c_contiguous:
-                    a = np.ascontiguousarray(a)
-                    held.append(a)
                 objects[at] = id(a)
                 at += 1
             for a in results:
@@ -231,19 +218,39 @@ class CpuExecutable:
                 self._execute_watched(frame, shape, context)
             else:
                 team.walk(frame.at)
-            return frame.error.value == 0 or self._goes_on(frame, shape, context)
+            is_done = frame.error.value == 0 or self._goes_on(frame, shape, context)
         finally:
-            frames.append(frame)
-            idle.append(arena)
+            idle.append(frame.arena)
             if len(idle) > 1 and len(idle) > self._arenas.most_idle:
                 self._arenas.trim()
+        if is_done is None:
+            return self._execute(shape, self._as_compiled(args), results, context)
+        return is_done
 
-    def _new_frame(self, plan: Plan, team: Team) -> Frame:
-        if not plan.is_allowed:
-            check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
-            plan.is_allowed = True
-        self._forget(self._plans.trim(plan))
-        return Frame(plan, team, self._constants)
+    def _as_compiled(self, args: Sequence[Array]) -> list[Array]:
+        """The inputs as native code takes them: of the part's very types, their elements in order."""
+        given = []
+        for a, dtype in zip(args, self.table.inputs, strict=True):
+            if a.dtype != dtype:
+                raise Fail("a value has another type than the part was compiled for", expected=dtype, got=a.dtype)
+            given.append(np.ascontiguousarray(a).reshape(a.shape).view(dtype))
+        return given
+
+    def _new_frame(self, plan: Plan, arena: Arena | None, team: Team) -> Frame:
+        """One in this arena, or in another if this is too small."""
+        try:
+            if not plan.is_allowed:
+                check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
+                plan.is_allowed = True
+            arena = self._arenas.fitting(arena, plan.run_nbytes)
+            frame = plan.frames.get(arena)
+            if frame is None:
+                self._forget(self._plans.trim(plan))
+                frame = plan.frames[arena] = Frame(plan, arena, team, self._constants)
+        except BaseException:
+            self._arenas.put_back(arena)
+            raise
+        return frame
 
     def _new_team(self) -> Team:
         """The team of this process; in a forked child, of which threads are gone, another."""
@@ -264,7 +271,8 @@ class CpuExecutable:
             took = time.perf_counter() - start
         finally:
             frame.slots[Context.PROFILE] = 0
-        shape.learn(trial, way, took, recorder.seconds())
+        if frame.error.value != Code.ARRAY:
+            shape.learn(trial, way, took, recorder.seconds())
 
     def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
         """With a cancel flag; in slices, so that signals are seen; perhaps with a deadline or a profile."""
@@ -299,9 +307,9 @@ class CpuExecutable:
 
         return Recorder(self.table, count, slots)
 
-    def _goes_on(self, frame: Frame, shape: Shape, context: RunContext | None) -> bool:
-        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run. ``Code.LOOK`` has
-        stopped nothing.
+    def _goes_on(self, frame: Frame, shape: Shape, context: RunContext | None) -> bool | None:
+        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run, None if an input is
+        not as native code takes it. ``Code.LOOK`` has stopped nothing.
         """
         slots = frame.slots
         code, step, value = (int(slots[i]) for i in (Context.ERROR, Context.ERROR_STEP, Context.ERROR_VALUE))
@@ -309,6 +317,8 @@ class CpuExecutable:
         if code == Code.LOOK:
             shape.look_again()
             return True
+        if code == Code.ARRAY:
+            return None
         if code == Code.CANCELLED:
             if context is None or not context.stop:
                 return False

@@ -31,6 +31,21 @@ def _data_offset() -> int:
 
 _word_at = ctypes.c_size_t.from_address
 DATA_OFFSET = _data_offset()
+TO_DTYPE, TO_FLAGS = 40, 48
+"""How far behind its elements' address an array keeps its type and, in 32 bits, its flags..."""
+C_CONTIGUOUS = 1
+"""... of which this is one."""
+
+
+def _check_layout() -> None:
+    plain = np.zeros((2, 3), np.float32)
+    for a, is_plain in ((plain, True), (plain.T, False), (np.zeros(4, np.int8), True), (np.zeros(4, "f8")[::2], False)):
+        flags = ctypes.c_uint32.from_address(id(a) + DATA_OFFSET + TO_FLAGS).value
+        if _word_at(id(a) + DATA_OFFSET + TO_DTYPE).value != id(a.dtype) or bool(flags & C_CONTIGUOUS) != is_plain:
+            raise RuntimeError("numpy's arrays are not laid out as its C interface says")
+
+
+_check_layout()
 
 
 def address(array: Array) -> int:

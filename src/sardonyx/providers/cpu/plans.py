@@ -1,9 +1,9 @@
 """Plans and frames: a step table with its sizes, and with memory to run in.
 
 A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate lies does not change inside it. A
-``Frame`` is what one run of it writes beside its arena: argument blocks and context. Frames go back to their plan when
-a run is over; a frame that last ran another shape of the bucket refreshes the words that hold sizes. A run takes its
-arena from those of the session, which all plans share, and a frame that last had another one takes its address.
+``Frame`` holds what the runs of a plan in one arena write outside of it: argument blocks and context. A run takes its
+arena from those of the session, which all plans share, and with it the frame that its plan has for this arena; a frame
+that last ran another shape of the bucket refreshes the words that hold sizes.
 
 Plans are kept up to so many bytes with their frames; the least recently used go first.
 """
@@ -92,7 +92,8 @@ class Plan:
             self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
         self.sized = np.column_stack([table.sized_at, table.sized_by, self.words[table.sized_at]])
         """Rows of ``Sized``."""
-        self.frames: list[Frame] = []
+        self.frames: dict[Arena | None, Frame] = {}
+        """Of each arena that it ran in the frame that knows it."""
         self.frame_nbytes: int = self.words.nbytes + 8 * (Context.SLOTS + len(table.program) + table.base_count)
         self.is_used = True
         """Whether a run used it since plans were last looked through..."""
@@ -105,7 +106,7 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """What it takes, with the frames that no run has."""
+        """What it takes, with its frames."""
         rows: int = sum(manner.nbytes for manner in tuple(self.manners.values()))
         return int(self.sized.nbytes + self.words.nbytes) + self.frame_nbytes * len(self.frames) + rows
 
@@ -161,6 +162,9 @@ class Plans:
                 if known.is_used:
                     known.is_used, known.used = False, self._looks
             others = sorted((p for p in self._all if p is not plan), key=lambda p: p.used, reverse=True)
+            for arena in tuple(plan.frames):
+                if arena is not None and arena.nbytes < 0:
+                    plan.frames.pop(arena, None)
             nbytes, kept = plan.nbytes + plan.frame_nbytes, list[Plan]()
             for other in others:
                 nbytes += other.nbytes
@@ -303,15 +307,13 @@ def _slices(seconds: Array) -> list[int]:
 
 
 class Frame:
-    """What one run writes, but for its arena."""
+    """What the runs of a plan in one arena write outside of it, one run after the other."""
 
-    def __init__(self, plan: Plan, team: Team, constants: Array) -> None:
+    def __init__(self, plan: Plan, arena: Arena, team: Team, constants: Array) -> None:
         """``constants`` are the addresses of the table's constants."""
         table = plan.table
-        self.plan, self.team = plan, team
+        self.arena, self.team = arena, team
         self.shape: Shape | None = None
-        self.arena: Arena | None = None
-        """The one whose address it knows."""
         self.rows: Array | None = None
         """Those of the shape when it was taken, which ``slots`` knows."""
         names, program = len(table.binding.names), table.program
@@ -337,12 +339,9 @@ class Frame:
         slots[Context.COUNTER_NBYTES] = 8 * plan.threads
         slots[Context.OBJECTS] = ctypes.addressof(self.objects)
         slots[Context.OBJECT_COUNT], slots[Context.OBJECT_BASE] = count, table.first_input
-
-    def lie_in(self, arena: Arena) -> None:
-        """Have the next runs lie in an arena that is large enough for the plan."""
-        slots = self.slots
-        self.bases[ARENA], slots[Context.SCRATCH], slots[Context.COUNTERS] = arena.places(self.plan)
-        self.arena = arena
+        self._dtypes = np.array([id(dtype) for dtype in table.inputs], np.int64)
+        slots[Context.DTYPES], slots[Context.INPUT_COUNT] = address(self._dtypes), len(table.inputs)
+        self.bases[ARENA], slots[Context.SCRATCH], slots[Context.COUNTERS] = arena.places(plan)
 
     def take(self, shape: Shape, team: Team) -> None:
         """Make ready for a shape of the plan's bucket, and for a team."""

@@ -28,11 +28,12 @@ from sardonyx.providers.cpu.context import (
     Stamp,
 )  # fmt: skip
 from sardonyx.providers.cpu.dsl import Kernel, function
+from sardonyx.providers.cpu.pages import C_CONTIGUOUS, TO_DTYPE, TO_FLAGS
 from sardonyx.providers.cpu.polling import look
 from sardonyx.providers.cpu.runs import clear_counters
 from sardonyx.providers.cpu.sized import take_sizes
 from sardonyx.providers.cpu.system import ticks
-from sardonyx.providers.cpu.values import Buf, Val, i64
+from sardonyx.providers.cpu.values import Buf, Val, i32, i64
 from sardonyx.providers.cpu.waiting import Crew, tell, wait_while
 
 IDLE, CLAIMED, READY, STOPPED = range(4)
@@ -129,6 +130,21 @@ def _elements_at(k: Kernel, array: Val, data_offset: int) -> Val:
     return k.memory(array + data_offset, i64).load()
 
 
+def _take_arrays(k: Kernel, context: Buf, data_offset: int) -> None:
+    """Set the bases of inputs and outputs. An input of another type than the part's, or with strides, is an error."""
+    objects, dtypes = (k.memory(context.load(slot), i64) for slot in (Context.OBJECTS, Context.DTYPES))
+    bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
+    with k.loop(0, context.load(Context.OBJECT_COUNT)) as i:
+        bases.store(i, _elements_at(k, objects.load(i), data_offset))
+    with k.loop(0, context.load(Context.INPUT_COUNT)) as i:
+        array = objects.load(i)
+        dtype = k.memory(array + data_offset + TO_DTYPE, i64).load()
+        flags = k.memory(array + data_offset + TO_FLAGS, i32).load()
+        with k.when(dtype.ne(dtypes.load(i)) | (flags & C_CONTIGUOUS).eq(0), likely=False):
+            context.store(Context.ERROR, Code.ARRAY)
+            k.b.leave()
+
+
 @function(context=(i64,))
 def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
     """Walk the table with as many idle workers of the team as are wanted and there. All is told in the context: every
@@ -137,13 +153,10 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
     The context's objects are numpy arrays: their memory becomes the bases from ``OBJECT_BASE`` on. An array holds the
     address of its elements ``data_offset`` bytes behind its own; asking for it in Python takes longer than a small run.
     """
+    _take_arrays(k, context, data_offset)
     with k.when(context.load(Context.IS_NEW).ne(0), likely=False):
         take_sizes(k, context)
     context.store(Context.STEPS, _elements_at(k, context.load(Context.ROWS), data_offset))
-    objects = k.memory(context.load(Context.OBJECTS), i64)
-    bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
-    with k.loop(0, context.load(Context.OBJECT_COUNT)) as i:
-        bases.store(i, _elements_at(k, objects.load(i), data_offset))
     clear_counters(k, context, context.load(Context.FIRST), context.load(Context.LAST))
     team = k.memory(context.load(Context.TEAM), i64)
     workers, wanted = team.load_atomic(Mailbox.COUNT), context.load(Context.WANTED)
