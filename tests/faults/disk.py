@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from faults import harness
-from faults.harness import FILES, WRITES, Fault, error, faulty
+from faults.harness import EVERY, FILES, WRITES, Fault, error, faulty
 
 
 def main(number: str, folder: str) -> None:
@@ -19,7 +19,7 @@ def main(number: str, folder: str) -> None:
     os.environ["SARDONYX_CACHE"] = str(cache)
     harness.remember_compiled()
     for functions in (WRITES, FILES):
-        for n in count():
+        for n in count(step=EVERY):
             harness.empty(cache)
             harness.forget()
             with faulty(functions, Fault(n, error(int(number)))) as fault:

@@ -43,6 +43,8 @@ FILES: Functions = (*STEPS, *((os, name) for name in ("fsync", "link", "preadv",
 """What we ask of file systems."""
 ARRAYS = ("empty", "zeros", "ones", "full", "ascontiguousarray", "concatenate", "arange", "frombuffer")
 THREADS = 2
+EVERY = 1 if os.environ.get("SARDONYX_TEST_ALL", "") not in ("", "0") else 4
+"""Of so many calls that can fail, or be the last, one does; `make test-all` takes each."""
 """Each may be writing a file when the process is killed, and takes a stack and an arena of malloc's."""
 MEMORY: Functions = (*((np, name) for name in ARRAYS), (mmap, "mmap"))
 

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from faults import harness
-from faults.harness import STEPS, Fault, faulty, killed
+from faults.harness import EVERY, STEPS, Fault, faulty, killed
 
 
 def main(folder: str) -> None:
@@ -35,7 +35,7 @@ def main(folder: str) -> None:
 
     harness.empty(cache)
     most = 0
-    for n in count():
+    for n in count(step=EVERY):
         code = harness.in_a_child(lambda n=n: start(n))
         most = max(most, len(harness.left_over(cache)))
         if code == 0:

@@ -68,6 +68,7 @@ def known(paths: list[Path], otherwise: str) -> list[Any]:
     return paths or [pytest.param(Path("none"), marks=pytest.mark.skip(reason=otherwise))]
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize(
     "path", known(REAL, "no real models here; SARDONYX_MODELS names a folder"), ids=lambda p: p.stem
 )

@@ -17,6 +17,7 @@ from sardonyx.files import SourceFile
 from session import live_files
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize("mode", live_files.MODES)
 def test_a_file_changes_under_a_session(mode: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "SARDONYX_CACHE": "off"}

@@ -1,10 +1,10 @@
 """Runs a family of hostile cases, each in a forked child, and prints what became of it as lines of JSON.
 
-    python worker.py FAMILY
+    python worker.py FAMILY [EVERY [NAME...]]
 
-The child loads and runs the model in each of ``WAYS``: at optimization levels, by the reference provider and compiled,
-with addresses checked. Measured are the processor time of each, the growth of resident memory over that of an idle
-child, and the way the child ended.
+The child loads and runs the model in each of ``WAYS``: at optimization levels, by the reference provider and, of every
+so many cases one, compiled with addresses checked. Measured are the processor time of each, the growth of resident
+memory over that of an idle child, and the way the child ended.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ LAST_RESORT_NBYTES = 16 << 30
 """Far above what a case may take, so that it is our checks that refuse, and far below what would hurt the machine."""
 
 
-def outcome(case: Case, folder: Path) -> dict[str, Any]:
+def outcome(case: Case, folder: Path, ways: Sequence[tuple[str, bool]] = WAYS) -> dict[str, Any]:
     """What loading and running the model gives at every level: an error's class, or results that agree."""
     from sardonyx import errors
     from sardonyx.interpret.context import RunContext
@@ -55,7 +56,7 @@ def outcome(case: Case, folder: Path) -> dict[str, Any]:
     ends: list[dict[str, Any]] = []
     results: list[list[Any]] = []
     seconds: list[float] = []
-    for level, is_compiled in WAYS:
+    for level, is_compiled in ways:
         start = time.process_time()
         try:
             engine = build(source, BuildOptions(providers=[_compiler()] if is_compiled else [], level=level))
@@ -128,7 +129,7 @@ def warm_up() -> None:
     assert outcome(evil, Path())["error"] is None
 
 
-def measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
+def measured(case: Case, idle_nbytes: int, ways: Sequence[tuple[str, bool]]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         read, write = os.pipe()
         pid = os.fork()
@@ -136,7 +137,7 @@ def measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
             os.close(read)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             resource.setrlimit(resource.RLIMIT_AS, (LAST_RESORT_NBYTES, LAST_RESORT_NBYTES))
-            text = json.dumps(outcome(case, Path(folder)))
+            text = json.dumps(outcome(case, Path(folder), ways))
             os.write(write, text.encode()[:60_000])
             os._exit(0)
         os.close(write)
@@ -153,14 +154,14 @@ def measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
     }
 
 
-def fairly_measured(case: Case, idle_nbytes: int) -> dict[str, Any]:
+def fairly_measured(case: Case, idle_nbytes: int, ways: Sequence[tuple[str, bool]]) -> dict[str, Any]:
     """How a case ended the first time, with the shortest of up to three times where that was near what it may take:
     neighbours come and go.
     """
-    end = measured(case, idle_nbytes)
+    end = measured(case, idle_nbytes, ways)
     for _ in range(2):
         if end["seconds"] > TOO_LONG_S:
-            end["seconds"] = min(end["seconds"], measured(case, idle_nbytes)["seconds"])
+            end["seconds"] = min(end["seconds"], measured(case, idle_nbytes, ways)["seconds"])
     return end
 
 
@@ -186,13 +187,15 @@ def idle_nbytes() -> int:
 
 def main() -> None:
     family = importlib.import_module(f"model.hostile.{sys.argv[1]}")
-    wanted = set(sys.argv[2:])
+    every = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    wanted = set(sys.argv[3:])
     warm_up()
     gc.freeze()  # a child's collections do not look at what it has inherited, nor copy its pages
     idle = idle_nbytes()
-    for case in family.cases():
+    for i, case in enumerate(family.cases()):
         if not wanted or case.name in wanted:
-            print(json.dumps(fairly_measured(case, idle)), flush=True)
+            ways = WAYS if i % every == 0 else [way for way in WAYS if not way[1]]
+            print(json.dumps(fairly_measured(case, idle, ways)), flush=True)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ def error(got: Array, want: Array) -> float:
     return float(np.linalg.norm(got - want) / np.linalg.norm(want))
 
 
+@pytest.mark.sliced(2)
 @pytest.mark.parametrize(
     ("name", "stride", "size", "batch"),
     [

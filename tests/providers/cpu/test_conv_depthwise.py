@@ -60,6 +60,7 @@ CASES = {
 }
 
 
+@pytest.mark.sliced(3)
 @pytest.mark.parametrize("cpu", CHIPS)
 @pytest.mark.parametrize("name", CASES)
 def test_against_onnx(name: str, cpu: str | None) -> None:
