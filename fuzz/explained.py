@@ -24,8 +24,6 @@ class Explanation:
     """Holds only where a node has this attribute with a value other than these."""
     beside: tuple[bytes, ...] = ()
     """Holds only where the model has one of these operators."""
-    precision: str = ""
-    """Holds only for sessions of this precision."""
     is_hollow: bool = False
     """Holds only where both shapes have a dimension of 0."""
     empty: str = ""
@@ -95,7 +93,7 @@ EXPLAINED: tuple[Explanation, ...] = (
         " elements",
         (),
         "a power magnifies what precision 'medium' leaves out of a product near 0",
-        precision="medium",
+        precisions=("medium",),
     ),
     Explanation(
         "Elu",
@@ -144,7 +142,7 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
             continue
         if e.beside and not any(name in case.model for name in e.beside):
             continue
-        if e.precision not in ("", case.options.precision) or (e.is_hollow and not _is_hollow(difference)):
+        if e.is_hollow and not _is_hollow(difference):
             continue
         if e.empty and not any(a.name == e.empty and not a.ints for n in _nodes(case) for a in n.attribute):
             continue
