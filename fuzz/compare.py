@@ -92,7 +92,6 @@ def numbers(a: Any, b: Any, precision: str, kind: str) -> str | None:
 
 
 def _integers(a: Any, b: Any) -> str | None:
-    """Bytes may differ by one: a sum in another order rounds to another integer at a half."""
     x, y = a.astype(object), b.astype(object)
     bad = np.array([p != q for p, q in zip(x.ravel(), y.ravel(), strict=True)])
     at = int(np.argmax(bad))

@@ -304,6 +304,16 @@ def _named(*names: str) -> Callable[[onnx.ModelProto], None]:
 
 CONCAT = "g (float[a] x, float[b] z) => (y, w) { y = Concat<axis=0>(x, z)\n c = Relu(x)\n w = Concat<axis=0>(y, c) }"
 text("a size named ?in1", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?in1", "?in0"))
+text(
+    "integer weights of a run's number of channels",
+    "g (uint8[n, c, h, k] x, uint8[f, d, 3, 3] w, uint8 a, uint8 b) => (y) { y = ConvInteger(x, w, a, b) }",
+    {
+        "x": rng.integers(0, 255, (1, 4, 8, 8)).astype(np.uint8),
+        "w": rng.integers(0, 255, (5, 4, 3, 3)).astype(np.uint8),
+        "a": np.array(3, np.uint8),
+        "b": np.array(7, np.uint8),
+    },
+)
 text("a size named ?2", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?2", "?1"))
 text("one name, two sizes", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n", "n"))
 text("a long name", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n" * 100_000, "+-*/()" * 20_000))

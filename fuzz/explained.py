@@ -36,7 +36,11 @@ NONE_MADE = "nothing tells the shape of elements that no trip made"
 OUTSIDE = "what a float outside of an integer type becomes is the machine's choice"
 NO_MEAN = "the mean of nothing is NaN, as in onnx.reference; onnxruntime gives 0"
 ORT_EMPTY = "onnxruntime keeps the shape of an empty operand"
+NEARLY_WHOLE = "a sum of cosines that is nearly a whole number is cut to it, or to the one below"
 EXPLAINED: tuple[Explanation, ...] = (
+    Explanation("BlackmanWindow", "e-17), expected", (), "a sum of cosines that is 0 but for rounding"),
+    Explanation("BlackmanWindow", " int", (), NEARLY_WHOLE),
+    Explanation("BlackmanWindow", " uint", (), NEARLY_WHOLE),
     Explanation("*", "shape [0", (), NONE_MADE, beside=(b"Loop", b"Scan")),
     Explanation("*", "shape [", (), NONE_MADE, beside=(b"Loop", b"Scan"), is_hollow=True),
     Explanation("Cast", " elements", ("extreme", "out"), OUTSIDE),

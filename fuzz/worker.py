@@ -25,7 +25,7 @@ PEAK_NBYTES = 1500 << 20
 """From where on the memory of one case is a finding."""
 MUTATIONS = 3
 PHASES = ("make", "build", "run", "judge")
-KNOBS = {"SARDONYX_CHECK_ADDRESSES": "1", "SARDONYX_GUARD_PAGES": "end"}
+KNOBS = {"SARDONYX_CHECK_ADDRESSES": "1", "SARDONYX_GUARD_PAGES": "end", "SARDONYX_VERIFY": "1"}
 
 
 class Slot:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
+from sardonyx.errors import EngineError
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.partition.provider import Claims, Executable, Part, RunContext
 from sardonyx.providers.reference import ReferenceProvider
@@ -62,6 +64,24 @@ def test_a_graph_is_cut_at_changes_of_owner_and_still_right() -> None:
     assert rows["Neg"].provider == "doubling"
     assert rows["Exp"].provider == "reference"
     assert rows["Exp"].reason == "doubling: it is not a Neg"
+
+
+def test_a_part_that_a_defect_keeps_from_compiling_runs_elsewhere(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Doubling):
+        def compile(self, part: Part) -> Executable:
+            raise EngineError("compile failed with IndexError")
+
+    source, x = proto("a = Relu(x) y = Neg(a)"), np.ones((2, 3), np.float32)
+    engine = build(source, BuildOptions(providers=[Broken()], level="disabled"))
+    np.testing.assert_array_equal(engine.run({"x": x}, ["y"], RunContext())[0], -x)
+    assert "doubling cannot compile a part, which reference runs: compile failed with IndexError" in caplog.text
+    rows = {p.op_type: p for p in engine.explain().placements}
+    assert rows["Neg"].provider == "reference" and "IndexError" in rows["Neg"].reason
+    monkeypatch.setenv("SARDONYX_VERIFY", "1")
+    with pytest.raises(EngineError):
+        build(source, BuildOptions(providers=[Broken()], level="disabled"))
 
 
 def test_a_part_gives_what_only_a_subgraph_reads() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
+from sardonyx import knobs
+from sardonyx.errors import EngineError
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.partition.assign import Owner, assign, cut, prepare
 from sardonyx.partition.chain import Again, Chain, Link
@@ -17,6 +20,13 @@ def chain_of(inputs: Sequence[Value], compiled: Sequence[tuple[Part, Executable]
     slots = {v: i for i, v in enumerate((*inputs, *made))}
     links = [Link(executable, tuple(slots[v] for v in part.inputs)) for part, executable in compiled]
     return Chain(len(inputs), links, [slots[v] for v in outputs])
+
+
+def _report(owner: Provider, last: Provider, defect: EngineError) -> None:
+    """Tell of a defect that another provider makes good; where invariants are checked, it is an error."""
+    if owner is last or knobs.VERIFY.get():
+        raise defect
+    logging.getLogger("sardonyx").error("%s cannot compile a part, which %s runs: %s", owner.name, last.name, defect)
 
 
 class Parts:
@@ -32,7 +42,9 @@ class Parts:
         for owner, part in cut(graph, owners):
             try:
                 self.compiled.append((part, owner.compile(part)))
-            except Declined as why:
+            except (Declined, EngineError) as why:
+                if isinstance(why, EngineError):
+                    _report(owner, last, why)
                 self.compiled.append((part, last.compile(part)))
                 owners.update(dict.fromkeys(part.nodes, Owner(last, f"{owner.name}: {why}")))
         known = {*self.inputs, *(v for part, _ in self.compiled for v in part.outputs)}

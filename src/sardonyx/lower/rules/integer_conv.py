@@ -115,7 +115,10 @@ class _Convolution:
     def window_sums(self) -> View:
         """The sum of the image under every window, for each filter's group."""
         low, box = self.low, self.out.shape
-        ones = low.constant(Tensor.of(np.ones([self.groups, *(int(d) for d in self.w.shape[1:])], np.int8)))
+        shape = [d for d in self.w.shape[1:] if isinstance(d, int)]
+        if len(shape) != len(self.w.shape) - 1:
+            raise Refused("only a run tells how many channels the weights have")
+        ones = low.constant(Tensor.of(np.ones([self.groups, *shape], np.int8)))
         sums = low.temporary(dtypes.i32, (box[0], self.groups, *box[2:]))
         self._emit(ones, Body([dtypes.i32]), ~0, sums)
         filters = certain(dims.exact_div(box[1], self.groups))
