@@ -314,6 +314,13 @@ text(
         "b": np.array(7, np.uint8),
     },
 )
+text(
+    "more directions than scan inputs",
+    """g (float[2] x0, float[3, 2] x1) => (y0, y1) {
+    y0, y1 = Scan <num_scan_inputs = 1, scan_input_directions = [1, 0, 0], body = b (float[2] s, float[2] n)
+    => (float[2] t, float[2] r) { t = Add(s, n) r = Identity(t) }> (x0, x1) }""",
+    {"x0": f32(2), "x1": f32(3, 2)},
+)
 text("a size named ?2", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?2", "?1"))
 text("one name, two sizes", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n", "n"))
 text("a long name", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n" * 100_000, "+-*/()" * 20_000))

@@ -62,6 +62,8 @@ def filters(m: Maker, x: list[int], kernel: list[int]) -> tuple[list[int], int]:
     shape = [outputs, c // group if group else 0, *kernel]
     while np.prod(shape, dtype=float) > 60_000 and shape[0] > group:
         shape[0] = max(shape[0] // 2 // group * group, group)
+    if np.prod(shape, dtype=float) > 60_000:
+        shape[2:] = [min(k, 9) for k in kernel]
     return shape, group
 
 

@@ -147,12 +147,27 @@ def check_bodies(node: Node, where: str, opsets: dict[str, int]) -> None:
                     expected=passed.type,
                     got=taken.type,
                 )
+    if node.op_type == "Scan":
+        _check_scan(node, where, given - batched, wanted)
     if node.op_type == "If":
         for made in zip(*(body.outputs for _, body in node.subgraphs()), strict=True):
             if len({v.dtype for v in made} - {None}) > 1:
                 raise InvalidGraph(
                     "the branches of an If give values of different types", where=where, got=[v.type for v in made]
                 )
+
+
+def _check_scan(node: Node, where: str, given: int, wanted: int) -> None:
+    scanned = node.attrs.get("num_scan_inputs", 0)
+    for kind, count in (("input", scanned), ("output", wanted - (given - scanned))):
+        for name in (f"scan_{kind}_axes", f"scan_{kind}_directions"):
+            values = node.attrs.get(name)
+            if values and len(values) != count:
+                raise InvalidGraph(
+                    f"{name} has not one entry for each scan {kind}", where=where, expected=count, got=len(values)
+                )
+            if values and name.endswith("directions") and not {0, 1}.issuperset(values):
+                raise InvalidGraph(f"{name} must be 0 or 1", where=where, got=list(values[:8]))
 
 
 def _check_slots(names: Sequence[str], slots: Slots, what: str, where: str, version: int) -> None:

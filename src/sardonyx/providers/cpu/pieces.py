@@ -159,6 +159,9 @@ class Nodes:
                 copies[value].const = Tensor.of(np.array(array))
         graph = Graph(self._part.nodes[0].name, [copies[v] for v in self._part.inputs])
         for node in self._part.nodes:
+            for const in (*node.inputs, *(v for _, body in node.subgraphs() for v in body.captures())):
+                if const is not None and const.is_const and const.producer is None and const not in copies:
+                    copies[const] = graph.initializers[const.name] = Value(const.name, const.type, const=const.const)
             graph.append(clone_node(node, copies))
         for value in self._part.outputs:
             graph.add_output(copies[value])
