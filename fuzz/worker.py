@@ -9,6 +9,7 @@ import os
 import pickle
 import resource
 import struct
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -110,7 +111,11 @@ def work(fuzzer: str, seed: int, indices: range, cpu: str | None, slot: Slot, pi
         while queue:
             mutation = queue.pop(0)
             slot.write(index, mutation, 0, "make")
-            case = case_of(fuzzer, seed, index, mutation)
+            try:
+                case = case_of(fuzzer, seed, index, mutation)
+            except Exception as why:  # what a draw leads to may be no model, such as an attribute of 65 bits
+                print(f"{fuzzer}/{seed}/{index}+{mutation} is not made: {why!r}", file=sys.stderr, flush=True)
+                continue
             report = tried(case, watch, oracle, slot, (index, mutation))
             if seen is not None:
                 report.reached -= seen
