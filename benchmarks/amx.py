@@ -37,17 +37,17 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Apply, Contraction, Expression, Storage, View
 from sardonyx.ops import activation  # noqa: F401 (registers the program of Gelu)
 from sardonyx.ops.pointwise import program_of
-from sardonyx.providers.cpu import isa as isas
-from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import gemm_amx, split_ahead
-from sardonyx.providers.cpu.kernels.gemm_amx import RUN
-from sardonyx.providers.cpu.kernels.matrices import problem
-from sardonyx.providers.cpu.kernels.tile_groups import Blocking
-from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, SCHEDULES, Schedule
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.limits import read_bandwidth
-from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.codegen.machine_limits import read_bandwidth
+from sardonyx.providers.cpu.kernels.common.matrices import problem
+from sardonyx.providers.cpu.kernels.gemm import amx, split_ahead
+from sardonyx.providers.cpu.kernels.gemm.amx import RUN
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import Blocking
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, SCHEDULES, Schedule
+from sardonyx.providers.cpu.machine import isa as isas
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, int, int]
@@ -144,7 +144,7 @@ class Case:
         follows = Expression((f32,), steps, (len(steps),))
         views = [View(s, x.shape, (x.shape[1], 1)) for s, x in ((a, self.a), (b, self.b), (y, self.y))]
         group = Contraction((), follows, (), (views[2],), (), m, n, k, views[0], views[1])
-        self.steps = gemm_amx.steps(problem(group), self.parts, Target(self.isa))
+        self.steps = amx.steps(problem(group), self.parts, Target(self.isa))
         self.memory: dict[int, Array] = {a.number: self.a.ravel(), y.number: self.y.ravel()}
 
     def launch(self, step: Step, copy: int = 0) -> Launch:
@@ -169,7 +169,7 @@ class Case:
     def tuned(self, choice: Choice) -> Step:
         """The product with another schedule and blocking."""
         step, blocking = self.steps[-1], choice.blocking
-        spec = gemm_amx.gemm_amx(**{**dict(step.spec.statics), "schedule": choice.schedule})
+        spec = amx.gemm_amx(**{**dict(step.spec.statics), "schedule": choice.schedule})
         args = {**step.args, "group_rows": blocking.rows, "group_columns": blocking.columns, "run": choice.run}
         split = split_ahead.scratch_nbytes(choice.run) if self.parts == split_ahead.PARTS else 0
         return replace(step, spec=spec, args=args, scratch_nbytes=blocking.scratch_nbytes(1) + split)

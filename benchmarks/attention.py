@@ -22,11 +22,11 @@ import numpy as np
 
 from sardonyx.dtypes import f32
 from sardonyx.lower.groups import Attention, Storage, View
-from sardonyx.providers.cpu import isa as isas
-from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.kernels import attention
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.steps import Ref, Step, Target
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.attention import vector
+from sardonyx.providers.cpu.machine import isa as isas
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 Array = np.ndarray[Any, Any]
 BUDGET_S = 0.5
@@ -93,7 +93,7 @@ class Case:
             mask = view(self.mask, full, (0, 0, tokens if self.shape.mask == "rows" else 0, 1))
         q, k, v = (heads(x) for x in (self.q, self.k, self.v))
         group = Attention((), q, k, v, mask, heads(self.out, "output"), self.scale)
-        (step,) = attention.steps(group, target)
+        (step,) = vector.steps(group, target)
         return step, arrays
 
     def measure(self, target: Target, budget_s: float) -> dict[str, Any]:

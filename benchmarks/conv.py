@@ -28,16 +28,18 @@ from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Apply, Convolution, Expression, Storage, View, Window
 from sardonyx.lower.views import dense, permuted
-from sardonyx.providers.cpu import isa, limits
-from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.kernels import conv, conv_amx, conv_pixels
-from sardonyx.providers.cpu.kernels.conv_layout import Image
-from sardonyx.providers.cpu.kernels.frame import Frame
-from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
-from sardonyx.providers.cpu.kernels.image_tiles import Padded
-from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.codegen import machine_limits
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.common.window import Frame
+from sardonyx.providers.cpu.kernels.conv import direct, nhwc
+from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
+from sardonyx.providers.cpu.kernels.conv.packed_image import Padded
+from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
+from sardonyx.providers.cpu.layout.packed_images import Image
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.constants import content
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
 Array = np.ndarray[Any, Any]
 PRECISIONS = ("highest", "high", "medium")
@@ -120,18 +122,18 @@ class Ours:
         group = Convolution((), epilogue, (bias,), (result,), image, dense(w, weights.shape), window, 1)
         chip = isa.current()
         if not on_tiles:
-            steps = conv_pixels.steps if by_pixel else conv.on_vectors
+            steps = nhwc.steps if by_pixel else direct.on_vectors
             self.steps = steps(group, Target(chip, precision))
             self.before: list[Launch] = []
         else:
             parts = PARTS[precision]
             after = Padded(parts, 1, f, (1, layer.out, layer.out), (0, 1, 1), (0, 1, 1))
             images = {y: Image(after, Storage("temporary", bf16, after.elements), False)}
-            first = conv_amx.steps(group, parts, Target(chip, precision, images=images))
+            first = conv_on_tiles.steps(group, parts, Target(chip, precision, images=images))
             self.before = [self._launch(step) for step in first[:-1]]
-            found = conv_amx.geometry(group, Frame.of(group, is_joined=False), parts).layout
+            found = conv_on_tiles.geometry(group, Frame.of(group, is_joined=False), parts).layout
             images[x] = Image(found, Storage("temporary", bf16, found.elements), False)
-            self.steps = conv_amx.steps(group, parts, Target(chip, precision, images=images))
+            self.steps = conv_on_tiles.steps(group, parts, Target(chip, precision, images=images))
         self._launches = [self._launch(step) for step in self.steps]
 
     def _launch(self, step: Step) -> Launch:
@@ -199,7 +201,7 @@ def limit_s(layer: Layer, name: str, peaks: dict[str, float]) -> float | None:
 
 def main() -> None:
     args = parse()
-    peaks = {"vectors": limits.peak_flops(f32), "tiles": limits.peak_tile_flops() or 0.0}
+    peaks = {"vectors": machine_limits.peak_flops(f32), "tiles": machine_limits.peak_tile_flops() or 0.0}
     print(
         f"{platform.machine()} {isa.current().cpu}, one thread; "
         + ", ".join(f"{n} {p / 1e9:.0f} GFLOP/s" for n, p in peaks.items())

@@ -30,13 +30,14 @@ from quiet import probe_here
 from sardonyx.dtypes import bf16, f32
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Contraction, Expression, Storage, View
-from sardonyx.providers.cpu import isa, limits
-from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.kernels import contraction
-from sardonyx.providers.cpu.kernels.matrices import problem
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.steps import Packed, Ref, Step, Target
+from sardonyx.providers.cpu.codegen import machine_limits
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.common.matrices import problem
+from sardonyx.providers.cpu.kernels.gemm import contraction
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.constants import content
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
 Array = np.ndarray[Any, Any]
 SIZES = [
@@ -129,9 +130,9 @@ def measure(m: int, n: int, k: int, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         if probe is not None:
             os.sched_setaffinity(0, probe.quietest(cores)[:1])
-        flops = max(flops, limits.peak_flops(f32))
+        flops = max(flops, machine_limits.peak_flops(f32))
         for dtype in reads:
-            reads[dtype] = max(reads[dtype], limits.read_bandwidth(dtype.nbytes(n * k)))
+            reads[dtype] = max(reads[dtype], machine_limits.read_bandwidth(dtype.nbytes(n * k)))
         for name, run in runs.items():
             best[name] = min(best[name], burst_s(run))
     if probe is not None:

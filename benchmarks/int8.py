@@ -26,7 +26,7 @@ from burst import burst_s
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.machine import isa
 
 Array = np.ndarray[Any, Any]
 PRODUCTS = [(m, n, k) for m in (1, 128) for n, k in ((768, 768), (3072, 768), (768, 3072), (3072, 3072))]

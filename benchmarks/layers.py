@@ -48,13 +48,14 @@ from benchmarks.shared import feeds_of
 import sardonyx
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir import dims
-from sardonyx.providers.cpu import isa as isas
-from sardonyx.providers.cpu import limits, profile
-from sardonyx.providers.cpu.context import Stamp
-from sardonyx.providers.cpu.limits import MIDDLE
-from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.table import Table
-from sardonyx.providers.cpu.threads import ticks_per_second
+from sardonyx.providers.cpu.codegen import machine_limits
+from sardonyx.providers.cpu.codegen.machine_limits import MIDDLE
+from sardonyx.providers.cpu.language.context import Stamp
+from sardonyx.providers.cpu.machine import isa as isas
+from sardonyx.providers.cpu.program.steps import Ref, Step
+from sardonyx.providers.cpu.runtime import profile
+from sardonyx.providers.cpu.runtime.step_table import Table
+from sardonyx.providers.cpu.runtime.team import ticks_per_second
 
 SIZES = ("filters", "channels", "groups", "blocks", "wide", "out_y", "out_x", "kernel_y", "stride_y")
 SIZES += ("batch", "rows", "columns", "m", "n", "depth")
@@ -202,12 +203,12 @@ class Machine:
 
     def do(self) -> dict[str, float]:
         """Rates, by names."""
-        rates = {near(size): limits.read_bandwidth(size, self.threads, pick=MIDDLE) for size in self.sizes}
-        rates["f32_flops"] = limits.peak_flops(threads=self.threads, pick=MIDDLE)
-        if tiles := limits.peak_tile_flops(threads=self.threads, pick=MIDDLE):
+        rates = {near(size): machine_limits.read_bandwidth(size, self.threads, pick=MIDDLE) for size in self.sizes}
+        rates["f32_flops"] = machine_limits.peak_flops(threads=self.threads, pick=MIDDLE)
+        if tiles := machine_limits.peak_tile_flops(threads=self.threads, pick=MIDDLE):
             rates["bf16_flops"] = tiles
         if self.far is not None:
-            rates[FAR] = limits.fetch_bandwidth(self.far, self.threads, bursts=PASSES, pick=MIDDLE)
+            rates[FAR] = machine_limits.fetch_bandwidth(self.far, self.threads, bursts=PASSES, pick=MIDDLE)
         return rates
 
 

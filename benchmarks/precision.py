@@ -28,7 +28,7 @@ from benchmarks.compare.stats import relative_error
 
 import sardonyx
 from sardonyx.interpret.context import RunContext
-from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.machine import isa
 
 TILES, HOST = "sapphirerapids", isa.named(None)
 VECTORS = "skylake-avx512" if HOST.amx else None

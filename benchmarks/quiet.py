@@ -20,13 +20,13 @@ from statistics import median
 from typing import Any
 
 from sardonyx.dtypes import bf16, f32
-from sardonyx.providers.cpu.amx import NBYTES, Tiles
-from sardonyx.providers.cpu.dsl import Kernel, function
-from sardonyx.providers.cpu.isa import Isa, current
-from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.limits import multiply_tiles, tiles_of_numbers
-from sardonyx.providers.cpu.memory import address, allocate
-from sardonyx.providers.cpu.values import Buf, Val, i64
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.machine_limits import multiply_tiles, tiles_of_numbers
+from sardonyx.providers.cpu.language.amx import NBYTES, Tiles
+from sardonyx.providers.cpu.language.dsl import Kernel, function
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.machine.isa import Isa, current
+from sardonyx.providers.cpu.memory.allocator import address, allocate
 
 
 @function(x=(bf16,), sums=(f32,), rounds=i64)

@@ -20,11 +20,11 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.ir.scalar import Emitter, trace
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.kernels import functions, scalar
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.values import Val, f32, f64, i64, u64
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.math import functions, scalar_program
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Val, f32, f64, i64, u64
+from sardonyx.providers.cpu.machine import isa
 
 Array = np.ndarray[Any, Any]
 CHUNK = 1 << 20
@@ -62,7 +62,7 @@ WHERE_NORMAL = {"exp_nonpositive": 0.0, "sigmoid": math.inf}
 def of_vectors(k: Kernel, name: str, *args: Val) -> Val:
     """What kernels compute under a name: a function, or a scalar program."""
     if name == "sigmoid":
-        return scalar.emit(k, trace(Emitter.sigmoid, (True,)), args, [a.dtype for a in args])
+        return scalar_program.emit(k, trace(Emitter.sigmoid, (True,)), args, [a.dtype for a in args])
     return getattr(functions, name)(k, *args)  # type: ignore[no-any-return]
 
 

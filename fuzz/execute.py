@@ -51,7 +51,7 @@ class Watch:
     """Raises the terminate flag of the run under way once it has taken too much processor time."""
 
     def __init__(self) -> None:
-        from sardonyx.providers.cpu.isa import current
+        from sardonyx.providers.cpu.machine.isa import current
 
         self.soft_s = SOFT_S * (EMULATED if current().is_emulated else 1)
         self._options: Any = None

@@ -19,7 +19,8 @@ from llvmlite.binding import ffi
 
 import sardonyx as sx
 from sardonyx import forks
-from sardonyx.providers.cpu import compiler, isa
+from sardonyx.providers.cpu.codegen import compiler
+from sardonyx.providers.cpu.machine import isa
 from tests.providers.cpu.test_compiling import add_up
 
 pytestmark = [

@@ -87,7 +87,7 @@ class Sardonyx(OrtShaped):
 
 def _runs_natively(isa: str) -> bool:
     try:
-        from sardonyx.providers.cpu.isa import named
+        from sardonyx.providers.cpu.machine.isa import named
     except ImportError as error:
         raise Unavailable(str(error)) from None
     return not named(isa).is_emulated

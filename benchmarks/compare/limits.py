@@ -28,11 +28,14 @@ def measure(threads: int, nbytes: int) -> dict[str, Any]:
     """The limits at so many threads; `read_nbytes` over a buffer of `nbytes`, which may fit a cache."""
     nbytes = max(nbytes, LEAST_NBYTES)
     try:
-        from sardonyx.providers.cpu import limits
+        from sardonyx.providers.cpu.codegen import machine_limits
     except ImportError as error:
         return _by_numpy(threads, nbytes) | {"source": f"numpy ({error})"}
-    figures = {"f32_flops": limits.peak_flops(threads=threads), "read_nbytes": limits.read_bandwidth(nbytes, threads)}
-    products = getattr(limits, "peak_tile_flops", None)
+    figures = {
+        "f32_flops": machine_limits.peak_flops(threads=threads),
+        "read_nbytes": machine_limits.read_bandwidth(nbytes, threads),
+    }
+    products = getattr(machine_limits, "peak_tile_flops", None)
     rate = products(threads=threads) if products else None
     return figures | ({"bf16_flops": rate} if rate else {}) | {"source": "register-only loops"}
 

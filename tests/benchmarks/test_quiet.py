@@ -10,7 +10,7 @@ import pytest
 from benchmarks.quiet import Probe
 
 from benchmarks import quiet
-from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.machine import isa
 
 
 @pytest.mark.parametrize(("registers", "l1", "is_quiet"), [(1.0, 1.1, True), (1.0, 2.0, False)])

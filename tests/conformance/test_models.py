@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sardonyx as ort
-from sardonyx.providers.cpu import isa
+from sardonyx.providers.cpu.machine import isa
 from tests.conformance.exact import run_in_float64
 from tests.conftest import MODELS, TEST_ALL
 from tests.providers.cpu.test_amx import CHIP

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import sardonyx as ort
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.kernels import gemm_amx
+from sardonyx.providers.cpu.kernels.gemm import amx
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.conformance.onnx_cases import Case, by_name, every
 from tests.conformance.spread import has_contraction, spread
 from tests.conformance.test_onnx_suite import exact, run_case
@@ -33,9 +33,9 @@ def some(cases: list[Case], step: int) -> list[Case]:
 def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every contraction goes to tiles: the suite's are nearly all too small for them to pay."""
     monkeypatch.setattr(isa, "current", lambda: CHIP)
-    monkeypatch.setattr(gemm_amx, "LEAST_ROWS", dict.fromkeys(gemm_amx.PARTS.values(), 1))
-    monkeypatch.setattr(gemm_amx, "LEAST_COLUMNS", 1)
-    monkeypatch.setattr(gemm_amx, "LEAST_DEPTH", 1)
+    monkeypatch.setattr(amx, "LEAST_ROWS", dict.fromkeys(amx.PARTS.values(), 1))
+    monkeypatch.setattr(amx, "LEAST_COLUMNS", 1)
+    monkeypatch.setattr(amx, "LEAST_DEPTH", 1)
 
 
 def at(precision: str) -> ort.SessionOptions:

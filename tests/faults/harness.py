@@ -22,8 +22,9 @@ import onnx.parser
 
 import sardonyx as sx
 from sardonyx.errors import SardonyxError
-from sardonyx.providers.cpu import compiler, constants
-from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.codegen import compiler
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.program import constants
 from sardonyx.session.starts import KeptEngine
 
 TEXT = """

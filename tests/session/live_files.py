@@ -25,7 +25,7 @@ from sardonyx.model import load
 from sardonyx.optimize import pipelines
 from sardonyx.partition import parts
 from sardonyx.providers.cpu import compile as compiling
-from sardonyx.providers.cpu import constants
+from sardonyx.providers.cpu.program import constants
 from sardonyx.session import build, starts, stored
 
 TEXT = """

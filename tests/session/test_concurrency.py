@@ -16,7 +16,7 @@ import pytest
 
 import sardonyx as ort
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.providers.cpu import executable
+from sardonyx.providers.cpu.runtime import executable
 from sardonyx.session import starts
 from tests.session.models import LOOP, MUL, X, model, serialized
 

@@ -19,10 +19,10 @@ from sardonyx.errors import Fail, InvalidArgument, InvalidGraph, NotImplemented,
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir import dims
 from sardonyx.ir.types import TensorType
-from sardonyx.providers.cpu import jit
-from sardonyx.providers.cpu.dsl import kernel
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.values import i64
+from sardonyx.providers.cpu.codegen import jit
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.language.dsl import kernel
+from sardonyx.providers.cpu.language.values import i64
 from sardonyx.session.build import BuildOptions, build
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "test.own": 1]>'

@@ -16,8 +16,8 @@ import pytest
 
 import sardonyx as sx
 from sardonyx.errors import SardonyxError
-from sardonyx.providers.cpu import constants
-from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.program import constants
 from sardonyx.session import starts, stored
 from sardonyx.session.starts import KeptEngine
 

@@ -12,8 +12,9 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import OutOfBudget
-from sardonyx.providers.cpu import constants, together
-from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.machine import parallel
+from sardonyx.providers.cpu.program import constants
 from sardonyx.session import workers
 
 TEXT = """
@@ -73,7 +74,7 @@ def test_tasks_after_one_that_fails() -> None:
         done.append(i)
         return i
 
-    assert together.results([lambda: task(0), lambda: task(2)], 2) == [0, 2]
+    assert parallel.results([lambda: task(0), lambda: task(2)], 2) == [0, 2]
     with pytest.raises(RuntimeError, match="the second"):
-        together.results([lambda i=i: task(i) for i in range(100)], 1)  # type: ignore[misc]
+        parallel.results([lambda i=i: task(i) for i in range(100)], 1)  # type: ignore[misc]
     assert len(done) < 50

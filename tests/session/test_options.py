@@ -16,7 +16,7 @@ import pytest
 import sardonyx as ort
 from sardonyx.errors import Fail, InvalidArgument, ModelLoadCanceled, NotImplemented
 from sardonyx.providers.cpu import CpuProvider
-from sardonyx.providers.cpu.threads import IDLE_US, SPIN_US
+from sardonyx.providers.cpu.runtime.team import IDLE_US, SPIN_US
 from sardonyx.session import config_keys, environment, log
 from sardonyx.session.processor import cpu_providers
 from tests.session.models import CHAIN, MATMUL, MUL, X, model, serialized

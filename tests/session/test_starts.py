@@ -17,8 +17,9 @@ import pytest
 import sardonyx as sx
 from sardonyx import entries, writing
 from sardonyx.errors import InvalidArgument, SardonyxError
-from sardonyx.providers.cpu import constants, late
-from sardonyx.providers.cpu.jit import linker
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.program import constants
+from sardonyx.providers.cpu.runtime import deferred
 from sardonyx.session import starts
 from sardonyx.session.starts import KeptEngine
 
@@ -250,7 +251,7 @@ def test_kinds_that_cannot_be_kept_are_left_to_the_model(
 
 
 def test_kinds_in_one_place_take_turns(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (late, starts):
+    for module in (deferred, starts):
         monkeypatch.setattr(module, "MAX_KINDS", 1)
     path, *_ = kept_of("pieces", tmp_path)
     for most in (1, 2, 2, 1, 3):

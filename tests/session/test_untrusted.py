@@ -92,11 +92,10 @@ def test_sequences_and_loops_run() -> None:
 
 
 def test_a_part_that_cannot_be_compiled_in_time_runs_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.providers.cpu import bounds
-    from sardonyx.providers.cpu.jit import Linker
+    from sardonyx.providers.cpu.codegen import jit
 
-    monkeypatch.setattr(bounds, "COMPILING", -1.0)
-    monkeypatch.setattr("sardonyx.providers.cpu.compile.linker", Linker())
+    monkeypatch.setattr(jit, "COMPILING", -1.0)
+    monkeypatch.setattr("sardonyx.providers.cpu.compile.linker", jit.Linker())
     monkeypatch.setenv("SARDONYX_CACHE", "off")
     session = ort.load_untrusted(serialized(CHAIN), limits=AMPLE)
     assert set(session.explain().counts()) == {"reference"}

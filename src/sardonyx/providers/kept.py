@@ -11,10 +11,10 @@ from sardonyx.interpret.program import Program
 from sardonyx.interpret.single import Single
 from sardonyx.partition.chain import Chain, Link
 from sardonyx.partition.provider import Executable
-from sardonyx.providers.cpu import kept as tables
-from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.late import Kind, Late, Reads
-from sardonyx.providers.cpu.packing import Source
+from sardonyx.providers.cpu.program.prepack import Source
+from sardonyx.providers.cpu.runtime import serialize as tables
+from sardonyx.providers.cpu.runtime.deferred import Kind, Late, Reads
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu import CpuProvider

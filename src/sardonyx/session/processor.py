@@ -12,7 +12,7 @@ from sardonyx.session import environment
 from sardonyx.session.options import SessionOptions
 
 if TYPE_CHECKING:
-    from sardonyx.providers.cpu.threads import Settings
+    from sardonyx.providers.cpu.runtime.team import Settings
 
 PRECISIONS = ("highest", "high", "medium")
 AFFINITIES = "session.intra_op_thread_affinities"
@@ -45,7 +45,7 @@ def cpu_providers(options: SessionOptions) -> list[Provider]:
 
 
 def _settings(config: Mapping[str, str], threads: int) -> Settings:
-    from sardonyx.providers.cpu import threads as team
+    from sardonyx.providers.cpu.runtime import team
 
     asked = config.get(SPIN_US, "")
     if asked and not asked.isdecimal():

@@ -35,8 +35,8 @@ from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, Quick, RunContext
 from sardonyx.providers.cpu import CpuProvider
-from sardonyx.providers.cpu.kept import settings
-from sardonyx.providers.cpu.late import MAX_KINDS, Kind
+from sardonyx.providers.cpu.runtime.deferred import MAX_KINDS, Kind
+from sardonyx.providers.cpu.runtime.serialize import settings
 from sardonyx.providers.kept import Freezer, Gone, Reviver, lates
 from sardonyx.session import stored
 from sardonyx.session.engine import BuildOptions, Engine

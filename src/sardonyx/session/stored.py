@@ -21,9 +21,9 @@ from sardonyx import dtypes, entries
 from sardonyx.entries import Damaged, Entry
 from sardonyx.files import SourceFile
 from sardonyx.folders import PrivateFolder
-from sardonyx.providers.cpu import constants
-from sardonyx.providers.cpu.memory import allocate
-from sardonyx.providers.cpu.packing import Scratch, Source
+from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program import constants
+from sardonyx.providers.cpu.program.prepack import Scratch, Source
 from sardonyx.session import log
 
 ALIGNMENT = 64

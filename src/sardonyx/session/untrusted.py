@@ -99,12 +99,12 @@ def _make_cpu_ready() -> None:
 
     if CpuProvider().probe() is None:
         from sardonyx.providers.cpu import compile as _compile
-        from sardonyx.providers.cpu import compiler as _compiler
-        from sardonyx.providers.cpu import pieces as _pieces
-        from sardonyx.providers.cpu import threads
+        from sardonyx.providers.cpu import dynamic_partition as _pieces
+        from sardonyx.providers.cpu.codegen import compiler as _compiler
+        from sardonyx.providers.cpu.runtime import team
 
         assert _compile and _compiler and _pieces
-        for make in threads.natives():
+        for make in team.natives():
             make()
 
 

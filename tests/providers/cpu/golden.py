@@ -23,11 +23,12 @@ from unittest import mock
 from sardonyx.lower.build import lower
 from sardonyx.lower.sizes import Refused
 from sardonyx.partition.provider import Executable, Part
-from sardonyx.providers.cpu import CpuProvider, isa
-from sardonyx.providers.cpu.dsl import Spec
-from sardonyx.providers.cpu.flow import steps_for
-from sardonyx.providers.cpu.isa import CPUS, Isa
-from sardonyx.providers.cpu.steps import Packed, Ref, Target
+from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.language.dsl import Spec
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.machine.isa import CPUS, Isa
+from sardonyx.providers.cpu.pipeline import steps_for
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Target
 from sardonyx.providers.reference import ReferenceProvider
 from sardonyx.session.build import build
 from sardonyx.session.engine import BuildOptions

@@ -13,10 +13,10 @@ from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Storage, View
 from sardonyx.plan.sizes import Only
-from sardonyx.providers.cpu.dsl import Spec
-from sardonyx.providers.cpu.isa import Isa
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.language.dsl import Spec
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.steps import Ref, Step
 
 Array = np.ndarray[Any, Any]
 

@@ -13,16 +13,19 @@ from sardonyx.dtypes import f32
 from sardonyx.errors import Fail
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Contraction, Expression, View
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.kernels import contraction, gemm_amx, split, tile_groups, tile_loop
-from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
-from sardonyx.providers.cpu.kernels.matrices import problem
-from sardonyx.providers.cpu.kernels.tile_loop import PRODUCTS, Dot, Load, Schedule
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.steps import Exceptional, Step, Target
-from sardonyx.providers.cpu.values import Buf, Val, bf16, i8, i64
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.common.matrices import problem
+from sardonyx.providers.cpu.kernels.gemm import amx as gemm_amx
+from sardonyx.providers.cpu.kernels.gemm import contraction, macro_tile
+from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.kernels.split import bf16 as split_bf16
+from sardonyx.providers.cpu.kernels.split import bf16_micro_kernel
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, Dot, Load, Schedule
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i8, i64
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Exceptional, Step, Target
 from tests.providers.cpu.running import x86_assembly
 from tests.providers.cpu.test_gemm import EPILOGUES, Arrays, identity, random
 
@@ -188,17 +191,17 @@ def parts_of(x: Array, count: int) -> Array:
     return np.stack(found)
 
 
-@pytest.mark.parametrize("layout", [split.ROWS, split.PAIRS])
+@pytest.mark.parametrize("layout", [split_bf16.ROWS, split_bf16.PAIRS])
 @pytest.mark.parametrize("is_direct", [True, False])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_split(layout: str, is_direct: bool, parts: int) -> None:
-    spec = split.split(source=f32, parts=parts, layout=layout, is_direct=is_direct, axes=0)
-    along_k = (layout == split.ROWS) == is_direct
+    spec = split_bf16.split(source=f32, parts=parts, layout=layout, is_direct=is_direct, axes=0)
+    along_k = (layout == split_bf16.ROWS) == is_direct
     for lines, depth in ((0, 3), (1, 1), (5, 7), (17, 33), (64, 32), (40, 300)):
         x = random((lines, depth) if along_k else (depth, lines), np.float32)
         panels, steps = -(-lines // 32), -(-depth // 32)
         y = np.full(panels * steps * parts * 1024, 7, BF16)
-        flags = np.full(panels * -(-steps // split.CHUNK), 7, np.int32)
+        flags = np.full(panels * -(-steps // split_bf16.CHUNK), 7, np.int32)
         strides = dict(x_line=depth, x_k=1) if along_k else dict(x_line=1, x_k=lines)
         Launch(
             spec, dict(x=x, y=y, flags=flags, lines=lines, depth=depth, **strides), threads=3, isa=CHIP,
@@ -207,7 +210,7 @@ def test_split(layout: str, is_direct: bool, parts: int) -> None:
         whole = np.zeros((panels * 32, steps * 32), np.float32)
         whole[:lines, :depth] = x if along_k else x.T
         expected = parts_of(whole, parts)
-        if layout == split.ROWS:
+        if layout == split_bf16.ROWS:
             tiles = expected.reshape(parts, panels, 2, 16, steps, 32).transpose(1, 4, 0, 2, 3, 5)
         else:
             tiles = expected.reshape(parts, panels, 2, 16, steps, 16, 2).transpose(1, 4, 0, 2, 5, 3, 6)
@@ -220,21 +223,22 @@ def test_split(layout: str, is_direct: bool, parts: int) -> None:
 @pytest.mark.parametrize(
     ("number", "is_plain"),
     [
-        (0.0, True), (-0.0, True), (split.SMALLEST, True), (-np.nextafter(np.float32(split.SMALLEST), 0), False),
-        (LEAST, False), (1e-35, False), (np.nextafter(np.float32(split.LARGEST), 0), True), (-split.LARGEST, False),
-        (MOST, False), (-MOST, False), (np.inf, False), (-np.inf, False), (np.nan, False),
+        (0.0, True), (-0.0, True), (split_bf16.SMALLEST, True),
+        (-np.nextafter(np.float32(split_bf16.SMALLEST), 0), False), (LEAST, False), (1e-35, False),
+        (np.nextafter(np.float32(split_bf16.LARGEST), 0), True),
+        (-split_bf16.LARGEST, False), (MOST, False), (-MOST, False), (np.inf, False), (-np.inf, False), (np.nan, False),
     ],
 )  # fmt: skip
 def test_flags(number: float, is_plain: bool) -> None:
     x = random((70, 600), np.float32)
     x[40, 300] = number
     flags, y = np.zeros((3, 3), np.int32), np.zeros(3 * 19 * 1024, BF16)
-    spec = split.split(source=f32, parts=1, layout=split.ROWS, is_direct=True, axes=0)
+    spec = split_bf16.split(source=f32, parts=1, layout=split_bf16.ROWS, is_direct=True, axes=0)
     Launch(spec, dict(x=x, y=y, flags=flags, lines=70, depth=600, x_line=600, x_k=1), isa=CHIP)()
     expected = np.zeros((3, 3), np.int32)
     expected[1, 1] = not is_plain
     np.testing.assert_array_equal(flags, expected)
-    assert split.weight_is_plain(x) == is_plain
+    assert split_bf16.weight_is_plain(x) == is_plain
 
 
 # -- the innermost loop
@@ -246,13 +250,13 @@ def test_every_product_meets_its_operands(parts: int, unroll: int) -> None:
     holds: dict[int, int] = {}
     done: list[tuple[int, int, int]] = []
     loads = 0
-    for event in tile_loop.events(parts, unroll):
+    for event in bf16_micro_kernel.events(parts, unroll):
         if isinstance(event, Load):
             assert holds.get(event.tile) != event.offset, "loaded although it is there"
             holds[event.tile], loads = event.offset, loads + 1
         else:
             assert isinstance(event, Dot)
-            done.append((event.sums, holds[tile_loop.A], holds[tile_loop.B]))
+            done.append((event.sums, holds[bf16_micro_kernel.A], holds[bf16_micro_kernel.B]))
     expected = [
         (j, s * parts * 1024 + p * 1024, s * parts * 1024 + q * 1024 + j * 512)
         for s in range(unroll) for p, q in PRODUCTS[parts] for j in range(2)
@@ -387,8 +391,8 @@ def test_results_depend_on_neither_rows_nor_threads_nor_blocking(
         np.testing.assert_array_equal(product(a, b, precision, threads=threads), whole)
     np.testing.assert_array_equal(product(a[:1], b, precision), whole[:1])
     np.testing.assert_array_equal(product(a, b, precision, is_constant=False), whole)
-    monkeypatch.setattr(tile_groups.Blocking, "of", lambda *_: tile_groups.Blocking(3, 2))
-    monkeypatch.setitem(tile_loop.SCHEDULES, PARTS[precision], Schedule(4, 2, 1, is_woven=False))
+    monkeypatch.setattr(macro_tile.Blocking, "of", lambda *_: macro_tile.Blocking(3, 2))
+    monkeypatch.setitem(bf16_micro_kernel.SCHEDULES, PARTS[precision], Schedule(4, 2, 1, is_woven=False))
     np.testing.assert_array_equal(product(a, b, precision), whole)
 
 
@@ -435,7 +439,7 @@ def test_masks_of_the_lowest_float(precision: str) -> None:
 def test_small_numbers_times_large_ones(precision: str) -> None:
     a, b = random((64, 96), np.float32), random((96, 40), np.float32, 1)
     a, b = a * np.float32(2.0**-118), b * np.float32(2.0**60)
-    assert (abs(a) < split.SMALLEST).all() and split.weight_is_plain(b)
+    assert (abs(a) < split_bf16.SMALLEST).all() and split_bf16.weight_is_plain(b)
     check(product(a, b, precision, is_constant=False), a, b, precision)
     check(product(a, b, precision), a, b, precision)
 

@@ -12,11 +12,12 @@ import pytest
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.ops.attention import attention as meaning
-from sardonyx.providers.cpu import CpuProvider, isa
-from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.kernels.attention import KEYS, attention, blocking, narrow
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.values import bool_, f32
+from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.attention.vector import KEYS, attention, blocking, narrow
+from sardonyx.providers.cpu.language.values import bool_, f32
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.lower.agree import parse, part_of
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Attention
-from sardonyx.ops.attention import attention as meaning
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import attention
-from sardonyx.providers.cpu.kernels.attention_amx import KEYS
-from sardonyx.providers.cpu.kernels.gemm_amx import PARTS
-from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.ops.attention import vector as meaning
+from sardonyx.providers.cpu.kernels.attention import vector
+from sardonyx.providers.cpu.kernels.attention.amx import KEYS
+from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Step, Target
 from tests.providers.cpu.running import Memory
 from tests.providers.cpu.test_amx import BF16, CHIP, LEAST, MOST
 from tests.providers.cpu.test_attention import CASES, Case, mask_of
@@ -74,7 +74,7 @@ class Problem:
         full = (case.batch, case.heads, case.rows, case.keys)
         mask = None if self.mask is None else memory.input(np.broadcast_to(self.mask, full))
         group = Attention((), q, k, v, mask, out, self.scale, case.causal, case.softcap, case.past)
-        return attention.steps(group, target), out
+        return vector.steps(group, target), out
 
     def run(self, precision: str, *, threads: int = 1, checked: bool = False, chip: isa.Isa = CHIP) -> Array:
         memory = Memory()
@@ -133,7 +133,7 @@ def test_sizes_that_are_known_at_run_time_only() -> None:
         )
     )
     out = memory.output((1, 2, rows, 12), np.float32)
-    steps = attention.steps(Attention((), q, k, v, None, out, problem.scale), Target(CHIP, "high"))
+    steps = vector.steps(Attention((), q, k, v, None, out, problem.scale), Target(CHIP, "high"))
     memory.run(steps, isa=CHIP, checked=True)
     problem.check(memory.array(out), "high")
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.dsl import Kernel, function, kernel
-from sardonyx.providers.cpu.jit import call
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.memory import address
-from sardonyx.providers.cpu.values import Buf, Val, i64
+from sardonyx.providers.cpu.codegen.jit import call
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.language.dsl import Kernel, function, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.memory.allocator import address
 
 COUNT = 3
 """Variables of a random program."""

@@ -17,12 +17,13 @@ import pytest
 
 from sardonyx import writing
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu import elf, isa, jit
-from sardonyx.providers.cpu.compiler import compiled
-from sardonyx.providers.cpu.dsl import Kernel, function
-from sardonyx.providers.cpu.kernels.pack import in_panels, pack_panels
-from sardonyx.providers.cpu.launch import launch
-from sardonyx.providers.cpu.values import Buf, f32, f64, i64
+from sardonyx.providers.cpu.codegen import jit, object_loader
+from sardonyx.providers.cpu.codegen.compiler import compiled
+from sardonyx.providers.cpu.codegen.launch import launch
+from sardonyx.providers.cpu.kernels.gemm.pack import in_panels, pack_panels
+from sardonyx.providers.cpu.language.dsl import Kernel, function
+from sardonyx.providers.cpu.language.values import Buf, f32, f64, i64
+from sardonyx.providers.cpu.machine import isa
 
 IR = """
 declare ptr @memcpy(ptr, ptr, i64)
@@ -58,7 +59,7 @@ def made(triple: str) -> bytes:
 
 
 def native(content: bytes, name: str, *args: int) -> None:
-    at = elf.load(content, name)
+    at = object_loader.load(content, name)
     ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(args))(at)(*args)
 
 
@@ -76,11 +77,11 @@ def test_an_object_is_linked_to_itself_and_to_the_c_library() -> None:
 
 def test_references_of_x86_meet_their_targets() -> None:
     content = made(X86)
-    found = elf.Object(content)
+    found = object_loader.Object(content)
     symbols = found.symbols()
-    held = elf.load(content, "copy")
+    held = object_loader.load(content, "copy")
     base = held - next(s.value for s in symbols if s.name == "copy")
-    starts, _ = elf._places(found)
+    starts, _ = object_loader._places(found)
     assert base % 4096 == starts[min(starts)] == 0
     met = set()
     for section, offset, _, number, addend in found.relocations():
@@ -104,9 +105,9 @@ def test_references_of_x86_meet_their_targets() -> None:
 
 def test_a_reference_of_unknown_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     content = made(llvm.get_default_triple())
-    monkeypatch.setattr(elf, "FILLS", {})
+    monkeypatch.setattr(object_loader, "FILLS", {})
     with pytest.raises(Fail, match="unknown kind"):
-        elf.load(content, "scale")
+        object_loader.load(content, "scale")
 
 
 @function(x=(f64,), n=i64)
@@ -178,7 +179,7 @@ def test_code_is_counted_while_other_threads_add_to_it(monkeypatch: pytest.Monke
         time.sleep(1e-3)
         return Slow()
 
-    monkeypatch.setattr(elf, "load", load)
+    monkeypatch.setattr(object_loader, "load", load)
     linker = jit.Linker()
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda i: linker._made(str(i % 50), "f", bytes), range(200)))
@@ -205,7 +206,7 @@ def test_code_stays_while_somebody_has_it(folder: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_code_that_threads_are_in_stays_for_good() -> None:
-    at = jit.Linker().native("system", "read_ticks")
+    at = jit.Linker().native("language.system", "read_ticks")
     place = int(at)
     del at
     assert is_mapped(place)

@@ -13,9 +13,10 @@ from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.ir.graph import Node
-from sardonyx.providers.cpu import CpuProvider, plans
-from sardonyx.providers.cpu import executable as cpu_executable
-from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.runtime import executable as cpu_executable
+from sardonyx.providers.cpu.runtime import plans
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.lower.agree import assert_close, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
 

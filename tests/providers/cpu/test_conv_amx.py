@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.kernels import conv_amx
-from sardonyx.providers.cpu.steps import Exceptional
+from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.program.steps import Exceptional
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import Case, expected, graph, shape
@@ -60,7 +60,7 @@ ROUNDING = {"float": 0.0, "float16": 1e-3, "bfloat16": 8e-3}
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are used whether they pay or not."""
     for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
-        monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
+        monkeypatch.setattr(on_tiles, name, dict.fromkeys((1, 2, 3), 0))
 
 
 def compiled(case: Case, weights: Array, precision: str = "highest") -> Compiled:

@@ -11,8 +11,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.ir.tensor import Tensor
-from sardonyx.providers.cpu.kernels import conv_amx, conv_beside
-from sardonyx.providers.cpu.steps import Exceptional
+from sardonyx.providers.cpu.kernels.conv import on_tiles, summed_pair
+from sardonyx.providers.cpu.program.steps import Exceptional
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -47,7 +47,7 @@ APART = {
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are used whether they pay or not; memory is full of NaN."""
     for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
-        monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
+        monkeypatch.setattr(on_tiles, name, dict.fromkeys((1, 2, 3), 0))
     monkeypatch.setattr(Memory, "garbage", b"\xff")
 
 
@@ -119,7 +119,7 @@ def test_sums_of_two_are_one_product(
     got = block.run(checked=True)
     assert error(got, block.expected()) < BOUND
     np.testing.assert_array_equal(block.run(threads=3), got)
-    monkeypatch.setattr(conv_beside, "beside", lambda *_: {})
+    monkeypatch.setattr(summed_pair, "beside", lambda *_: {})
     apart = Block(SUMS[name], stride, size, batch)
     assert True not in apart.convolutions
     assert error(got, block.expected()) <= 1.02 * error(apart.run(), block.expected())

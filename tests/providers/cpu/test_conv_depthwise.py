@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import channels_last, isa
+from sardonyx.providers.cpu.layout import nhwc
+from sardonyx.providers.cpu.machine import isa
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.test_conv import CHIPS, Case, assert_close, expected, graph
 
@@ -15,7 +16,7 @@ from tests.providers.cpu.test_conv import CHIPS, Case, assert_close, expected, g
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
+    monkeypatch.setattr(nhwc, "LEAST_LANES", 1 << 10)
 
 
 def case(size: tuple[int, ...], window: tuple[int, ...], attributes: str = "", then: str = "y = Relu(a)") -> Case:

@@ -17,10 +17,10 @@ from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Apply, Convolution, Expression, Storage, View, Window
 from sardonyx.lower.views import dense
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.kernels import conv, conv_amx
-from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.kernels.conv import direct, on_tiles
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.constants import content
+from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory, by_pixel
 
@@ -116,7 +116,7 @@ class Run:
         views = tuple(_unit(v) for v in extra)
         group = Convolution((), epilogue, views, (y,), _unit(x), w, case.window, c)
         self.isa = isa.named(cpu)
-        self.steps = conv.on_vectors(group, Target(self.isa))
+        self.steps = direct.on_vectors(group, Target(self.isa))
 
     def __call__(self, **options: Any) -> Array:
         self.memory.run(self.steps, isa=self.isa, **options)
@@ -228,7 +228,7 @@ def test_planes_are_left_to_the_other_kernel() -> None:
         kinds = (dtypes.f32,) * (1 + len(extra))
         epilogue = Expression(kinds, (), (0,))
         group = Convolution((), epilogue, extra, (result,), x, w, run.case.window, run.case.x[1])
-        steps = conv.on_vectors(group, Target(isa.named(None)))
+        steps = direct.on_vectors(group, Target(isa.named(None)))
         assert [step.spec.name for step in steps] == ["convolve_depthwise"]
 
 
@@ -267,8 +267,8 @@ ON_TILES = {
 @pytest.mark.parametrize("name", ON_TILES)
 def test_results_go_to_convolutions_on_tiles_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Memory, "garbage", b"\xff")  # NaN, which weights of zero do not hide
-    monkeypatch.setitem(conv_amx.LEAST_GAIN, 3, 0)
-    monkeypatch.setattr(conv_amx, "LEAST_DEPTH", 1 << 20)
+    monkeypatch.setitem(on_tiles.LEAST_GAIN, 3, 0)
+    monkeypatch.setattr(on_tiles, "LEAST_DEPTH", 1 << 20)
     window, rest, shape = ON_TILES[name]
     n = shape[1]
     body = f"a = Relu(x) d = Conv<group = {n}, {window}>(a, w2, b) e = Relu(d) {rest}"

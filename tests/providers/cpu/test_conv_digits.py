@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import flow
-from sardonyx.providers.cpu.kernels import conv_amx
-from sardonyx.providers.cpu.steps import Exceptional, Target
+from sardonyx.providers.cpu import pipeline
+from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.program.steps import Exceptional, Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -21,7 +21,7 @@ EPS = 2.0**-24
 @pytest.fixture(autouse=True)
 def _all_fill_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Memory, "garbage", b"\xff")
-    monkeypatch.setattr(conv_amx, "LEAST_GAIN", dict.fromkeys((1, 2, 3), 0))
+    monkeypatch.setattr(on_tiles, "LEAST_GAIN", dict.fromkeys((1, 2, 3), 0))
 
 
 def random(*shape: int, scale: float = 1.0, seed: int = 0) -> Array:
@@ -195,5 +195,5 @@ def test_weights_of_several_kinds_are_not_kept_in_digits() -> None:
     with pytest.raises(Exceptional) as found:
         problem.run(random(1, 64, 8, 8))
     target = Target(problem.compiled.isa, exceptional=frozenset({found.value.identity}))
-    steps = flow.steps_for(problem.compiled.lowered.groups, target)
+    steps = pipeline.steps_for(problem.compiled.lowered.groups, target)
     assert "conv_amx" in {step.spec.name for step in steps}

@@ -7,10 +7,11 @@ import pytest
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.tensor import Tensor
-from sardonyx.providers.cpu import CpuProvider, channels_last
-from sardonyx.providers.cpu.context import NOBODY, Row
-from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.kernels import gemm_amx
+from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.kernels.gemm import amx
+from sardonyx.providers.cpu.language.context import NOBODY, Row
+from sardonyx.providers.cpu.layout import nhwc
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.lower.agree import parse, part_of
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, holds
@@ -44,7 +45,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(channels_last, "LEAST_LANES", 1 << 10)
+    monkeypatch.setattr(nhwc, "LEAST_LANES", 1 << 10)
 
 
 def compiled(case: Case, weights: Array, cpu: str | None = None) -> Compiled:
@@ -131,7 +132,7 @@ def test_few_rows_of_products_go_without_tiles(rows: int) -> None:
     names = [step.spec.name for step in found.steps]
     assert sorted(names) == ["gemm", "gemm", "gemm_amx", "gemm_amx", "split"]
     done = [step.spec.name for step in found.steps if step.only is not None and holds(step.only, rows)]
-    assert set(done) == ({"gemm"} if rows < gemm_amx.LEAST_ROWS[3] else {"split", "gemm_amx"})
+    assert set(done) == ({"gemm"} if rows < amx.LEAST_ROWS[3] else {"split", "gemm_amx"})
     for threads in (1, 2):
         for got, weights in zip(found.run([x], threads=threads, checked=True), (w, v), strict=True):
             np.testing.assert_allclose(got, x.astype(np.float64) @ weights, rtol=1e-5, atol=1e-5)

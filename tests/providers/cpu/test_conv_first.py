@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import channels_last
-from sardonyx.providers.cpu.kernels import conv_first
+from sardonyx.providers.cpu.kernels.conv import stem
+from sardonyx.providers.cpu.layout import nhwc
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.test_conv import Case, assert_close, expected, feeds_of, graph
 
@@ -26,7 +26,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (channels_last, conv_first):
+    for module in (nhwc, stem):
         monkeypatch.setattr(module, "LEAST_LANES", 1)
 
 

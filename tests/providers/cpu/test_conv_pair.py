@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.kernels import conv_pair
+from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -124,7 +124,7 @@ def test_a_pair_is_the_two_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatc
     case = CASES[name]
     x = case.image()
     (together,) = compiled(case, "skylake-avx512").run([x])
-    monkeypatch.setattr(conv_pair, "DEEPEST", 0)
+    monkeypatch.setattr(pointwise_depthwise, "DEEPEST", 0)
     alone = compiled(case, "skylake-avx512")
     assert names_of(alone) == ["convolve_pixels", "convolve_depthwise_pixels"]
     np.testing.assert_array_equal(together, alone.run([x])[0])

@@ -11,14 +11,16 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu import flow, isa
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.in_place import in_place
-from sardonyx.providers.cpu.kernels import conv_amx, conv_layout
-from sardonyx.providers.cpu.kernels.image_epilogue import SPLIT, load_parts, store_parts
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.steps import Ref, Step
-from sardonyx.providers.cpu.values import Buf, Tile, Val, bf16, f32, i64
+from sardonyx.providers.cpu import pipeline
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, load_parts, store_parts
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, f32, i64
+from sardonyx.providers.cpu.layout import packed_images
+from sardonyx.providers.cpu.layout.in_place import in_place
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Ref, Step
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -127,9 +129,9 @@ BLOCKS = {
 @pytest.fixture
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are used whether they pay or not, and of parts; memory is full of NaN."""
-    monkeypatch.setattr(conv_amx, "LEAST_DEPTH", 1 << 20)
+    monkeypatch.setattr(on_tiles, "LEAST_DEPTH", 1 << 20)
     for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
-        monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
+        monkeypatch.setattr(on_tiles, name, dict.fromkeys((1, 2, 3), 0))
     monkeypatch.setattr(Memory, "garbage", b"\xff")
 
 
@@ -181,7 +183,7 @@ class Net:
 @pytest.mark.parametrize(("name", "channels"), [("rows as one", 50), ("padded", 50), ("padded", 40)])
 def test_residuals_in_three_parts_change_no_bit(name: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net(BLOCKS[name], "highest", channels)
-    monkeypatch.setattr(conv_layout, "ADDED", ())
+    monkeypatch.setattr(packed_images, "ADDED", ())
     wide = Net(BLOCKS[name], "highest", channels)
     assert wide.kept and not net.kept
     for odd in (None, 1e-41, 1e38, np.inf, np.nan):
@@ -229,7 +231,7 @@ def test_pixels_finished_between_products_have_the_same_bits(
     net = Net(BLOCKS[name], "medium", channels)
     statics = [dict(step.spec.statics) for step in net.compiled.steps if step.spec.name == "conv_amx"]
     assert [found["pace"] for found in statics] == paces  # of the last results, which lie plane by plane, none
-    monkeypatch.setattr(conv_amx, "pace_of", lambda *_, **__: 0)
+    monkeypatch.setattr(on_tiles, "pace_of", lambda *_, **__: 0)
     behind = Net(BLOCKS[name], "medium", channels)
     got, want = net.run(checked=True), net.expected()
     assert np.linalg.norm(got - want) < 0.012 * np.linalg.norm(want)
@@ -326,7 +328,7 @@ def test_a_residual_that_nobody_reads_any_more_is_written_over(
     net = Net(body, precision, channels)
     count = 0 if body is SHORTCUT and precision == "highest" else count
     assert sum(_writes_what_it_reads(step) for step in net.compiled.steps) == count
-    monkeypatch.setattr(flow, "in_place", list)
+    monkeypatch.setattr(pipeline, "in_place", list)
     apart = Net(body, precision, channels)
     assert not any(map(_writes_what_it_reads, apart.compiled.steps))
     want = apart.run()
@@ -349,7 +351,7 @@ def test_weights_of_few_steps_stay_in_tiles(
     held = [dict(step.spec.statics)["held"] for step in net.compiled.steps if step.spec.name == "conv_amx"]
     assert held.count(channels // 32) >= 2 and {*held} <= {0, channels // 32}
     got = net.run(checked=True)
-    monkeypatch.setattr(conv_amx, "HELD", 0)
+    monkeypatch.setattr(on_tiles, "HELD", 0)
     usual = Net(body, "medium", channels, size=shape)
     assert not any(dict(step.spec.statics).get("held") for step in usual.compiled.steps)
     np.testing.assert_array_equal(usual.run(), got)
@@ -359,7 +361,7 @@ def test_weights_of_few_steps_stay_in_tiles(
 
 @pytest.mark.usefixtures("_wherever_they_can")
 def test_nothing_is_written_over_where_steps_may_be_left_out_or_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "in_place", list)
+    monkeypatch.setattr(pipeline, "in_place", list)
     steps = Net(BLOCKS["rows as one"], "medium", 64).compiled.steps
     assert in_place(steps) != steps
     for other in (replace(steps[0], is_control=True), replace(steps[0], only=())):
@@ -413,7 +415,7 @@ def test_residuals_in_two_parts_stay_numbers_unless_they_are_narrow(monkeypatch:
     half = Net(BLOCKS["padded"], "highest", dtype="float16")
     assert not half.kept
     np.testing.assert_allclose(half.run().astype("f"), half.expected(), rtol=4e-3, atol=4e-3)
-    monkeypatch.setattr(conv_layout, "ADDED", (1, 2, 3))
+    monkeypatch.setattr(packed_images, "ADDED", (1, 2, 3))
     net = Net(BLOCKS["padded"], "high")
     assert not net.kept
     np.testing.assert_allclose(net.run(checked=True), net.expected(), rtol=1e-4, atol=1e-4)

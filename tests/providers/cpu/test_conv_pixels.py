@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import channels_last
-from sardonyx.providers.cpu.kernels import conv_pixels, conv_winograd_pixels
+from sardonyx.providers.cpu.kernels.conv import nhwc, winograd_nhwc
+from sardonyx.providers.cpu.layout import nhwc as nhwc_layout
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import CASES, Case, assert_close, expected, feeds_of, graph
@@ -42,8 +42,8 @@ ALL = {**CASES, **MORE}
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """On every chip, and term by term."""
-    monkeypatch.setattr(channels_last, "LEAST_LANES", 1)
-    monkeypatch.setattr(conv_winograd_pixels, "LEAST", 1 << 20)
+    monkeypatch.setattr(nhwc_layout, "LEAST_LANES", 1)
+    monkeypatch.setattr(winograd_nhwc, "LEAST", 1 << 20)
 
 
 def compiled(case: Case, feeds: dict[str, Array], cpu: str | None = None) -> Compiled:
@@ -77,8 +77,8 @@ def test_weights_packed_by_numpy_or_by_a_kernel(name: str, monkeypatch: pytest.M
     case = ALL[name]
     feeds = feeds_of(case)
     (small,) = compiled(case, feeds).run(given(feeds))
-    monkeypatch.setattr(conv_pixels, "PLAIN_NBYTES", 0)
-    monkeypatch.setattr(conv_pixels, "in_panels", None)
+    monkeypatch.setattr(nhwc, "PLAIN_NBYTES", 0)
+    monkeypatch.setattr(nhwc, "in_panels", None)
     (large,) = compiled(case, feeds).run(given(feeds))
     np.testing.assert_array_equal(small, large)
 
@@ -108,7 +108,7 @@ FEW = {
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("name", FEW)
 def test_neighbours_share_addresses(name: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_pixels, "LARGE", 0 if is_large else np.inf)
+    monkeypatch.setattr(nhwc, "LARGE", 0 if is_large else np.inf)
     case = FEW[name]
     feeds = feeds_of(case)
     made = compiled(case, feeds, "skylake-avx512")

@@ -9,11 +9,11 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu import channels_last
-from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.flow import steps_for
-from sardonyx.providers.cpu.kernels import conv_amx
-from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Target
+from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.layout import nhwc
+from sardonyx.providers.cpu.pipeline import steps_for
+from sardonyx.providers.cpu.program.constants import content
+from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels_last, "LEAST_LANES", 1)
+    monkeypatch.setattr(nhwc, "LEAST_LANES", 1)
 
 
 class Model:
@@ -105,7 +105,7 @@ def test_other_chips(name: str, cpu: str | None) -> None:
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("highest", 1e-5), ("high", 1e-4), ("medium", 3e-2)])
 def test_on_tiles(precision: str, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(conv_amx.LEAST_GAIN, 3, 0)
+    monkeypatch.setitem(on_tiles.LEAST_GAIN, 3, 0)
     model = Model("3x4")
     made = model.compiled("sapphirerapids", precision)
     (got,) = made.run([model.feeds["x"]], threads=2, checked=True)
@@ -115,7 +115,7 @@ def test_on_tiles(precision: str, tolerance: float, monkeypatch: pytest.MonkeyPa
 
 def test_weights_that_tiles_do_not_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found out about joined weights holds when the part is compiled anew."""
-    monkeypatch.setitem(conv_amx.LEAST_GAIN, 3, 0)
+    monkeypatch.setitem(on_tiles.LEAST_GAIN, 3, 0)
     model = Model("3x4")
     model.feeds["w"][0, 0, 0, 0] = np.inf
     made = model.compiled("sapphirerapids")

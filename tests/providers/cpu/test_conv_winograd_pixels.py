@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels.frame import LEAST_LANES
+from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES
+from sardonyx.providers.cpu.machine import isa
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv_winograd import CHIPS, NAMES, SAME, compiled, exact, kinds, random

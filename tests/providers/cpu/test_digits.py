@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sardonyx
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import digits
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.steps import Exceptional
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.split import int8_slices
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Exceptional
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -194,14 +194,14 @@ def test_zeros_are_of_every_kind() -> None:
 def in_digits(x: Array) -> tuple[Array, ...]:
     """Digits, scales, and which runs are long or flagged."""
     rows, depth = x.shape
-    run, steps, tiles = digits.run_steps(depth), -(-depth // digits.STEP), -(-rows // 16)
+    run, steps, tiles = int8_slices.run_steps(depth), -(-depth // int8_slices.STEP), -(-rows // 16)
     runs = -(-steps // run)
-    y = np.zeros(tiles * steps * (digits.DIGITS + 1) * digits.TILE, np.int8)
+    y = np.zeros(tiles * steps * (int8_slices.DIGITS + 1) * int8_slices.TILE, np.int8)
     scales = np.zeros((tiles, runs, 16), np.float32)
     long, flags = (np.zeros((tiles, runs), np.int32) for _ in range(2))
     numbers = {"x_row": depth, "m": rows, "depth": depth, "run": run}
     memory = {"x": x, "y": y, "scales": scales, "long": long, "flags": flags}
-    Launch(digits.split_digits(), {**memory, **numbers}, isa=isa.named(CHIP))()
+    Launch(int8_slices.split_digits(), {**memory, **numbers}, isa=isa.named(CHIP))()
     return y, scales, long, flags
 
 
@@ -219,18 +219,18 @@ def test_usual_numbers_have_three_digits(depth: int) -> None:
 def test_digits_are_the_numbers(seed: int, rows: int, depth: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((rows, depth)) * np.exp(spread * rng.standard_normal((rows, depth)))).astype(np.float32)
-    run, count = digits.run_steps(depth), digits.DIGITS
-    steps, tiles = -(-depth // digits.STEP), -(-rows // 16)
+    run, count = int8_slices.run_steps(depth), int8_slices.DIGITS
+    steps, tiles = -(-depth // int8_slices.STEP), -(-rows // 16)
     runs = -(-steps // run)
     y, scales, long, flags = in_digits(x)
-    usual = y[: tiles * steps * count * digits.TILE].reshape(tiles, steps, count, 16, digits.STEP)
-    last = y[usual.size :].reshape(tiles, steps, 1, 16, digits.STEP)
+    usual = y[: tiles * steps * count * int8_slices.TILE].reshape(tiles, steps, count, 16, int8_slices.STEP)
+    last = y[usual.size :].reshape(tiles, steps, 1, 16, int8_slices.STEP)
     each = np.repeat(np.arange(runs), run)[:steps]
     all_ = np.concatenate((usual, np.where(long[:, each, None, None, None], last, 0)), axis=2)
     values = (all_ * 256.0 ** -np.arange(count + 1)[:, None, None]).sum(axis=2) * scales[:, each, :, None]
     found = values.transpose(0, 2, 1, 3).reshape(tiles * 16, -1)[:rows, :depth]
-    for i, first in enumerate(range(0, depth, run * digits.STEP)):
-        part = x[:, first : first + run * digits.STEP].astype(np.float64)
+    for i, first in enumerate(range(0, depth, run * int8_slices.STEP)):
+        part = x[:, first : first + run * int8_slices.STEP].astype(np.float64)
         largest = np.abs(part).max(axis=1, keepdims=True)
         off = np.abs(found[:, first : first + part.shape[1]] - part)
         of_rows = [flag[:, i].repeat(16)[:rows, None].astype(bool) for flag in (long, flags)]

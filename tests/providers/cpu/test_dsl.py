@@ -12,10 +12,11 @@ import pytest
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu import isa, jit
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.launch import Launch, launch
-from sardonyx.providers.cpu.values import Buf, Val, bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.codegen import jit
+from sardonyx.providers.cpu.codegen.launch import Launch, launch
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, bool_, f16, f32, f64, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.machine import isa
 
 CPUS = (None, "haswell", "skylake-avx512")
 SIZES = (0, 1, 3, 4, 15, 16, 17, 61)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu.kernels.fold import Folded
-from sardonyx.providers.cpu.kernels.image_tiles import Padded
+from sardonyx.providers.cpu.kernels.conv.packed_image import Padded
+from sardonyx.providers.cpu.kernels.conv.stride_phases import Folded
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Memory
 from tests.providers.cpu.test_pixels_parts import BOUNDS, CHIP, Net, error

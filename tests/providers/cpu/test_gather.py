@@ -10,9 +10,10 @@ import pytest
 from sardonyx.errors import Fail
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Fill, Gather
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import fill, gather
-from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.kernels.index import gather
+from sardonyx.providers.cpu.kernels.loops import fill
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.running import Array, Memory
 
 MACHINES = [None, "skylake-avx512"]

@@ -18,11 +18,11 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Apply, Contraction, Expression, Reduce, Storage, View
 from sardonyx.ops import activation  # noqa: F401 (registers programs)
 from sardonyx.ops.pointwise import program_of
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.constants import content
-from sardonyx.providers.cpu.kernels import contraction
-from sardonyx.providers.cpu.kernels.matrices import problem
-from sardonyx.providers.cpu.steps import Packed, Step, Target
+from sardonyx.providers.cpu.kernels.common.matrices import problem
+from sardonyx.providers.cpu.kernels.gemm import contraction
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.constants import content
+from sardonyx.providers.cpu.program.steps import Packed, Step, Target
 from tests.providers.cpu.running import Array, Memory
 
 CHIPS = (None, "haswell", "skylake-avx512")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sardonyx.providers.cpu.isa import CPUS
+from sardonyx.providers.cpu.machine.isa import CPUS
 from tests.providers.cpu import golden
 
 MODELS = {name: (make, sizes) for name, make, sizes in golden.models()}

@@ -14,12 +14,12 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument
-from sardonyx.providers.cpu import guarded, memory
-from sardonyx.providers.cpu.context import ARENA, Context
-from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.language.context import ARENA, Context
+from sardonyx.providers.cpu.memory import allocator, guard_pages
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.conftest import ROOT
 
-MODES = (guarded.END, guarded.FRONT)
+MODES = (guard_pages.END, guard_pages.FRONT)
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSEGV") or sys.platform == "win32", reason="no mprotect here")
 
 
@@ -35,27 +35,27 @@ def run(code: str, where: str | None, cpu: str | None = None) -> subprocess.Comp
 @pytest.mark.parametrize("nbytes", [0, 1, 64, 4095, 4096, 10_000])
 def test_memory_touches_a_page(where: str, nbytes: int) -> None:
     for alignment in (1, 64):
-        made = guarded.allocate(nbytes, alignment, where)
+        made = guard_pages.allocate(nbytes, alignment, where)
         at = made.ctypes.data
         assert made.shape == (nbytes,) and not made.any() and at % alignment == 0
-        rest = at % 4096 if where == guarded.FRONT else -(at + nbytes) % 4096
-        assert rest == (0 if where == guarded.FRONT else -nbytes % alignment)
+        rest = at % 4096 if where == guard_pages.FRONT else -(at + nbytes) % 4096
+        assert rest == (0 if where == guard_pages.FRONT else -nbytes % alignment)
         made[:] = 7
 
 
 def test_what_is_allocated_is_guarded_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SARDONYX_GUARD_PAGES", "end")
-    assert (memory.address(memory.allocate(128)) + 128) % 4096 == 0
+    assert (allocator.address(allocator.allocate(128)) + 128) % 4096 == 0
     monkeypatch.setenv("SARDONYX_GUARD_PAGES", "sideways")
     with pytest.raises(InvalidArgument, match="end or front"):
-        memory.allocate(128)
+        allocator.allocate(128)
 
 
 TOUCH = """
 import numpy as np
-from sardonyx.providers.cpu import guarded, memory
-a = memory.allocate(64 * 100)
-at = memory.address(a)
+from sardonyx.providers.cpu.memory.allocator import address, allocate
+a = allocate(64 * 100)
+at = address(a)
 import ctypes
 print(ctypes.string_at(at, 6400) == bytes(6400), flush=True)
 ctypes.string_at({}, 1)
@@ -73,7 +73,7 @@ PLANTED = """
 import numpy as np
 import onnx.parser
 import sardonyx
-from sardonyx.providers.cpu.plans import Plan
+from sardonyx.providers.cpu.runtime.plans import Plan
 text = '<ir_version: 10, opset_import: ["": 21]> g (float[1000] x) => (float[1000] y) {{ y = Relu(x) }}'
 model = onnx.parser.parse_model(text)
 session = sardonyx.InferenceSession(model.SerializeToString())
@@ -116,7 +116,7 @@ def test_a_run_has_each_kind_of_memory_at_a_page(where: str, monkeypatch: pytest
         sizes = plan.arena_nbytes, plan.scratch_nbytes * plan.threads, plan.run_nbytes - plan.counters_at
         starts = frame.bases[ARENA], frame.slots[Context.SCRATCH], frame.slots[Context.COUNTERS]
         for at, nbytes in zip(starts, sizes, strict=True):
-            assert (at if where == guarded.FRONT else at + memory.aligned(nbytes)) % 4096 == 0
+            assert (at if where == guard_pages.FRONT else at + allocator.aligned(nbytes)) % 4096 == 0
 
 
 MODEL = """
@@ -178,6 +178,6 @@ def test_kernels_stay_in_guarded_memory(cpu: str | None, where: str) -> None:
 
 def test_copies_are_equal() -> None:
     given = [np.arange(6).reshape(2, 3).T, np.zeros((0, 4), "f"), np.array(3.0)]
-    for a, b in zip(given, guarded.copies(given, guarded.END), strict=True):
+    for a, b in zip(given, guard_pages.copies(given, guard_pages.END), strict=True):
         np.testing.assert_array_equal(a, b)
         assert b.flags.c_contiguous and b.flags.aligned

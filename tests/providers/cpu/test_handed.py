@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from sardonyx.lower.groups import Storage
-from sardonyx.providers.cpu import flow
-from sardonyx.providers.cpu.kernels import contraction, gemm_amx, gemm_digits, split
-from sardonyx.providers.cpu.steps import Ref, Step
+from sardonyx.providers.cpu import pipeline
+from sardonyx.providers.cpu.kernels.gemm import amx, contraction, int8_slices
+from sardonyx.providers.cpu.kernels.split import bf16
+from sardonyx.providers.cpu.program.steps import Ref, Step
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -51,8 +52,8 @@ def compiled(body: str, rows: Any, sizes: tuple[int, int, int], precision: str, 
 
 @pytest.fixture(autouse=True)
 def _few_rows_fill_tiles_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gemm_amx.LEAST_ROWS, 3, 16)
-    monkeypatch.setattr(gemm_digits, "LEAST_DEPTH", 1 << 20)
+    monkeypatch.setitem(amx.LEAST_ROWS, 3, 16)
+    monkeypatch.setattr(int8_slices, "LEAST_DEPTH", 1 << 20)
 
 
 def kinds(found: Compiled) -> Counter[str]:
@@ -67,7 +68,7 @@ def storage_of(step: Step, name: str) -> Storage:
 
 def through_memory(monkeypatch: pytest.MonkeyPatch, *args: Any, **more: Any) -> Compiled:
     with monkeypatch.context() as m:
-        m.setattr(flow.contraction_layout, "handed", lambda *_: {})
+        m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
         return compiled(*args, **more)
 
 
@@ -154,7 +155,7 @@ def test_small_numbers_in_the_middle_times_large_ones(precision: str) -> None:
     weights = {"w0": np.eye(64, 70, dtype=np.float32), "w1": random(70, 64) * np.float32(2.0**60)}
     found = compiled(ADDED, 64, (64, 70, 64), precision, constants=weights)
     c = random(64, 70) * np.float32(2.0**-118)
-    assert (abs(c) < split.SMALLEST).all()
+    assert (abs(c) < bf16.SMALLEST).all()
     (got,) = found.run([np.zeros((64, 64), np.float32), c])
     exact, size = c.astype(np.float64) @ weights["w1"], abs(c).astype(np.float64) @ abs(weights["w1"])
     assert (abs(got - exact) <= ELEMENT[precision] * size).all()
@@ -187,7 +188,7 @@ def test_heads_hand_on_what_they_see(precision: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(contraction, "SMALL", 0)
     handed = attending(2, 64, precision)
     with monkeypatch.context() as m:
-        m.setattr(flow.contraction_layout, "handed", lambda *_: {})
+        m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
         plain = attending(2, 64, precision)
     assert (kinds(handed)["split"], kinds(plain)["split"]) == (0, 1)
     for batch, rows in ((1, 32), (3, 40), (2, 1), (0, 4), (2, 70)):
@@ -203,7 +204,7 @@ def test_few_rows_have_what_heads_see_as_numbers(monkeypatch: pytest.MonkeyPatch
     assert kinds(handed) == {"attention_amx": 1, "gemm_amx": 1, "gemm": 1}
     assert {"out", "tiles", "flags"} == handed.steps[0].writes
     with monkeypatch.context() as m:
-        m.setattr(flow.contraction_layout, "handed", lambda *_: {})
+        m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
         plain = attending(2, 32, "highest")
     for rows in (3, 40):
         given = [random(1, rows, 64) + np.float32(i) for i in range(3)]
@@ -252,7 +253,7 @@ def test_rows_are_handed_on(precision: str, body: str, monkeypatch: pytest.Monke
     for rows, width in ((16, 64), (70, 96), ("M", 352)):
         handed = normalized(rows, width, precision, body)
         with monkeypatch.context() as m:
-            m.setattr(flow.contraction_layout, "handed", lambda *_: {})
+            m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
             plain = normalized(rows, width, precision, body)
         assert kinds(handed) + Counter(("split",)) == kinds(plain)
         for count in (0, 1, 33, 100) if rows == "M" else (rows,):

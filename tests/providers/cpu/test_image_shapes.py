@@ -7,8 +7,8 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu import channels_last
-from sardonyx.providers.cpu.kernels.epilogue import UNIT
+from sardonyx.providers.cpu.kernels.common.epilogue import UNIT
+from sardonyx.providers.cpu.layout import nhwc
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -68,7 +68,7 @@ def expected(name: str, feeds: dict[str, Array]) -> Array:
 @pytest.mark.parametrize("cpu", [None, "skylake-avx512", "sapphirerapids"])
 @pytest.mark.parametrize("name", CASES)
 def test_small_images(name: str, cpu: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels_last, "LEAST_LANES", 1)
+    monkeypatch.setattr(nhwc, "LEAST_LANES", 1)
     x, weights = given(name)
     made = compiled(name, cpu, weights, "n" if len(x) % 2 else str(len(x)))
     (got,) = made.run([x], checked=True)

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.kernels import conv_amx
-from sardonyx.providers.cpu.kernels.image_tiles import Padded, closest, tiles_of
+from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, closest, tiles_of
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import Case, expected, shape
@@ -32,7 +32,7 @@ PRECISIONS = ("highest", "high", "medium")
 @pytest.fixture(autouse=True)
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
-        monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
+        monkeypatch.setattr(on_tiles, name, dict.fromkeys((1, 2, 3), 0))
 
 
 CASES = [

@@ -7,9 +7,9 @@ import pytest
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, View
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import long_rows, loop
-from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.kernels.loops import loop, two_stage_reduction
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.running import Memory, by_pixel
 from tests.providers.cpu.test_loop import DIV, MACHINES, MUL, f32, floats, layer_norm, run
 
@@ -108,7 +108,7 @@ def test_reductions_of_pixels_of_any_number() -> None:
         np.testing.assert_allclose(memory.array(out), x.astype(np.float64).mean(2), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [0, 5, long_rows.PIECE, 3 * long_rows.PIECE + 7])
+@pytest.mark.parametrize("n", [0, 5, two_stage_reduction.PIECE, 3 * two_stage_reduction.PIECE + 7])
 def test_long_rows(n: int) -> None:
     """A row of unknown length is reduced in pieces, with the same result for any number of threads."""
     size = dims.symbol("n")

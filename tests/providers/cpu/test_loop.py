@@ -15,11 +15,11 @@ from sardonyx.ir import dims
 from sardonyx.ir.scalar import Program, Step, trace
 from sardonyx.lower.groups import Apply, Count, Expression, Loop, Reduce, View
 from sardonyx.ops.pointwise import program_of
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import loop
-from sardonyx.providers.cpu.kernels.nest import Nest, typical
-from sardonyx.providers.cpu.kernels.passes import Schedule
-from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, typical
+from sardonyx.providers.cpu.kernels.loops import loop
+from sardonyx.providers.cpu.kernels.loops.passes import Schedule
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory, by_pixel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu.memory import HUGE_PAGE, Pool, address, allocate
-from sardonyx.providers.cpu.slabs import SLAB_NBYTES, Slabs
+from sardonyx.providers.cpu.memory.allocator import HUGE_PAGE, Pool, address, allocate
+from sardonyx.providers.cpu.memory.slabs import SLAB_NBYTES, Slabs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and forks")
 

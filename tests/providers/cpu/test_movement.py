@@ -11,9 +11,9 @@ import pytest
 from sardonyx import dtypes
 from sardonyx.lower.groups import Apply, Expression, Loop
 from sardonyx.ops.pointwise import program_of
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import loop, weave
-from sardonyx.providers.cpu.steps import Step, Target
+from sardonyx.providers.cpu.kernels.loops import interleave, loop
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Step, Target
 from tests.providers.cpu.running import Array, Memory
 
 MACHINES = [None, "haswell", "skylake-avx512"]
@@ -42,7 +42,7 @@ def test_transpositions(machine: str | None, dtype: str) -> None:
         x = bits(*shape, dtype=dtype).swapaxes(-1, -2)
         y, steps = copied(x, machine=machine)
         assert y.tobytes() == x.tobytes(), shape
-        kernel = "weave" if min(shape[-2:]) <= weave.FEW else "turn"
+        kernel = "weave" if min(shape[-2:]) <= interleave.FEW else "turn"
         assert x.size == 0 or {s.spec.name for s in steps} == {kernel}
 
 

@@ -15,10 +15,10 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import OutOfBudget, SardonyxError
-from sardonyx.providers.cpu import executable, plans
-from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.kept import KeptExecutable
-from sardonyx.providers.cpu.threads import Team
+from sardonyx.providers.cpu.runtime import executable, plans
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
+from sardonyx.providers.cpu.runtime.serialize import KeptExecutable
+from sardonyx.providers.cpu.runtime.team import Team
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>

@@ -11,13 +11,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.kernels import contraction
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.pairs import dot_pairs
-from sardonyx.providers.cpu.steps import Target
-from sardonyx.providers.cpu.values import Buf, bf16, f32, u32
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.gemm import contraction
+from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, bf16, f32, u32
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu import test_amx as tiles
 from tests.providers.cpu.running import x86_assembly
 from tests.providers.cpu.test_gemm import Arrays, random

@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.kernels import conv_amx, conv_layout
-from sardonyx.providers.cpu.values import bf16
+from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.language.values import bf16
+from sardonyx.providers.cpu.layout import packed_images
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -38,7 +39,7 @@ NAMES = {"convolve_depthwise_pixels", "slide_pixels"}
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles are used whether they pay or not; memory is full of NaN."""
     for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
-        monkeypatch.setattr(conv_amx, name, dict.fromkeys((1, 2, 3), 0))
+        monkeypatch.setattr(on_tiles, name, dict.fromkeys((1, 2, 3), 0))
     monkeypatch.setattr(Memory, "garbage", b"\xff")
 
 
@@ -117,7 +118,7 @@ def test_pooling_writes_what_convolutions_read(name: str, precision: str, monkey
     assert error(got, net.expected()) < BOUNDS[precision]
     np.testing.assert_array_equal(net.run(threads=3), got)
     if "max" in name:  # the largest of rounded numbers is the largest, rounded
-        monkeypatch.setattr(conv_layout, "_slides", lambda *_: False)
+        monkeypatch.setattr(packed_images, "_slides", lambda *_: False)
         apart = Net(POOLS[name], precision, channels=40)
         assert apart.steps.count("spread") == 2
         np.testing.assert_array_equal(apart.run(), got)
@@ -131,7 +132,7 @@ def test_blocks_of_bits_are_compared_as_integers(name: str, monkeypatch: pytest.
     got = net.run(checked=True)
     assert error(got, net.expected()) < BOUNDS["medium"]
     np.testing.assert_array_equal(net.run(threads=3), got)
-    monkeypatch.setattr(conv_layout, "_slides", lambda *_: False)
+    monkeypatch.setattr(packed_images, "_slides", lambda *_: False)
     apart = Net(rest, "medium", channels=64)
     assert apart.steps.count("spread") == 2
     np.testing.assert_array_equal(apart.run(), got)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from sardonyx.dtypes import DType
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.values import Buf, Val, f16, f32, f64, i64
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, f16, f32, f64, i64
+from sardonyx.providers.cpu.machine import isa
 from tests.providers.cpu.compiled import Compiled
 
 CHIP = "x86-64"

@@ -16,9 +16,9 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import Fail
-from sardonyx.providers.cpu import arenas, plans
-from sardonyx.providers.cpu.arenas import Arena, Arenas
-from sardonyx.providers.cpu.executable import CpuExecutable
+from sardonyx.providers.cpu.runtime import arenas, plans
+from sardonyx.providers.cpu.runtime.arenas import Arena, Arenas
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>

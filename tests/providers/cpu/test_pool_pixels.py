@@ -11,11 +11,11 @@ import pytest
 from sardonyx import dtypes
 from sardonyx.lower.groups import Expression, Pool, Window
 from sardonyx.ops.pool import average_pool, max_pool
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import pool
-from sardonyx.providers.cpu.kernels.pool_pixels import LARGE
-from sardonyx.providers.cpu.steps import Target
-from sardonyx.providers.cpu.values import register_dtype
+from sardonyx.providers.cpu.kernels.image import pool_nchw
+from sardonyx.providers.cpu.kernels.image.pool_nhwc import LARGE
+from sardonyx.providers.cpu.language.values import register_dtype
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.running import Array, Memory, by_pixel
 
 
@@ -75,7 +75,7 @@ def run(
     ends = tuple(attributes["pads"][axes:]) if kind.endswith("pads") else None
     epilogue = Expression((register_dtype(dtypes.of_numpy(x.dtype)),), (), (0,))
     group = Pool((), epilogue, (), (y,), kind.split(maxsplit=1)[0], image, window, ends)
-    steps = pool.steps(group, Target(isa.named(cpu)))
+    steps = pool_nchw.steps(group, Target(isa.named(cpu)))
     assert [step.spec.name for step in steps] == ["slide_pixels"] * (
         1 + (kind == "max" and _is_large(case) and not is_one)
     )

@@ -11,10 +11,10 @@ import sardonyx
 from sardonyx import dtypes
 from sardonyx.dtypes import DType, f32, i8, i32, u8
 from sardonyx.ops.cast import convert
-from sardonyx.providers.cpu.amx import Tiles
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.values import Buf
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf
 from tests.lower.test_quantized import CASES, Case
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.test_amx import CHIP

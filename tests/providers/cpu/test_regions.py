@@ -15,7 +15,7 @@ from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.lower.interpret import bind as sizes_of
-from sardonyx.providers.cpu.context import Code, Context
+from sardonyx.providers.cpu.language.context import Code, Context
 from tests.lower.agree import parse, part_of
 from tests.providers.cpu.compiled import Compiled, _Arrays
 from tests.providers.cpu.running import Array

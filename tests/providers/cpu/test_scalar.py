@@ -14,11 +14,11 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.scalar import Program, run_numpy, trace
 from sardonyx.ops import activation, pointwise  # noqa: F401  (activation registers its programs)
 from sardonyx.ops.pointwise import program_of
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.dsl import kernel
-from sardonyx.providers.cpu.kernels import scalar
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.values import u8
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.math import scalar_program
+from sardonyx.providers.cpu.language.dsl import kernel
+from sardonyx.providers.cpu.language.values import u8
+from sardonyx.providers.cpu.machine import isa
 
 FLOATS = tuple(map(dtypes.of_name, ("f32", "f64", "f16", "bf16")))
 SIGNED = tuple(map(dtypes.of_name, ("i8", "i16", "i32", "i64")))
@@ -171,7 +171,9 @@ def run_all(k: Any, x: Any, y: Any, count: Any, *, programs: Any, lanes: int | N
             args = [
                 x.at((slot + i) * REGION).as_type(dtype).load(at, lanes or k.lanes) for i, dtype in enumerate(types)
             ]
-            y.at(number * REGION).as_type(result_type(program, types)).store(at, scalar.emit(k, program, args, types))
+            y.at(number * REGION).as_type(result_type(program, types)).store(
+                at, scalar_program.emit(k, program, args, types)
+            )
         slot += len(types)
 
 
@@ -246,8 +248,8 @@ def test_says_what_it_cannot(name: str) -> None:
     dtype = dtypes.of_name(name)
     program = program_of("Add", 2)
     assert program is not None
-    assert name in str(scalar.supported(program, [dtype, dtype]))
-    assert scalar.supported(program, [f32, f32]) is None
+    assert name in str(scalar_program.supported(program, [dtype, dtype]))
+    assert scalar_program.supported(program, [f32, f32]) is None
 
 
 @pytest.mark.parametrize("write", [

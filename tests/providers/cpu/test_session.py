@@ -18,7 +18,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import sardonyx as sx
-from sardonyx.providers.cpu import jit
+from sardonyx.providers.cpu.codegen import jit
 
 Array = np.ndarray[Any, Any]
 

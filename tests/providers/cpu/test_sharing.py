@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from sardonyx.interpret.context import RunContext
-from sardonyx.providers.cpu import CpuProvider, plans, sharing
-from sardonyx.providers.cpu.context import ALL, CONTROL, MEET, NONE, ONE, Code, Context, Row
-from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.memory import address
+from sardonyx.providers.cpu import CpuProvider
+from sardonyx.providers.cpu.language.context import ALL, CONTROL, MEET, NONE, ONE, Code, Context, Row
+from sardonyx.providers.cpu.memory.allocator import address
+from sardonyx.providers.cpu.runtime import plans, team_size
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.lower.agree import assert_close, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
 from tests.providers.cpu.test_threads import Table as Ring
@@ -28,12 +29,12 @@ def table_of(intervals: list[int], control: frozenset[int] = frozenset()) -> Any
 
 
 def rows_for(table: Any, alone: Any) -> Any:
-    return sharing.rows_for(table, table.rows, alone)
+    return team_size.rows_for(table, table.rows, alone)
 
 
-def trial_of(intervals: list[int], threads: int, expected_s: float) -> sharing.Trial:
+def trial_of(intervals: list[int], threads: int, expected_s: float) -> team_size.Trial:
     table = table_of(intervals)
-    return sharing.Trial(table, table.rows, np.ones(len(intervals)), threads, expected_s)
+    return team_size.Trial(table, table.rows, np.ones(len(intervals)), threads, expected_s)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -117,7 +118,7 @@ def test_the_quicker_way_stays(
     ways = [way_s for way_s in (sum(seconds), team_s, eager_s) if way_s is not None]
     ends = []
     for way_s in ways:
-        for noise in range(sharing.TRIALS):
+        for noise in range(team_size.TRIALS):
             assert trial.choice[0] == (1 if way_s is ways[0] else 2)
             trial.take(trial.choice, way_s + noise % 3 * 1e-3, np.array(seconds) * (1 + noise % 3))
             ends.append(trial.is_over)
@@ -128,16 +129,16 @@ def test_the_quicker_way_stays(
 
 def test_long_runs_are_tried_by_the_team() -> None:
     trial = trial_of([0, 1, 2], 4, 1.0)
-    for i in range(sharing.TRIALS):
+    for i in range(team_size.TRIALS):
         assert trial.choice[0] == 4
         trial.take(trial.choice, 0.3, np.array([1.0, QUICK, 0.1]))
-        assert trial.is_over == (i == sharing.TRIALS - 1)
+        assert trial.is_over == (i == team_size.TRIALS - 1)
     assert trial.choice[1][:, Row.WHO].tolist() == [ALL, ONE, ALL]
 
 
 def test_steps_of_a_loop_count_by_the_trip() -> None:
     table = table_of([0, 1])
-    gain, rows = sharing.shared(table, table.rows, np.array([1e-2, 1e-3]), np.array([1, 1000]), 2)
+    gain, rows = team_size.shared(table, table.rows, np.array([1e-2, 1e-3]), np.array([1, 1000]), 2)
     assert 0 < gain < 5e-3
     assert rows[:, Row.WHO].tolist() == [ALL, ONE]
 
@@ -157,7 +158,7 @@ def test_shapes_of_a_plan_learn_from_each_other() -> None:
     for n in (5, 6, 7):
         executable.run([np.ones(n, np.float32)], RunContext())
     first, second, third = executable._shapes.values()
-    for _ in range(2 * sharing.TRIALS):
+    for _ in range(2 * team_size.TRIALS):
         for n in (5, 6):
             assert executable.run_again([np.ones(n, np.float32)]) is not None
     assert first.trial is None and second.trial is None and third.trial is not None
@@ -182,9 +183,9 @@ def test_a_large_shape_does_not_do_as_a_small_one_of_its_plan() -> None:
 def test_a_trial_is_made_again() -> None:
     trial = trial_of([0, 1], 2, 1e-4)
     for begun in range(2):
-        for i in range(2 * sharing.TRIALS):
+        for i in range(2 * team_size.TRIALS):
             threads, _ = trial.choice
-            assert threads == (1 if i < sharing.TRIALS else 2)
+            assert threads == (1 if i < team_size.TRIALS else 2)
             busy_s = 1e-3 if threads == 2 and not begun else 0
             trial.take(trial.choice, 5e-5 / threads + busy_s, np.array([SLOW, SLOW]))
         assert trial.is_over and trial.choice[0] == 1 + begun and trial.is_doubtful == (not begun)
@@ -209,12 +210,12 @@ def test_a_doubtful_choice_is_looked_at_soon() -> None:
 def test_runs_in_a_way_that_is_over_count_nothing() -> None:
     trial, seconds = trial_of([0, 1], 2, 1e-4), np.array([SLOW, SLOW])
     first = trial.choice
-    for _ in range(sharing.TRIALS):
+    for _ in range(team_size.TRIALS):
         trial.take(first, 5e-5, seconds)
-    for _ in range(sharing.TRIALS):
+    for _ in range(team_size.TRIALS):
         trial.take(first, 1e-9, seconds / 1e3)
     assert not trial.is_over and trial.choice[0] == 2
-    for _ in range(sharing.TRIALS):
+    for _ in range(team_size.TRIALS):
         trial.take(trial.choice, 3e-5, seconds)
     assert trial.is_over and trial.choice[0] == 2
 
@@ -242,7 +243,7 @@ def test_choices_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     executable.run([x], RunContext())
     (shape,) = executable._shapes.values()
     is_tried = []
-    for _ in range(9 * sharing.TRIALS + 12):
+    for _ in range(9 * team_size.TRIALS + 12):
         is_tried.append(shape.trial is not None)
         (y,) = executable.run_again([x]) or [None]
         np.testing.assert_array_equal(y, x + x)
@@ -254,8 +255,8 @@ def test_a_trial_that_a_fork_cut_in_two_begins_again() -> None:
     """A child may have the count of runs that another thread had just raised, and not yet the ways that follow."""
     tried = trial_of([0, 1], 2, 1e-4)
     way, steps = tried.choice, np.full(2, 1e-5)
-    tried._runs = sharing.TRIALS
+    tried._runs = team_size.TRIALS
     tried.take(way, 1e-4, steps)
-    for _ in range(8 * sharing.TRIALS):
+    for _ in range(8 * team_size.TRIALS):
         tried.take(tried.choice, 1e-4, steps)
     assert tried.is_over

@@ -13,9 +13,9 @@ from onnx import helper
 import sardonyx as sx
 from sardonyx.lower.groups import LinearAttention
 from sardonyx.ops import random, registry
-from sardonyx.providers.cpu import isa
-from sardonyx.providers.cpu.kernels import linear_attention
-from sardonyx.providers.cpu.steps import Target
+from sardonyx.providers.cpu.kernels.attention import linear
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -96,7 +96,7 @@ def test_linear_attention(chip: str | None, tokens: int, width: int, columns: in
         out, present = memory.output(want.shape, "f4"), memory.output(past.shape, "f4")
         views = [memory.input(x) for x in (q, k, v, fade, rate, past)]
         group = LinearAttention((), *views, out, present, 0.5)
-        memory.run(linear_attention.steps(group, Target(machine)), threads=threads, isa=machine, checked=True)
+        memory.run(linear.steps(group, Target(machine)), threads=threads, isa=machine, checked=True)
         assert_near(memory.array(out), want, 1e-5)
         assert_near(memory.array(present), state, 1e-5)
 

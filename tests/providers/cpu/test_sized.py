@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sardonyx.ir import dims
 from sardonyx.plan.sizes import LARGEST, Sizes, SizesDiffer
-from sardonyx.providers.cpu.jit import call
-from sardonyx.providers.cpu.memory import address
-from sardonyx.providers.cpu.sized import evaluate
+from sardonyx.providers.cpu.codegen.jit import call
+from sardonyx.providers.cpu.memory.allocator import address
+from sardonyx.providers.cpu.runtime.shape_program import evaluate
 from tests.providers.cpu.running import Array
 
 A, B = dims.symbol("a"), dims.symbol("b")

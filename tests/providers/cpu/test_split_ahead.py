@@ -10,9 +10,9 @@ import pytest
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Contraction
-from sardonyx.providers.cpu.kernels import contraction, gemm_amx
-from sardonyx.providers.cpu.kernels.matrices import problem
-from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.kernels.common.matrices import problem
+from sardonyx.providers.cpu.kernels.gemm import amx, contraction
+from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
 from tests.providers.cpu.running import holds
 from tests.providers.cpu.test_amx import CHIP, LEAST, MOST, check, group_of, product, steps_of
 from tests.providers.cpu.test_gemm import Arrays, identity, random
@@ -23,8 +23,8 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants lie in panels and meet tiles, however many rows there are."""
-    monkeypatch.setattr(gemm_amx, "is_in_panels", lambda p, parts, _: parts == 3 and p.weight is not None)
-    monkeypatch.setitem(gemm_amx.LEAST_ROWS, 3, 16)
+    monkeypatch.setattr(amx, "is_in_panels", lambda p, parts, _: parts == 3 and p.weight is not None)
+    monkeypatch.setitem(amx.LEAST_ROWS, 3, 16)
 
 
 def ties(shape: tuple[int, ...]) -> Array:
@@ -104,7 +104,7 @@ def test_few_rows_read_the_same_weights(rows: int) -> None:
     steps = contraction.steps(group, Target(CHIP))
     assert len(constants(steps)) == 1
     done = [step.spec.name for step in steps if step.only is not None and holds(step.only, rows)]
-    assert done == (["gemm"] if rows < gemm_amx.LEAST_ROWS[3] else ["split", "gemm_amx"])
+    assert done == (["gemm"] if rows < amx.LEAST_ROWS[3] else ["split", "gemm_amx"])
     memory.run(steps, isa=CHIP, threads=2, checked=True)
     check(memory.array(out), a, b, "highest")
 
@@ -143,5 +143,5 @@ BATCH, TOKENS = dims.symbol("batch"), dims.symbol("tokens")
 def test_panels_are_for_rows_that_may_be_few(rows: dims.Known, is_stepwise: bool, expected: bool) -> None:
     group, _ = symbolic(Arrays({"rows": 1}), random((1, 100), np.float32), random((100, 70), np.float32))
     p = problem(replace(group, m=rows))
-    assert gemm_amx.is_in_panels(p, 3, Target(CHIP, is_stepwise=is_stepwise)) is expected
-    assert not gemm_amx.is_in_panels(p, 2, Target(CHIP, "high"))
+    assert amx.is_in_panels(p, 3, Target(CHIP, is_stepwise=is_stepwise)) is expected
+    assert not amx.is_in_panels(p, 2, Target(CHIP, "high"))

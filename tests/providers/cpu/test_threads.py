@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu import threads
-from sardonyx.providers.cpu.context import COUNTERS, Code, Context, Row
-from sardonyx.providers.cpu.dsl import Kernel, kernel
-from sardonyx.providers.cpu.isa import KNOWS_CPU
-from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.launch import Launch
-from sardonyx.providers.cpu.memory import Pool, address, allocate
-from sardonyx.providers.cpu.values import Buf, Val, i64
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.language.context import COUNTERS, Code, Context, Row
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.machine.isa import KNOWS_CPU
+from sardonyx.providers.cpu.memory.allocator import Pool, address, allocate
+from sardonyx.providers.cpu.runtime import team as runtime_team
 
 THREADS = 16
 
@@ -70,7 +70,7 @@ class Table:
     """Steps that pass values around a ring."""
 
     def __init__(self, rounds: int, n: int = 64, fail_at: int = -1) -> None:
-        team = threads.team_for(threads.Settings())
+        team = runtime_team.team_for(runtime_team.Settings())
         self.team, self.rounds, self.n = team, rounds, n
         self.x = np.zeros(2 * n + 1, np.int64)
         self.x[:n] = np.arange(n)
@@ -82,7 +82,7 @@ class Table:
         starts = np.arange(rounds) * self.args.strides[0]
         self.rows[0::2, 0], self.rows[0::2, 1], self.rows[0::2, 2] = linker.address(shift()), starts, 1
         self.rows[1::2, 0], self.rows[1::2, 1], self.rows[1::2, 2] = linker.address(turn()), starts + 7 * 8, 1
-        self.slots = threads.new_context(team)
+        self.slots = runtime_team.new_context(team)
         self.slots[Context.BASES], self.slots[Context.ROWS] = address(self.bases), id(self.rows)
         self.slots[Context.ARGS], self.slots[Context.LAST] = address(self.args), 2 * rounds
         self.counters = np.zeros(2 * rounds * COUNTERS * THREADS, np.int64)
@@ -195,17 +195,17 @@ def test_a_cancelled_run_ends() -> None:
 
 def test_a_deadline_ends_a_run() -> None:
     table = Table(10)
-    table.slots[Context.DEADLINE] = threads.now() - 1
+    table.slots[Context.DEADLINE] = runtime_team.now() - 1
     table.run(2)
     assert table.slots[Context.ERROR] == Code.LATE
 
 
 def test_the_limit_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = threads.limit()
+    free = runtime_team.limit()
     assert free.threads >= 1 and "CPUs" in free.reason
-    monkeypatch.setattr(threads, "_quota", lambda: 1)
+    monkeypatch.setattr(runtime_team, "_quota", lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    assert threads.limit() == threads.Limit(1, "the cgroup's quota is 1 of 3 CPUs")
+    assert runtime_team.limit() == runtime_team.Limit(1, "the cgroup's quota is 1 of 3 CPUs")
 
 
 def test_memory_is_aligned_and_zero() -> None:

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from sardonyx.providers.cpu.steps import Ref
-from sardonyx.providers.cpu.values import bf16, f16, f32
+from sardonyx.providers.cpu.language.values import bf16, f16, f32
+from sardonyx.providers.cpu.program.steps import Ref
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 

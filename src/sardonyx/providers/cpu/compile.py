@@ -12,22 +12,27 @@ from sardonyx.lower.multiples import multiples
 from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
 from sardonyx.partition.provider import Executable, Part
-from sardonyx.providers.cpu import isa, threads
-from sardonyx.providers.cpu.constants import content, contents
-from sardonyx.providers.cpu.executable import CpuExecutable
-from sardonyx.providers.cpu.flow import steps_for
-from sardonyx.providers.cpu.jit import linker
-from sardonyx.providers.cpu.steps import Exceptional, Packed, Ref, Step, Target
-from sardonyx.providers.cpu.table import Table
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.pipeline import steps_for
+from sardonyx.providers.cpu.program.constants import content, contents
+from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.runtime import team
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
+from sardonyx.providers.cpu.runtime.step_table import Table
 
 if TYPE_CHECKING:
-    from sardonyx.providers.cpu import CpuProvider
+    from sardonyx.providers.cpu.provider import CpuProvider
 
 ROUNDS = 8
 """Of constants that layouts do not carry: what digits do not, parts may not either, and other groups come of it."""
 
 
-def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> CpuExecutable:
+ByShape = Callable[[Part, "CpuProvider"], Executable]
+"""What compiles a part for each set of shapes by itself."""
+
+
+def compile_part(part: Part, provider: CpuProvider, by_shape: ByShape, states: Sequence[State] = ()) -> CpuExecutable:
     """Make a part ready to run, with these states in place.
 
     Where sizes may be taken to be multiples, or to take one branch of an If, what runs others is compiled when there
@@ -35,27 +40,22 @@ def compile_part(part: Part, provider: CpuProvider, states: Sequence[State] = ()
     """
     even = None if states else _for_multiples(part, provider)
     if even is not None:
-        return _compiled(part, provider, even, otherwise=lambda: compile_uneven(part, provider))
-    return compile_uneven(part, provider, states)
+        return _compiled(part, provider, even, by_shape, otherwise=lambda: compile_uneven(part, provider, by_shape))
+    return compile_uneven(part, provider, by_shape, states)
 
 
-def compile_uneven(part: Part, provider: CpuProvider, states: Sequence[State] = ()) -> CpuExecutable:
+def compile_uneven(part: Part, provider: CpuProvider, by_shape: ByShape, states: Sequence[State] = ()) -> CpuExecutable:
     """A part for sizes that are multiples of nothing."""
     lowered = _lowered(part, provider, states)
-    otherwise = partial(_by_shape, part, provider) if lowered.is_guarded and not states else None
-    return _compiled(part, provider, lowered, has_states=bool(states), otherwise=otherwise)
-
-
-def _by_shape(part: Part, provider: CpuProvider) -> Executable:
-    from sardonyx.providers.cpu.pieces import compiled_by_shape
-
-    return compiled_by_shape(part, provider)
+    otherwise = partial(by_shape, part, provider) if lowered.is_guarded and not states else None
+    return _compiled(part, provider, lowered, by_shape, has_states=bool(states), otherwise=otherwise)
 
 
 def _compiled(
     part: Part,
     provider: CpuProvider,
     lowered: Lowered,
+    by_shape: ByShape,
     *,
     has_states: bool = False,
     otherwise: Callable[[], Executable] | None = None,
@@ -63,7 +63,7 @@ def _compiled(
     target, kept = Target(isa.current(), provider.precision), list[Any]()
     for _ in range(ROUNDS):
         steps = steps_for(lowered.groups, target)
-        others: list[Callable[[], Any]] = [*threads.natives(), *(partial(content, s) for s in _packed(steps))]
+        others: list[Callable[[], Any]] = [*team.natives(), *(partial(content, s) for s in _packed(steps))]
         try:
             made = linker.prepare((step.spec for step in steps), target.isa, provider.threads, others)
             table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
@@ -71,7 +71,7 @@ def _compiled(
             del made  # until here it keeps what was packed
             return CpuExecutable(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
-                None if has_states else partial(compile_part, part, provider), otherwise, provider.arenas,
+                None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
             )  # fmt: skip
         except Exceptional as first:
             found = {first.identity, *_exceptional(_packed(steps), kept)}

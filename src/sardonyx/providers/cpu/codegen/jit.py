@@ -1,0 +1,168 @@
+"""Kernels as native functions: linked before, found on disk, or compiled now, many of them side by side."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from sardonyx import forks, knobs, limits
+from sardonyx.errors import NotImplemented
+from sardonyx.providers.cpu.codegen import object_loader
+from sardonyx.providers.cpu.codegen.object_loader import Address
+from sardonyx.providers.cpu.machine import object_cache as objects
+from sardonyx.providers.cpu.machine import parallel
+from sardonyx.providers.cpu.machine.isa import Isa, current
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.language.dsl import Spec
+
+
+def key(spec: Spec, isa: Isa, checked: bool) -> str:
+    """What a compiled object is known by."""
+    return f"{spec.digest}-{isa.key}-{checked:d}-{objects.compiler_version()}"
+
+
+CODE_NBYTES = 1 << 26
+"""Bytes of code that are kept for sessions to come; what sessions have of it stays as long as they do."""
+
+
+COMPILING = 0.6
+"""The share of an untrusted model's time in which kernels are compiled; parts that come later run on numpy."""
+
+
+class Statistics:
+    """What this process compiled and what it found."""
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+        self.loaded: list[str] = []
+
+
+statistics = Statistics()
+
+
+class Linker:
+    """Gives the addresses of kernels; each is made by whoever asks first."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, Address] = {}
+        """The one asked for last comes last."""
+        self._makers: dict[str, threading.Lock] = {}
+        self._lock = forks.lock()
+        self.natives: dict[tuple[Any, ...], str] = {}
+        """What objects of functions are kept under that Python itself calls."""
+
+    def address(self, spec: Spec, isa: Isa | None = None, *, checked: bool | None = None) -> Address:
+        """The native function of a kernel, which stays as long as the caller has its address."""
+        isa = isa or current()
+        checked = knobs.CHECK_ADDRESSES.get() if checked is None else checked
+        name = key(spec, isa, checked)
+        return self._made(name, spec.name, lambda: _object(spec, isa, checked, name))
+
+    def native(self, module: str, function: str, **statics: Any) -> Address:
+        """The address of a function by where it is written, which is read only where it is not known already. It stays
+        for the life of the process."""
+        known = module, function, tuple(statics.items()), current().key, knobs.CHECK_ADDRESSES.get()
+        name = self.natives.get(known)
+        found = None if name is None else self.kept(name, function)
+        if found is None:
+            spec = getattr(import_module(f"sardonyx.providers.cpu.{module}"), function)(**statics)
+            self.natives[known] = self.name(spec, current())
+            found = self.address(spec)
+        found.keep()
+        return found
+
+    def name(self, spec: Spec, isa: Isa) -> str:
+        """What the object of a kernel is kept under."""
+        return key(spec, isa, knobs.CHECK_ADDRESSES.get())
+
+    def kept(self, name: str, function: str) -> Address | None:
+        """The native function of an object that was compiled before, if it is still there."""
+        try:
+            return self._made(name, function, lambda: _kept(name, function))
+        except FileNotFoundError:
+            return None
+
+    def _made(self, name: str, function: str, make: Callable[[], bytes]) -> Address:
+        with self._lock:
+            found = self._addresses.pop(name, None)
+            if found is not None:
+                self._addresses[name] = found
+                return found
+            making = self._makers.setdefault(name, forks.lock())
+        with making:
+            with self._lock:
+                found = self._addresses.get(name)
+            made = object_loader.load(make(), function) if found is None else found
+            with self._lock:
+                self._addresses[name] = made
+                self._makers.pop(name, None)
+                gone = self._trim()
+        del gone  # code leaves memory without the lock
+        return made
+
+    def _trim(self) -> list[Address]:
+        """Have code keep to its bytes, but for what was asked for last; gives what goes."""
+        nbytes = sum(address.nbytes for address in self._addresses.values())
+        gone = []
+        for name in list(self._addresses)[:-1]:
+            if nbytes <= CODE_NBYTES:
+                break
+            gone.append(self._addresses.pop(name))
+            nbytes -= gone[-1].nbytes
+        return gone
+
+    def prepare(
+        self, specs: Iterable[Spec], isa: Isa, threads: int, others: Iterable[Callable[[], Any]] = ()
+    ) -> list[Any]:
+        """Make kernels ready, and then what others make, by so many threads: most of the time is spent outside of
+        Python. Gives what they made; one thread alone leaves everything to whoever needs it.
+        """
+        kernels = {spec.digest: partial(self.address, spec, isa) for spec in specs}
+        tasks: list[Callable[[], Any]] = [*kernels.values(), *others]
+        if threads == 1 or len(tasks) < 2:
+            return []
+        return parallel.results(tasks, threads)
+
+
+def _kept(name: str, function: str) -> bytes:
+    stored = objects.read(name)
+    if stored is None:
+        raise FileNotFoundError(name)
+    statistics.loaded.append(function)
+    return stored
+
+
+def _check_compiling(budget: limits.Budget) -> None:
+    """Hand a part of an untrusted model to numpy when most of its time is gone."""
+    if budget.used > COMPILING:
+        raise NotImplemented("too little of an untrusted model's time is left to compile it")
+
+
+def _object(spec: Spec, isa: Isa, checked: bool, name: str) -> bytes:
+    stored = objects.read(name)
+    if stored is not None:
+        statistics.loaded.append(spec.name)
+        return stored
+    budget = limits.current()
+    if budget is not None:
+        _check_compiling(budget)
+    from sardonyx.providers.cpu.codegen.compiler import compiled  # brings LLVM
+
+    made = compiled(spec, isa, checked=checked)
+    objects.write(name, made)
+    statistics.compiled.append(spec.name)
+    return made
+
+
+linker = Linker()
+
+
+def call(spec: Spec, *args: Any, isa: Isa | None = None) -> None:
+    """Call a plain function; integers and addresses only."""
+    types, at = [ctypes.c_int64] * len(args), linker.address(spec, isa)
+    ctypes.CFUNCTYPE(None, *types)(at)(*args)

@@ -1,0 +1,180 @@
+"""A part that cannot be planned at once, since data decide ranks or sizes in the middle of it.
+
+It is cut where that happens. What comes after a size that a step has counted is compiled beforehand and starts with
+the real size. Nodes that wait for a rank, or for the elements of an operand that steers them, are compiled when a run
+tells: as a small graph of its own, in which the operand is a constant, kept for the next run with the same elements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx.errors import NotImplemented
+from sardonyx.interpret.bind import bind
+from sardonyx.interpret.program import Program
+from sardonyx.ir import dims
+from sardonyx.ir.clone import clone_node
+from sardonyx.ir.dims import Expr
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.ir.tensor import Tensor
+from sardonyx.ir.types import TensorType
+from sardonyx.lower.claims import Awaited, refusal
+from sardonyx.lower.facts import Learned
+from sardonyx.lower.lowering import COUNTED
+from sardonyx.lower.sizes import Refused
+from sardonyx.lower.steering import steering
+from sardonyx.ops.infer import MAX_CONTENT
+from sardonyx.partition.assign import Owner, assign, part_of
+from sardonyx.partition.parts import Parts, chain_of
+from sardonyx.partition.provider import Executable, Part, RunContext
+from sardonyx.providers.cpu.compile import compile_part
+from sardonyx.providers.cpu.runtime.deferred import Late, Reads
+from sardonyx.providers.cpu.runtime.step_table import Unplannable
+from sardonyx.providers.reference import ReferenceProvider
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.provider import CpuProvider
+
+
+class Pieces:
+    """A part as pieces that run one after the other."""
+
+    def __init__(self, part: Part, provider: CpuProvider) -> None:
+        graph = part.nodes[0].graph
+        assert graph is not None
+        learned = provider.learned(graph)
+        self.compiled = [
+            (piece, _late(piece, provider, learned) if is_late else _compiled(piece, provider, learned))
+            for is_late, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, learned))
+        ]
+        self.chain = chain_of(part.inputs, self.compiled, part.outputs)
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        return self.chain.run(args, context)
+
+
+def _cut(nodes: Sequence[Node], learned: Learned) -> list[tuple[bool, list[Node]]]:
+    """Runs of neighbours, and whether they wait for a run; what a run counts is read by the next piece at the first."""
+    pieces: list[tuple[bool, list[Node]]] = []
+    counted: set[Value] = set()
+    for node in nodes:
+        is_late = isinstance(refusal(node, learned), Awaited)
+        if not pieces or pieces[-1][0] != is_late or any(v in counted for v in node.inputs):
+            pieces.append((is_late, []))
+            counted.clear()
+        pieces[-1][1].append(node)
+        if node.op_type in COUNTED:
+            counted.update(node.outputs)
+    return pieces
+
+
+def _compiled(piece: Part, provider: CpuProvider, learned: Learned) -> Executable:
+    try:
+        return compile_part(piece, provider, compiled_by_shape)
+    except (Refused, Unplannable, NotImplemented) as why:
+        shapes = [_known_shape(v, learned) for v in piece.inputs]
+        if _tells_more(piece, shapes):
+            return _late(piece, provider, learned)
+        if not all(_is_counted(shape) for shape in shapes):
+            return compiled_by_shape(piece, provider)
+        logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", piece.nodes[0].label, why)
+        return ReferenceProvider().compile(piece)
+
+
+def _tells_more(piece: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
+    """Whether a run tells ranks, or elements that steer, which are not known yet."""
+    steers = set(steering(piece.nodes, piece.inputs))
+    return any(
+        shape is None or (v in steers and not v.is_const and not (_is_counted(shape) and prod(shape) > MAX_CONTENT))
+        for v, shape in zip(piece.inputs, shapes, strict=True)
+    )
+
+
+def _is_counted(shape: tuple[Any, ...] | None) -> bool:
+    return shape is not None and all(type(d) is int for d in shape)
+
+
+def _late(part: Part, provider: CpuProvider, learned: Learned) -> Late:
+    """Nodes that wait. A Squeeze that names no axes has a rank that follows from sizes: then all shapes count."""
+    by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
+    return _awaiting(part, provider, [None if by_size else _known_shape(v, learned) for v in part.inputs])
+
+
+def compiled_by_shape(part: Part, provider: CpuProvider) -> Late:
+    """A part that is compiled for each set of shapes by itself."""
+    return _awaiting(part, provider, [None] * len(part.inputs))
+
+
+def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None]) -> Late:
+    reads = Reads(
+        tuple(part.inputs.index(v) for v in steering(part.nodes, part.inputs)),
+        tuple(i for i, shape in enumerate(shapes) if shape is None),
+        MAX_CONTENT,
+    )
+    otherwise = partial(Program, part.nodes, part.inputs, part.outputs, bind)
+    return Late(_name(part, shapes), reads, Nodes(part, provider, shapes, reads).compiled, otherwise)
+
+
+def _name(part: Part, shapes: Sequence[tuple[Any, ...] | None]) -> str:
+    """A digest of nodes, and of what is known of their inputs."""
+    nodes = [(n.domain, n.op_type, n.name, sorted(n.attrs.items()), n.inputs, n.outputs) for n in part.nodes]
+    return hashlib.sha256(repr((nodes, part.inputs, shapes, part.outputs)).encode()).hexdigest()
+
+
+class Nodes:
+    """Compiles nodes for the kind of some arguments."""
+
+    def __init__(
+        self, part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None], reads: Reads
+    ) -> None:
+        self._part, self._provider, self._shapes, self._reads = part, provider, shapes, reads
+
+    def compiled(self, args: Sequence[Any]) -> Executable:
+        graph = self._graph(args)
+        reference = ReferenceProvider()
+        owners = assign(graph, [self._provider, reference])
+        for node, why in [(n, refusal(n, self._provider.learned(graph))) for n in graph.nodes]:
+            if isinstance(why, Awaited) and all(v is None or v.producer is None for v in node.inputs):
+                logging.getLogger("sardonyx").info("%s runs on numpy: %s", node.label, why)
+                owners[node] = Owner(reference, f"cpu: {why}")
+        return Parts(graph, owners, reference)
+
+    def _graph(self, args: Sequence[Any]) -> Graph:
+        """The nodes as a graph of their own, with what this run tells."""
+        copies: dict[Value, Value] = {}
+        names: dict[Expr, Expr] = {}
+        for i, (value, shape, array) in enumerate(zip(self._part.inputs, self._shapes, args, strict=True)):
+            if shape is None or len(shape) != array.ndim or i in self._reads.steering:
+                shape = array.shape
+            named = [names.setdefault(d, dims.symbol(f"s{len(names)}")) if isinstance(d, Expr) else d for d in shape]
+            copies[value] = Value(value.name, TensorType(_dtype(value), tuple(named)))
+            if i in self._reads.steering and array.size <= MAX_CONTENT:
+                copies[value].const = Tensor.of(np.array(array))
+        graph = Graph(self._part.nodes[0].name, [copies[v] for v in self._part.inputs])
+        for node in self._part.nodes:
+            for const in (*node.inputs, *(v for _, body in node.subgraphs() for v in body.captures())):
+                if const is not None and const.is_const and const.producer is None and const not in copies:
+                    copies[const] = graph.initializers[const.name] = Value(const.name, const.type, const=const.const)
+            graph.append(clone_node(node, copies))
+        for value in self._part.outputs:
+            graph.add_output(copies[value])
+        return graph
+
+
+def _known_shape(value: Value, learned: Learned) -> tuple[Any, ...] | None:
+    try:
+        return learned.shape(value)
+    except Refused:
+        return None
+
+
+def _dtype(value: Value) -> Any:
+    assert isinstance(value.type, TensorType)
+    return value.type.dtype

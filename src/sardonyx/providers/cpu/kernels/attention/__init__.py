@@ -1,0 +1,1 @@
+"""Attention with an online softmax, on vectors and on tiles; linear attention."""

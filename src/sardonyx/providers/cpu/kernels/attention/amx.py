@@ -1,0 +1,491 @@
+"""Attention on matrix tiles, from operands in bf16 parts (``split``).
+
+A unit of work is a head's block of 32 query rows. A thread's units are neighbours, and the keys and values of a head
+are split into tiles of the thread's own when its first unit comes: no step, barrier or temporary tensor is needed, and
+each thread finds its tiles in its own L2.
+
+    scores[row, key]    = q k^T                 squares of 32 x 32 along the width, from zero
+    p                   = exp(scores - top)     along rows, after cap, mask and causality, in f32
+    sums[row, column]   = faded sums + p v      squares of 32 x 32 along a block of keys, from zero, added in f32
+
+The order of the pairs that a tile product adds is free as long as both operands agree: 32 numbers along a row lie as
+pairs of (i, i + 16), so two vectors make a row of a tile without any shuffle. Only keys are turned, 16 by 16.
+
+**Cycles** of a key of width 64, with 1, 2 or 3 parts: 36, 54 or 72 to split it, once for all rows of a head; then for
+each block of rows 8, 24 or 48 of tile products and 20, 22 or 26 of softmax. Multiply-adds over lanes of rows take 128
+for each block, however few its rows, and as long for the softmax: tiles win with three parts and one row, too.
+
+**Memory.** Rows of a head are as far apart as those of all heads together, so the chip does not foresee which are read
+next, and each line would be waited for. While a block is weighed, what the next one reads and what this one writes is
+asked for.
+
+Results that are left operands of the next matrix product go out in tiles (``gemm.packed_epilogue``), with a flag for
+each row and head.
+
+**Numbers that tiles do not carry.** Masks are added to f32 scores and never become bf16. Where q, k or v holds what is
+not *plain* (``split``), the squares of that block of rows are made from the numbers themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import View
+from sardonyx.providers.cpu.kernels.attention.config import params, weight
+from sardonyx.providers.cpu.kernels.common.loop_nest import known
+from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, SQUARE_NBYTES
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import PART, place_of, store_step
+from sardonyx.providers.cpu.kernels.math import functions
+from sardonyx.providers.cpu.kernels.math.transpose import transposed
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    count_of,
+    heads_of,
+    is_plain,
+    plain_below,
+    step_elements,
+)
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, SCHEDULES, SUMS, TILES, from_zero, multiply
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
+from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
+from sardonyx.providers.cpu.program.steps import Target
+
+KEYS = 128
+"""Keys of a block: 16 KB of scores and 8 KB of each part of p, in L1 together."""
+
+_HIGH_HALF = 0xFFFF_0000
+HIDDEN = -1e36
+"""What a mask adds to scores that nobody shall see, at most."""
+TAME = plain_below(2.0**40)
+"""Numbers whose products are nothing beside that."""
+_PER_ROW = HALF + 3
+"""f32 numbers that are kept for each row: sixteen partial totals; top, base and faded."""
+
+
+def parts_for(views: tuple[View, ...], target: Target) -> int | None:
+    """How many parts numbers are split into; None where there are no tiles."""
+    if not target.isa.amx or any(v.dtype not in (f32, bf16, f16) for v in views):
+        return None
+    return PARTS[target.precision]
+
+
+def mask_class(mask: View | None) -> str:
+    """``none``, ``rows`` (keys are neighbours) or ``any``."""
+    if mask is None:
+        return "none"
+    return "rows" if mask.strides[3] == 1 else "any"
+
+
+def variant(parts: int, target: Target) -> str:
+    products = len(PRODUCTS[parts])
+    plural = "" if parts == 1 else "s"
+    how = f"{products} product{plural} of {parts} bf16 part{plural} on tiles, {PANEL} rows by {KEYS} keys"
+    return f"{target.precision}: {how}"
+
+
+def scratch_nbytes(parts: int, keys: Known, width: Known, value_width: Known) -> Known:
+    size = step_elements(parts) * 2
+    key_steps, steps, panels = (known(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
+    fixed = PANEL * (_PER_ROW + KEYS) * 4 + SQUARE_NBYTES + KEYS // STEP * size
+    tiled = dims.mul(size, dims.add(steps, dims.mul(key_steps, dims.add(steps, panels))))
+    return known(dims.total((fixed, tiled, dims.mul(panels, SQUARE_NBYTES))))
+
+
+@kernel(params)
+def attention_amx(
+    k: Kernel, batch: Val, heads: Val, shared: Val, rows: Val, keys: Val, past: Val, mask_: Buf | None = None,
+    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, parts: int, handed: int,
+    is_kept: bool, **given: Any,
+) -> None:  # fmt: skip
+    """``mask`` is how it lies: ``none``, ``rows`` (keys are neighbours) or ``any``.
+
+    Results are written in tiles of ``handed`` parts, if there are any, and as numbers where they are kept.
+    """
+    tiles = Tiles(k)
+    tiles.configure(count=TILES)
+    blocks = count_of(rows, PANEL)
+    head = _Head(k, tiles, keys, parts, given)
+    held = k.var(-1)
+    units = batch * heads * blocks
+
+    def place(unit: Val) -> tuple[Val, Val, Val]:
+        return unit // (heads * blocks), unit // blocks % heads, unit % blocks * PANEL
+
+    with k.share(units) as unit:
+        b, h, first = place(unit)
+        head.locate(b, h // shared)
+        which = unit // blocks // shared
+        with k.when(held.ne(which)):
+            held.set(which)
+            head.split()
+        block = _Block(head, b, h, first, rows)
+        b_after, h_after, _ = place(k.min(unit + blocks, units - 1))
+        ahead = block.reads(*place(k.min(unit + 1, units - 1)), *head.operands(b_after, h_after // shared))
+        if is_kept:
+            ahead += block.writes()
+        if handed:
+            ahead += block.hands_on(heads, rows, handed)
+        offset = None if mask_ is None else mask_.at(b * given["mask_b"] + h * given["mask_h"])
+        adjust = _Adjust(block, mask, offset, given, causal, softcap)
+        seen = adjust.seen(k.min(keys, first + PANEL + past) if causal else keys)
+        with k.loop(0, seen, KEYS) as start:
+            count = k.min(seen - start, KEYS)
+            block.scores(start, count)
+            adjust.emit(start, count, past)
+            block.weigh(start, count, ahead)
+            block.accumulate(start, count)
+        if is_kept:
+            block.finish()
+        if handed:
+            block.hand_on(heads, rows, handed)
+    tiles.release()
+
+
+def _paired(k: Kernel, left: Val, right: Val, parts: int, worst: Var | None = None) -> list[Val]:
+    """Two vectors as one row of a tile, part by part: pairs of their elements."""
+    sides = (heads_of(k, v, parts, worst) for v in (left, right))
+    return [(even >> 16) | (odd & _HIGH_HALF) for even, odd in zip(*sides, strict=True)]
+
+
+class _Head:
+    """The keys and values of a head, in tiles, and the scratch memory of a thread."""
+
+    def __init__(self, k: Kernel, tiles: Tiles, keys: Val, parts: int, given: dict[str, Any]) -> None:
+        self.k, self.tiles, self.keys, self.parts, self.given = k, tiles, keys, parts, given
+        self.size = step_elements(parts)
+        self.width, self.value_width = given["width"], given["value_width"]
+        self.steps, self.panels, self.key_steps = (count_of(d, STEP) for d in (self.width, self.value_width, keys))
+        self.worst = k.var(k.zeros(u32, HALF))
+        at = k.scratch(i8)
+
+        def take(nbytes: Val | int, dtype: DType) -> Buf:
+            nonlocal at
+            here, at = at.as_type(dtype), at.at(nbytes)
+            return here
+
+        tiled = self.size * 2
+        self.total = take(PANEL * HALF * 4, f32)
+        self.top, self.base, self.faded = (take(PANEL * 4, f32) for _ in range(3))
+        self.scores = take(PANEL * KEYS * 4, f32)
+        self.square = take(SQUARE_NBYTES, f32)
+        self.p = take(KEYS // STEP * tiled, bf16)
+        self.q = take(self.steps * tiled, bf16)
+        self.keys_tiled = take(self.key_steps * self.steps * tiled, bf16)
+        self.values_tiled = take(self.key_steps * self.panels * tiled, bf16)
+        self.sums = take(self.panels * SQUARE_NBYTES, f32)
+
+    def locate(self, b: Val, head: Val) -> None:
+        self.keys_at, self.values_at = self.operands(b, head)
+
+    def operands(self, b: Val, head: Val) -> tuple[Buf, Buf]:
+        """The keys and values of a head."""
+        n = self.given
+        return n["k_"].at(b * n["k_b"] + head * n["k_h"]), n["v"].at(b * n["v_b"] + head * n["v_h"])
+
+    def rows_of(self, b: Val, h: Val, first: Val) -> Buf:
+        n = self.given
+        return n["q"].at(b * n["q_b"] + h * n["q_h"] + first * n["q_s"])  # type: ignore[no-any-return]
+
+    def split(self) -> None:
+        self.worst.set(self.k.zeros(u32, HALF))
+        self._split_keys()
+        self._split_values()
+
+    def masks(self, size: Val, first: Val) -> list[Val]:
+        """Which of the 32 numbers from ``first`` on exist, as two vectors."""
+        return [self.k.mask(size - first - side * HALF, HALF) for side in range(2)]
+
+    def _split_keys(self) -> None:
+        """Keys past the end repeat the last one: their scores are not looked at."""
+        k, parts = self.k, self.parts
+        stage = k.local(u32, parts * HALF * HALF)
+        with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:
+            masks = self.masks(self.width, step * STEP)
+            with k.loop(0, HALF) as r:
+                key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
+                row = self.keys_at.at(key * self.given["k_s"] + step * STEP)
+                left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
+                for i, words in enumerate(_paired(k, left, right, parts, self.worst)):
+                    stage.store((i * HALF + r) * HALF, words)
+            to = self.keys_tiled.at((panel * self.steps + step) * self.size + half * TILE).as_type(u32)
+            with k.loop(0, parts) as part:
+                turned = transposed([stage.load((part * HALF + line) * HALF, HALF) for line in range(HALF)])
+                for j, words in enumerate(turned):
+                    to.store(part * TILE + j * HALF, words)
+
+    def _split_values(self) -> None:
+        """Values past the end repeat the last ones: they meet weights of zero."""
+        k = self.k
+        with k.loop(0, self.panels) as panel, k.loop(0, self.key_steps) as step, k.loop(0, 2) as half:
+            column = panel * PANEL + half * HALF
+            there = k.mask(self.value_width - column, HALF)
+            to = self.values_tiled.at((panel * self.key_steps + step) * self.size + half * TILE).as_type(u32)
+            with k.loop(0, HALF) as pair:
+                keys = (k.min(step * STEP + pair + i * HALF, self.keys - 1) for i in range(2))
+                even, odd = (self.values_at.at(key * self.given["v_s"] + column).load(0, HALF, there) for key in keys)
+                for part, words in enumerate(_paired(k, even, odd, self.parts, self.worst)):
+                    to.store(pair * HALF + part * TILE, words)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Lines of memory, some for each row of a block."""
+
+    of_row: Callable[[Val], Buf]
+    """Where those of a row begin."""
+    pace: int
+    """Elements from line to line."""
+    last: Val
+    """An element of the last."""
+    write: bool = False
+
+
+def _in_line(memory: Buf) -> int:
+    return LINE_NBYTES // memory.dtype.itemsize
+
+
+class _Block:
+    """32 query rows of a head, block of keys by block of keys."""
+
+    def __init__(self, head: _Head, b: Val, h: Val, first: Val, rows: Val) -> None:
+        self.head, k, n = head, head.k, head.given
+        self.k, self.first, self.high = k, first, k.min(rows - first, PANEL)
+        self.rows_at = head.rows_of(b, h, first)
+        self.b, self.h = b, h
+        worst = k.var(head.worst.get())
+        words_at = head.q.as_type(u32)
+        with k.loop(0, self.high) as r, k.loop(0, head.steps) as step:
+            row = self.rows_at.at(r * n["q_s"] + step * STEP)
+            masks = head.masks(head.width, step * STEP)
+            left, right = (row.load(i * HALF, HALF, mask) * n["scale"] for i, mask in enumerate(masks))
+            for part, words in enumerate(_paired(k, left, right, head.parts, worst)):
+                words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
+        self.is_odd = ~is_plain(worst.get())
+        self.is_tame = worst.get().max() < TAME
+        with k.loop(0, head.panels * SQUARE, HALF) as i:
+            head.sums.store(i, k.zeros(f32, HALF))
+        with k.loop(0, self.high) as r:
+            head.total.store(r * HALF, k.zeros(f32, HALF))
+        for half in range(2):
+            head.top.store(half * HALF, k.const(-math.inf, f32, HALF))
+
+    def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
+        """A square of sums, to memory whose rows are ``stride`` numbers apart."""
+        k, tiles, parts = self.k, self.head.tiles, self.head.parts
+        with (
+            k.loop(0, count_of(self.high, HALF)) as half,
+            from_zero(tiles, [to.at((half * stride + t) * HALF) for t in SUMS], stride * 4),
+        ):
+            multiply(tiles, a.at(half * TILE), b, steps, parts, SCHEDULES[parts])
+
+    def scores(self, start: Val, count: Val) -> None:
+        k, head = self.k, self.head
+        with k.loop(0, count_of(count, PANEL)) as panel:
+            b = head.keys_tiled.at((start // PANEL + panel) * head.steps * head.size)
+            self._multiply(head.q, b, head.steps, head.scores.at(panel * PANEL), KEYS)
+        with k.when(self.is_odd, likely=False), k.loop(0, self.high) as r, k.loop(0, count) as j:
+            row, key = self.rows_at.at(r * head.given["q_s"]), head.keys_at.at((start + j) * head.given["k_s"])
+            total = k.var(k.zeros(f32, HALF))
+            for t in k.tiles(head.width, HALF):
+                total.set(k.fma(row.load(t) * head.given["scale"], key.load(t), total))
+            head.scores.store(r * KEYS + j, total.sum())
+
+    def reads(self, b: Val, h: Val, first: Val, keys_at: Buf, values_at: Buf) -> list[_Lines]:
+        """The rows of the next block, and of the next head the keys and values that have the numbers of this block's
+        rows: the blocks of a head have asked for all of them, if there are as many rows as keys."""
+        head, n = self.head, self.head.given
+        rows_at = head.rows_of(b, h, first)
+
+        def key(r: Val) -> Val:
+            return self.k.min(self.first + r, head.keys - 1)
+
+        return [
+            _Lines(lambda r: rows_at.at(r * n["q_s"]), _in_line(rows_at), head.width - 1),
+            _Lines(lambda r: keys_at.at(key(r) * n["k_s"]), _in_line(keys_at), head.width - 1),
+            _Lines(lambda r: values_at.at(key(r) * n["v_s"]), _in_line(values_at), head.value_width - 1),
+        ]
+
+    def writes(self) -> list[_Lines]:
+        out_at, stride = self.out_at, self.head.given["o_s"]
+        return [_Lines(lambda r: out_at.at(r * stride), _in_line(out_at), self.head.value_width - 1, write=True)]
+
+    def hands_on(self, heads: Val, rows: Val, parts: int) -> list[_Lines]:
+        """A row has a line in every part of its steps."""
+        last = (self.head.panels * parts - 1) * PART
+        return [_Lines(lambda r: self._handed_at(r, heads, rows, parts), PART, last, write=True)]
+
+    def weigh(self, start: Val, count: Val, ahead: list[_Lines]) -> None:
+        """Scores become p, in f32 and in tiles. Memory has nothing to do meanwhile, but for what is asked ``ahead``."""
+        k, head = self.k, self.head
+        words_at = head.p.as_type(u32)
+        with k.loop(0, self.high) as r:
+            base, line = k.splat(head.base.load(r), HALF), head.scores.at(r * KEYS)
+            totals = [k.var(head.total.load(r * HALF, HALF) * head.faded.load(r)), k.var(k.zeros(f32, HALF))]
+            fetched = [(lines, lines.of_row(r)) for lines in ahead]
+            with k.loop(0, count_of(count, STEP)) as step:
+                for lines, row in fetched:
+                    at = k.min((start // STEP + step) * lines.pace, lines.last)
+                    row.prefetch(at, write=lines.write, locality=3 if lines.write else 2)
+                places = (step * STEP, step * STEP + HALF)
+                left, right = (weight(k, line.load(at, HALF) - base) for at in places)
+                for at, p, total in zip(places, (left, right), totals, strict=True):
+                    line.store(at, p)
+                    total += p
+                for part, words in enumerate(_paired(k, left, right, head.parts)):
+                    words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
+            head.total.store(r * HALF, totals[0].get() + totals[1].get())
+
+    def accumulate(self, start: Val, count: Val) -> None:
+        k, head, square = self.k, self.head, self.head.square
+        with k.loop(0, head.panels) as panel:
+            b = head.values_tiled.at((panel * head.key_steps + start // STEP) * head.size)
+            self._multiply(head.p, b, count_of(count, STEP), square, PANEL)
+            with k.when(self.is_odd, likely=False):
+                self._accumulate_odd(start, count, panel * PANEL)
+            sums = head.sums.at(panel * SQUARE)
+            with k.loop(0, self.high) as r:
+                faded = k.splat(head.faded.load(r), HALF)
+                for at in (r * PANEL, r * PANEL + HALF):
+                    sums.store(at, k.fma(sums.load(at, HALF), faded, square.load(at, HALF)))
+
+    def _accumulate_odd(self, start: Val, count: Val, column: Val) -> None:
+        k, head = self.k, self.head
+        masks = head.masks(head.value_width, column)
+        with k.loop(0, self.high) as r:
+            totals = [k.var(k.zeros(f32, HALF)) for _ in masks]
+            with k.loop(0, count) as j:
+                values = head.values_at.at((start + j) * head.given["v_s"] + column)
+                for i, (total, mask) in enumerate(zip(totals, masks, strict=True)):
+                    total.set(k.fma(head.scores.load(r * KEYS + j), values.load(i * HALF, HALF, mask), total))
+            for i, total in enumerate(totals):
+                head.square.store(r * PANEL + i * HALF, total)
+
+    def finish(self) -> None:
+        k, head, n = self.k, self.head, self.head.given
+        with k.loop(0, self.high) as r:
+            out, inverse = self.out_at.at(r * n["o_s"]), self._inverse(r)
+            for t in k.tiles(head.value_width, HALF):
+                sums = head.sums.at(t.index // PANEL * SQUARE + r * PANEL + t.index % PANEL)
+                out.store(t, sums.load(0, HALF) * inverse)
+
+    @property
+    def out_at(self) -> Buf:
+        n = self.head.given
+        return n["out"].at(self.b * n["o_b"] + self.h * n["o_h"] + self.first * n["o_s"])  # type: ignore[no-any-return]
+
+    def _inverse(self, r: Val) -> Val:
+        total = self.head.total.load(r * HALF, HALF).sum()
+        return 1.0 / self.k.select(total.eq(0.0), 1.0, total)
+
+    def hand_on(self, heads: Val, rows: Val, parts: int) -> None:
+        """The results of a head are ``panels`` steps of the product that reads them."""
+        k, head, size = self.k, self.head, step_elements(parts)
+        with k.loop(0, self.high) as r:
+            row, inverse = self.b * rows + self.first + r, self._inverse(r)
+            flag = head.given["flags"].at(row * heads + self.h)
+            flag.store(0, 0)
+            to = self._handed_at(r, heads, rows, parts)
+            with k.loop(0, head.panels) as panel:
+                sums = head.sums.load(panel * SQUARE + r * PANEL, PANEL)
+                store_step(to.at(panel * size), sums * inverse, parts, flag)
+
+    def _handed_at(self, r: Val, heads: Val, rows: Val, parts: int) -> Buf:
+        """Where a row's numbers of this head begin."""
+        size, row = self.head.panels * step_elements(parts), self.b * rows + self.first + r
+        return self.head.given["tiles"].at(place_of(row, heads * size) + self.h * size)  # type: ignore[no-any-return]
+
+
+class _Adjust:
+    """The pass over a block's scores that caps and masks them and finds the largest of each row."""
+
+    def __init__(
+        self, block: _Block, mask: str, memory: Buf | None, given: dict[str, Any], causal: bool, softcap: float
+    ) -> None:
+        self.block, self.k, self.mask, self.memory, self.given = block, block.k, mask, memory, given
+        self.causal, self.softcap = causal, softcap
+
+    def seen(self, keys: Val) -> Val:
+        """How many keys are before the last ones that the mask hides from all rows: the p of those are 0.
+
+        But not where there is a row from which it hides all keys, which are then weighed as if it hid none.
+        """
+        if self.memory is None:
+            return keys
+        k, left = self.k, self.k.var(keys)
+        is_open = k.var(k.cast(self.block.is_tame & (keys > STEP), i32))
+        with k.loop_while(lambda: is_open.get().ne(0)):
+            start = (left.get() - 1) // STEP * STEP
+            with k.loop(0, self.block.high) as r:
+                bias = self._bias_of(self.block.first + r, start)
+                for t in k.tiles(left.get() - start, HALF):
+                    is_seen = ~(t.keep(self._bias(bias, t), -math.inf) <= HIDDEN)
+                    is_open.set(is_open.get() & k.cast(~is_seen.any(), i32))
+            left.set(k.select(is_open.get().ne(0), start, left.get()))
+            is_open.set(is_open.get() & k.cast(left.get() > 0, i32))
+        with k.when(left.get() < keys), k.loop(0, self.block.high) as r:
+            bias, any_ = self._bias_of(self.block.first + r, k.const(0)), k.var(k.zeros(i32, HALF))
+            for t in k.tiles(left.get(), HALF):
+                any_.set(any_.get() | k.cast(t.keep(self._bias(bias, t), -math.inf) > HIDDEN / 2, i32))
+            left.set(k.select(any_.get().ne(0).any(), left.get(), keys))
+        return left.get()
+
+    def _bias_of(self, row: Val, start: Val) -> Buf:
+        assert self.memory is not None
+        return self.memory.at(row * self.given["mask_q"] + start * self.given["mask_k"])
+
+    def emit(self, start: Val, count: Val, past: Val) -> None:
+        k, head = self.k, self.block.head
+        rest = count % STEP
+        is_half = (rest > 0) & (rest <= HALF)
+        with k.loop(0, self.block.high) as r:
+            line, row = head.scores.at(r * KEYS), self.block.first + r
+            bias = None if self.memory is None else self._bias_of(row, start)
+            tops = [k.var(k.const(-math.inf, f32, HALF)) for _ in range(2)]
+            for vectors in k.blocks(count, HALF, unroll=2):
+                for top, t in zip(tops, vectors, strict=False):
+                    s = line.load(t.index, HALF)
+                    adjusted = t.keep(self._adjusted(s, bias, t, row + past - start), -math.inf)
+                    if adjusted is not s:
+                        line.store(t.index, adjusted)
+                    top.set(k.max(top, adjusted))
+            with k.when(is_half):  # no key is behind the last vector of the last step
+                line.store(count - rest + HALF, k.const(-math.inf, f32, HALF))
+            largest = k.max(tops[0], tops[1].get()).max()
+            head.base.store(r, k.max(head.top.load(r), largest))
+        for half in range(2):
+            old, new = (at.load(half * HALF, HALF) for at in (head.top, head.base))
+            base = k.select(new.eq(-math.inf), 0.0, new)
+            head.faded.store(half * HALF, weight(k, old - base))
+            head.base.store(half * HALF, base)
+            head.top.store(half * HALF, new)
+
+    def _adjusted(self, s: Val, bias: Buf | None, t: Any, last: Val) -> Val:
+        """``last`` is the last key that the row sees, counted from the block's first."""
+        k = self.k
+        if self.softcap:
+            s = functions.tanh(k, s / self.softcap) * self.softcap
+        if bias is not None:
+            s = s + self._bias(bias, t)
+        if self.causal:
+            s = k.select(k.iota(i32, HALF) > k.cast(last - t.index, i32), k.const(-math.inf, f32, HALF), s)
+        return s
+
+    def _bias(self, memory: Buf, t: Any) -> Val:
+        k = self.k
+        if self.mask == "rows":
+            v = memory.load(t)
+        else:
+            v = memory.gather((k.iota(lanes=HALF) + t.index) * self.given["mask_k"], t.mask)
+        return k.select(v, k.const(0.0, f32, HALF), -math.inf) if v.dtype is bool_ else v

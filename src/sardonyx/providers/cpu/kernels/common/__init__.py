@@ -1,0 +1,1 @@
+"""What several families share: matrices and windows in memory, loop nests, epilogues, control steps."""

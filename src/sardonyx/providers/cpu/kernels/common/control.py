@@ -1,0 +1,79 @@
+"""Control steps: one thread carries each of them out while all others wait.
+
+They change what belongs to a run and nothing else: the number of the trip, the addresses of moving memory, and which
+step comes next. Distances are counted in steps of the table.
+"""
+
+from __future__ import annotations
+
+from sardonyx.providers.cpu.language.context import PAUSED, Code, Context
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.scheduler import clear_counters
+from sardonyx.providers.cpu.language.system import ticks
+from sardonyx.providers.cpu.language.values import Buf, Val, i64, u8
+
+
+def _addresses(k: Kernel) -> Buf:
+    return k.memory(k.context().load(Context.BASES), i64)
+
+
+@kernel(m=(u8,), slot=i64)
+def place(k: Kernel, m: Buf, slot: Val) -> None:
+    """Moving memory begins at ``m``."""
+    _addresses(k).store(slot, m.address())
+
+
+@kernel(slot=i64, nbytes=i64)
+def advance(k: Kernel, slot: Val, nbytes: Val) -> None:
+    """Moving memory goes on by some bytes."""
+    at = _addresses(k).at(slot)
+    at.store(0, at.load() + nbytes)
+
+
+@kernel(one=i64, two=i64)
+def swap(k: Kernel, one: Val, two: Val) -> None:
+    """Two moving memories change places."""
+    addresses = _addresses(k)
+    first, second = addresses.load(one), addresses.load(two)
+    addresses.store(one, second)
+    addresses.store(two, first)
+
+
+@kernel(flag=(u8,), skip=i64, may_do=i64, may_skip=i64)
+def unless(k: Kernel, flag: Buf, skip: Val, may_do: Val, may_skip: Val) -> None:
+    """Over ``skip`` steps, unless the flag holds; an error where that is what may not be done."""
+    holds = flag.load().ne(0)
+    with k.when(k.select(holds, may_do, may_skip).eq(0), likely=False):
+        k.fail(Code.SIZES, skip)
+    with k.when(~holds):
+        k.context().store(Context.NEXT, k.step() + skip + 1)
+
+
+@kernel(skip=i64)
+def jump(k: Kernel, skip: Val) -> None:
+    """Over ``skip`` steps."""
+    k.context().store(Context.NEXT, k.step() + skip + 1)
+
+
+@kernel(count=(i64,), limit=(i64,), flag=(u8,), most=i64, skip=i64)
+def enter(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, skip: Val) -> None:
+    """Into a loop, or over its ``skip`` steps; more trips than ``most`` are an error."""
+    trips = limit.load()
+    count.store(0, 0)
+    with k.when((trips > most) & flag.load().ne(0), likely=False):
+        k.fail(Code.ENDLESS, trips)
+    with k.when((trips <= 0) | (trips > most) | flag.load().eq(0)):
+        k.context().store(Context.NEXT, k.step() + skip + 1)
+
+
+@kernel(count=(i64,), limit=(i64,), flag=(u8,), repeats=i64)
+def turn(k: Kernel, count: Buf, limit: Buf, flag: Buf, repeats: Val) -> None:
+    """After a trip: the next, by going back over ``repeats`` steps, whose tiles are all to be taken again."""
+    context, step = k.context(), k.step()
+    trip = count.load() + 1
+    count.store(0, trip)
+    clear_counters(k, context, step - repeats, step)
+    with k.when((trip < limit.load()) & flag.load().ne(0)):
+        pause_at = context.load(Context.PAUSE_AT)
+        late = pause_at.ne(0) & (ticks(k) > pause_at)
+        context.store(Context.NEXT, step - repeats + k.select(late, k.const(PAUSED), k.const(0)))

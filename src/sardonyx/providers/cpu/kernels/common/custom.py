@@ -1,0 +1,30 @@
+"""Kernels that users wrote: one step each, with the arguments that came along."""
+
+from __future__ import annotations
+
+from sardonyx.errors import InvalidGraph
+from sardonyx.ir.dims import Expr, Known
+from sardonyx.lower.groups import Custom, View
+from sardonyx.providers.cpu.language.dsl import Spec
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+
+def steps(group: Custom, target: Target) -> list[Step]:
+    spec, where = group.kernel, group.nodes[0].label
+    if not isinstance(spec, Spec):
+        raise InvalidGraph("a kernel is one of the kernel language", where=where, got=repr(spec))
+    args: dict[str, Ref | Known | float] = {}
+    for name, (kind, dtype) in spec.params.items():
+        given = group.args.get(name)
+        if kind == "memory" and isinstance(given, View) and given.dtype.bits == dtype.bits:
+            args[name] = Ref.of(given)
+        elif kind == "number" and isinstance(given, (int, float, Expr)):
+            args[name] = given
+        else:
+            raise InvalidGraph(f"kernel {spec.name} wants {kind} {name!r} of {dtype}", where=where, got=repr(given))
+    if unknown := group.args.keys() - args.keys():
+        raise InvalidGraph(f"kernel {spec.name} has no such parameters", where=where, got=sorted(unknown))
+    writes = frozenset(name for name, given in group.args.items() if given in group.outputs)
+    if len(writes) < len(group.outputs):
+        raise InvalidGraph(f"kernel {spec.name} does not write every output", where=where)
+    return [Step(spec, args, writes, group.nodes)]

@@ -1,0 +1,270 @@
+"""What follows a sum of products element by element, as contraction kernels write it.
+
+An ``Epilogue`` is a constant of a kernel: the expression, and for each further operand and output its type and the
+class of its strides. Row, column and batch strides are run-time numbers, so an operand is a residual or a number for
+each row by its strides alone; a bias and a single number, whose rows are all the same, are known as such.
+
+A kernel declares ``epilogue.params``, binds them with ``Finish`` for one matrix of the batch, and gives it tiles of
+sums that lie in scratch memory. There they are in L1, one load away: the expression is written once (twice, for a
+row's masked rest) however many registers a kernel sums in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sardonyx.dtypes import DType
+from sardonyx.forks import cached_property
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Apply, Expression, View
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, matrix_at, matrix_params, number
+from sardonyx.providers.cpu.kernels.math import scalar_program
+from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i32, i64, register_dtype
+from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
+from sardonyx.providers.cpu.program.steps import Ref, Target
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+UNIT, SAME, STRIDED = "unit", "same", "strided"
+PANELS = "panels"
+"""Beside these: an output in tiles, for the product that reads it (``gemm.packed_epilogue``)."""
+SHORT = 8
+"""Operations that may be done in registers, at most."""
+QUICK = frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where", "cast"))
+"""Those that may."""
+
+
+def is_short(expression: Expression) -> bool:
+    """Whether what follows sums is worth writing out for every register of a tile."""
+    programs = [step.program for step in expression.steps if isinstance(step, Apply)]
+    done = [step.op for program in programs for step in program.steps[program.arity :]]
+    return len(done) <= SHORT and QUICK.issuperset(done)
+
+
+@dataclass(frozen=True)
+class Access:
+    """A further operand, or an output: its type, and its stride along a row: 1, 0 or any."""
+
+    dtype: DType
+    columns: str
+    is_flat: bool = False
+    """Every row is the same: a bias, or a single number."""
+    is_past: bool = False
+    """An output that goes past the caches."""
+
+    @staticmethod
+    def of(matrix: Matrix, n: Known) -> Access:
+        is_flat = matrix.row == 0
+        if matrix.lies:
+            return Access(matrix.dtype, matrix.lies)
+        if matrix.column == 1 or n == 1:
+            return Access(matrix.dtype, UNIT, is_flat)
+        return Access(matrix.dtype, SAME if matrix.column == 0 else STRIDED, is_flat)
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The constant part of an epilogue."""
+
+    expression: Expression
+    extra: tuple[Access, ...]
+    outputs: tuple[Access, ...]
+    batch_axes: int
+
+    @staticmethod
+    def of(p: Problem) -> Epilogue:
+        return Epilogue.over(p.expression, p.extra, p.outputs, p.n, len(p.batch))[0]
+
+    @staticmethod
+    def over(
+        expression: Expression, extra: Sequence[Matrix], outputs: Sequence[Matrix], n: Known, batch_axes: int
+    ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+        """For matrices of n columns, and its arguments."""
+        stored = (replace(Access.of(y, n), is_flat=False) for y in outputs)
+        made = Epilogue(expression, tuple(Access.of(x, n) for x in extra), tuple(stored), batch_axes)
+        given = zip(made.names, (*extra, *outputs), strict=True)
+        return made, {a: v for (name, _), x in given for a, v in x.args(name).items()}
+
+    @cached_property
+    def names(self) -> tuple[tuple[str, Access], ...]:
+        extra = [(f"x{i}", x) for i, x in enumerate(self.extra)]
+        return (*extra, *((f"y{i}", y) for i, y in enumerate(self.outputs)))
+
+    @property
+    def is_long(self) -> bool:
+        return not is_short(self.expression)
+
+    @property
+    def params(self) -> Params:
+        found = {p: t for name, x in self.names for p, t in matrix_params(name, x.dtype, self.batch_axes).items()}
+        flags = {f"{name}_flags": (i32,) for name in self.in_tiles}
+        return {**found, **flags, **{f"{name}_flags_panel": i64 for name in self.in_tiles}}
+
+    def args(self, p: Problem) -> dict[str, Ref | Known | float]:
+        given = (*p.extra, *p.outputs)
+        return {a: v for (name, _), x in zip(self.names, given, strict=True) for a, v in x.args(name).items()}
+
+    def past(self, views: Sequence[View], target: Target) -> Epilogue:
+        """The same, with outputs that go past the caches where that pays."""
+        seen = zip(self.outputs, views, strict=True)
+        return replace(self, outputs=tuple(replace(y, is_past=target.writes_past(view)) for y, view in seen))
+
+    @property
+    def writes(self) -> frozenset[str]:
+        return frozenset((*(f"y{i}" for i in range(len(self.outputs))), *(f"{name}_flags" for name in self.in_tiles)))
+
+    @property
+    def fetched(self) -> list[tuple[str, Access]]:
+        """What may be brought near before it is read or written."""
+        return [(name, x) for name, x in self.names if x.columns == UNIT and not x.is_flat]
+
+    @property
+    def in_tiles(self) -> list[str]:
+        """The outputs that the next product reads."""
+        return [name for name, y in self.names if y.columns == PANELS]
+
+
+class Finish:
+    """An epilogue inside a kernel, for one matrix of the batch."""
+
+    def __init__(
+        self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val] = ()
+    ) -> None:
+        """``memory`` holds the values of ``epilogue.params``; ``batch`` is the matrix's index along each batch axis."""
+        self.k, self.epilogue, self.n = k, epilogue, n
+        self._memory = memory
+        self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
+        names = [name for name, x in epilogue.names if x.is_flat and x.columns == SAME]
+        self._single = {name: self._at[name].load() for name in names}
+        self._held: dict[str, Val] = {}
+
+    def tile(
+        self,
+        sums: Buf,
+        stride: Operand,
+        row: Val,
+        rows: Operand,
+        column: Val,
+        columns: Val,
+        *,
+        width: int | None = None,
+        at_once: bool = False,
+        unroll: int = 1,
+    ) -> None:
+        """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j).
+
+        Tiles that are ``width`` columns wide, where that is given, are finished without a loop along the row, or even
+        as one long vector: narrow results then fill registers. Others may take ``unroll`` vectors at a time.
+        """
+        k = self.k
+        lanes = k.lanes * 32 // max(sums.dtype.bits, 32)
+        if width is None:
+            with k.loop(0, rows) as i:
+                own = self.of_row(row + i)
+                for t in k.tiles(columns, lanes, unroll=unroll):
+                    own.put(row + i, Tile(column + t.index, t.lanes, t.mask), sums.at(i * stride).load(t))
+            return
+        assert width % lanes == 0
+        with k.either(columns.eq(width)) as (whole, part):
+            with whole:
+                step = width if at_once else lanes
+                tiles = [Tile(column + j, step, None) for j in range(0, width, step)]
+                owns = [self.of_columns(t) for t in tiles]
+                with k.loop(0, rows) as i:
+                    for j, (t, own) in enumerate(zip(tiles, owns, strict=True)):
+                        own.put(row + i, t, sums.load(i * stride + j * step, step))
+            with part, k.loop(0, rows) as i, k.loop(0, columns, lanes) as at:
+                t = Tile(column + at, lanes, k.mask(columns - at, lanes))
+                self.put(row + i, t, sums.load(i * stride + at, lanes))
+
+    def of_row(self, row: Operand) -> Finish:
+        """For this row only: what has one number for all of it is loaded here, once."""
+        made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
+        names = [name for name, x in extra if x.columns == SAME and not x.is_flat]
+        made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
+        return made
+
+    def of_columns(self, t: Tile) -> Self:
+        """For these columns only: what is the same in every row is loaded here, once."""
+        made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
+        flat = [name for name, x in extra if x.is_flat and x.columns == UNIT]
+        made._held = {name: self._row(name, 0, is_flat=True).load(t) for name in flat}
+        return made
+
+    def rows(self, sums: Buf, stride: Operand, row: Val, rows: Val, t: Tile) -> None:
+        """Finish the columns of a tile in some rows, whose sums are ``stride`` apart."""
+        own = self.of_columns(t)
+        with self.k.loop(0, rows) as i:
+            own.put(row + i, t, sums.load(i * stride, t.lanes))
+
+    def put(self, row: Operand, t: Tile, sums: Val) -> None:
+        """Finish the sums of ``row`` at the columns of ``t``, whose mask leaves out those that do not exist."""
+        outputs = self.epilogue.names[len(self.epilogue.extra) :]
+        for (name, y), result in zip(outputs, self.results(row, t, sums), strict=True):
+            self._store(name, y, row, t, result)
+
+    def results(self, row: Operand, t: Tile, sums: Val) -> list[Val]:
+        """What the sums become."""
+        k, e = self.k, self.epilogue
+        expression, count = e.expression, len(e.extra)
+        values = [sums, *(self._load(name, x, row, t) for name, x in e.names[:count])]
+        for step in expression.steps:
+            assert isinstance(step, Apply), "an epilogue works element by element"
+            types = [expression.dtype_of(i) for i in step.args]
+            values.append(scalar_program.emit(k, step.program, [values[i] for i in step.args], types))
+        return [values[result] for result in expression.results]
+
+    def fetch(self, row: Operand, column: Operand, width: int) -> None:
+        """Bring near what ``width`` columns of a row will read and write: a store that waits for its line holds up all
+        stores behind it, and loads of what those hold.
+        """
+        for name, x in self.epilogue.fetched:
+            at, line = self._row(name, row).at(column), max(LINE_NBYTES // x.dtype.itemsize, 1)
+            for j in range(0, width, line):  # where rows begin within lines, the first is that of the columns before
+                at.prefetch(j + line - 1, write=name.startswith("y"))
+
+    def _row(self, name: str, row: Operand, *, is_flat: bool = False) -> Buf:
+        return self._at[name] if is_flat else self._at[name].at(self._number(name, "row") * row)
+
+    def _number(self, name: str, stride: str) -> Val:
+        return number(self._memory, f"{name}_{stride}")
+
+    def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
+        if name in self._single:
+            return self.k.splat(self._single[name], t.lanes)
+        if name in self._held:
+            return self._held[name]
+        at = self._row(name, row, is_flat=x.is_flat)
+        if x.columns == UNIT:
+            return at.load(t)
+        if x.columns == SAME:
+            return self.k.splat(at.load(), t.lanes)
+        k, local = self.k, self.k.local(register_dtype(x.dtype), t.lanes)
+        with k.loop(0, self._existing(t)) as j:
+            local.store(j, at.load((t.index + j) * self._number(name, "col")))
+        return local.load(0, t.lanes)
+
+    def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
+        at = self._row(name, row)
+        if y.columns == UNIT:
+            if y.is_past and t.mask is None and t.lanes * y.dtype.itemsize % LINE_NBYTES == 0:
+                with self.k.either(at.at(t.index).past_line().eq(0)) as (whole, part):
+                    with whole:
+                        at.store(t, value, is_past=True)
+                    with part:
+                        at.store(t, value)
+            else:
+                at.store(t, value)
+            return
+        k, local = self.k, self.k.local(value.dtype, t.lanes)
+        local.store(0, value)
+        with k.loop(0, self._existing(t)) as j:
+            at.store((t.index + j) * self._number(name, "col"), local.load(j))
+
+    def _existing(self, t: Tile) -> Val:
+        return self.k.min(self.n - t.index, t.lanes)

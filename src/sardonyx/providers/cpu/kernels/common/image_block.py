@@ -1,0 +1,376 @@
+"""Strips: what a block of outputs sees of an image, in scratch memory.
+
+The outputs of a plane are cut into blocks of rows (``Blocks``). For each channel a strip holds the elements that the
+block's windows touch, with the padding filled in, one plane for each phase of the strides (``Taps.phases``): whatever
+stride, dilation and padding are, a tap of the outputs in a row is then a run of neighbours, at a distance from the
+block's first that is the same for all outputs, and no buffer holds an element once for each tap.
+
+Outputs are numbered by *places*, vectors of them being neighbours in the strip. Either rows follow each other without
+gap at the pitch of the strip's rows, where the reach of the window is wasted at each row's end, or every row begins a
+vector; whichever wastes less. Lanes without an output compute what nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, sizes
+from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.values import Buf, Operand, Val, i64
+
+LEAST = 64
+"""Outputs of a row that are not cut shorter for want of room."""
+SUMS = 4096
+"""Sums of a block: 16 KiB of f32, in L1."""
+LINE = 16
+"""Elements of a cache line; channels lie an odd number of them apart, so that they do not share a set of L1."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How scratch memory is divided, in bytes."""
+
+    taps: Taps
+    dtype: DType
+    """Of the elements."""
+    lanes: int
+    rows: int
+    """Rows of sums."""
+    channels: int = 1
+    """Those whose taps are in the table of places."""
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of sums to the next."""
+        return (SUMS // self.rows + max(self.taps.reach(2), self.lanes) + 3 * LINE) // LINE * LINE + LINE
+
+    @property
+    def places_at(self) -> int:
+        return -(-self.taps.count * self.channels * 8 // 64) * 64
+
+    @property
+    def sums_at(self) -> int:
+        return self.places_at + -(-(self.pitch // self.lanes + 1) * 16 // 64) * 64
+
+    @property
+    def strip_at(self) -> int:
+        return self.sums_at + self.rows * self.pitch * self.dtype.bits // 8
+
+    def args(self) -> dict[str, int]:
+        """The arguments of ``layout_params``."""
+        taps = self.taps
+        given = (taps.kernel, taps.strides, taps.dilations, tuple(taps.period(i) for i in range(3)))
+        found = {
+            f"{what}_{a}": n for what, ns in zip(_WINDOW, given, strict=True) for a, n in zip(AXES, ns, strict=True)
+        }
+        return {**found, **{f"layout_{name}": getattr(self, name) for name in _PLACES}}
+
+    def nbytes(self, channels: Known, room_nbytes: int) -> Known:
+        """With strips of ``room_nbytes``, or of what the least block needs, and what rounding adds to either."""
+        size, high = self.dtype.bits // 8, self.taps.planes * (1 + self.taps.reach(1))
+        least = dims.mul(channels, high * (LEAST + self.taps.reach(2)) * size)
+        slack = dims.mul(channels, (high + 2 * self.taps.planes + 2) * LINE * size)
+        return of_known(dims.total((self.strip_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
+
+
+_WINDOW, _PLACES = ("kernel", "stride", "dilation", "period"), ("pitch", "places_at", "sums_at", "strip_at", "channels")
+
+
+def layout_params() -> Params:
+    """Declares a window and how scratch memory is divided: all of it numbers of the run."""
+    return dict.fromkeys((*(f"{what}_{a}" for what in _WINDOW for a in AXES), *(f"layout_{p}" for p in _PLACES)), i64)
+
+
+class Moving:
+    """A window inside a kernel."""
+
+    def __init__(self, k: Kernel, memory: Mapping[str, Any]) -> None:
+        def of(what: str) -> list[Val]:
+            return [number(memory, f"{what}_{a}") for a in AXES]
+
+        self.k, self.kernel, self.strides, self.dilations, self._periods = k, *(of(w) for w in _WINDOW)
+        self.count = self.kernel[0] * self.kernel[1] * self.kernel[2]
+        self.reach = [k.opaque((self.kernel[i] - 1) * self.dilations[i] // self.strides[i]) for i in range(3)]
+        """How many outputs ahead the last tap is, along each axis."""
+        self.phases = [k.opaque(k.min(self.kernel[i], self._periods[i])) for i in range(3)]
+        self.planes = self.kernel[0] * self.phases[1] * self.phases[2]
+
+    def phase(self, axis: int, i: Val) -> Val:
+        """Phase number ``i``."""
+        return i * self.dilations[axis] % self.strides[axis]
+
+    def place(self, axis: int, tap: Val) -> tuple[Val, Val]:
+        """The phase of a tap, by number, and how many outputs ahead it is."""
+        return tap % self._periods[axis], tap * self.dilations[axis] // self.strides[axis]
+
+
+class Blocks:
+    """The outputs of one plane in blocks of equal numbers of rows, and, where a row is too long, parts of rows."""
+
+    def __init__(self, k: Kernel, taps: Moving, memory: Mapping[str, Any], room: Val, rows: int, lanes: int) -> None:
+        """``room`` elements for a plane of a strip; ``rows`` of sums."""
+        _, high, wide = taps.reach
+        _, self.out_y, self.out_x = sizes(memory, "out")
+        widest = k.min(k.max(room // (high + 1) - wide, LEAST), SUMS // rows)
+        parts = ceil_div(self.out_x, widest)
+        self.columns = k.select(parts <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(parts, 1)), LINE) * LINE)
+        self.columns = k.opaque(self.columns)
+        self.parts = k.opaque(ceil_div(self.out_x, k.max(self.columns, 1)))
+        held = room // k.max(self.columns + wide, 1) - high
+        summed = k.const(SUMS // rows) // (self.columns + k.max(wide, lanes))
+        most = k.select(self.parts > 1, 1, k.max(k.min(held, summed), 1))
+        self.bands = ceil_div(self.out_y, most)
+        self.rows = k.opaque(ceil_div(self.out_y, k.max(self.bands, 1)))
+        self.count = self.bands * self.parts
+
+
+class Strip:
+    """The strip of one block."""
+
+    def __init__(
+        self,
+        k: Kernel,
+        taps: Moving,
+        memory: Mapping[str, Any],
+        blocks: Blocks,
+        block: Val,
+        dtype: DType,
+        lanes: int,
+        step: int,
+        *,
+        is_padded: bool = False,
+    ) -> None:
+        """``step`` is the stride along x, or 0 for one above 2; ``is_padded`` begins every row with a vector."""
+        self.k, self.taps, self.memory, self.dtype, self.lanes, self.step = k, taps, memory, dtype, lanes, step
+        self.top = block // blocks.parts * blocks.rows
+        self.left = block % blocks.parts * blocks.columns
+        self.rows = k.opaque(k.min(blocks.rows, blocks.out_y - self.top))
+        self.columns = k.opaque(k.min(blocks.columns, blocks.out_x - self.left))
+        self.pitch = k.opaque(self.columns + taps.reach[2])
+        self.high = self.rows + taps.reach[1]
+        self.plane = k.opaque(self.high * self.pitch)
+        self.channel = k.opaque(odd_lines(self.plane * taps.planes))
+        padded = ceil_div(self.columns, lanes) * lanes
+        dense = ceil_div((self.rows - 1) * self.pitch + self.columns, lanes)
+        self.is_padded = (self.rows * padded <= dense * lanes) | is_padded
+        self.row = k.opaque(k.select(self.is_padded, padded, self.pitch))
+        self.vectors = k.opaque(k.select(self.is_padded, self.rows * padded // lanes, dense))
+        self.runs, self.places = k.scratch(i64), k.scratch(i64, number(memory, "layout_places_at"))
+        self.sums = k.scratch(dtype, number(memory, "layout_sums_at"))
+        self.sums_pitch = number(memory, "layout_pitch")
+        self.elements = k.scratch(dtype, number(memory, "layout_strip_at"))
+
+    def place(self, v: Val) -> Val:
+        """Where vector ``v`` of the outputs begins in the strip."""
+        return self.places.load(v * 2)
+
+    def packed_place(self, v: Val) -> Val:
+        """Where it would begin if rows of outputs followed each other without gap."""
+        return self.places.load(v * 2 + 1)
+
+    def fill(self, x: Buf, plane: Val, channels: Val, padding: float) -> None:
+        """Copy what the block sees of ``channels`` images, the first of which begins at ``x``."""
+        k, taps = self.k, self.taps
+        with k.loop(0, channels) as c:
+            self._channel(x.at(number(self.memory, "x_c") * c), self.elements.at(c * self.channel), plane, padding)
+            end = self.elements.at(c * self.channel + self.plane * taps.planes)
+            for i in range(0, LINE, self.lanes):
+                end.store(i, k.zeros(self.dtype, self.lanes))
+
+    def _channel(self, image: Buf, to: Buf, plane: Val, padding: float) -> None:
+        k, taps = self.k, self.taps
+        depth, height, _ = sizes(self.memory, "in")
+        pad_z, pad_y, _ = sizes(self.memory, "pad")
+        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
+        with k.loop(0, taps.kernel[0]) as tz:
+            z = plane * taps.strides[0] + tz * taps.dilations[0] - pad_z
+            with k.loop(0, taps.phases[1]) as py, k.loop(0, taps.phases[2]) as px:
+                first = taps.phase(1, py) - pad_y + self.top * taps.strides[1]
+                part = (tz * taps.phases[1] + py) * taps.phases[2] + px
+                target = to.at(part * self.plane)
+                row = _Row(self, taps.phase(2, px), padding)
+                with k.loop(0, self.high) as j:
+                    y = first + j * taps.strides[1]
+                    is_there = (z >= 0) & (z < depth) & (y >= 0) & (y < height)
+                    with k.either(is_there) as (yes, no):
+                        with yes:
+                            row.copy(image.at(z * stride_z + y * stride_y), target.at(j * self.pitch))
+                        with no:
+                            row.fill(target.at(j * self.pitch))
+
+    def blank(self) -> None:
+        """Zeros in the place of one image, and behind it."""
+        with self.k.loop(0, self.plane * self.taps.planes + LINE, self.lanes) as i:
+            self.elements.store(i, self.k.zeros(self.dtype, self.lanes))
+
+    def renew(self, image: Buf, plane: Val, taps: Taps) -> None:
+        """Copy what the block sees of another image into that place. What is not of the image is as it was.
+
+        Rows are read in their order, whatever phase they are of: the chip fetches them ahead.
+        """
+        k, stride, high, across = self.k, taps.strides[1], taps.phases(1), taps.phases(2)
+        depth, height, _ = sizes(self.memory, "in")
+        pad_z, pad_y, _ = sizes(self.memory, "pad")
+        stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
+        rows: Sequence[_Row | _Pair] = [_Row(self, k.const(phase), 0.0) for phase in across]
+        if across == [0, 1] and self.step == 2 and self.memory["is_unit"]:
+            rows = [_Pair(self)]
+        first = self.top * stride - pad_y
+        low, stop = k.max(-first, 0), k.max(k.min(height - first, self.high * stride), 0)
+        for tz in range(taps.kernel[0]):
+            z = plane * taps.strides[0] + (tz * taps.dilations[0] - pad_z)
+            to = self.elements.at(self.plane * (tz * len(high) * len(across)))
+            with k.loop(low, k.select((z >= 0) & (z < depth), stop, low)) as y:
+                source, phase = image.at(z * stride_z + (first + y) * stride_y), y % stride
+                if high != list(range(stride)):
+                    phase = k.table([high.index(i) if i in high else -1 for i in range(stride)], i64).load(phase)
+                with k.when(phase >= 0, likely=True):
+                    target = to.at(self.plane * (phase * len(across)) + y // stride * self.pitch)
+                    for px, row in enumerate(rows):
+                        row.inside(source, target.at(self.plane * px))
+
+    def tables(self) -> None:
+        """Where taps of some channels and vectors of outputs begin."""
+        k, taps, (deep, high, wide) = self.k, self.taps, self.taps.kernel
+        with k.loop(0, deep) as tz, k.loop(0, high) as ty:
+            py, down = taps.place(1, ty)
+            row = (tz * taps.phases[1] + py) * taps.phases[2] * self.plane + down * self.pitch
+            with k.loop(0, wide) as tx:
+                px, ahead = (k.const(0), tx * taps.dilations[2]) if self.step == 1 else taps.place(2, tx)
+                place, runs = row + px * self.plane + ahead, self.runs.at((tz * high + ty) * wide + tx)
+                with k.loop(0, number(self.memory, "layout_channels")) as c:
+                    runs.store(c * taps.count, c * self.channel + place)
+        with k.either(self.is_padded) as (yes, no):
+            with yes:
+                each_row = self.row // self.lanes
+                with k.loop(0, self.rows) as y, k.loop(0, each_row) as v:
+                    at, x = (y * each_row + v) * 2, v * self.lanes
+                    self.places.store(at, y * self.pitch + x)
+                    self.places.store(at + 1, y * self.columns + x)
+            with no, k.loop(0, self.vectors) as v:
+                self.places.store(v * 2, v * self.lanes)
+
+
+class _Row:
+    """How a row of one phase is copied: the elements between ``low`` and ``high`` are in the image."""
+
+    def __init__(self, strip: Strip, phase: Val, padding: float) -> None:
+        k, self.strip, self.padding = strip.k, strip, padding
+        self.k, self.step = k, strip.step
+        stride = self.stride = k.const(strip.step) if strip.step else strip.taps.strides[2]
+        _, _, width = sizes(strip.memory, "in")
+        _, _, pad = sizes(strip.memory, "pad")
+        self.first = strip.left * stride + phase - pad
+        low = ceil_div(k.max(-self.first, 0), stride)
+        self.low = k.min(low, strip.pitch)
+        self.high = k.max(k.min(ceil_div(k.max(width - self.first, 0), stride), strip.pitch), self.low)
+
+    def fill(self, to: Buf) -> None:
+        for t in self.k.tiles(self.strip.pitch, self.strip.lanes):
+            to.store(t, self.padding)
+
+    def copy(self, row: Buf, to: Buf) -> None:
+        k = self.k
+        with k.loop(0, self.low) as i:
+            to.store(i, self.padding)
+        self.inside(row, to)
+        with k.loop(self.high, self.strip.pitch) as i:
+            to.store(i, self.padding)
+
+    def inside(self, row: Buf, to: Buf) -> None:
+        """Those that are in the image."""
+        stride = number(self.strip.memory, "x_x")
+        source = row.at((self.first + self.low * self.stride) * stride)
+        self._elements(source, to.at(self.low), self.high - self.low, stride)
+
+    def _elements(self, source: Buf, to: Buf, count: Val, stride: Val) -> None:
+        """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
+        k, lanes, step = self.k, self.strip.lanes, self.step
+        if not step or not self.strip.memory["is_unit"]:
+            apart = k.opaque(stride * self.stride)
+            with k.loop(0, count) as i:
+                to.store(i, source.load(i * apart))
+            return
+        with k.either(count >= lanes) as (yes, no):
+            with yes:
+                with k.loop(0, count - lanes, lanes) as i:
+                    to.store(i, self._vector(source, i, is_last=False))
+                to.store(count - lanes, self._vector(source, count - lanes, is_last=True))
+            with no, k.loop(0, count) as i:
+                to.store(i, source.load(i * step))
+
+    def _vector(self, source: Buf, i: Val, *, is_last: bool) -> Val:
+        """Every element, or every second; of these the last vector reads none beyond its own."""
+        lanes = self.strip.lanes
+        if self.step == 1:
+            return source.load(i, lanes)
+        back = int(is_last)
+        one, two = source.load(i * 2, lanes), source.load(i * 2 + lanes - back, lanes)
+        return one.shuffle([*range(0, lanes, 2), *range(lanes + back, 2 * lanes, 2)], two)
+
+
+class _Pair:
+    """How a row is copied into its two phases at a time, where the stride is 2: elements 2 m + e of those in the image
+    are neighbours of one phase.
+    """
+
+    def __init__(self, strip: Strip) -> None:
+        k, self.strip = strip.k, strip
+        (*_, width), (*_, pad) = sizes(strip.memory, "in"), sizes(strip.memory, "pad")
+        first = strip.left * 2 - pad
+        self.start = k.max(first, 0)
+        self.count = k.opaque(k.max(k.min(width - self.start, first + strip.pitch * 2 - self.start), 0))
+        ahead = [self.start - first + e for e in (0, 1)]
+        self.places = [k.opaque(at % 2 * strip.plane + at // 2) for at in ahead]
+
+    def inside(self, row: Buf, to: Buf) -> None:
+        """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
+        k, lanes, half = self.strip.k, self.strip.lanes, self.count >> 1
+        source, targets = row.at(self.start), [to.at(place) for place in self.places]
+
+        def copy(i: Val, lanes: int) -> None:
+            pairs = source.load(i * 2, 2 * lanes)
+            for e, target in enumerate(targets):
+                target.store(i, pairs.shuffle(range(e, 2 * lanes, 2)))
+
+        with k.either(half >= lanes) as (yes, no):
+            with yes:
+                with k.loop(0, half - lanes, lanes) as i:
+                    copy(i, lanes)
+                copy(half - lanes, lanes)
+            with no, k.loop(0, half) as i:
+                for e, target in enumerate(targets):
+                    target.store(i, source.load(i * 2 + e))
+        with k.when(self.count > half * 2):
+            targets[0].store(half, source.load(half * 2))
+
+
+def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
+    """a * b + c, rounded once where the machine can."""
+    return c + a * b if k.isa.is_plain else k.fma(a, b, c)
+
+
+def spread(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:
+    """Neighbouring weights, each in all lanes.
+
+    NEON multiplies by a lane of a vector, so whole vectors are loaded; others when they are asked for: few are held.
+    """
+    whole = count // lanes * lanes if k.isa.name == "neon" else 0
+    vectors = [w.load(i, lanes) for i in range(0, whole, lanes)]
+    yield from (v.shuffle([i] * lanes) for v in vectors for i in range(lanes))
+    yield from (k.splat(w.load(i), lanes) for i in range(whole, count))
+
+
+def odd_lines(elements: Val) -> Val:
+    """An odd number of cache lines that holds so many elements."""
+    return (ceil_div(elements, LINE) | 1) * LINE
+
+
+def ceil_div(a: Val, b: Operand) -> Val:
+    return (a + b - 1) // b

@@ -1,0 +1,179 @@
+"""A contraction as its kernels take it: matrices in memory, few batch axes, rows folded together where possible.
+
+Kernels see one matrix product for each index of the batch axes. Axes along which every operand is laid out evenly
+become one, and a batch that shares its right operand becomes more rows of one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from sardonyx.dtypes import DType
+from sardonyx.errors import NotImplemented
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.graph import Node
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower.groups import Contraction, Expression, Storage, View
+from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.program.steps import Ref
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Equal matrices, one for each index of the batch: where element (batch, row, column) lies."""
+
+    storage: Storage
+    offset: Known
+    batch: tuple[Known, ...]
+    row: Known
+    column: Known
+
+    lies: ClassVar[str] = ""
+    """The class of its strides, where those alone do not tell (``common.epilogue``)."""
+
+    @property
+    def dtype(self) -> DType:
+        return self.storage.dtype
+
+    @staticmethod
+    def of(view: View) -> Matrix:
+        return Matrix(view.storage, view.offset, view.strides[:-2], view.strides[-2], view.strides[-1])
+
+    def is_all(self, rows: Known, columns: Known) -> bool:
+        """Whether it is all of its storage, row by row."""
+        is_plain = (self.offset, self.batch, self.column) == (0, (), 1) and (self.row == columns or rows == 1)
+        return is_plain and dims.mul(rows, columns) == self.storage.elements
+
+    def args(self, name: str) -> dict[str, Ref | Known | float]:
+        """The arguments of a parameter that ``matrix_params`` declared."""
+        return {name: Ref(self.storage, self.offset), **self.strides(name)}
+
+    def strides(self, name: str) -> dict[str, Known]:
+        """Those of them that are numbers."""
+        batch = {f"{name}_batch{i}": s for i, s in enumerate(self.batch)}
+        return {f"{name}_row": self.row, f"{name}_col": self.column, **batch}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """out[batch, m, n] = epilogue(sum over k of a[batch, m, k] * b[batch, k, n], extra ...)."""
+
+    nodes: tuple[Node, ...]
+    batch: tuple[Known, ...]
+    m: Known
+    n: Known
+    k: Known
+    a: Matrix
+    b: Matrix
+    expression: Expression
+    extra: tuple[Matrix, ...]
+    outputs: tuple[Matrix, ...]
+
+    @property
+    def weight(self) -> Tensor | None:
+        """B's content, where it is a constant that lies in the same way at every run."""
+        own = (d for d, s in zip(self.batch, self.b.batch, strict=True) if s != 0)
+        sizes = (self.b.offset, self.b.row, self.b.column, *self.b.batch, self.k, self.n, *own)
+        return self.b.storage.tensor if all(isinstance(size, int) for size in sizes) else None
+
+    @property
+    def flops(self) -> Known:
+        return dims.known(dims.product((2, *self.batch, self.m, self.n, self.k))) or 0
+
+
+def of_known(d: dims.Dim) -> Known:
+    """A size that arithmetic did not give up on."""
+    found = dims.known(d)
+    if found is None:
+        raise NotImplemented("a contraction's size is too long an expression of the input sizes")
+    return found
+
+
+def problem(group: Contraction) -> Problem:
+    """The group with as few batch axes as its strides allow."""
+    views = (group.a, group.b, *group.extra, *group.outputs)
+    batch, m = list(group.batch), group.m
+    all_ = [Matrix.of(v) for v in views]
+    for i in reversed(range(len(batch))):
+        if batch[i] == 1:
+            batch, all_ = _drop(batch, all_, i)
+    for i in reversed(range(len(batch) - 1)):
+        if all(x.batch[i] == dims.mul(x.batch[i + 1], batch[i + 1]) for x in all_):
+            inner = of_known(dims.mul(batch[i], batch[i + 1]))
+            batch, all_ = _drop(batch, all_, i)
+            batch[i] = inner
+    while batch and all_[1].batch[-1] == 0 and all(_is_one_run(x, m) for j, x in enumerate(all_) if j != 1):
+        rows = of_known(dims.mul(batch[-1], m))
+        if m == 1:
+            all_ = [x if j == 1 else replace(x, row=x.batch[-1]) for j, x in enumerate(all_)]
+        batch, all_ = _drop(batch, all_, len(batch) - 1)
+        m = rows
+    a, b, *rest = all_
+    extra, outputs = tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :])
+    return Problem(group.nodes, tuple(batch), m, group.n, group.k, a, b, group.epilogue, extra, outputs)
+
+
+def _drop(batch: list[Known], matrices: Sequence[Matrix], i: int) -> tuple[list[Known], list[Matrix]]:
+    def without(xs: Sequence[Known]) -> tuple[Known, ...]:
+        return (*xs[:i], *xs[i + 1 :])
+
+    return list(without(batch)), [replace(x, batch=without(x.batch)) for x in matrices]
+
+
+def _is_one_run(x: Matrix, m: Known) -> bool:
+    """Whether the last batch axis goes on where the rows end."""
+    return m == 1 or x.batch[-1] == dims.mul(x.row, m)
+
+
+# -- inside kernels
+
+
+def matrix_params(name: str, dtype: DType, batch_axes: int) -> Params:
+    """Declares a batch of matrices: its memory and its strides."""
+    numbers = [f"{name}_row", f"{name}_col", *(f"{name}_batch{i}" for i in range(batch_axes))]
+    return {name: (dtype,), **dict.fromkeys(numbers, i64)}
+
+
+def batch_params(batch_axes: int) -> Params:
+    return {f"batch{i}": i64 for i in range(batch_axes)}
+
+
+def batch_args(batch: Sequence[Known]) -> dict[str, Ref | Known | float]:
+    return {f"batch{i}": d for i, d in enumerate(batch)}
+
+
+def batch_count(k: Kernel, memory: Mapping[str, Buf | Val], batch_axes: int) -> Val:
+    """How many products there are."""
+    count = k.const(1)
+    for i in range(batch_axes):
+        count = count * number(memory, f"batch{i}")
+    return count
+
+
+def batch_indices(k: Kernel, memory: Mapping[str, Buf | Val], flat: Val, batch_axes: int) -> list[Val]:
+    """The index along each batch axis of product number ``flat``."""
+    found: list[Val] = []
+    for i in reversed(range(1, batch_axes)):
+        size = number(memory, f"batch{i}")
+        found.insert(0, flat % size)
+        flat = flat // size
+    return [flat, *found] if batch_axes else []
+
+
+def matrix_at(memory: Mapping[str, Buf | Val], name: str, indices: Sequence[Val]) -> Buf:
+    """The first element of one matrix of a batch."""
+    buf = memory[name]
+    assert isinstance(buf, Buf)
+    for i, index in enumerate(indices):
+        buf = buf.at(index * number(memory, f"{name}_batch{i}"))
+    return buf
+
+
+def number(memory: Mapping[str, Buf | Val], name: str) -> Val:
+    found = memory[name]
+    assert isinstance(found, Val)
+    return found

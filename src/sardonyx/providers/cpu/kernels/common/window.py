@@ -1,0 +1,212 @@
+"""Images and windows as the kernels of convolutions and poolings take them: always with three spatial axes.
+
+An axis that is missing has one element. Where a window is a single element that moves by one, all pixels are one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Pool, View, Window
+from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
+from sardonyx.providers.cpu.language.dsl import Params
+from sardonyx.providers.cpu.language.values import Val, i64
+from sardonyx.providers.cpu.program.steps import Ref
+
+AXES = ("z", "y", "x")
+LEAST_LANES = 8
+"""Lanes of a vector from which on images lie pixel by pixel (``layout.nhwc``)."""
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The constant part of a window."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.kernel[0] * self.kernel[1] * self.kernel[2]
+
+    def places(self, axis: int) -> list[tuple[int, int]]:
+        """For each tap its phase, by number, and how many outputs ahead it is.
+
+        Elements whose indices leave the same rest when divided by the stride are a phase of the image; within a phase,
+        neighbouring outputs see neighbours.
+        """
+        s, d, period = self.strides[axis], self.dilations[axis], self.period(axis)
+        return [(t % period, t * d // s) for t in range(self.kernel[axis])]
+
+    def phases(self, axis: int) -> list[int]:
+        """The phases that taps see, in the order in which they see them."""
+        s, d = self.strides[axis], self.dilations[axis]
+        return [t * d % s for t in range(min(self.kernel[axis], self.period(axis)))]
+
+    def reach(self, axis: int) -> int:
+        """How many outputs ahead the last tap is."""
+        return (self.kernel[axis] - 1) * self.dilations[axis] // self.strides[axis]
+
+    @property
+    def step(self) -> int:
+        """The stride along x as code knows it: 1, 2, or 0 for any other."""
+        return self.strides[2] if self.strides[2] <= 2 else 0
+
+    def period(self, axis: int) -> int:
+        """Taps after which phases come again."""
+        return self.strides[axis] // gcd(self.strides[axis], self.dilations[axis])
+
+    @property
+    def planes(self) -> int:
+        """Images of one phase that a block of outputs in one plane needs of a channel."""
+        return self.kernel[0] * len(self.phases(1)) * len(self.phases(2))
+
+
+def is_by_pixel(view: View) -> bool:
+    """Whether the channels of a pixel are neighbours."""
+    return view.strides[1] == 1 or view.shape[1] == 1
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A group's views over (batch, channels, z, y, x), and its window over three axes."""
+
+    x: View
+    window: Window
+    extra: tuple[View, ...]
+    outputs: tuple[View, ...]
+
+    @staticmethod
+    def of(group: Convolution | Pool, *, is_joined: bool = True) -> Frame:
+        """``is_joined`` makes one row of all pixels where windows are single elements."""
+        window, seen = group.window, [group.x, *group.extra, *group.outputs]
+        if is_joined and _is_pointwise(window) and group.x.shape[2:] == group.box[2:]:
+            for axis in reversed(range(2, len(group.x.shape) - 1)):
+                if all(views.joins(v, axis) for v in seen):
+                    seen = [views.joined(v, axis) for v in seen]
+                    ones = (1,) * (len(seen[0].shape) - 2)
+                    window = Window(ones, ones, ones, (0,) * len(ones))
+        lead = 3 - len(window.kernel)
+        seen = [_lifted(v, lead) for v in seen]
+        ones, zeros = (1,) * lead, (0,) * lead
+        window = Window(
+            ones + window.kernel, ones + window.strides, ones + window.dilations, zeros + window.pads
+        )  # fmt: skip
+        x, *rest = seen
+        return Frame(x, window, tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :]))
+
+    @property
+    def taps(self) -> Taps:
+        return Taps(self.window.kernel, self.window.strides, self.window.dilations)
+
+    @property
+    def size(self) -> tuple[Known, ...]:
+        """The spatial sizes of the result."""
+        return self.outputs[0].shape[2:]
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether neighbours along a row are neighbours in memory."""
+        return self.x.strides[4] == 1 or self.x.shape[4] == 1
+
+    @property
+    def is_row(self) -> bool:
+        """Whether windows are single elements, those of the image in order, and all of them one row."""
+        return _is_pointwise(self.window) and self.x.shape[2:4] == (1, 1) and self.x.shape[2:] == self.size
+
+    @property
+    def stays_inside(self) -> bool:
+        """Whether no window reaches over the image: results are as many as fit, or fewer."""
+        window = self.window
+        for i, (n, out) in enumerate(zip(self.x.shape[2:], self.size, strict=True)):
+            reach = (window.kernel[i] - 1) * window.dilations[i] + 1
+            most = dims.add(dims.floordiv(dims.sub(n, reach), window.strides[i]), 1)
+            if not dims.at_least(dims.sub(most, out), 0):
+                return False
+        return not any(window.pads)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether rows of the result, and of what is read beside it, follow each other without gap."""
+        return self.size[1] == 1 or all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
+
+    def args(self) -> dict[str, Ref | Known | float]:
+        """The arguments of ``frame_params``."""
+        x = self.x
+        found: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": x.shape[0]}
+        found |= {f"x_{name}": s for name, s in zip(("b", "c", *AXES), x.strides, strict=True)}
+        for i, name in enumerate(AXES):
+            sizes = {"in": x.shape[2 + i], "out": self.size[i], "pad": self.window.pads[i]}
+            found |= {f"{what}_{name}": d for what, d in sizes.items()}
+        return found
+
+    def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+        """What follows, a row of the result being the columns and channels the rows of a matrix; and its arguments."""
+        extra, outputs = ([_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
+        columns = self.size[1] if self.is_joined and self.size[2] == 1 else self.size[2]
+        made = Epilogue(
+            group.epilogue,
+            tuple(Access.of(m, columns) for m in extra),
+            tuple(Access.of(m, columns) for m in outputs),
+            3,
+        )
+        given = zip(made.names, (*extra, *outputs), strict=True)
+        return made, {a: v for (name, _), m in given for a, v in m.args(name).items()}
+
+    @property
+    def nbytes(self) -> Known:
+        """What is read and written once; 0 where that is too long an expression."""
+        seen = (self.x, *self.extra, *self.outputs)
+        return dims.known(dims.total(nbytes_of(v, v.dtype.itemsize) for v in seen)) or 0
+
+
+def _is_pointwise(window: Window) -> bool:
+    return all(k == s == 1 for k, s in zip(window.kernel, window.strides, strict=True)) and not any(window.pads)
+
+
+def _lifted(view: View, lead: int) -> View:
+    for _ in range(lead):
+        view = views.inserted(view, 2)
+    return view
+
+
+def pixels_by_channels(view: View) -> Matrix:
+    """A row of an image for each of (batch, z, y): pixels are the rows of a matrix, channels its columns."""
+    b, c, z, y, x = view.strides
+    return Matrix(view.storage, view.offset, (b, z, y), x, c)
+
+
+def _matrix(view: View) -> Matrix:
+    b, c, z, y, x = view.strides
+    return Matrix(view.storage, view.offset, (b, z, y), c, x)
+
+
+def nbytes_of(view: View, each: int) -> Known | None:
+    """Of the elements that a view has in memory, with ``each`` bytes for one."""
+    sizes = (d for d, s in zip(view.shape, view.strides, strict=True) if s != 0)
+    return dims.mul(dims.product(sizes), each)
+
+
+# -- inside kernels
+
+
+def frame_params(dtype: DType) -> Params:
+    """Declares an image, its strides, its sizes and those of the result."""
+    numbers = ["batch", *(f"x_{name}" for name in ("b", "c", *AXES))]
+    numbers += [f"{what}_{name}" for name in AXES for what in ("in", "out", "pad")]
+    return {"x": (dtype,), **dict.fromkeys(numbers, i64)}
+
+
+def sizes(memory: Mapping[str, object], what: str) -> list[Val]:
+    """The numbers ``in``, ``out`` or ``pad`` of each axis."""
+    found = [memory[f"{what}_{name}"] for name in AXES]
+    assert all(isinstance(v, Val) for v in found)
+    return [v for v in found if isinstance(v, Val)]

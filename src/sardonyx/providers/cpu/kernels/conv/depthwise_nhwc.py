@@ -1,0 +1,73 @@
+"""Depthwise convolutions of images that lie pixel by pixel (``pixels``): lanes are channels.
+
+The weights lie as [channels / lanes][taps][lanes], zero beyond the channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.common.image_block import fma
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
+from sardonyx.providers.cpu.kernels.common.nhwc_window import Form, Pixels, Sliding, pixels_params, slides
+from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+
+def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] | None:
+    """None where ``per_channel`` filters see each channel and they are several, or channels are not neighbours."""
+    found = Pixels.of(group, target) if per_channel == 1 else None
+    if found is None:
+        return None
+    isa = target.isa
+    form, frame = found.form, found.frame
+    before, weights = weights_of(group, form, isa)
+    spec = convolve_depthwise_pixels(form=form, x_dtype=found.x_dtype, epilogue=found.epilogue)
+    flops = dims.known(dims.product((2 * form.taps.count, *group.box))) or 0
+    variant = f"{form.pixels} pixels x a vector of channels"
+    args = {**found.args, "w": Ref(weights.storage)}
+    writes = found.epilogue.writes | ({"image"} if form.parts else set())
+    return [*before, Step(spec, args, writes, group.nodes, 0, flops, frame.nbytes, variant)]
+
+
+def weights_of(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Matrix]:
+    """The filters as they are read, and what brings them there."""
+    matrix = Matrix(group.w.storage, group.w.offset, (), 1, form.taps.count)
+    depth = form.taps.count
+    problem = Problem(group.nodes, (), 0, group.w.shape[0], depth, matrix, matrix, group.epilogue, (), ())
+    return packed_b(problem, form.dtype, form.lanes(isa), isa)
+
+
+def has_next(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is carried out here, and takes and writes images in parts."""
+    is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
+    return is_depthwise and slides(group, target)
+
+
+def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    return {**pixels_params(form, x_dtype, epilogue), "w": (form.dtype,)}
+
+
+@kernel(_params)
+def convolve_depthwise_pixels(k: Kernel, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
+    Filters(k, form, epilogue, memory).slide()
+
+
+class Filters(Sliding):
+    """A filter for each channel."""
+
+    def weight(self, channel: Val, tap: Val) -> Val:
+        w: Buf = self.memory["w"]
+        return w.load((channel * self.taps.count) + tap * self.lanes, self.lanes)
+
+    def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
+        assert weight is not None
+        return fma(self.k, weight, seen, total)

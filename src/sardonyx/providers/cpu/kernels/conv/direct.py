@@ -1,0 +1,307 @@
+"""Convolutions by vector multiply-adds, outputs along the lanes.
+
+A tile of sums is MR filters by NV vectors of neighbouring outputs. For each channel and tap, NV vectors of a strip
+(``strip``) are multiplied with MR single weights, which lie as [group][filters / MR][channel][taps][MR]. Images stay
+as they are, channel by channel; no copy holds an element once for each tap.
+
+**Order of sums.** Channel by channel, tap by tap, in runs of whole channels of about ``RUN`` terms, or half of a sum of
+fewer, each run from zero, the runs added in order: the same for every block, tile and thread count.
+
+**Cache blocking.** A block is the strip of some rows of outputs over all channels of a group; it takes half of L2. For
+one tile of filters after the other, the weights of a run (``RUN`` * MR elements, in L1) meet all outputs of the block,
+whose sums lie in scratch. Meanwhile the lines that the next tile of outputs reads are fetched into L1. The grid of work
+is (batch, group, plane, block, chunk of filters); a thread whose next chunk is of the same block keeps the strip.
+Blocks follow from sizes and caches, chunks from sizes. Windows of one tap are ``conv.pointwise_nchw``'s.
+
+The window is a number of the run: places of taps are looked up, which costs nothing beside the products of a tile, and
+one kernel serves all windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.errors import NotImplemented
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Apply, Convolution
+from sardonyx.providers.cpu.kernels.common.block_epilogue import StripEnding
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_short
+from sardonyx.providers.cpu.kernels.common.image_block import (
+    LINE,
+    Blocks,
+    Layout,
+    Moving,
+    Strip,
+    ceil_div,
+    fma,
+    layout_params,
+    spread,
+)
+from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.conv import (
+    depthwise_nchw,
+    depthwise_nhwc,
+    few_filters,
+    few_outputs,
+    int8_slices,
+    nhwc,
+    on_tiles,
+    pointwise_depthwise,
+    pointwise_nchw,
+    stem,
+    winograd_nchw,
+    winograd_nhwc,
+)
+from sardonyx.providers.cpu.kernels.conv.filter_tile import Shape, chunks_of, is_shallow, packed_filters, per_run
+from sardonyx.providers.cpu.kernels.gemm.vector import add_run, lanes_of
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, bf16, f16, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.steps import Only, Step, Target, either
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about a convolution."""
+
+    dtype: DType
+    """Of the sums."""
+    step: int
+    """The stride along x: 1, 2, or 0 for any other."""
+    shape: Shape
+    is_unit: bool
+    """Neighbours of a row are neighbours in memory."""
+    is_joined: bool
+    """Rows of the result, and of what is read beside it, follow each other without gap."""
+    is_direct: bool
+    """There is one run only, and what follows is so short that it is done in registers."""
+
+
+def supports(x: DType, w: DType) -> str | None:
+    """Why a convolution of these types is not made here; None if it is."""
+    if x not in (f32, f64, f16, bf16) or register_dtype(x) is not register_dtype(w):
+        return f"sums of {x} times {w} are not compiled"
+    return None
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    reason = supports(group.x.dtype, group.w.dtype)
+    if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        reason = "a reduction follows the sums"
+    if reason is not None:
+        raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
+    if any(v.storage in target.between or v.storage in target.beside for v in group.outputs):
+        return []
+    both = next((target.beside[v.storage] for v in group.extra if v.storage in target.beside), None)
+    if both is not None:
+        return on_tiles.steps(both.group, 1, target, both.beside)
+    if group.x.storage in target.between:
+        return pointwise_depthwise.steps(target.between[group.x.storage], group, target)
+    parts, is_by_pixel = on_tiles.parts_for(group, target), _is_by_pixel(group, target.isa)
+    if parts is None and (first := stem.rows_of(group, target.isa)) is not None:
+        return nhwc.steps(first.group, target, first)
+    if is_by_pixel and parts is None:
+        return _by_pixel(group, target)
+    few = few_outputs.is_for(group, target)
+    if isinstance(few, Only):
+        quick = _by_pixel if is_by_pixel else few_outputs.steps
+        return either(few, target, partial(quick, group), partial(_many, group, parts))
+    return few_outputs.steps(group, target) if few else _many(group, parts, target)
+
+
+def _many(group: Convolution, parts: int | None, target: Target) -> list[Step]:
+    if parts is None:
+        return on_vectors(group, target)
+    is_in_digits = on_tiles.is_in_digits(group, target)
+    return int8_slices.steps(group, target) if is_in_digits else on_tiles.steps(group, parts, target)
+
+
+def _by_pixel(group: Convolution, target: Target) -> list[Step]:
+    if few_filters.is_for(group, target.isa):
+        return few_filters.steps(group, target)
+    if winograd_nhwc.is_for(group, target):
+        return winograd_nhwc.steps(group, target)
+    return nhwc.steps(group, target)
+
+
+def _is_by_pixel(group: Convolution, isa: Isa) -> bool:
+    is_depthwise = group.groups > 1 and group.w.shape[1] == 1
+    is_here = not is_depthwise and nhwc.fits(group) and nhwc.lies_so(group)
+    return is_here and few_filters.fills_lanes(group, isa)
+
+
+def on_vectors(group: Convolution, target: Target) -> list[Step]:
+    """By multiply-adds."""
+    isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
+    channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
+    if winograd_nchw.is_for(group, target):
+        return winograd_nchw.steps(group, target)
+    if channels == 1 and group.groups > 1:
+        return depthwise_nhwc.steps(group, target, filters) or depthwise_nchw.steps(group, isa, filters)
+    if frame.is_row and frame.is_unit:
+        return pointwise_nchw.steps(group, target)
+    close = pointwise_nchw.close_together(group, frame, target)
+    if close is not None:
+        copying, group = close
+        return [*copying, *pointwise_nchw.steps(group, target)]
+    shape = Shape.of(isa, filters)
+    is_joined = frame.is_joined
+    is_direct = is_joined and is_shallow(frame.taps, channels) and is_short(group.epilogue)
+    form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
+    before, weights = packed_filters(group, dtype, shape.rows, isa)
+    epilogue, more = frame.epilogue(group)
+    run = channels if is_direct and isinstance(channels, int) else per_run(frame.taps, channels)
+    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
+    room_nbytes = isa.l2_nbytes // 2
+    args = {
+        **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
+        "filters": filters, "room": room_nbytes * 8 // form.dtype.bits, **more,
+    }  # fmt: skip
+    flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8))) or 0
+    spec = convolve(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
+    scratch = layout.nbytes(channels, room_nbytes)
+    return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    numbers = dict.fromkeys(("groups", "channels", "filters", "room"), i64)
+    return {**frame_params(x_dtype), **layout_params(), "w": (form.dtype,), **numbers, **epilogue.params}
+
+
+@kernel(_params)
+def convolve(
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val,
+    *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    taps, shape, lanes = Moving(k, memory), form.shape, lanes_of(k.lanes, form.dtype)
+    memory = {**memory, "is_unit": form.is_unit}
+    depth, (planes, *_) = channels * taps.count, sizes(memory, "out")
+    tiles = ceil_div(filters, shape.rows)
+    blocks = Blocks(k, taps, memory, room // k.max(channels * taps.planes, 1), shape.rows, lanes)
+    count = batch * groups * planes * blocks.count
+    chunks, filled = chunks_of(k, count, tiles), k.var(-1)
+    with k.share(count * chunks) as at:
+        chunk, which = at % chunks, at // chunks
+        image, block = which // blocks.count, which % blocks.count
+        plane, image = image % planes, image // planes
+        group, image = image % groups, image // groups
+        strip = Strip(k, taps, memory, blocks, block, form.dtype, lanes, form.step)
+        start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
+        with k.when(filled.ne(which)):
+            strip.tables()
+            strip.fill(start, plane, channels, 0.0)
+            filled.set(which)
+        with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
+            weights = w.at((group * tiles + tile) * depth * shape.rows)
+            first = tile * shape.rows
+            rows = k.min(filters - first, shape.rows)
+            ending = _Ending(k, epilogue, memory, strip, [image, plane], group * filters + first, rows, form)
+            if form.is_direct:
+                run = _Run(k, form, strip, weights, k.const(0), channels)
+                ending.rest(run.sums(ending))
+            else:
+                many = number(memory, "layout_channels")
+                with k.loop(0, k.max(channels, 1), many) as c:
+                    part = weights.at(c * (taps.count * shape.rows))
+                    _Run(k, form, strip, part, c, k.min(channels - c, many)).sums()
+                ending.rest(k.const(0))
+
+
+@dataclass(frozen=True)
+class _Ending(StripEnding):
+    """What follows the sums of a tile of filters."""
+
+    form: Form
+
+    @property
+    def is_even(self) -> Val:
+        """Whether the sums of a filter are neighbours in scratch as the results are in memory."""
+        return (self.strip.columns % self.strip.lanes).eq(0) | self.strip.rows.eq(1)
+
+    @property
+    def whole(self) -> Val:
+        """Vectors of sums that can be finished in registers: those that are results in every lane and every row."""
+        k, strip = self.k, self.strip
+        is_full = self.is_even & self.rows.eq(self.form.shape.rows)
+        return k.select(is_full, strip.rows * strip.columns // strip.lanes, 0)
+
+    def put(self, found: list[list[Var]], v: Val) -> None:
+        """Finish a register tile."""
+        finish, place = self.joined()
+        lanes = self.strip.lanes
+        for r, row in enumerate(found):
+            for j, total in enumerate(row):
+                finish.put(self.first + r, Tile(place + (v + j) * lanes, lanes, None), total.get())
+
+    def rest(self, done: Val) -> None:
+        """Finish what lies in scratch, from vector ``done`` on."""
+        k, strip = self.k, self.strip
+        if not self.form.is_joined:
+            self.row_by_row(self.strip.row)
+            return
+        finish, place = self.joined()
+        with k.either(self.is_even) as (yes, no):
+            with yes:
+                before = done * strip.lanes
+                sums, count = strip.sums.at(before), strip.rows * strip.columns - before
+                finish.tile(sums, strip.sums_pitch, self.first, self.rows, place + before, count)
+            with no:
+                self.row_by_row(self.strip.row)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The sums over ``count`` channels from ``channel`` on, for all outputs of a block."""
+
+    k: Kernel
+    form: Form
+    strip: Strip
+    weights: Buf
+    channel: Val
+    count: Val
+
+    def sums(self, ending: _Ending | None = None) -> Val:
+        """Into scratch; or, where there is one run only, to their end. Gives how many vectors went there."""
+        k, strip, done, most = self.k, self.strip, self.k.const(0), self.form.shape.vectors
+        finished = done
+        if ending is not None:
+            finished = done = ending.whole // most * most
+            with k.loop(0, done, most) as v:
+                ending.put(self._tile(v, most), v)
+        for width in self.form.shape.widths:
+            stop = done + (strip.vectors - done) // width * width
+            with k.loop(done, stop, width) as v:
+                sums = strip.sums.at(v * strip.lanes)
+                add_run(k, self._tile(v, width), sums, self.channel > 0, strip.sums_pitch)
+            done = stop
+        return finished
+
+    def _tile(self, v: Val, width: int) -> list[list[Var]]:
+        k, strip, shape = self.k, self.strip, self.form.shape
+        total = [[k.var(k.zeros(self.form.dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
+        image = strip.elements.at(self.channel * strip.channel)
+        starts = [image.at(strip.place(v + j)) for j in range(width)]
+        with k.loop(0, self.count * strip.taps.count) as term:
+            here = strip.runs.load(term)
+            if width == shape.vectors:
+                starts[-1].at(here).prefetch(LINE)
+            vectors = [s.load(here, strip.lanes) for s in starts]
+            sums = [[x.get() for x in row] for row in total]
+            made = self._step(sums, spread(k, self.weights.at(term * shape.rows), shape.rows, strip.lanes), vectors)
+            for row, new in zip(total, made, strict=True):
+                for x, value in zip(row, new, strict=True):
+                    x.set(value)
+        return total
+
+    def _step(self, sums: list[list[Val]], singles: Iterator[Val], vectors: list[Val]) -> list[list[Val]]:
+        return [
+            [fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)]
+            for row, w in zip(sums, singles, strict=True)
+        ]

@@ -1,0 +1,159 @@
+"""Convolutions with very few filters over images that lie pixel by pixel: channels along the lanes.
+
+One or two filters fill no vector. So each sum of products is a dot product of what a pixel sees with the filter, vector
+by vector of channels, and the lanes are added at the end. ``PIXELS`` of them are made at a time, and results wait in
+scratch memory until a block of pixels is finished as rows of the image, one for each filter.
+
+**Order of sums.** Tap by tap, vector by vector of channels; then the lanes, by halves.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix
+from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params
+from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
+from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, Block, is_inside, taps_args
+from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+
+PIXELS, BLOCK = 4, 64
+"""Sums of a filter that are made at a time, which hides the latency of an addition and shares shuffles; pixels of a
+block, a multiple of that."""
+FEW = 4
+"""Filters times four must be no more than lanes: more do well as lanes themselves."""
+
+
+def has_few_filters(group: Convolution, isa: Isa) -> bool:
+    return group.groups == 1 and int(group.w.shape[0]) * FEW <= lanes_of(isa.lanes, group.x.dtype)
+
+
+def is_for(group: Convolution, isa: Isa) -> bool:
+    """Whether a convolution has few filters, and channels that fill half a vector at least."""
+    return has_few_filters(group, isa) and 2 * int(group.w.shape[1]) >= lanes_of(isa.lanes, group.x.dtype)
+
+
+def fills_lanes(group: Convolution, isa: Isa) -> bool:
+    """Whether filters or, where these are few, channels fill the lanes."""
+    return is_for(group, isa) or not has_few_filters(group, isa)
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    """The convolution of an image that lies pixel by pixel."""
+    isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
+    filters, channels, lines = int(group.w.shape[0]), int(group.w.shape[1]), Lines.of(group)
+    assert lines is not None
+    extra, outputs = ([_turned(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
+    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
+    lanes = lanes_of(isa.lanes, dtype)
+    weights = _packed(group, lanes)
+    args = {
+        **frame.args(), **taps_args(frame.taps), **lines.args(), "w": Ref(weights), "channels": channels, **more
+    }  # fmt: skip
+    spec = convolve_dots(dtype=dtype, filters=filters, is_padded=not is_inside(frame), epilogue=epilogue)
+    flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
+    scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
+    why = f"channels along the lanes: {filters} filters"
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, why)]
+
+
+def _turned(m: Matrix) -> Matrix:
+    """The pixels of a filter being a row; a batch of images and lines."""
+    return Matrix(m.storage, m.offset, (m.batch[0], m.batch[2]), m.column, m.row)
+
+
+def _packed(group: Convolution, lanes: int) -> Packed:
+    """The weights as [tap][vector of channels][filter][channel of the vector]."""
+    w, tensor = group.w, group.w.storage.tensor
+    assert tensor is not None
+    shape = tuple(int(d) for d in w.shape)
+    filters, channels, taps = shape[0], shape[1], int(np.prod(shape[2:]))
+    vectors = -(-channels // lanes)
+    elements = taps * vectors * filters * lanes
+
+    def make() -> Any:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: int(np.prod(shape))]
+        wide = np.zeros((taps, vectors * lanes, filters), content.dtype)
+        wide[:, :channels] = content.reshape(filters, channels, taps).transpose(2, 1, 0)
+        out = allocate(elements * w.dtype.itemsize).view(w.dtype.numpy)
+        out[:] = wide.reshape(taps, vectors, lanes, filters).transpose(0, 1, 3, 2).reshape(-1)
+        return out
+
+    key = ("dots", identity(tensor), w.offset, shape, lanes)
+    return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
+
+
+def _params(dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue) -> Params:
+    numbers = dict.fromkeys(("channels", "lines", "length", *TAPS), i64)
+    return {**frame_params(dtype), "w": (dtype,), **numbers, **epilogue.params}
+
+
+@kernel(_params)
+def convolve_dots(
+    k: Kernel, x: Buf, w: Buf, batch: Val, channels: Val, lines: Val, length: Val,
+    *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    blocks = ceil_div(length, BLOCK)
+    block, sums = Block(k, memory, BLOCK), k.scratch(dtype, Block.nbytes(BLOCK))
+    block.measure()
+    with k.share(batch * lines * blocks) as at:
+        which, first = at // blocks, at % blocks * BLOCK
+        image, line = which // lines, which % lines
+        count = k.min(length - first, BLOCK)
+        whole = ceil_div(count, PIXELS) * PIXELS
+        block.locate(image, line * length + first, whole, line * length + length - 1, is_padded)
+        with k.loop(0, whole, PIXELS) as i:
+            rows = [i + p for p in range(PIXELS)]
+            for f, found in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
+                sums.store(f * BLOCK + i, found)
+        finish = Finish(k, epilogue, memory, length, [image, line])
+        finish.tile(sums, BLOCK, k.const(0), filters, first, count)
+
+
+def _dots(
+    k: Kernel, x: Buf, w: Buf, block: Block, rows: list[Val], channels: Val, filters: int, is_padded: bool, dtype: DType
+) -> list[Val]:
+    """The sums of some pixels, for each filter."""
+    lanes = lanes_of(k.lanes, dtype)
+    totals = [[k.var(k.zeros(dtype, lanes)) for _ in range(filters)] for _ in rows]
+    vectors = ceil_div(channels, lanes)
+    with k.loop(0, block.taps) as tap:
+        distance = block.distances.load(tap)
+        weights = w.at(tap * vectors * (filters * lanes))
+        for row, sums in zip(rows, totals, strict=True):
+            with k.when(block.has(row, tap), likely=True) if is_padded else nullcontext():
+                pixel = x.at(block.places.load(row) + distance)
+                for t in k.tiles(channels, lanes):
+                    seen, at = t.keep(pixel.load(t), 0.0), weights.at(t.index * filters)
+                    for f, total in enumerate(sums):
+                        total.set(k.fma(seen, at.load(f * lanes, lanes), total.get()))
+    return [_summed([sums[f].get() for sums in totals]) for f in range(filters)]
+
+
+def _summed(vectors: list[Val]) -> Val:
+    """The sum of each vector's lanes, halves with halves, as the lanes of one: two vectors become one at a time."""
+    wide = vectors[0].lanes
+    while len(vectors) > 1 or wide > 1:
+        half = max(wide // 2, 1)
+        others: list[Val | None] = [*vectors[1::2]] or [None]
+        lanes = vectors[0].lanes * min(len(vectors), 2)
+        low = [start + i for start in range(0, lanes, wide) for i in range(half)]
+        high = [i + half for i in low]
+        pairs = zip(vectors[::2], others, strict=True)
+        vectors = [a.shuffle(low, b) if wide == 1 else a.shuffle(low, b) + a.shuffle(high, b) for a, b in pairs]
+        wide = half
+    return vectors[0]

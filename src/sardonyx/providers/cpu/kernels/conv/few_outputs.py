@@ -1,0 +1,109 @@
+"""Convolutions with few outputs: products of matrices, filters along the lanes.
+
+An image of few pixels fills neither the lanes of a vector nor a tile, and its weights outweigh it. So what each output
+sees becomes a row of a matrix, and the weights are read once for all rows (``gemm``). Where windows see neighbours in
+memory, or single pixels, these rows are views of the image; otherwise they are copied, element by element.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Contraction, Convolution, Storage, View
+from sardonyx.providers.cpu.kernels.common.matrices import number, of_known, problem
+from sardonyx.providers.cpu.kernels.common.window import AXES, Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, taps_args
+from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
+from sardonyx.providers.cpu.program.steps import DOUBLED, Only, Ref, Step, Target
+
+LEAST = 8
+"""Outputs that are few on any chip; as many as a vector has lanes are everywhere."""
+
+
+def is_for(group: Convolution, target: Target) -> bool | Only:
+    """Whether a convolution has few outputs: always, never, or for some sizes of a sequence."""
+    w = group.w
+    if group.groups != 1 or w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
+        return False
+    most, outputs = max(target.isa.lanes, LEAST), of_known(dims.product((group.box[0], *group.box[2:])))
+    if isinstance(outputs, int):
+        return outputs <= most
+    known = [d for d in (group.box[0], *group.box[2:]) if isinstance(d, int)]
+    least, kernel = dims.product(known), group.window.kernel
+    is_sequence = len(kernel) == 1 or (all(n == 1 for n in kernel[:-1]) and len(known) == len(kernel))
+    is_open = isinstance(least, int) and least <= most and is_sequence and int(w.storage.elements) <= DOUBLED
+    return Only(outputs, most=most) if is_open else False
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
+    filters, depth = int(group.w.shape[0]), of_known(dims.product(group.w.shape[1:]))
+    box = (frame.x.shape[0], *frame.size)
+    before, rows = _rows(group, frame, box, depth, dtype)
+    weights = View(group.w.storage, (*box[:-1], depth, filters), (0, 0, 0, 1, depth), group.w.offset)
+    extra, outputs = (tuple(views.permuted(v, (0, 2, 3, 4, 1)) for v in seen) for seen in (frame.extra, frame.outputs))
+    made = Contraction(
+        group.nodes, group.epilogue, extra, outputs, box[:-1], box[-1], filters, depth, rows, weights
+    )  # fmt: skip
+    return [*before, *multiply_adds(problem(made), target)]
+
+
+def _rows(
+    group: Convolution, frame: Frame, box: tuple[Known, ...], depth: Known, dtype: DType
+) -> tuple[list[Step], View]:
+    """What each output sees, over (batch, z, y, x, depth), and the steps that bring it there."""
+    x, window = frame.x, frame.window
+    if frame.stays_inside:
+        moved = tuple(of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
+        if frame.taps.count == 1:
+            return [], View(x.storage, (*box, depth), (x.strides[0], *moved, x.strides[1]), x.offset)
+        if group.w.shape[1] == 1 and window.kernel[:2] == (1, 1):
+            along = of_known(dims.mul(x.strides[4], window.dilations[2]))
+            return [], View(x.storage, (*box, depth), (x.strides[0], *moved, along), x.offset)
+    to = Storage("temporary", dtype, of_known(dims.product((*box, depth))))
+    args: dict[str, Any] = {**frame.args(), **taps_args(frame.taps), "channels": group.w.shape[1], "y": Ref(to)}
+    nbytes = of_known(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
+    spec = unfold(x_dtype=x.dtype, dtype=dtype)
+    return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
+
+
+def _params(x_dtype: DType, dtype: DType) -> Params:
+    return {**frame_params(x_dtype), "y": (dtype,), **dict.fromkeys((*TAPS, "channels"), i64)}
+
+
+@kernel(_params)
+def unfold(
+    k: Kernel, x: Buf, y: Buf, batch: Val, channels: Val, *, x_dtype: DType, dtype: DType, **memory: Any
+) -> None:
+    """y[batch, z, y, x][channel][tap]: what each output sees, with zeros where it looks beyond the image."""
+    out, image, pads = (sizes(memory, what) for what in ("out", "in", "pad"))
+    window = ("kernel", "stride", "dilation")
+    kernel, strides, dilations = ([number(memory, f"{what}_{a}") for a in AXES] for what in window)
+    steps, x_c = [number(memory, f"x_{a}") for a in AXES], number(memory, "x_c")
+    taps = kernel[0] * kernel[1] * kernel[2]
+    with k.share(batch * out[0] * out[1] * out[2]) as at:
+        rest, place = at, list[Val]()
+        for size in reversed(out):
+            place.insert(0, rest % size)
+            rest = rest // size
+        start, row = x.at(rest * number(memory, "x_b")), y.at(at * (channels * taps))
+        first = [p * s - pad for p, s, pad in zip(place, strides, pads, strict=True)]
+        with k.loop(0, kernel[0]) as tz, k.loop(0, kernel[1]) as ty, k.loop(0, kernel[2]) as tx:
+            seen = [f + t * d for f, t, d in zip(first, (tz, ty, tx), dilations, strict=True)]
+            is_there = reduce(and_, [(s >= 0) & (s < size) for s, size in zip(seen, image, strict=True)])
+            to = row.at((tz * kernel[1] + ty) * kernel[2] + tx)
+            with k.either(is_there) as (yes, no):
+                with yes:
+                    source = start.at(seen[0] * steps[0] + seen[1] * steps[1] + seen[2] * steps[2])
+                    with k.loop(0, channels) as c:
+                        to.store(c * taps, source.load(c * x_c))
+                with no, k.loop(0, channels) as c:
+                    to.store(c * taps, 0.0)

@@ -1,0 +1,149 @@
+"""What follows the sums of windows over images: operands and results that lie in parts, or plane by plane.
+
+They are two more classes of strides beside those of ``common.epilogue``. Numbers in parts are put together where they
+are loaded and split where they are stored, for the next convolution on tiles, into an image that it reads as it lies
+(``conv.packed_image``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, frame_params, parts_of, whole_of
+from sardonyx.providers.cpu.kernels.math.transpose import transposed
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
+from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
+
+PLANES, SPLIT = "planes", "split"
+"""Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in parts."""
+SQUARE = HALF * PANEL
+"""Sums of 16 pixels and 32 filters."""
+
+
+def next_params(epilogue: Epilogue) -> Params:
+    """Those of an epilogue, and of the image that it writes for the next convolution."""
+    image = {"image": (bf16,), **frame_params("image")} if has_next(epilogue) else {}
+    parts = {f"{name}_part": i64 for name, x in epilogue.names if x.columns == SPLIT}
+    return {**image, **epilogue.params, **parts}
+
+
+def has_next(epilogue: Epilogue) -> bool:
+    """Whether results are written for the next convolution."""
+    return any(y.columns == SPLIT for y in epilogue.outputs)
+
+
+class ImageFinish(Finish):
+    """What follows the sums of pixels of one row, for operands of which one row is a pixel.
+
+    Those that lie plane by plane go through a square of scratch memory, turned in registers.
+    """
+
+    here: Val
+    """Where in such a square the numbers at hand are."""
+
+    def __init__(
+        self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, parts: int
+    ) -> None:
+        super().__init__(k, epilogue, memory, n, place)
+        self.parts = parts
+        names = [name for name, x in epilogue.names if x.columns == PLANES]
+        self.is_wide = not names and not epilogue.is_long
+        """Whether 32 filters are finished at a time."""
+        self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
+        self.turned = k.local(f32, HALF * HALF)
+
+    def fetch(self, row: Operand, column: Operand, width: int) -> None:
+        super().fetch(row, column, width)
+        for name, y in self.epilogue.names:
+            if y.columns == SPLIT:
+                at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
+                for part in range(self.parts):
+                    at.prefetch(self._number(name, "part") * part, write=name.startswith("y"))
+
+    def pixels(self, sums: Buf, half: Val, x: Val, many: Val, t: Tile) -> None:
+        """Finish ``many`` pixels from ``x`` on, whose sums are a panel apart, ``half`` columns from where it begins.
+
+        Numbers that take long to make are split in a loop of its own: in one with what they wait for, the chip does not
+        look far enough ahead. (YOLOv8n's convolutions of 32 channels take 0.90 of the time.)
+        """
+        k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
+        is_long = self.parts > 1 and self.epilogue.is_long
+        later = [output for output in outputs if output[1].columns == SPLIT][: int(is_long)]
+        with k.loop(0, many) as i:
+            self.here = i * PANEL + half
+            for output, result in zip(outputs, self.results(x + i, t, sums.load(i * PANEL, HALF)), strict=True):
+                if output in later:
+                    sums.store(i * PANEL, result)
+                else:
+                    self._store(*output, x + i, t, result)
+        for output in later:
+            with k.loop(0, many) as i:
+                self._store(*output, x + i, t, sums.load(i * PANEL, HALF))
+
+    def panel(self, sums: Buf, x: Val, many: Val, first: Val) -> None:
+        """Finish ``many`` pixels from ``x`` on and 32 filters: in one part, a line of an image at a time."""
+        self.rows(sums, PANEL, x, many, Tile(first, PANEL, None))
+
+    def turn_in(self, x: Val, many: Val, first: Val) -> None:
+        """Bring operands that lie plane by plane into order."""
+        k, mask = self.k, self.k.mask(many, HALF)
+        for name in (name for name in self.squares if name.startswith("x")):
+            for at, sixteen, filters in self._sixteen(name, x, first):
+                with k.loop(0, sixteen) as i:
+                    self.turned.store(i * HALF, filters(i).load(0, HALF, mask))
+                rows = transposed([self.turned.load(n * HALF, HALF) for n in range(HALF)])
+                for n, row in enumerate(rows):
+                    self.squares[name].store(at + n * PANEL, row)
+
+    def turn_out(self, x: Val, many: Val, first: Val) -> None:
+        """Store results that shall lie plane by plane."""
+        k, mask = self.k, self.k.mask(many, HALF)
+        for name in (name for name in self.squares if name.startswith("y")):
+            for at, sixteen, filters in self._sixteen(name, x, first):
+                rows = [self.squares[name].load(at + n * PANEL, HALF) for n in range(HALF)]
+                for n, row in enumerate(transposed(rows)):
+                    self.turned.store(n * HALF, row)
+                with k.loop(0, sixteen) as i:
+                    filters(i).store(0, self.turned.load(i * HALF, HALF), mask=mask)
+
+    def _sixteen(self, name: str, x: Val, first: Val) -> Iterator[tuple[Val, Val, Callable[[Val], Buf]]]:
+        """For 16 filters at a time: where they are in the square, how many there are, and where each begins."""
+        k, pixel = self.k, self._at[name].at(x * self._number(name, "row"))
+        with k.loop(0, PANEL, HALF) as at:
+            start = pixel.at((first + at) * self._number(name, "col"))
+            yield at, k.min(self.n - (first + at), HALF), lambda i: start.at(i * self._number(name, "col"))
+
+    def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
+        if x.columns == PLANES:
+            return self.squares[name].load(self.here, HALF)
+        if x.columns == SPLIT:
+            return load_parts(self._row(name, row), self._memory, name, t, self.parts)
+        return super()._load(name, x, row, t)
+
+    def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
+        if y.columns == PLANES:
+            self.squares[name].store(self.here, value)
+        elif y.columns == SPLIT:
+            store_parts(self._row(name, row), self._memory, name, t, value, self.parts)
+        else:
+            super()._store(name, y, row, t, value)
+
+
+def load_parts(pixel: Buf, memory: Any, name: str, t: Tile, parts: int) -> Val:
+    """Channels of a pixel from an image in parts."""
+    block, part = number(memory, f"{name}_col"), number(memory, f"{name}_part")
+    return whole_of(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), part, parts, t.lanes)
+
+
+def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: int) -> Buf:
+    """Store channels of a pixel for the next convolution, those of a whole block or 16. Gives where they lie."""
+    k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
+    at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
+    there = None if t.lanes == BLOCK else k.mask(number(memory, "image_room") - t.index, HALF)
+    for i, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
+        at.store(part * i, k.cast(head >> 16, u16), there)
+    return at

@@ -1,0 +1,356 @@
+"""Convolutions on tiles: an implicit matrix product of pixels and weights, in bf16 parts (``conv.bf16_split``) or in
+digits (``conv.int8_slices``).
+
+A tile of A is some numbers of 16 pixels each, loaded from where they lie: nothing is copied for a tap. In an image of
+blocks these are the channels of one block as one tap sees them; where pixels lie close together, so many numbers out of
+the run that a row of taps sees. A *step* is one such tile. Its pixels are ``distances[step]`` elements from those of
+the first, a table in scratch memory: kernel, stride, dilation, padding and layout are numbers of the run, and one
+kernel serves every geometry.
+
+**Pixels.** Where windows move by one along every axis, the pixels of an image are one line, which runs over the ends of
+rows through the padding between them: what is computed there is dropped, and maps of 7 or 14 pixels a row still fill
+tiles. With strides every row is a line, unless windows move by one over the phases of an image (``fold``). A line is
+cut into tiles of equal height, at most 16, which the tile unit is told, so that it does no more; a tile and 32 filters
+are a *square* of sums (``split.bf16_micro_kernel`` tells why not more).
+
+**Caches.** A run of weights takes 24 KiB and stays in L1 while the squares of a group pass by. Taps of a block follow
+each other, so its pixels come from L2 once for those of a run: with one part and 3 x 3 taps about 12 bytes a cycle. The
+next run of weights is fetched into L2 meanwhile.
+
+**What follows** a square is written after the products of the next, which find its sums stored. Of one part products
+are few, and it is written among them (``conv.pipelined_epilogue``), unless it is stores that take its time. Results
+go out pixel
+by pixel or, where images lie plane by plane, turned in registers first; and, if the next layer is a convolution on
+tiles, as that one wants to read them, split and padded (``conv.image_epilogue``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PLANES, SQUARE, ImageFinish, has_next, next_params
+from sardonyx.providers.cpu.kernels.conv.packed_image import zero_frame
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
+
+GROUP = 10
+"""Squares of a group, at most: their sums and a run of weights fit into an L1 of 48 KiB. (ResNet-50 at `medium` takes
+0.98 of the time that it takes with 16.)"""
+LINES = 2 * HALF
+"""Of the weights of a step, for each part."""
+FETCHED = 4
+"""Lines of the next run of weights, for each part, that a step of one square fetches into L2, at least: the squares of
+a group fetch all of them. With one part, further groups of a thread do not, if weights are few enough to have stayed
+there, unless what follows is long."""
+NEAR_NBYTES = 512 * 1024
+"""Of weights that stay in L2: all chips with tiles have 2 MiB."""
+ENTRY = 8
+"""Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are; and where its
+pixels begin in a second image."""
+
+_TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "fold") for axis in "zyx")
+_NUMBERS = (
+    "x_b", "x_block", "x_z", "x_y", "x_x", "x_part", "x_fold_z", "x_fold_y", "x_fold_x", "batch", "blocks", "filters",
+    "lines", "length", "wide", "pitch_z", "pitch_y", "run",
+)  # fmt: skip
+_BESIDE = tuple(f"beside_{what}" for what in ("b", "block", "z", "y", "x", "blocks"))
+
+
+def convolution_params(epilogue: Epilogue, *, has_beside: bool = False) -> Params:
+    """All but images and weights. A second image, of which windows see single pixels, is ``beside`` the first; its
+    distances are those from window to window.
+    """
+    numbers = (*_NUMBERS, *_TAPS, *(_BESIDE if has_beside else ()))
+    return {**dict.fromkeys(numbers, i64), **next_params(epilogue)}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What images and weights are made of."""
+
+    block: int
+    """Numbers of a tile's row."""
+    parts: int
+    """Of bf16, in which results are handed on."""
+    number_nbytes: int
+    step_nbytes: int
+    """Of weights, for 32 filters."""
+    spare: int = 1
+    """Squares of scratch memory for the sums of a run."""
+    tiles: int = TILES
+    """That are used."""
+    own: int = 0
+    """Columns of 32 filters, or a quarter of what there is, that a thread does itself where pixels are shared out."""
+
+
+def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callable[..., Work]) -> None:
+    """A convolution, square by square, as ``Work`` does them."""
+    batch, blocks, filters, lines, length, wide, run = (
+        number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")
+    )
+    taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
+    steps = k.opaque(blocks * taps * count_of(wide, kind.block) + _blocks_beside(k, memory))
+    per_line = k.opaque(count_of(length, HALF))
+    high = k.opaque(count_of(length, k.max(per_line, 1)))
+    each = k.opaque(lines * per_line)
+    count = batch * each
+    columns = count_of(filters, PANEL)
+    if has_next(epilogue):
+        zero_frame(k, memory["image"], memory, "image", batch)
+    # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread. Pixels
+    # are shared out, as they are in the layers before and after, unless to read all weights costs more.
+    fair = count * columns // (k.threads * 2)
+    groups = count_of(count, k.max(k.min(fair, GROUP), 1))
+    channels = (blocks * count_of(wide, kind.block) + _blocks_beside(k, memory)) * kind.block
+    pixels_nbytes = batch * lines * length * (channels * kind.number_nbytes + filters * 4)
+    weights_nbytes = columns * steps * kind.step_nbytes
+    is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
+    groups = k.max(groups, k.select(is_split, k.threads, 1))
+    groups = k.opaque(k.max(k.select(groups < k.threads, groups, count_of(groups, k.threads) * k.threads), 1))
+    tiles = Tiles(k)
+    tiles.configure(high, short=(*SUMS, A), count=kind.tiles)
+    distances = k.scratch(i64)
+    plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
+    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
+    _measure(k, memory, distances, blocks, wide, kind.block)
+    work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
+    known, first = k.var(-1), k.var(-1)
+    # Who helps another thread has to fetch the pixels of a group from that one's cache first.
+    own = k.select(is_split, k.min(groups * columns // (k.threads * 4), kind.own), 0)
+    with k.share(k.select(count > 0, groups * columns, 0), own) as at:
+        column, group = at % columns, at // columns
+        top, stop = (i * count // groups for i in (group, group + 1))
+        rows = stop - top
+        with k.when(known.ne(group)):
+            grid.locate(top, rows)
+            work.locate(rows)
+            first.set(k.select(known.eq(-1), group, first))
+            known.set(group)
+        fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
+        if kind.parts == 1:
+            fetched = k.select(first.ne(group) & (weights_nbytes <= NEAR_NBYTES), 0, fetched)
+        with k.loop(0, steps, run) as step:
+            many = k.min(run, steps - step)
+            is_last = step + run >= steps
+            work.squares(rows, column, step, many, fetched, is_last)
+    work.close()
+    tiles.release()
+
+
+def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size: int) -> None:
+    """How far the pixels of each step are from those of the first."""
+
+    def n(name: str) -> Val:
+        return number(memory, name)
+
+    def along(axis: str, tap: Val) -> Val:
+        place, folds = tap * n(f"dilation_{axis}"), k.max(n(f"fold_{axis}"), 1)
+        return place % folds * n(f"x_fold_{axis}") + place // folds * n(f"x_{axis}")
+
+    at = k.var(0)
+    with k.loop(0, blocks) as block, k.loop(0, n("kernel_z")) as z, k.loop(0, n("kernel_y")) as y:
+        row = block * n("x_block") + along("z", z) + along("y", y)
+        with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, block_size) as first:
+            to.store(at.get(), row + along("x", tap) + first)
+            at += 1
+    if "beside" in memory:
+        with k.loop(0, n("beside_blocks")) as block:
+            to.store(at.get() + block, block * n("beside_block"))
+
+
+def _blocks_beside(k: Kernel, memory: Any) -> Val:
+    return number(memory, "beside_blocks") if "beside" in memory else k.const(0)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The tiles of a group: where they lie and which pixels they are."""
+
+    k: Kernel
+    memory: Any
+    table: Buf
+    lines: Val
+    length: Val
+    per_line: Val
+    high: Val
+    each: Val
+    plane_rows: Val
+    """Rows from plane to plane."""
+
+    def locate(self, top: Val, rows: Val) -> None:
+        """Fill in the tiles from ``top`` on."""
+        k = self.k
+        pitch_z, pitch_y = number(self.memory, "pitch_z"), number(self.memory, "pitch_y")
+        within = top % self.each
+        image, line, first = (k.var(v) for v in (top // self.each, within // self.per_line, within % self.per_line))
+        first.set(first.get() * self.high)
+        with k.loop(0, rows) as i:
+            many = k.min(self.high, self.length - first.get())
+            place = line.get() * self.length + first.get()
+            z, rest = place // pitch_z, place % pitch_z
+            y, x = rest // pitch_y, rest % pitch_y
+            start = image.get() * number(self.memory, "x_b")
+            for axis, index in zip("zyx", (z, y, x), strict=True):
+                start = start + index * number(self.memory, f"stride_{axis}") * number(self.memory, f"x_{axis}")
+            entry = self.table.at(i * ENTRY)
+            words = [start, image.get(), z, y, x, many]
+            if "beside" in self.memory:
+                terms = zip("bzyx", (image.get(), z, y, x), strict=True)
+                words.append(sum((index * number(self.memory, f"beside_{axis}") for axis, index in terms), k.const(0)))
+            for word, value in enumerate(words):
+                entry.store(word, value)
+            first += self.high
+            is_line = first.get() >= self.length
+            line += k.cast(is_line, i64)
+            first.set(k.select(is_line, 0, first))
+            is_image = line.get().eq(self.lines)
+            image += k.cast(is_image, i64)
+            line.set(k.select(is_image, 0, line))
+
+    def entry(self, tile: Val) -> list[Val]:
+        return [self.table.load(tile * ENTRY + i) for i in range(6)]
+
+    def beside(self, tile: Val) -> Val:
+        """Where its pixels begin in a second image."""
+        return self.table.load(tile * ENTRY + 6)
+
+    @contextmanager
+    def image_rows(self, tile: Val) -> Iterator[tuple[Val, list[Val], Val, Val]]:
+        """For each row of an image that a tile has pixels of: the first of these, the image, z and y, x, and how many
+        pixels exist.
+        """
+        k = self.k
+        pitch = number(self.memory, "pitch_y")
+        out_y, out_x = number(self.memory, "out_y"), number(self.memory, "out_x")
+        _, image, *first, many = self.entry(tile)
+        done, (z, y, x) = k.var(0), (k.var(index) for index in first)
+        with k.loop_while(lambda: done.get() < many):
+            run = k.min(many - done.get(), pitch - x.get())
+            kept = k.select(y.get() < out_y, k.max(k.min(run, out_x - x.get()), 0), 0)
+            yield done.get(), [image, z.get(), y.get()], x.get(), kept
+            is_end = (y.get() + 1).eq(self.plane_rows)
+            for var, value in (
+                (done, done.get() + run), (x, 0), (z, z.get() + k.cast(is_end, i64)),
+                (y, k.select(is_end, 0, y.get() + 1)),
+            ):  # fmt: skip
+                var.set(value)
+
+    @property
+    def sums(self) -> Buf:
+        """A square for each tile of a group, the spare ones of a run, and one for each operand that is turned."""
+        return self.table.at(GROUP * ENTRY).as_type(f32)
+
+
+def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
+    turned = sum(x.columns == PLANES for _, x in epilogue.names)
+    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + turned) * SQUARE * 4
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done with squares."""
+
+    k: Kernel
+    tiles: Tiles
+    memory: Any
+    distances: Buf
+    grid: Grid
+    steps: Val
+    epilogue: Epilogue
+    kind: Kind
+
+    @property
+    def filters(self) -> Val:
+        return number(self.memory, "filters")
+
+    @property
+    def taps(self) -> Val:
+        return number(self.memory, "kernel_z") * number(self.memory, "kernel_y") * number(self.memory, "kernel_x")
+
+    @property
+    def wide(self) -> Val:
+        return number(self.memory, "wide")
+
+    def slot(self, r: Val) -> Val:
+        """The element where the sums of square ``r`` of a group are: one of two, if there are no runs to wait for."""
+        return self.k.select(self.steps <= number(self.memory, "run"), r & 1, r) * SQUARE
+
+    def locate(self, rows: Val) -> None:
+        """Learn more of the ``rows`` tiles of a group, which the grid has located."""
+
+    def squares(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
+        """Add a run to the squares of a group; after the last one, finish them."""
+        k = self.k
+        with k.loop(0, rows + k.cast(is_last, i64)) as r:
+            if self.kind.parts > 1:  # of one part there are too few products to wait for it
+                with k.when(is_last & (r + 1 < rows)):
+                    self.fetch(r + 1, column)
+            with k.either(r < rows) as (more, none):
+                with more:
+                    self.square(r, column, step, many, fetched)
+                with none:
+                    self.settle()
+            with k.when(is_last & (r > 0)):
+                self.end(r - 1, column)
+
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Complete the sums of the square that was last."""
+
+    def close(self) -> None:
+        """All squares have been multiplied."""
+
+    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+        """Make sums anew that tiles did not make right."""
+        raise NotImplementedError
+
+    def fetch(self, r: Val, column: Val) -> None:
+        """Bring near what square ``r`` of the group will read and write, as far as it is in one row."""
+        _, *place, x, many = self.grid.entry(r)
+        finish = self._finishing(place)
+        with self.k.loop(0, many) as i:
+            finish.fetch(x + i, column * PANEL, PANEL)
+
+    def end(self, r: Val, column: Val) -> None:
+        """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""
+        slot = self.grid.sums.at(self.slot(r))
+        self.mend(r, column, slot)
+        with self.grid.image_rows(r) as (done, place, x, many):
+            self._finish(slot.at(done * PANEL), place, x, many, column)
+
+    def _finish(self, sums: Buf, place: list[Val], x: Val, many: Val, column: Val) -> None:
+        """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
+        k, first = self.k, column * PANEL
+        left, finish = self.filters - first, self._finishing(place)
+        room = number(self.memory, "image_room") if has_next(self.epilogue) else self.filters
+
+        def by_halves() -> None:
+            finish.turn_in(x, many, first)
+            with k.loop(0, k.min(room - first, PANEL), HALF) as half:
+                finish.pixels(sums.at(half), half, x, many, Tile(first + half, HALF, k.mask(left - half, HALF)))
+            finish.turn_out(x, many, first)
+
+        if not finish.is_wide:
+            by_halves()
+            return
+        with k.either(left >= PANEL) as (whole, part):
+            with whole:
+                finish.panel(sums, x, many, first)
+            with part:
+                by_halves()
+
+    def _finishing(self, place: list[Val]) -> ImageFinish:
+        """What follows the sums of pixels of one row."""
+        turned = self.grid.sums.at((GROUP + self.kind.spare) * SQUARE)
+        return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.parts)

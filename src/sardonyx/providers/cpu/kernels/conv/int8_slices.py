@@ -1,0 +1,226 @@
+"""Convolutions on tiles of bytes, from images and weights in digits (``conv.pack_image_int8``, ``digits``): f32
+results.
+
+The way through pixels, steps and filters is that of ``conv.implicit_gemm``; a step covers 64 channels and not 32. As
+in matrix
+products (``gemm.int8_slices``) the sums of a run are exact, and are put together, times the scales of image and
+filters,
+when it ends. Images are read as numbers, pixel by pixel, and results go wherever those of ``conv.implicit_gemm`` do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.common.window import Frame
+from sardonyx.providers.cpu.kernels.conv import on_tiles
+from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
+    GROUP,
+    Grid,
+    Kind,
+    Work,
+    convolution_params,
+    scratch_nbytes,
+    walk,
+)
+from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import SOURCE, source_args, spreading
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.split.deferred_accumulation import each_step
+from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
+    PRODUCTS,
+    ROUNDS,
+    SIDES,
+    SQUARE,
+    WEIGHTS,
+    PutTogether,
+    fourth,
+    multiply,
+    summed,
+)
+from sardonyx.providers.cpu.kernels.split.int8_slices import (
+    DIGITS,
+    STEP,
+    TILE,
+    in_digits,
+    packed_nbytes,
+    packing_of,
+    run_steps,
+    scales_of,
+    uneven,
+    whole,
+)
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8
+from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+
+PARTS = 3
+"""In which results are handed on, to convolutions that take bf16 parts."""
+SPARE = WEIGHTS // SIDES
+"""Squares of scratch memory for the sums of a run."""
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    """The convolution in digits."""
+    made = [image.layout for v in group.outputs if (image := target.images.get(v.storage)) is not None]
+    group = on_tiles.thinned(group)
+    frame = Frame.of(group, is_joined=all(one.is_bare for one in made))
+    found = on_tiles.geometry(group, frame, DIGITS, STEP)
+    x = frame.x
+    key = ("digits", x.storage.number, x.offset, x.shape, x.strides, found.layout)
+    before: list[Step] = []
+    if key not in target.splits:
+        before, target.splits[key] = spreading(x, found.layout, group.nodes, u8 if x.storage in target.unsigned else i8)
+    image, weights = target.splits[key], _packed(group, found, target.isa)
+    epilogue, more = on_tiles.epilogue_of(group, frame, target)
+    args = {
+        **found.args(image.tiles), **image.args(found.layout, found.start), "w": Ref(weights),
+        "filters": group.w.shape[0], "run": _run(found), "source": Ref.of(x),
+        **{f"source_{name}": v for name, v in source_args(x).items()},
+        **{f"pad_{a}": p for a, p in zip("zyx", frame.window.pads, strict=True)}, **more,
+    }  # fmt: skip
+    spec = conv_digits(first=image.first, epilogue=epilogue)
+    flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, weights.elements)) or 0
+    why = f"{target.precision}: {PRODUCTS} products of {DIGITS} digits on tiles"
+    writes = epilogue.writes | ({"image"} if "image" in args else set())
+    scratch = scratch_nbytes(found.steps, epilogue, SPARE)
+    return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
+
+
+def _run(found: on_tiles.Geometry) -> int:
+    return run_steps(found.steps * STEP)
+
+
+def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
+    """The weights in digits, in the order of steps."""
+    w, layout, run = group.w, found.layout, _run(found)
+    tensor = w.storage.tensor
+    assert tensor is not None
+    filters, channels, *taps = (int(d) for d in w.shape)
+    depth, count = found.steps * STEP, int(np.prod(taps))
+
+    def make() -> Any:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: filters * channels * count]
+        lined = np.zeros((count, layout.room, filters), np.float32)
+        lined[:, :channels] = content.reshape(filters, channels, count).transpose(2, 1, 0)
+        lined = lined.reshape(count, layout.blocks, STEP, filters).transpose(1, 0, 2, 3)
+        return in_digits(packing_of(Tensor.of(lined), 0, filters, 1, depth, filters, isa, refused=uneven(tensor)))
+
+    key = ("conv digits", identity(tensor), w.offset, (filters, channels, *taps))
+    return Packed("constant", i8, packed_nbytes(depth, filters, run), w.storage.value, key=key, make=make)
+
+
+# -- the kernel
+
+
+def _params(first: DType, epilogue: Epilogue) -> Params:
+    memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_long": (i32,), "x_flags": (i32,), "source": (f32,)}
+    sources = (f"source_{name}" for name in SOURCE)
+    numbers = dict.fromkeys(("x_more", *sources, *(f"pad_{a}" for a in "zyx")), i64)
+    return {**memory, **numbers, **convolution_params(epilogue)}
+
+
+@kernel(_params)
+def conv_digits(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: Any) -> None:
+    """``first`` is the type of an image's first digits."""
+
+    def work(
+        k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
+    ) -> Work:
+        scales = scales_of(memory["w"], count_of(number(memory, "filters"), PANEL), steps)
+        levels = grid.sums.at(GROUP * SQUARE).as_type(i32)
+        behind = PutTogether(k, levels, grid.sums, lambda image, _: memory["x_scales"].load(image), scales)
+        return _DigitWork(k, tiles, memory, distances, grid, steps, epilogue, kind, first, behind)
+
+    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), work)
+
+
+@dataclass(frozen=True)
+class _DigitWork(Work):
+    """Products of digits."""
+
+    first: DType
+    behind: PutTogether
+
+    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        k, memory, run, behind = self.k, self.memory, number(self.memory, "run"), self.behind
+        start, image, *_ = self.grid.entry(r)
+        weights = memory["w"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
+        share = fetched * (DIGITS * LINE_NBYTES)
+        following = weights.at(many * (DIGITS * 2 * TILE) + r * many * share)
+        stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
+        pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
+        sides = k.min(count_of(self.filters - column * PANEL, HALF), SIDES)
+        scales, pace = (column * count_of(self.steps, run) + step // run) * PANEL, each_step(k, many)
+        with k.loop(0, sides) as side:
+            columns = weights.at(side * TILE)
+            for weight, products in ROUNDS:
+                with summed(self.tiles, behind.levels, weight):
+                    with k.loop(0, many) as s:
+                        here = pixels.at(self.distances.load(step + s))
+                        digits = [here.at(digit * i) for i in range(DIGITS)]
+                        these = columns.at(s * (DIGITS * 2 * TILE))
+                        multiply(self.tiles, digits, these, products, stride, first=self.first)
+                        if weight:
+                            behind.some(pace)
+                        ahead = following.at(s * share + (side * SIDES + weight // 2) * (share // 4))
+                        with k.loop(0, count_of(fetched * DIGITS, 4)) as i:
+                            ahead.prefetch(i * LINE_NBYTES, locality=2)
+                    if weight:
+                        with k.when(is_long), k.loop(0, many) as s:
+                            place = (start + self.distances.load(step + s)) // DIGITS
+                            here = memory["x"].at(number(memory, "x_more") + place)
+                            fourth(self.tiles, here, columns.at(s * (DIGITS * 2 * TILE)), stride // DIGITS)
+            behind.take(self.slot(r) + side * HALF, image, scales + side * HALF, step.eq(0))
+
+    def settle(self) -> None:
+        self.behind.rest()
+
+    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+        k = self.k
+        _, image, z, y, x, many = self.grid.entry(r)
+        with k.when(self.memory["x_flags"].load(image).ne(0), likely=False):
+            pitch, deep = number(self.memory, "pitch_y"), number(self.memory, "pitch_z")
+            with k.loop(0, many) as i:
+                place = z * deep + y * pitch + x + i
+                at = [place // deep, place % deep // pitch, place % pitch]
+                self._exact(image, at, column, slot.at(i * PANEL))
+
+    def _exact(self, image: Val, at: list[Val], panel: Val, to: Buf) -> None:
+        """The sums of one pixel of the result and 32 filters, from the numbers themselves."""
+        k, memory = self.k, self.memory
+        n = {name: number(memory, name) for name in memory if isinstance(memory[name], Val)}
+        run, totals = n["run"], [k.var(k.zeros(f32, HALF)) for _ in range(2)]
+        step = k.var(0)
+        with (
+            k.loop(0, n["blocks"]) as block,
+            k.loop(0, n["kernel_z"]) as tap_z,
+            k.loop(0, n["kernel_y"]) as tap_y,
+            k.loop(0, n["kernel_x"]) as tap_x,
+        ):
+            is_there, pixel = k.const(1).eq(1), memory["source"].at(image * n["source_x_b"])
+            for a, out, tap in zip("zyx", at, (tap_z, tap_y, tap_x), strict=True):
+                index = out * n[f"stride_{a}"] + tap * n[f"dilation_{a}"] - n[f"pad_{a}"]
+                is_there = is_there & (index >= 0) & (index < n[f"source_size_{a}"])
+                pixel = pixel.at(index * n[f"source_x_{a}"])
+            channels = k.min(n["source_channels"] - block * STEP, STEP)
+            with k.loop(0, k.select(is_there, channels, 0)) as c:
+                v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
+                for half, total in enumerate(totals):
+                    w = whole(k, memory["w"], self.behind.right, self.steps, run, panel * PANEL, half, j)
+                    total.set(k.fma(v, w, total))
+            step += 1
+        for half, total in enumerate(totals):
+            to.store(half * HALF, total)

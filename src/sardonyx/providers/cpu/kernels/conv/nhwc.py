@@ -1,0 +1,392 @@
+"""Convolutions by vector multiply-adds of images that lie pixel by pixel, filters along the lanes.
+
+An implicit matrix product: its rows are the pixels of the result, its columns the filters, and k runs over taps and,
+within a tap, over channels, which are neighbours in memory. Weights lie in panels of NR filters:
+
+    [group][filters / NR][tap][channel][NR]
+
+The innermost loop is that of ``gemm``: MR single elements, here of as many pixels as one tap sees them, by NV vectors
+of weights. Where a tap lies beside the image, zeros take the place of its pixel; which taps do is one bit each of a
+word for every pixel of a block. Nothing is copied, and maps of any width fill all lanes.
+
+The pixels of a tile are mostly neighbours of a row, and one address is enough for them (``TilePixels``).
+
+**Order of sums.** Tap by tap, channel by channel, in runs of about ``run_of`` terms, whole taps or parts of one, each
+run from zero and the runs added in order: the same for every tile height, thread count and blocking.
+
+**Cache blocking** is that of ``gemm``: a run of a panel stays in L1 for the pixels of a block, blocks come in bands
+whose part of the image, and of all that is read and written beside it, fills half of L2: pages and lines of results
+are then touched by one panel after the other while they are near. Where all weights fit there, a band is one block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Apply, Convolution, View
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, batch_args, of_known
+from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, is_by_pixel
+from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
+    TAPS,
+    Block,
+    Channels,
+    TilePixels,
+    has_room,
+    is_inside,
+    taps_args,
+)
+from sardonyx.providers.cpu.kernels.conv.stem_rows import NUMBERS, FirstRows, Turning
+from sardonyx.providers.cpu.kernels.gemm.pack import PLAIN_NBYTES, in_panels, pack_panels, unit_axis
+from sardonyx.providers.cpu.kernels.gemm.vector import (
+    RUN,
+    Bands,
+    Shape,
+    add_before,
+    keep,
+    lanes_of,
+    pace_of,
+    run_of,
+    scratch_nbytes,
+)
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, f64, i64
+from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.prepack import aligned
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+
+SHALLOW = RUN
+"""Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
+LOW = 4
+"""Pixels of the tile that takes what is left of an image; those that do not exist repeat the last."""
+LARGE = 1e8
+"""Operations, of one image where it is not known how many there are, from which on a convolution has a kernel with the
+distance of its neighbouring pixels in its code. That takes 0.95 of the time on chips that issue four operations at
+once; others share kernels, which compile sooner."""
+MANY = 64
+"""Filters that images of one pixel, such as the means of others, are taken to have: they share kernels."""
+EVEN_ROWS = {1: (24, 20, 16), 2: (12, 10)}
+"""Neighbours of a tile by the vectors of its filters, the most liked first."""
+
+
+def fits(group: Convolution) -> bool:
+    """Whether a convolution, its views aside, is one that is carried out here."""
+    w = group.w
+    is_constant = w.storage.tensor is not None and all(isinstance(d, int) for d in (*w.shape, w.offset))
+    return (
+        is_constant
+        and group.x.dtype is w.dtype
+        and w.dtype in (f32, f64)
+        and views.is_dense(w)
+        and has_room(Frame.of(group, is_joined=False))
+        and all(isinstance(step, Apply) for step in group.epilogue.steps)
+    )
+
+
+def lies_so(group: Convolution) -> bool:
+    """Whether image and results lie pixel by pixel, and what is read beside them can be read so."""
+    return all(map(is_by_pixel, (group.x, *group.outputs))) and Lines.of(group) is not None
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The pixels of results, and of what is read beside them, as lines in which they are equally far apart.
+
+    One line, if all are; rows of the image, where there are gaps between these.
+    """
+
+    count: Known
+    length: Known
+
+    @staticmethod
+    def of(group: Convolution) -> Lines | None:
+        seen, size = (*group.extra, *group.outputs), group.box[2:]
+        for cut in (0, len(size) - 1):
+            parts = [(v.shape[2:], v.strides[2:]) for v in seen]
+            if all(_even(d[:cut], s[:cut]) is not None and _even(d[cut:], s[cut:]) is not None for d, s in parts):
+                return Lines(of_known(dims.product(size[:cut])), of_known(dims.product(size[cut:])))
+        return None
+
+    def matrix(self, view: View, filters: int) -> Matrix:
+        """Its rows are the pixels of a line, its columns filters; a batch of images, groups of filters, and lines."""
+        cut = 0 if self.count == 1 else len(view.shape) - 3
+        d, s = view.shape[2:], view.strides[2:]
+        line, pixel = _even(d[:cut], s[:cut]), _even(d[cut:], s[cut:])
+        assert line is not None and pixel is not None
+        batch = (view.strides[0], of_known(dims.mul(view.strides[1], filters)), line)
+        return Matrix(view.storage, view.offset, batch, pixel, view.strides[1])
+
+    def args(self) -> dict[str, Known]:
+        return {"lines": self.count, "length": self.length}
+
+
+def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
+    """The distance of neighbours along some axes, where that is the same for all."""
+    stride: Known = 0
+    length: Known = 1
+    for d, s in zip(reversed(shape), reversed(strides), strict=True):
+        if d == 1:
+            continue
+        if length == 1:
+            stride = s
+        elif s != dims.mul(stride, length):
+            return None
+        length = of_known(dims.mul(length, d))
+    return stride
+
+
+def steps(group: Convolution, target: Target, first: FirstRows | None = None) -> list[Step]:
+    """The convolution of an image that ``lies_so``, or of the rows of a first layer."""
+    isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
+    lines = Lines.of(group) if first is None else Lines(group.box[2], group.box[3])
+    assert lines is not None
+    channels, filters = int(group.w.shape[1]), int(group.w.shape[0]) // group.groups
+    taps = frame.taps
+    shape, distance = _shape(frame, isa, dtype, filters)
+    extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
+    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
+    weights = packed(group, shape.columns(isa, dtype), isa)
+    run = run_of(taps.count * channels)
+    args = {
+        **frame.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
+        "channels": channels, "filters": filters, "run": run, "run_taps": max(run // max(channels, 1), 1),
+        "band_nbytes": isa.l2_nbytes // 2, "distance": distance, **more,
+        **(first.args() if first is not None else {}),
+    }  # fmt: skip
+    is_padded = not is_inside(frame)
+    is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue) and not _is_single(frame)
+    planes = 0 if first is None else first.channels
+    is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
+    even = None if not distance else distance if is_large else 0
+    spec = convolve_pixels(
+        dtype=dtype, shape=shape, even=even, is_padded=is_padded, is_direct=is_direct, planes=planes, epilogue=epilogue
+    )
+    flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
+    scratch = _scratch(shape, isa, dtype) + (0 if first is None else first.nbytes)
+    variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, channels last"
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def _shape(frame: Frame, isa: Isa, dtype: DType, filters: int) -> tuple[Shape, int]:
+    """The register tile, and how far apart the pixels are that it sees; 0 where each has its own address.
+
+    As many addresses as pixels do not fit into the registers of x86: 12 products of one vector took 17 loads. (16
+    filters and 3 x 3 taps take 0.90 of the time, 32 take 0.94; pointwise ones of two vectors gain nothing.)
+    """
+    shape, distance = Shape.fitted(isa, dtype, filters), of_known(dims.mul(frame.x.strides[4], frame.window.strides[2]))
+    if _is_single(frame) and not shape.by_lane:
+        return Shape.fitted(isa, dtype, MANY), 0
+    rows = EVEN_ROWS.get(shape.vectors)
+    is_worth = shape.vectors == 1 or frame.taps.count > 1
+    if shape.by_lane or isa.registers < 32 or rows is None or not (is_worth and isinstance(distance, int) and distance):
+        return shape, 0
+    wide = 0 if _joins(frame) else frame.size[2]
+    whole = (n for n in rows if isinstance(wide, int) and wide % n == 0)
+    return replace(shape, rows=next(whole, rows[0])), distance
+
+
+def _is_single(frame: Frame) -> bool:
+    """Whether images have one pixel; those of a batch lie along the first axis."""
+    return frame.size[1:] == (1, 1)
+
+
+def _joins(frame: Frame) -> bool:
+    """Whether the last pixel that a row of results sees and the first of the next are neighbours."""
+    return frame.taps.count == 1 and frame.window.strides[2] == 1 and views.joins(frame.x, 3)
+
+
+def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
+    """The weights in panels."""
+    w, tensor = group.w, group.w.storage.tensor
+    assert tensor is not None
+    count, (all_filters, channels, *kernel) = group.groups, (int(d) for d in w.shape)
+    filters, taps = all_filters // count, int(np.prod(kernel))
+    panels = -(-filters // nr)
+    elements = count * panels * taps * channels * nr
+
+    def make() -> Any:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :]
+        out = aligned(elements, w.dtype)
+        if out.nbytes <= PLAIN_NBYTES:
+            given = content[: all_filters * channels * taps].reshape(count, filters, channels, taps)
+            in_panels(given.transpose(0, 3, 2, 1), out.reshape(count, panels, taps, channels, nr).swapaxes(1, 2))
+            return out
+        unit = unit_axis(Matrix(w.storage, 0, (), taps, channels * taps))
+        spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
+        batch = {"x_batch0": filters * channels * taps, "x_batch1": 1, **batch_args((count, taps))}
+        numbers = {"x_row": taps, "x_col": channels * taps, "rows": channels, "columns": filters, **batch}
+        Launch(spec, {**numbers, "x": content, "y": out}, isa=isa)()
+        if taps > 1 and panels > 1:  # (group, tap, panel) to (group, panel, tap)
+            turned = out.reshape(count, taps, panels, -1).transpose(0, 2, 1, 3).copy()
+            out[:] = turned.reshape(-1)
+        return out
+
+    key = ("pixels", identity(tensor), w.offset, tuple(w.shape), count, nr)
+    return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
+
+
+def _scratch(shape: Shape, isa: Isa, dtype: DType) -> int:
+    """But for the rows of a first layer, which come last."""
+    return -(-(_head_nbytes(shape, dtype) + scratch_nbytes(shape, isa, dtype, dtype)) // LINE_NBYTES) * LINE_NBYTES
+
+
+def _head_nbytes(shape: Shape, dtype: DType) -> int:
+    """What is known about a block, and zeros."""
+    return Block.nbytes(shape.block * shape.rows) + RUN * dtype.bits // 8
+
+
+def _params(
+    dtype: DType, shape: Shape, even: int | None, is_padded: bool, is_direct: bool, planes: int, epilogue: Epilogue
+) -> Params:  # fmt: skip
+    numbers = ("groups", "channels", "filters", "run", "run_taps", "band_nbytes", "lines", "length", "distance", *TAPS)
+    numbers += NUMBERS if planes else ()
+    return {**frame_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
+
+
+@kernel(_params)
+def convolve_pixels(
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run: Val, run_taps: Val,
+    band_nbytes: Val, lines: Val, length: Val, distance: Val,
+    *, dtype: DType, shape: Shape, even: int | None, is_padded: bool, is_direct: bool, planes: int, epilogue: Epilogue,
+    **memory: Any,
+) -> None:  # fmt: skip
+    """``even``: so far apart are neighbouring pixels, where tiles of them share addresses; 0 where ``distance`` tells,
+    and None where they do not.
+    ``planes``: of so many channels is x, whose rows are turned (``conv.stem_rows``); 0 where they lie as they
+    should."""
+    nr, heights = shape.vectors * lanes_of(k.lanes, dtype), tuple(sorted({min(LOW, shape.rows), shape.rows}))
+    panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
+    block, zeros = Block(k, memory, most), k.scratch(dtype, Block.nbytes(most))
+    sums = k.scratch(dtype, _head_nbytes(shape, dtype))
+    taps, apart = k.opaque(block.taps), distance if even == 0 else even
+    block.measure()
+    if is_padded:
+        with k.loop(0, RUN, lanes_of(k.lanes, dtype)) as i:
+            zeros.store(i, k.zeros(dtype, lanes_of(k.lanes, dtype)))
+    row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
+    images, panel_nbytes = batch * groups * lines, taps * channels * (nr * dtype.bits // 8)
+    bands = Bands(k, length, panels, images, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
+    turning = Turning(k, x, k.scratch(dtype, _scratch(shape, k.isa, dtype)), memory, planes) if planes else None
+    known = k.var(-1)
+    with bands.share() as (index, panel, top, bottom):
+        line, image = index % lines, index // lines
+        image, group = image // groups, image % groups
+        first = top * shape.rows
+        place = (image * lines + line) * length + first
+        with k.when(known.ne(place)):
+            last = line * length + length - 1
+            count = (bottom - top) * shape.rows
+            block.locate(image, line * length + first, count, last, is_padded)
+            if turning is not None:
+                turning.turn(image, line, first, k.min(count, length - first))
+            known.set(place)
+        source = x.at(group * channels) if turning is None else turning.rows
+        weights = w.at((group * panels + panel) * taps * channels * nr)
+        pace = pace_of(k, bottom - top, nr)
+        finish = Finish(k, epilogue, memory, filters, [image, group, line])
+        columns = k.min(filters - panel * nr, nr)
+        with k.loop(0, taps, run_taps) as tap, k.loop(0, k.max(channels, 1), run) as c:
+            deep = k.min(channels - c, run)
+            many = k.min(taps - tap, run_taps)
+            these = weights.at((tap * channels + c) * nr)
+            following = these.at(many * deep * nr)
+            is_later, is_last = (tap + c) > 0, (tap + many >= taps) & (c + deep >= channels)
+            with k.loop(top, bottom) as tile:
+                row = (tile - top) * shape.rows
+                rows = k.min(length - first - row, shape.rows)
+                partial = sums.at(row * nr)
+                for low, high in zip((0, *heights), heights, strict=False):
+                    with k.when((rows > low) & (rows <= high)):
+                        is_high = high == shape.rows
+                        if is_high:  # of single pixels, the chip follows images by itself, and to ask takes time
+                            with k.when((taps > 1) & is_last):
+                                for r in range(high):
+                                    finish.fetch(first + row + r, panel * nr, nr)
+                            if not planes:
+                                with k.when((taps > 1) & ~is_later & (tile + 1 < bottom)):
+                                    _fetch(source, block, row + high, high, channels)
+                        beside = zeros if is_padded else None
+                        pixels = TilePixels(source.at(c), beside, block, row, high, apart if is_high else None)
+                        has_next = is_high and shape.vectors > 1  # a panel of one vector is the only one, and near
+                        ahead = following.at((tile - top) * many * deep * pace) if has_next else None
+                        found = _tile(k, pixels, these, tap, many, deep, dtype, shape, ahead, pace)
+                        add_before(k, found, partial, is_later)
+                        if is_direct and is_high:
+                            with k.either(is_last & columns.eq(nr) & rows.eq(high)) as (whole, part):
+                                with whole:
+                                    _put(finish, found, first + row, panel * nr)
+                                with part:
+                                    keep(found, partial)
+                        else:
+                            keep(found, partial)
+                if is_direct:
+                    with k.when(is_last & ((rows < shape.rows) | columns.ne(nr))):
+                        finish.tile(partial, nr, first + row, rows, panel * nr, columns, width=nr)
+        if not is_direct:
+            with k.loop(top, bottom) as tile:
+                row = (tile - top) * shape.rows
+                rows = k.min(length - first - row, shape.rows)
+                finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns, width=nr)
+
+
+def _put(finish: Finish, found: list[list[Var]], row: Val, column: Val) -> None:
+    """Finish a whole tile in registers."""
+    for r, sums in enumerate(found):
+        for j, total in enumerate(sums):
+            lanes = total.lanes
+            finish.put(row + r, Tile(column + j * lanes, lanes, None), total.get())
+
+
+def _fetch(source: Buf, block: Block, row: Val, rows: int, channels: Val) -> None:
+    """Bring near what the first taps of the next tile see: the chip does not follow as many rows, each of another page,
+    by itself. (Measured: 0.97 of the time of the layers of YOLOv8n.)
+    """
+    k = source.k
+    with k.loop(0, rows) as r, k.loop(0, channels, LINE_NBYTES // (source.dtype.bits // 8)) as c:
+        source.at(block.places.load(row + r)).prefetch(c)
+
+
+def _tile(
+    k: Kernel, pixels: TilePixels, run: Buf, first: Val, taps: Val, length: Val, dtype: DType, shape: Shape,
+    ahead: Buf | None, pace: Val,
+) -> list[list[Var]]:  # fmt: skip
+    """The sums of one run; what is at ``ahead`` is fetched into L2 meanwhile."""
+    lanes = lanes_of(k.lanes, dtype)
+    nr = shape.vectors * lanes
+    sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in pixels.rows]
+
+    def add(channels: Channels, b: Buf, fetched: Buf | None) -> None:
+        paces: list[Operand] = [nr] if fetched is None else [nr, pace]
+        with k.paced(0, length, paces, channels.moving) as ((p, at, *further), here):
+            if fetched is not None:
+                fetched.prefetch(further[0], locality=2)
+            columns = [b.load(at + j * lanes, lanes) for j in range(shape.vectors)]
+            for row, element in zip(sums, channels.read(p, here), strict=True):
+                v = k.splat(element, lanes)
+                for total, y in zip(row, columns, strict=True):
+                    total.set(k.fma(v, y, total) if not k.isa.is_plain else total + v * y)
+
+    with k.loop(0, taps) as t:
+        tap, b = first + t, run.at(t * length * nr)
+        fetched, is_even = None if ahead is None else ahead.at(t * length * pace), pixels.is_even(tap)
+        if is_even is None:
+            add(pixels.at(tap), b, fetched)
+        else:
+            with k.either(is_even) as (even, uneven):
+                with even:
+                    add(pixels.neighbours(tap), b, fetched)
+                with uneven:
+                    add(pixels.at(tap), b, fetched)
+    return sums

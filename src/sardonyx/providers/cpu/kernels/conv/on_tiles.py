@@ -1,0 +1,410 @@
+"""Which convolutions run on tiles, and how: their images, weights and what follows them (``conv.implicit_gemm``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.errors import NotImplemented
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Window
+from sardonyx.providers.cpu.codegen.launch import Launch
+from sardonyx.providers.cpu.kernels.common.epilogue import STRIDED, Access, Epilogue
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
+from sardonyx.providers.cpu.kernels.common.window import Frame, nbytes_of, pixels_by_channels
+from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PLANES, SPLIT
+from sardonyx.providers.cpu.kernels.conv.implicit_gemm import scratch_nbytes
+from sardonyx.providers.cpu.kernels.conv.pack_image import spreading
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, OVER, Padded, Parts, closest, tiles_of
+from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import Places, is_one_for_images, pace_of, table_nbytes
+from sardonyx.providers.cpu.kernels.conv.stride_phases import UNFOLDED, Folded
+from sardonyx.providers.cpu.kernels.gemm.amx import parts_of
+from sardonyx.providers.cpu.kernels.split import int8_slices
+from sardonyx.providers.cpu.kernels.split.bf16 import CHUNK, HALF, PAIRS, PANEL, equal_runs, split, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
+from sardonyx.providers.cpu.language.values import bf16, f16, f32
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+
+RUN = {1: 12, 2: 6, 3: 4}
+"""Steps of a run, by parts, at most: 24 KiB of weights."""
+PAST_RUN = 16
+"""... of one part whose pixels leave L1 to the weights."""
+HELD = 2
+"""Steps whose weights stay in tiles, two for each. (In C, a square of two steps with a residual and a Relu takes 135
+cycles for 162, and 153 to 165 for 179 where others use the core too.)"""
+LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
+"""By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
+LEAST_GAIN = {1: 10, 2: 24, 3: 110}
+"""By parts: products for each number that is split or finished, from which they outweigh that."""
+FEW = {1: 0, 2: 0, 3: 64}
+"""By parts: outputs of a filter for which there must be twice as many products."""
+NARROW = 0.25
+"""Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
+LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
+"""By parts: share of the rows of tiles that must be outputs."""
+IN_DIGITS = 0.4
+"""Times that gain, for digits, whose products take less time. (YOLOv8n takes 0.90 to 0.97 of what it takes with 0.8,
+ResNet-50 and EfficientNet-B0 0.98.)"""
+LEAST_DEPTH, LEAST_CHANNELS = 2 * int8_slices.STEP, 0.7
+"""Numbers of a sum from which those of digits, four for each, are put together in little time; and share of the
+channels in tiles that there must be."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A window over an image in parts."""
+
+    layout: Padded
+    start: Known
+    """The element of the first pixel that the first window sees."""
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    size: tuple[Known, ...]
+    """Of the result."""
+    folded: Folded | None = None
+    """The phases of the image, if they are what is read."""
+    beside: Geometry | None = None
+    """Single pixels of a second image."""
+    flags: Storage | None = None
+    """One for each row of the image, which is up where a number is not finite."""
+
+    @property
+    def steps(self) -> int:
+        return self.own_steps + (self.beside.own_steps if self.beside else 0)
+
+    @property
+    def own_steps(self) -> int:
+        return tiles_of(self.layout, self.kernel, self.dilations)
+
+    @property
+    def image(self) -> Padded:
+        """What is read."""
+        return self.folded.image if self.folded else self.layout
+
+    @property
+    def moves(self) -> tuple[int, ...]:
+        """From window to window, along each axis of that."""
+        return (1, 1, 1) if self.folded else self.strides
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the first pixels of windows follow each other, row after row."""
+        return self.moves == (1, 1, 1) and self.image.is_bare
+
+    @property
+    def run(self) -> int:
+        """Steps of a run, but of the last."""
+        return equal_runs(self.steps, PAST_RUN if self.is_past else RUN[self.layout.parts])
+
+    @property
+    def is_past(self) -> bool:
+        """Whether pixels leave L1 to the weights: those of one part that a single tap sees once."""
+        is_once = self.kernel[:2] == (1, 1) and self.runs[0] == 1
+        return self.layout.parts == 1 and is_once and self.steps > HELD
+
+    @property
+    def last_run(self) -> int:
+        return self.steps - (-(-self.steps // self.run) - 1) * self.run
+
+    @property
+    def runs(self) -> tuple[int, int]:
+        """Of numbers that the taps of a row see, and how long they are."""
+        return self.layout.runs(self.kernel[2], self.dilations[2])
+
+    def args(self, storage: Storage) -> dict[str, Ref | Known | float]:
+        z, y, x = self.size
+        folds, strides = self.strides if self.folded else (1, 1, 1), self.moves
+        deep, row, (runs, wide) = self.image.deep, self.image.row, self.runs
+        if strides == (1, 1, 1) and (self.beside is None or (self.is_dense and self.beside.is_dense)):
+            length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
+            lines: Known = 1
+        else:
+            length, lines, row, deep = x, of_known(dims.mul(z, y)), x, of_known(dims.mul(y, x))
+        found: dict[str, Ref | Known | float] = {"x": Ref(storage, self.start)}
+        found |= {f"x_{s}": v for s, v in self._distances.items() if s != "plane"}
+        found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
+        found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
+        found |= {"wide": wide, "run": self.run}
+        kernel = (*self.kernel[:2], runs)
+        given = {"kernel": kernel, "dilation": self.dilations, "stride": strides, "out": self.size, "fold": folds}
+        return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
+
+    def args_beside(self, storage: Storage) -> dict[str, Ref | Known | float]:
+        """Those of a second image."""
+        distances, moves = self._distances, dict(zip("zyx", self.moves, strict=True))
+        found: dict[str, Ref | Known | float] = {"beside": Ref(storage, self.start), "beside_blocks": self.own_steps}
+        found |= {f"beside_{s}": distances[s] for s in ("b", "block")}
+        return found | {f"beside_{a}": of_known(dims.mul(distances[a], moves[a])) for a in "zyx"}
+
+    @property
+    def _distances(self) -> dict[str, Known]:
+        return self.folded.strides_of() if self.folded else self.layout.strides() | UNFOLDED
+
+
+def parts_for(group: Convolution, target: Target) -> int | None:
+    """How many parts image and weights are split into; None where tiles are not there or do not pay."""
+    if not target.isa.amx or any(v.storage in target.between for v in group.outputs):
+        return None
+    known = target.tiled.get(id(group))
+    if known is None:
+        known = target.tiled[id(group)] = group, _parts_for(group, target)
+    return known[1]
+
+
+def _parts_for(group: Convolution, target: Target) -> int | None:
+    w, window, parts = group.w, thinned(group).window, parts_of(target.precision, group.x.dtype, group.w.dtype)
+    if group.groups != 1 or any(v.dtype not in (f32, bf16, f16) for v in (group.x, w)):
+        return None
+    tensor = w.storage.tensor
+    if tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
+        return None
+    if identity(tensor) in target.exceptional or not all(isinstance(step, Apply) for step in group.epilogue.steps):
+        return None
+    if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[parts]:
+        return None
+    filters, channels, *taps = (int(d) for d in w.shape)
+    products = filters * channels * float(np.prod(taps))
+    if not products:
+        return None
+    try:
+        found = geometry(group, Frame.of(group, is_joined=False), parts)
+        _ = found.layout.elements
+    except NotImplemented:  # sizes that are too long expressions
+        return None
+    share = products / (found.steps * BLOCK * -(-filters // HALF) * HALF)
+    gain = products / (channels * float(np.prod(window.strides)) + filters)
+    ease, outputs = (1 if group.x.dtype is f32 else NARROW), dims.product((group.box[0], *group.box[2:]))
+    few = 1 + FEW[parts] / max(outputs, 1) if isinstance(outputs, int) else 1
+    if fills_digits(group, target):
+        few *= IN_DIGITS
+    return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * few * LEAST_GAIN[parts] else None
+
+
+def is_in_digits(group: Convolution, target: Target) -> bool:
+    """Whether a convolution that would take three parts takes digits (``conv.int8_slices``): where the channels of
+    its image follow each other and fill tiles, and its weights are of one kind.
+    """
+    return parts_for(group, target) is not None and group.x.strides[1] == 1 and fills_digits(group, target)
+
+
+def fills_digits(group: Convolution, target: Target) -> bool:
+    """Whether a convolution on tiles, if its image lies pixel by pixel, is one in digits."""
+    if parts_of(target.precision, group.x.dtype, group.w.dtype) != int8_slices.DIGITS:
+        return False
+    tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
+    room = -(-channels // int8_slices.STEP) * int8_slices.STEP
+    is_full = channels >= LEAST_CHANNELS * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
+    is_plain = all(v.dtype is f32 for v in (group.x, group.w))
+    return is_plain and is_full and int8_slices.uneven(tensor) not in target.exceptional
+
+
+def _used_rows(group: Convolution, window: Window) -> float:
+    """The share of the rows of tiles that are outputs: lines of few leave most of them empty, or full of padding."""
+    wide = group.box[-1]
+    if not isinstance(wide, int):
+        return 1
+    if any(s != 1 for s in window.strides):
+        return wide / max(-(-wide // HALF) * HALF, 1)
+    return wide / max(wide + (window.kernel[-1] - 1) * window.dilations[-1], 1)
+
+
+def thinned(group: Convolution) -> Convolution:
+    """Without the strides of axes along which windows see one element: what they leave out is not in the view."""
+    x, window = group.x, group.window
+    strides = list(window.strides)
+    for i, (n, s, p) in enumerate(zip(window.kernel, window.strides, window.pads, strict=True)):
+        size, out = x.shape[2 + i], group.box[2 + i]
+        if n == 1 < s and p == 0 and isinstance(size, int) and isinstance(out, int) and (out - 1) * s < size:
+            x, strides[i] = views.window(x, 2 + i, 0, out, s), 1
+    return replace(group, x=x, window=replace(window, strides=tuple(strides)))
+
+
+def geometry(group: Convolution, frame: Frame, parts: int, block: int = BLOCK) -> Geometry:
+    """With a layout for this convolution alone, of blocks or, where channels do not fill those of 32, close."""
+    window, size = frame.window, frame.size
+    reach = [(n - 1) * d for n, d in zip(window.kernel, window.dilations, strict=True)]
+    pads = [p for p in window.pads if isinstance(p, int)]
+    behind: list[Known] = []
+    for i in range(3):
+        last = dims.add(dims.mul(dims.sub(size[i], 1), window.strides[i]), reach[i] + 1)
+        behind.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
+    behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
+    channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
+    over = max(HALF * window.strides[2], OVER)
+    layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block)
+    if block == BLOCK:
+        layout = closest(layout, [(window.kernel, window.dilations)])
+    return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
+
+
+def steps(group: Convolution, parts: int, target: Target, beside: Convolution | None = None) -> list[Step]:
+    """The convolution on tiles, with the sums of another ``beside`` it (``conv.summed_pair``)."""
+    filters, depth = int(group.w.shape[0]), math.prod(int(d) for d in group.w.shape[1:])
+    before, other = list[Step](), None
+    args: dict[str, Ref | Known | float] = {}
+    moved: Known = 0
+    if beside is not None:
+        before, other, image, frame = _image(beside, parts, target, is_joined=False, more=depth // BLOCK)
+        args, depth = other.args_beside(image), depth + int(beside.w.shape[1])
+        moved = of_known(nbytes_of(frame.x, parts * 2))
+    is_joined, many = (True, 0) if other is None else (other.is_dense, other.own_steps)
+    made, found, image, frame = _image(group, parts, target, is_joined=is_joined, more=many)
+    found = replace(found, beside=other)
+    weights = packed(group, found, target.isa, beside)
+    epilogue, more = epilogue_of(group, frame, target)
+    args |= {**found.args(image), "w": Ref(weights), "filters": filters, **more}
+    is_flagged = found.flags is not None and found.runs[1] % BLOCK != 0
+    if found.flags is not None and is_flagged:
+        args |= {"flags": Ref(found.flags), "flags_count": found.flags.elements}
+    is_full = parts == 1 and filters % PANEL == 0 and (is_flagged or found.runs[1] % BLOCK == 0)
+    is_woven = parts == 1 and filters > HALF and is_one_for_images(epilogue, args)
+    pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
+    places = Places.of(epilogue, args, is_full=is_full) if pace else None
+    known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
+    held = found.steps if pace and is_full and found.steps <= HELD and beside is None else 0
+    known |= {"is_past": found.is_past, "has_beside": beside is not None, "is_flagged": is_flagged}
+    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, held=held, **known)
+    flops = dims.known(dims.product((2, depth, *group.box))) or 0
+    nbytes = dims.known(dims.total((moved, _moved(frame, parts, target), dims.mul(weights.elements, 2)))) or 0
+    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
+    writes = epilogue.writes | ({"image"} if "image" in args else set())
+    scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(places) if places else 0)
+    return [*before, *made, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
+
+
+def _image(
+    group: Convolution, parts: int, target: Target, *, is_joined: bool = True, more: int = 0
+) -> tuple[list[Step], Geometry, Storage, Frame]:
+    """The image in parts: made by the convolution before, or by a step of its own. Another convolution's ``more`` steps
+    want its windows to move by one as well.
+    """
+    given = target.images.get(group.x.storage)
+    given = None if given is None or not given.is_of(group.x) else given
+    layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
+    layouts += [i.layout for v in group.extra if (i := target.images.get(v.storage)) is not None and not i.is_kept]
+    if given is None:
+        group = thinned(group)
+    else:
+        layouts.append(given.layout)
+    frame = Frame.of(group, is_joined=is_joined and all(one.is_bare for one in layouts))
+    found = geometry(group, frame, parts)
+    if given is None:
+        x = frame.x
+        key = ("image", x.storage.number, x.offset, x.shape, x.strides, found.layout)
+        before: list[Step] = []
+        if key not in target.splits:
+            step, *target.splits[key] = spreading(x, found.layout, group.nodes)
+            before.append(step)
+        storage, flags = target.splits[key]
+        return before, replace(found, flags=flags), storage, frame
+    layout = replace(found.layout, close=given.layout.close) if given.layout.is_bare else given.layout
+    start = layout.at(*(-int(p) for p in frame.window.pads))
+    found = replace(found, layout=layout, start=start)
+    folded = Folded.of(layout, found.kernel, found.strides, found.dilations, found.size)
+    if folded is None or not folded.pays(found.steps + more, int(group.w.shape[0]), found.size):
+        return [], found, given.storage, frame
+    step, made = folded.step(Ref(given.storage, start), layout, group.nodes)
+    return [step], replace(found, start=0, folded=folded), made, frame
+
+
+def _moved(frame: Frame, parts: int, target: Target) -> Known:
+    """Bytes that are read and written once, images in parts as these lie; 0 where that is too long an expression."""
+    images = {v: target.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
+    numbers = [v for v, image in images.items() if image is None or image.is_kept]
+    in_parts = [v for v, image in images.items() if image is not None and (v in frame.outputs or not image.is_kept)]
+    sizes = [nbytes_of(v, v.dtype.itemsize) for v in numbers] + [nbytes_of(v, parts * 2) for v in (frame.x, *in_parts)]
+    return dims.known(dims.total(sizes)) or 0
+
+
+def epilogue_of(
+    group: Convolution | Pool, frame: Frame, target: Target
+) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
+    """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
+    extra, outputs, results = list[tuple[Matrix, Access]](), list[tuple[Matrix, Access]](), list[int]()
+    more: dict[str, Ref | Known | float] = {}
+    for v in frame.extra:
+        image = target.images.get(v.storage)
+        extra.append(
+            _numbers(v, group.box[1]) if image is None or image.is_kept else _parts(image.layout, image.storage)
+        )
+    for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
+        image = target.images.get(v.storage)
+        if image is None or image.is_kept:
+            outputs.append(_numbers(v, group.box[1]))
+            results.append(result)
+        if image is not None:
+            outputs.append(_parts(image.layout, image.storage))
+            results.append(result)
+            more |= {"image": Ref(image.storage), **image.layout.frame_args("image")}
+    expression = replace(group.epilogue, results=tuple(results))
+    made = Epilogue(expression, tuple(access for _, access in extra), tuple(access for _, access in outputs), 3)
+    given = zip(made.names, (*extra, *outputs), strict=True)
+    return made, more | {a: v for (name, _), (m, _) in given for a, v in m.args(name).items()}
+
+
+def _parts(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
+    return Parts.over(storage, layout), Access(bf16, SPLIT)
+
+
+def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
+    matrix = pixels_by_channels(view)
+    found = Access.of(matrix, channels)
+    if found.columns == STRIDED and matrix.row == 1 and matrix.dtype in (f32, f16, bf16):
+        found = Access(matrix.dtype, PLANES)
+    return matrix, found
+
+
+def packed(group: Convolution, found: Geometry, isa: Isa, beside: Convolution | None = None) -> Packed:
+    """The weights in tiles, with those of another convolution behind them."""
+    layout, parts, filters = found.layout, found.layout.parts, int(group.w.shape[0])
+    both = [(one.w, geometry) for one, geometry in ((group, found), (beside, found.beside)) if one and geometry]
+    panels, chunks = -(-filters // PANEL), -(-found.steps // CHUNK)
+    elements = panels * found.steps * step_elements(parts)
+
+    def make() -> Any:
+        lined = [_lined(w, geometry) for w, geometry in both]
+        source = np.concatenate(lined) if len(lined) > 1 else lined[0]
+        tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
+        spec = split(source=group.w.dtype, parts=parts, layout=PAIRS, is_direct=True, axes=0)
+        args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": found.steps * BLOCK}
+        Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
+        if flags.any():
+            odd = (w for (w, _), one in zip(both, lined, strict=True) if not np.isfinite(one).all())
+            raise Exceptional(_tensor(next(odd, group.w))[0])
+        return tiles
+
+    key = ("conv tiles", *(_tensor(w) for w, _ in both), parts, layout.close, found.runs[1])
+    return Packed("constant", bf16, elements, group.w.storage.value, key=key, make=make)
+
+
+def _tensor(w: View) -> tuple[object, Known, tuple[Known, ...]]:
+    """What equal weights have in common."""
+    assert w.storage.tensor is not None
+    return identity(w.storage.tensor), w.offset, w.shape
+
+
+def _lined(w: View, found: Geometry) -> Any:
+    """Weights as steps see them: all that are of one filter, from filter to filter."""
+    layout, (runs, wide), (filters, channels, *taps) = found.layout, found.runs, (int(d) for d in w.shape)
+    assert w.storage.tensor is not None
+    count = filters * channels * math.prod(taps)
+    content = np.ascontiguousarray(w.storage.tensor.peek()).reshape(-1)[int(w.offset) :][:count]
+    seen = content.reshape(filters, channels, -1).transpose(2, 1, 0)  # taps, channels, filters
+    lined = np.zeros((len(seen), layout.room, filters), content.dtype)
+    lined[:, :channels] = seen
+    if layout.close:  # what each run sees, and zeros to the end of its last tile
+        lined = lined.reshape(found.kernel[0] * found.kernel[1] * runs, -1, filters)[:, :wide]
+        lined = np.pad(lined, ((0, 0), (0, -wide % BLOCK), (0, 0)))
+    else:
+        lined = lined.reshape(-1, layout.blocks, BLOCK, filters).transpose(1, 0, 2, 3)
+    return lined.reshape(-1)

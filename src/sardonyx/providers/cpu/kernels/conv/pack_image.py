@@ -1,0 +1,198 @@
+"""Images are split into parts and laid out for convolutions on tiles (``conv.packed_image``), row by row.
+
+What follows each other in the source decides how: the channels of a pixel are split as they lie; pixels of a row are
+turned, sixteen at a time, or, where channels are few, woven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage, View
+from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.conv.packed_image import (
+    BLOCK,
+    HIGH_HALF,
+    Padded,
+    frame_params,
+    parts_of,
+    zero_frame,
+)
+from sardonyx.providers.cpu.kernels.math.transpose import transposed
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i32, i64, u16, u32
+from sardonyx.providers.cpu.program.steps import Ref, Step
+
+FEW = 8
+"""Channels up to which those of sixteen pixels are woven in registers."""
+AHEAD = 2
+"""Rows by which those that are woven are fetched; those that are written, one row ahead. (224 x 224 pixels of three
+channels take 44 us for 50.)"""
+MAGNITUDE, INFINITY = 0x7FFF_FFFF, 0x7F80_0000
+PIXELS, PLANES, ANY = "pixels", "planes", "any"
+"""What follows each other in the source: channels of a pixel, pixels of a row, or neither."""
+
+
+def _params(source: DType, parts: int, order: str, few: int, is_flagged: bool) -> Params:
+    numbers = ("x_b", "x_c", "x_z", "x_y", "x_x", "batch", "channels", "blocks")
+    flags: Params = {"flags": (i32,)} if is_flagged else {}
+    return {"x": (source,), "y": (bf16,), **flags, **frame_params("y"), **dict.fromkeys(numbers, i64)}
+
+
+@kernel(_params)
+def spread(
+    k: Kernel, x: Buf, y: Buf, batch: Val, blocks: Val,
+    *, source: DType, parts: int, order: str, few: int, is_flagged: bool, **memory: Any,
+) -> None:  # fmt: skip
+    """y = x in parts. ``few`` is the number of channels, up to 16 that lie close together; else 0. ``is_flagged``: each
+    row gets a flag, which is 0 where all its numbers, in one part, are finite.
+    """
+    zero_frame(k, y, memory, "y", batch)
+    size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
+    with k.share(batch * blocks * size_z * size_y) as at:
+        block, image = at % blocks, at // blocks
+        line, image = image % size_y, image // size_y
+        z, image = image % size_z, image // size_z
+        row = x.at(image * number(memory, "x_b") + z * number(memory, "x_z") + line * number(memory, "x_y"))
+        to = y.at(image * number(memory, "y_b") + block * number(memory, "y_block"))
+        to = to.at((z + number(memory, "y_front_z")) * number(memory, "y_z"))
+        to = to.at((line + number(memory, "y_front_y")) * number(memory, "y_y"))
+        to = to.at(number(memory, "y_front_x") * number(memory, "y_x"))
+        made = _Row(k, memory, row, to, block * BLOCK, parts, order, is_flagged=is_flagged)
+        if order == PIXELS:
+            made.pixels(1 if few else 2)
+        elif 0 < few <= FEW:
+            made.woven(few)
+        else:
+            made.turned()
+        if is_flagged:
+            memory["flags"].store(at, k.select((made.largest.get() >= INFINITY).any(), k.const(1, i32), 0))
+
+
+class _Row:
+    """One row of 32 channels."""
+
+    def __init__(
+        self, k: Kernel, memory: Any, x: Buf, y: Buf, first: Val, parts: int, order: str, *, is_flagged: bool
+    ) -> None:
+        self.is_flagged = is_flagged
+        self.k, self.x, self.y, self.first, self.parts, self.order = k, x, y, first, parts, order
+        self.channels, self.width = number(memory, "channels"), number(memory, "y_size_x")
+        self.x_c, self.x_y, self.x_x = (number(memory, f"x_{axis}") for axis in "cyx")
+        self.y_y = number(memory, "y_y")
+        self.pixel, self.part = number(memory, "y_x"), number(memory, "y_part")
+        self.room = number(memory, "y_room") - first
+        self.largest = k.var(k.zeros(u32, HALF))
+        """Of all numbers, without their signs, the largest bits in each lane."""
+
+    def pixels(self, vectors: int) -> None:
+        """Channels follow each other: one vector of them, or two."""
+        k, words = self.k, self.y.as_type(u16)
+        masks = [k.mask(self.channels - self.first - i * HALF, HALF) for i in range(vectors)]
+        source, there = self.x.at(self.first * self.x_c), k.mask(self.room, vectors * HALF)
+        with k.loop(0, self.width) as i:
+            here = source.at(i * self.x_x)
+            heads = [self._seen(here.load(j * HALF, HALF, mask)) for j, mask in enumerate(masks)]
+            for part, found in enumerate(zip(*heads, strict=True)):
+                left, right = k.bitcast(found[0], u16), k.bitcast(found[-1], u16)
+                upper = left.shuffle(range(1, vectors * 2 * HALF, 2), right)
+                words.store(i * self.pixel + self.part * part, upper, there)
+
+    def turned(self) -> None:
+        """Sixteen pixels at a time, from vectors of them for each channel."""
+        k, words = self.k, self.y.as_type(u32)
+        local, turned = k.local(u32, self.parts * HALF * HALF), k.local(u32, HALF * HALF)
+        there = k.mask(self.room // 2, HALF)
+        with k.loop(0, self.width, HALF) as at:
+            many = k.min(self.width - at, HALF)
+            with k.loop(0, HALF) as pair:
+                even, odd = (self._parts(self.first + pair * 2 + side, at, many) for side in range(2))
+                for part, both in enumerate(_pairs(even, odd)):
+                    local.store((part * HALF + pair) * HALF, both)
+            with k.loop(0, self.parts) as which:
+                rows = transposed([local.load((which * HALF + i) * HALF, HALF) for i in range(HALF)])
+                for n, row in enumerate(rows):
+                    turned.store(n * HALF, row)
+                with k.loop(0, many) as i:
+                    words.store(((at + i) * self.pixel + which * self.part) // 2, turned.load(i * HALF, HALF), there)
+
+    def woven(self, few: int) -> None:
+        """Sixteen pixels at a time of few channels, in registers."""
+        k, unit = self.k, 1 << (few - 1).bit_length()
+        nothing = [k.zeros(u32, HALF)] * self.parts
+        with k.loop(0, self.width, HALF) as at:
+            many = k.min(self.width - at, HALF)
+            for c in range(few if self.order == PLANES else 0):
+                self.x.at(self.x_c * c + self.x_y * AHEAD + at).prefetch()
+            for line in range(unit * HALF // BLOCK):
+                self.y.at(self.y_y + at * self.pixel + line * BLOCK).prefetch(write=True)
+            heads = [self._parts(k.const(c), at, many) if c < few else nothing for c in range(unit)]
+            if unit == 1:
+                words = [[k.cast(head >> 16, u16) for head in heads[0]]]
+            else:
+                words = [_pairs(even, odd) for even, odd in zip(heads[::2], heads[1::2], strict=True)]
+            for part, vectors in enumerate(zip(*words, strict=True)):
+                whole = _woven(vectors)
+                to = self.y.at(at * self.pixel + self.part * part).as_type(whole.dtype)
+                to.store(0, whole, k.mask(many * len(words), whole.lanes))
+
+    def _parts(self, c: Val, at: Val, many: Val) -> list[Val]:
+        """The parts of a channel of sixteen pixels."""
+        k, here, existing = self.k, self.x.at(c * self.x_c), self.k.select(c < self.channels, many, 0)
+        if self.order == PLANES:
+            return self._seen(here.load(at, HALF, k.mask(existing, HALF)))
+        local = k.local(f32, HALF)
+        local.store(0, k.zeros(f32, HALF))
+        with k.loop(0, existing) as j:
+            local.store(j, here.load((at + j) * self.x_x))
+        return self._seen(local.load(0, HALF))
+
+    def _seen(self, v: Val) -> list[Val]:
+        """The parts of some numbers, the first of which is looked at."""
+        heads = parts_of(self.k, v, self.parts)
+        if self.is_flagged:
+            self.largest.set(self.k.max(self.largest.get(), heads[0] & MAGNITUDE))
+        return heads
+
+
+def _pairs(even: Sequence[Val], odd: Sequence[Val]) -> list[Val]:
+    return [(a >> 16) | (b & HIGH_HALF) for a, b in zip(even, odd, strict=True)]
+
+
+def _woven(vectors: Sequence[Val]) -> Val:
+    """The first elements of all vectors, then the second ones, and so on."""
+    if len(vectors) == 1:
+        return vectors[0]
+    a, b = (_woven(vectors[i::2]) for i in range(2))
+    return a.shuffle([i // 2 + i % 2 * a.lanes for i in range(2 * a.lanes)], b)
+
+
+# -- what convolutions ask for
+
+
+def spreading(source: View, layout: Padded, nodes: Any) -> tuple[Step, Storage, Storage | None]:
+    """The step that splits an image, over (batch, channels, z, y, x), what it writes, and flags of its rows. One part
+    has these where pixels lie close, of which a tile's row may see more than a window does.
+    """
+    made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.close <= HALF else 0
+    flags, rows = None, dims.known(dims.product((layout.batch, *layout.size[:2])))
+    if layout.parts == 1 and few and rows is not None:
+        flags = Storage("temporary", i32, rows)
+    b, c, z, y, x = source.strides
+    is_woven, is_row = 0 < few <= FEW, x == 1 or source.shape[4] == 1
+    order = PIXELS if c == 1 and not is_woven else PLANES if is_row else ANY
+    args: dict[str, Ref | Known | float] = {
+        "x": Ref.of(source), "x_b": b, "x_c": c, "x_z": z, "x_y": y, "x_x": x,
+        "y": Ref(made), **layout.frame_args("y"),
+        "batch": layout.batch, "channels": layout.channels, "blocks": -(-layout.room // BLOCK),
+    }  # fmt: skip
+    args |= {} if flags is None else {"flags": Ref(flags)}
+    spec = spread(source=source.dtype, parts=layout.parts, order=order, few=few, is_flagged=flags is not None)
+    why = f"split into {layout.parts} bf16 parts{', pixels close together' if layout.close else ''}"
+    nbytes = dims.known(dims.mul(layout.elements, 2)) or 0
+    return Step(spec, args, frozenset(("y", "flags")) & args.keys(), nodes, 0, 0, nbytes, why), made, flags

@@ -1,0 +1,238 @@
+"""Images in digits, padded for convolutions on tiles: three or four bytes a number, and one scale for an image.
+
+    [batch][channels / 64][z][y][x][digit][64 channels], and behind it [batch][channels / 64][z][y][x][64 channels]
+
+A sum of products goes over many pixels, so they have one scale, that of the largest number of their image: ``measure``
+finds it, stretch by stretch of its rows, and ``conv.pack_image_int8`` makes digits. Where the largest stands out from
+the rest
+(``LONG``), or some stretch is much darker than another (``DARK``), numbers have a fourth digit, which lies behind all
+others. Images without negative numbers, which rectifiers write (``lower.signs``), have first digits without signs: what
+rounding their numbers adds to a sum is the largest of its errors, and one bit halves it (ResNet-50: 0.90e-5 and not
+0.98e-5). An image whose largest number takes all digits (``MOST``), or which no scale carries, raises its flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage, View
+from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, frame_params, zero_frame
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, count_of
+from sardonyx.providers.cpu.kernels.split.int8_slices import DIGITS, STEP, Scale, Sizes, is_odd, times_of
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.program.steps import Ref, Step
+
+LONG, MOST = 16.0, 4096.0
+"""Times the mean of the others' sizes that the largest number of an image may be, with three digits and with four.
+Zeros do not count. (Normal numbers have 6.)"""
+DARK = 32.0
+"""Times the largest number of a stretch that the largest of its image may be, with three digits."""
+STRETCH, PIECE = 16, 64
+"""Pixels of a row that are measured as one, and that become digits at a time: a joined image is a single row."""
+_INFINITE = 0x7F80_0000
+
+SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
+
+
+class _Source:
+    """An image of f32 numbers; the channels of a pixel follow each other."""
+
+    def __init__(self, k: Kernel, x: Buf, memory: Any) -> None:
+        self.k, self.x = k, x
+        self.b, self.z, self.y, self.pixel, self.channels, self.size_z, self.size_y, self.width, self.batch = (
+            number(memory, name) for name in SOURCE
+        )
+        self.lines = self.size_z * self.size_y
+        self.stretches = count_of(self.width, STRETCH)
+        """Of a row."""
+
+    def row(self, image: Val, line: Val) -> Buf:
+        return self.x.at(image * self.b + line // self.size_y * self.z + line % self.size_y * self.y)
+
+    def vectors(self, at: Buf, pixels: Val, do: Callable[[Val], None]) -> None:
+        """Do something with all numbers of pixels, a vector at a time; those that are not there are zero."""
+        k = self.k
+        with k.either(self.pixel.eq(self.channels)) as (close, apart):
+            with close:
+                for t in k.tiles(pixels * self.channels, HALF):
+                    do(t.keep(at.load(t), 0.0))
+            with apart, k.loop(0, pixels) as i:
+                for t in k.tiles(self.channels, HALF):
+                    do(t.keep(at.at(i * self.pixel).load(t), 0.0))
+
+
+def _measure_params() -> Params:
+    return {"x": (f32,), "largest": (u32,), "sizes": (f32,), "counts": (f32,), **dict.fromkeys(SOURCE, i64)}
+
+
+@kernel(_measure_params)
+def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, **memory: Any) -> None:
+    """The largest number of each stretch, as bits, the sum of the others' sizes, and how many are not zero."""
+    source = _Source(k, x, memory)
+    with k.share(source.batch * source.lines * source.stretches) as at:
+        found, first, line = Sizes(k), at % source.stretches * STRETCH, at // source.stretches
+        row = source.row(line // source.lines, line % source.lines)
+        source.vectors(row.at(first * source.pixel), k.min(source.width - first, STRETCH), found.see)
+        largest.store(at, found.top)
+        sizes.store(at, found.others)
+        counts.store(at, found.count)
+
+
+def _params(first: DType) -> Params:
+    memory = {"y": (i8,), "scales": (f32,), "long": (i32,), "flags": (i32,)}
+    return {**_measure_params(), **memory, **frame_params("y"), "blocks": i64, "more": i64}
+
+
+@kernel(_params)
+def spread_digits(
+    k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, blocks: Val,
+    more: Val, *, first: DType, **memory: Any,
+) -> None:  # fmt: skip
+    """y, scales, long and flags = the digits of images; fourth ones, in a third of the room, from ``more`` on."""
+    source = _Source(k, x, memory)
+    zero_frame(k, y, memory, "y", source.batch)
+    names = ("b", "z", "y", "x", "plane", "over", "used")
+    apart = {f"y_{name}": number(memory, f"y_{name}") // DIGITS for name in names}
+    zero_frame(k, y.at(more), memory | apart, "y", source.batch)
+    known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
+    pieces = count_of(source.width, PIECE)
+    with k.share(source.batch * source.lines * pieces * blocks) as at:
+        block, rest = at % blocks, at // blocks
+        left, rest = rest % pieces * PIECE, rest // pieces
+        line, image = rest % source.lines, rest // source.lines
+        with k.when(image.ne(known.get())):
+            known.set(image)
+            size, times, is_dark = _known(k, source, image, largest, sizes, counts)
+            top.set(size)
+            is_long.set(k.cast((times > LONG) | is_dark, i64))
+            is_short.set(k.cast(is_odd(size) | ~(times <= MOST), i64))
+        scale = Scale(k, top.get(), first)
+        with k.when((line + left + block).eq(0)):
+            scales.store(image, scale.value)
+            long.store(image, k.cast(is_long.get(), i32))
+            flags.store(image, k.cast(is_short.get(), i32))
+        place = image * number(memory, "y_b") + block * number(memory, "y_block")
+        place = place + (line // source.size_y + number(memory, "y_front_z")) * number(memory, "y_z")
+        place = place + (line % source.size_y + number(memory, "y_front_y")) * number(memory, "y_y")
+        place = place + (left + number(memory, "y_front_x")) * number(memory, "y_x")
+        row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, PIECE)
+        fourth = y.at(more + place // DIGITS)
+        piece = _Piece(k, source, row, many, y.at(place), fourth, number(memory, "y_x"), block * STEP, scale)
+        with k.either(is_long.get().ne(0)) as (some, none):
+            with some:
+                piece.put(is_long=True)
+            with none:
+                piece.put(is_long=False)
+
+
+def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, counts: Buf) -> tuple[Val, Val, Val]:
+    """The largest number of an image, as bits; how many times the mean of the others' sizes it is; and whether some
+    stretch is dark that is not all zero.
+    """
+    each = source.lines * source.stretches
+    top, least = k.var(k.zeros(u32, HALF)), k.var(k.const(_INFINITE, u32, HALF))
+    for t in k.tiles(each, HALF):
+        size = largest.load(image * each + t.index, HALF, t.mask)
+        top.set(k.max(top.get(), size))
+        least.set(k.min(least.get(), k.select(size.eq(0), _INFINITE, size)))
+    found, total, count = top.get().max(), k.var(k.zeros(f32, HALF)), k.var(k.zeros(f32, HALF))
+    for t in k.tiles(each, HALF):
+        there = image * each + t.index
+        size, others = (memory.load(there, HALF, t.mask) for memory in (largest, sizes))
+        total.set(total.get() + others + k.bitcast(k.select(size.eq(k.splat(found, HALF)), 0, size), f32))
+        count.set(count.get() + counts.load(there, HALF, t.mask))
+    times = times_of(k, found, total.get().sum(), count.get().sum())
+    return found, times, k.bitcast(found, f32) > k.bitcast(least.get().min(), f32) * DARK
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """64 channels of ``many`` pixels of a row."""
+
+    k: Kernel
+    source: _Source
+    row: Buf
+    many: Val
+    to: Buf
+    fourth: Buf
+    pixel: Val
+    """From one to the next, in elements of the first three digits."""
+    first: Val
+    scale: Scale
+
+    def put(self, *, is_long: bool) -> None:
+        k, left = self.k, self.source.channels - self.first
+        masks = [k.mask(left - j, HALF) for j in range(0, STEP, HALF)]
+        with k.either(left >= STEP) as (whole, part):
+            with whole:
+                self._pixels([None] * len(masks), is_long)
+            with part:
+                self._pixels(masks, is_long)
+
+    def _pixels(self, masks: Sequence[Val | None], is_long: bool) -> None:
+        k, row = self.k, self.row.at(self.first)
+        places = [(self.to.at(digit * STEP), self.pixel) for digit in range(DIGITS)]
+        places.append((self.fourth, self.pixel // DIGITS))
+        with k.loop(0, self.many) as i:
+            pixel = row.at(i * self.source.pixel)
+            numbers = [pixel.load(j * HALF, HALF, mask) for j, mask in enumerate(masks)]
+            for (place, stride), bits in zip(places, self.scale.step(numbers, is_long=is_long), strict=False):
+                place.as_type(u8).store(i * stride, bits)
+
+
+# -- what convolutions ask for
+
+
+@dataclass(frozen=True)
+class Digits:
+    """An image in digits."""
+
+    tiles: Storage
+    scales: Storage
+    long: Storage
+    flags: Storage
+    first: DType
+    """Of first digits: bytes without signs, if no number is negative."""
+
+    def args(self, layout: Padded, start: Known) -> dict[str, Ref | Known | float]:
+        memory = {"x_scales": self.scales, "x_long": self.long, "x_flags": self.flags}
+        given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
+        more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, DIGITS))
+        return {"x": Ref(self.tiles, start), **given, "x_more": of_known(more)}
+
+
+def source_args(source: View) -> dict[str, Known]:
+    b, _, z, y, x = source.strides
+    batch, channels, size_z, size_y, size_x = source.shape
+    return dict(zip(SOURCE, (b, z, y, x, channels, size_z, size_y, size_x, batch), strict=True))
+
+
+def spreading(source: View, layout: Padded, nodes: Any, first: DType) -> tuple[list[Step], Digits]:
+    """The steps that make digits of an image, over (batch, channels, z, y, x), and what they write."""
+    batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
+    each = of_known(dims.product((batch, *layout.size[:2], stretches)))
+    largest, sizes, counts = (Storage("temporary", dtype, each) for dtype in (u32, f32, f32))
+    made = Digits(
+        Storage("temporary", i8, of_known(dims.add(layout.elements, dims.floordiv(layout.elements, DIGITS)))),
+        Storage("temporary", f32, batch),
+        Storage("temporary", i32, batch), Storage("temporary", i32, batch), first,
+    )  # fmt: skip
+    measured = {"largest": Ref(largest), "sizes": Ref(sizes), "counts": Ref(counts)}
+    found = {"x": Ref.of(source), **source_args(source), **measured}
+    count = dims.known(dims.product((4, *source.shape))) or 0
+    before = Step(measure(), found, frozenset(measured), nodes, 0, 0, count, "the scale of an image")
+    args: dict[str, Ref | Known | float] = {
+        **found, "y": Ref(made.tiles), **layout.frame_args("y"), "scales": Ref(made.scales), "long": Ref(made.long),
+        "flags": Ref(made.flags), "blocks": layout.blocks, "more": layout.elements,
+    }  # fmt: skip
+    nbytes = dims.known(dims.add(count, layout.elements)) or 0
+    writes = frozenset(("y", "scales", "long", "flags"))
+    spec, words = spread_digits(first=first), f"{DIGITS} or {DIGITS + 1} digits"
+    return [before, Step(spec, args, writes, nodes, 0, 0, nbytes, words)], made

@@ -1,0 +1,252 @@
+"""Images split into bf16 parts and padded, so that a tile of pixels is loaded as it lies.
+
+Sixteen pixels at even distances are the rows of a tile, whatever the tap: convolutions read them where they lie, for
+every stride, dilation and padding. There are two layouts:
+
+    blocks   [batch][channels / 32][z][y][x][part][32 channels]
+    close    [batch][part][z][y][x][channels]
+
+In **blocks**, a pixel of a block is ``parts`` cache lines, and a row of a tile is what one tap sees of it. Blocks are
+an odd multiple of 32 pixels apart, so that those of one place do not share sets of L1.
+
+**Close** pixels are for channels that do not fill blocks: the taps of a row, where they are neighbours, see one run of
+numbers, and rows of tiles are 32 of them after the other. Three channels under seven taps are a single tile. A run's
+last tile reads on into the pixels behind it; weights are zero there.
+
+Padding is zeros in front of the rows and planes and behind them; the padding behind a row is that in front of the next.
+Channels beyond the last are zero.
+
+**Numbers that parts do not carry** (``split``: infinities, NaN, magnitudes near the limits) make NaN of every sum they
+touch, which is how a convolution finds them: their first part is NaN, and the others hold their bits. One part is bf16
+itself, which has infinities and NaN of its own, rounded to even; denormals count as zero there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number, of_known
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, heads_of, is_odd
+from sardonyx.providers.cpu.language.dsl import Kernel, Params
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u16, u32
+from sardonyx.providers.cpu.program.steps import Ref
+
+BLOCK = 32
+"""Channels of a block, and numbers of a tile's row."""
+OVER = 4 * HALF
+"""Pixels behind the end at which rows of tiles may begin, for usual strides: one for all of them, so that convolutions
+share images, and results take the places of residuals."""
+_SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Where pixels lie. Distances are in pixels."""
+
+    parts: int
+    batch: Known
+    channels: int
+    size: tuple[Known, ...]
+    """z, y, x."""
+    front: tuple[int, ...]
+    behind: tuple[Known, ...]
+    """Padding along each."""
+    close: int = 0
+    """Numbers from pixel to pixel where they lie close together; 0 for blocks."""
+    over: int = OVER
+    """By how much rows of tiles may begin behind the end."""
+    block: int = BLOCK
+    """Channels of a block."""
+
+    @property
+    def blocks(self) -> int:
+        return 1 if self.close else -(-self.channels // self.block)
+
+    @property
+    def unit(self) -> int:
+        """Elements from pixel to pixel."""
+        return self.close or self.parts * self.block
+
+    @property
+    def room(self) -> int:
+        """Channels that a pixel has, with those that are zero."""
+        return self.close or self.blocks * self.block
+
+    @property
+    def row(self) -> Known:
+        return of_known(dims.add(self.size[2], dims.maximum(self.front[2], self.behind[2])))
+
+    @property
+    def deep(self) -> Known:
+        high = dims.total((self.front[1], self.size[1], self.behind[1]))
+        return of_known(dims.mul(high, self.row))
+
+    @property
+    def used(self) -> Known:
+        """Pixels of a plane that windows see."""
+        high = dims.total((self.front[0], self.size[0], self.behind[0]))
+        return of_known(dims.add(dims.mul(high, self.deep), self.front[2]))
+
+    @property
+    def plane(self) -> Known:
+        return of_known(dims.add(dims.mul(dims.ceildiv(dims.sub(self.used, 32), 64), 64), 32))
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether what no window sees is zero as well. Rows of tiles that are no pixels make sums that nobody wants.
+        But with several parts all sums are looked at for NaN, and where pixels lie close, a row reads on into what
+        follows.
+        """
+        return self.parts > 1 or self.close > 0
+
+    @property
+    def planes(self) -> int:
+        """Of a picture: one for each part or block."""
+        return self.parts if self.close else self.blocks
+
+    @property
+    def elements(self) -> Known:
+        pixels = dims.product((self.batch, self.planes, self.plane))
+        return of_known(dims.mul(dims.add(pixels, self.beyond), self.unit))
+
+    @property
+    def beyond(self) -> int:
+        """What follows the last plane."""
+        return self.over + -(-self.block // self.unit)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether there is no padding: rows follow each other."""
+        return not any((*self.front, *self.behind))
+
+    def runs(self, kernel: int, dilation: int) -> tuple[int, int]:
+        """How many runs of numbers the taps of a row see of a block, and how long they are."""
+        if not self.close:
+            return kernel, self.block
+        return (1, (kernel - 1) * self.close + self.channels) if dilation == 1 else (kernel, self.channels)
+
+    def at(self, *place: int) -> Known:
+        """The element at which a pixel begins; (0, 0, 0) is the image's first, padding is before it."""
+        z, y, x = (f + p for f, p in zip(self.front, place, strict=True))
+        return of_known(dims.mul(dims.total((dims.mul(z, self.deep), dims.mul(y, self.row), x)), self.unit))
+
+    def strides(self) -> dict[str, Known]:
+        """In elements: of the batch, of 32 channels, along z, y and x, of parts and of planes."""
+        plane, z, y = (of_known(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
+        block, part = (BLOCK, plane) if self.close else (plane, self.block)
+        b = of_known(dims.mul(plane, self.planes))
+        return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "part": part, "plane": plane}
+
+    def frame_args(self, name: str) -> dict[str, Known]:
+        """The arguments of ``frame_params``, but for the memory."""
+        sizes = dict(zip("zyx", self.size, strict=True))
+        fronts = dict(zip("zyx", self.front, strict=True))
+        used, over = (self.plane, self.beyond) if self.is_clean else (self.used, 0)
+        ends: dict[str, Known] = {"over": over * self.unit, "used": of_known(dims.mul(used, self.unit))}
+        numbers = ends | {"planes": self.planes, "room": self.room}
+        return {
+            **{f"{name}_{s}": v for s, v in (self.strides() | numbers).items()},
+            **{f"{name}_size_{a}": v for a, v in sizes.items()}, **{f"{name}_front_{a}": v for a, v in fronts.items()},
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parts(Matrix):
+    """An image in parts as operand of an epilogue: rows are pixels, and ``column`` is the distance of 32 channels."""
+
+    part: Known
+    """From part to part."""
+
+    @staticmethod
+    def over(storage: Storage, layout: Padded) -> Parts:
+        s = layout.strides()
+        return Parts(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["part"])
+
+    def args(self, name: str) -> dict[str, Ref | Known | float]:
+        return {**super().args(name), f"{name}_part": self.part}
+
+
+def closest(layout: Padded, windows: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Padded:
+    """The layout with pixels as close as the kernels and dilations that read it like best.
+
+    That is by the number of tiles. Among equals padding of up to a third of the channels is welcome, since fewer rows
+    of tiles then lie in two cache lines each.
+    """
+    n, seen = layout.channels, list(windows)
+    units = [-(-n // g) * g for g in (BLOCK, 16, 8, 4)] if n > 2 else [n]
+    found = [replace(layout, close=unit % BLOCK and unit) for unit in units]
+    tiles = [sum(tiles_of(one, *window) for window in seen) for one in found]
+    best = [one for one, count in zip(found, tiles, strict=True) if count == min(tiles)]
+    return next((one for one in best if one.room * 3 <= n * 4), best[-1])
+
+
+def tiles_of(layout: Padded, kernel: Sequence[int], dilations: Sequence[int]) -> int:
+    """Tiles of sixteen pixels that a window sees."""
+    runs, wide = layout.runs(kernel[2], dilations[2])
+    return layout.blocks * kernel[0] * kernel[1] * runs * -(-wide // layout.block)
+
+
+def frame_params(name: str) -> Params:
+    """Declares the strides, sizes and padding of a padded image."""
+    numbers = ["b", "block", "z", "y", "x", "part", "plane", "planes", "room", "over", "used"]
+    return {f"{name}_{n}": i64 for n in (*numbers, *(f"{what}_{a}" for what in ("size", "front") for a in "zyx"))}
+
+
+# -- inside kernels
+
+
+def parts_of(k: Kernel, v: Val, parts: int) -> list[Val]:
+    """The bits of f32 numbers whose upper halves are the parts, as the layout keeps them."""
+    bits = k.bitcast(v, u32)
+    if parts == 1:
+        return [k.cast(k.to_bf16(v, is_loose=True), u32) << 16]
+    heads, odd = heads_of(k, v, parts), is_odd(k, v)
+    kept = [bits & HIGH_HALF, bits << 16]
+    first = NAN if parts == 3 else ((bits << 6) & 0x3F_0000) | NAN
+    return [k.select(odd, held, head) for held, head in zip((first, *kept), heads, strict=False)]
+
+
+def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:
+    """The numbers whose parts begin at ``pixel``, with ``part`` elements from one to the next."""
+    heads = [k.cast(pixel.as_type(u16).load(part * i, lanes), u32) << 16 for i in range(parts)]
+    value = k.bitcast(heads[-1], f32)
+    for bits in reversed(heads[:-1]):  # the smallest first: exact
+        value = k.bitcast(bits, f32) + value
+    if parts == 1:
+        return value
+    signed = k.bitcast(k.bitcast(value, u32) | (heads[0] & _SIGN), f32)  # a sum that is zero has the sign of its first
+    rest = heads[2] >> 16 if parts == 3 else (heads[0] >> 6) & 0xFC00
+    return k.select(value.ne(value), k.bitcast(heads[1] | rest, f32), signed)
+
+
+def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
+    """Fill what is not image with zeros, if there is any, and, where that must be clean, what tiles reach over the end.
+
+    A thread takes what is around some rows, in all planes: most of it, it reads itself in the next step.
+    """
+    nothing = k.zeros(u16 if y.dtype is bf16 else y.dtype, 64 // y.dtype.itemsize)
+
+    def n(what: str) -> Val:
+        return number(memory, f"{name}_{what}")
+
+    def start(row: Val) -> Val:
+        z, line = row // k.max(n("size_y"), 1), row % k.max(n("size_y"), 1)
+        return (z + n("front_z")) * n("z") + (line + n("front_y")) * n("y") + n("front_x") * n("x")
+
+    rows = n("size_z") * n("size_y")
+    is_there = (n("used") > rows * n("size_x") * n("x")) | (n("over") > 0)
+    with k.loop(*k.share_of(k.select(is_there, batch * (rows + 1), 0))) as at:
+        image, row = at // (rows + 1), at % (rows + 1)
+        is_last = row.eq(rows)
+        first = k.opaque(k.select(row.eq(0), 0, start(row - 1) + n("size_x") * n("x")))
+        stop = k.opaque(k.select(is_last, n("used"), start(row)))
+        with k.loop(0, n("planes")) as plane:
+            here = y.at(image * n("b") + plane * n("plane") + first).as_type(nothing.dtype)
+            is_end = is_last & plane.eq(n("planes") - 1) & image.eq(batch - 1)
+            for t in k.tiles(stop + k.cast(is_end, i64) * n("over") - first, nothing.lanes):
+                here.store(t, nothing)

@@ -1,0 +1,255 @@
+"""Squares of a convolution that are finished pixel by pixel between the products of the next (``conv.implicit_gemm``).
+
+The chip takes in instructions in order, and a tile instruction waits there for a free tile register. So what is written
+behind the products of a square is begun when they end, and the next ones wait for it: both times add up. (A square of 8
+steps, a residual and a Relu, all in L1: 253 cycles of products, 128 of the rest, 409 in all. Written between the
+products, two pixels a step, 266.) With one part, where products are few, each step finishes some pixels of the square
+before, so many that the steps of a run finish all of them: a number that the kernel is written for.
+
+A step has no time to find out where pixels lie, in rows of an image with padding between them. That is the same for
+all filters: a table has, for each pixel of a group that exists, which of its tile's it is, and where it lies in each
+operand and result. Every word that a step does not read is time that it has (three words: 40 cycles of a square), so
+operands that lie alike share theirs, and where pixels follow each other there is a word for the first of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.providers.cpu.kernels.common.epilogue import SAME, UNIT, Access, Epilogue
+from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, ImageFinish
+from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, Grid
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
+from sardonyx.providers.cpu.language.dsl import Kernel
+from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64
+
+MOST = {False: 16, True: 4}
+"""Pixels of a step, at most, where what follows is short and where it is long, which is much to write."""
+HEAD, SLOTS = 8, 2 * HALF
+"""Words of a tile in the table: those before its pixels, the first being how many exist, and those for each thing that
+is known of them. Pixels are written 16 at a time, however few a row has, and the next row's go over what is too much.
+"""
+
+
+def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
+    """Pixels that each of ``steps`` steps finishes, a power of two; 0 where squares are finished behind each other.
+
+    What is short must be lines of images and 32 filters each: where results are longer or there are fewer, it is the
+    stores that take the time. (MobileNetV2, results in f32: 1.1 of the time.)
+    """
+    if epilogue.is_long:
+        is_apart = all(x.columns in (UNIT, SPLIT) or (x.columns == SAME and not x.is_flat) for _, x in epilogue.names)
+    else:
+        is_apart = is_full and all(x.columns == SPLIT or (x.columns == UNIT and x.is_flat) for _, x in epilogue.names)
+    least = -(-HALF // max(steps, 1))
+    return min(1 << (least - 1).bit_length(), MOST[epilogue.is_long]) if is_apart else 0
+
+
+def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
+    """Whether what has one number for a filter in a row of pixels has the same in all rows of an image, and so in a
+    tile. Of a batch that is taken for the planes of one image it has others in each.
+    """
+    names = [name for name, x in epilogue.names if x.is_flat and x.columns == UNIT]
+    return all(args[f"{name}_batch{axis}"] == 0 for name in names for axis in (1, 2))
+
+
+@dataclass(frozen=True)
+class Places:
+    """What is known of where pixels lie before there are any."""
+
+    words: tuple[int | None, ...]
+    """Of each operand and result: which of the table's, those that lie alike having the same. None: what is one for all
+    images."""
+    is_dense: bool
+    """All pixels of a tile exist."""
+    is_line: bool
+    """They follow each other in all that has a word for each of them, a block apart."""
+
+    @staticmethod
+    def of(epilogue: Epilogue, args: Mapping[str, Any], *, is_full: bool) -> Places:
+        """For a convolution's arguments."""
+        found: list[tuple[Any, ...]] = []
+        words: list[int | None] = []
+        is_even = is_full
+        for name, x in epilogue.names:
+            strides = tuple(args[f"{name}_{stride}"] for stride in ("batch0", "batch1", "batch2", "row"))
+            lies = (*strides, x.columns, args[f"{name}_col"])
+            if x.is_flat and not any(strides):
+                words.append(None)
+                continue
+            is_even &= x.is_flat or (x.columns == SPLIT and args[f"{name}_row"] == BLOCK)
+            found += [] if lies in found else [lies]
+            words.append(found.index(lies))
+        out_z, out_y, out_x = (args[f"out_{axis}"] for axis in "zyx")
+        is_dense = args["pitch_y"] == out_x and args["pitch_z"] == of_known(dims.mul(out_y, out_x))
+        is_line = is_even and (out_z, out_y) == (1, 1) and args["lines"] == 1
+        return Places(tuple(words), is_dense or is_line, is_line)
+
+    @property
+    def many(self) -> int:
+        return 1 + max((word for word in self.words if word is not None), default=-1)
+
+    @property
+    def tile_words(self) -> int:
+        """How many pixels exist; of each which it is, and where it lies, or where the first does."""
+        return HEAD if self.is_line else HEAD + SLOTS * (self.many + (not self.is_dense))
+
+
+def table_nbytes(places: Places) -> int:
+    return GROUP * places.tile_words * 8
+
+
+class PixelsBehind:
+    """The pixels of the square before, which are not finished yet."""
+
+    def __init__(
+        self, k: Kernel, epilogue: Epilogue, memory: Any, grid: Grid, table: Buf, places: Places, pace: int, *,
+        is_full: bool,
+    ) -> None:  # fmt: skip
+        assert places.many < HEAD
+        self.k, self.memory, self.grid, self.places = k, memory, grid, places
+        self.pace, self.is_full = pace, is_full
+        self.filters = number(memory, "filters")
+        self.finish = _PixelFinish(k, epilogue, memory, self.filters, [k.const(0)] * 3, grid.sums, 1)
+        self.names = [(name, x, word) for (name, x), word in zip(epilogue.names, places.words, strict=True)]
+        self.width = PANEL if self.finish.is_wide else HALF
+        """Filters that are finished at a time."""
+        self._table = table
+        self._count, self._tile, self._slot, self._column = (k.var(0) for _ in range(4))
+        """Pixels that are left, all of a square's or none; and which square it is."""
+
+    def locate(self, rows: Val) -> None:
+        """Write the table of a group of ``rows`` tiles."""
+        with self.k.loop(0, rows) as tile:
+            here = self._table.at(tile * self.places.tile_words)
+            here.store(0, self._locate_line(tile, here) if self.places.is_line else self._locate_rows(tile, here))
+
+    def _locate_line(self, tile: Val, here: Buf) -> Val:
+        _, *place, x, many = self.grid.entry(tile)
+        for word, (start, _) in self._counted(place, x).items():
+            here.store(1 + word, start)
+        return many
+
+    def _locate_rows(self, tile: Val, here: Buf) -> Val:
+        found = self.k.var(0)
+        with self.grid.image_rows(tile) as (first, place, x, many):
+            self._write(here.at(HEAD + found.get()), first, place, x)
+            found += many
+        return found.get()
+
+    def _counted(self, place: list[Val], x: Val) -> dict[int, tuple[Val, Val]]:
+        """By words: where the pixel lies that is at ``x`` of an image's row, and how far the next is from there."""
+        counted = {}
+        for name, _, word in self.names:
+            if word is not None and word not in counted:
+                terms = (index * number(self.memory, f"{name}_batch{i}") for i, index in enumerate(place))
+                row = number(self.memory, f"{name}_row")
+                counted[word] = sum(terms, x * row), row
+        return counted
+
+    def _write(self, to: Buf, first: Val, place: list[Val], x: Val) -> None:
+        """Pixels ``first`` and on of a tile are those of an image's row from ``x`` on."""
+        k, lanes = self.k, HALF // 2
+        counted = self._counted(place, x)
+        if not self.places.is_dense:
+            counted[self.places.many] = first * PANEL, k.const(PANEL)
+        for word, (start, step) in counted.items():
+            values = k.iota(i64, lanes) * step + start
+            to.store(word * SLOTS, values)
+            to.store(word * SLOTS + lanes, values + step * lanes)
+
+    def take(self, tile: Val, slot: Val, column: Val) -> None:
+        """The sums of a tile and a column of 32 filters are complete, in the square at element ``slot``."""
+        start = tile * self.places.tile_words
+        for var, value in (
+            (self._tile, start), (self._count, self._table.load(start)), (self._slot, slot), (self._column, column),
+        ):  # fmt: skip
+            var.set(value)
+
+    def woven_steps(self, many: Val) -> Val:
+        """How many of ``many`` steps finish as many pixels as the kernel is written for."""
+        k, ready = self.k, self.k.min(many, self._count.get() >> (self.pace.bit_length() - 1))
+        return ready if self.is_full else k.select(self.filters - self._column.get() * PANEL >= PANEL, ready, 0)
+
+    def each_step(self) -> Callable[[Val], list[Callable[[], None]]]:
+        """Gives what one of those steps has to do, pixel by pixel."""
+        pixel = self._pixel()
+        return lambda step: [partial(pixel, step * self.pace, i) for i in range(self.pace)]
+
+    def rest(self, steps: Operand = 0) -> None:
+        """Finish what is left after ``steps`` steps have finished theirs."""
+        k, begin = self.k, self.k.value(steps, i64) * self.pace
+        with k.when(begin < self._count.get()):
+            if self.is_full:
+                pixel = self._pixel()
+                with k.loop(begin, self._count.get()) as at:
+                    pixel(at, 0)
+            else:
+                slot, first = self.grid.sums.at(self._slot.get()), self._column.get() * PANEL
+                with k.loop(begin, self._count.get()) as at, k.loop(0, PANEL, HALF) as half:
+                    self.finish.places = {name: self._place(word, at, 0) for name, _, word in self.names}
+                    t = Tile(first + half, HALF, k.mask(self.filters - first - half, HALF))
+                    self.finish.put(0, t, slot.at(self._sums(at, 0)).load(half, HALF))
+        self._count.set(0)
+
+    def _pixel(self) -> Callable[[Val, int], None]:
+        """Gives what finishes a pixel and 32 filters: one that is some behind another of the tile's."""
+        slot, column = self.grid.sums.at(self._slot.get()), self._column.get()
+        tiles = [Tile(column * PANEL + at, self.width, None) for at in range(0, PANEL, self.width)]
+        # A tile is of one image, and what is held is the same in all of it.
+        self.finish.places = {name: self._first(word) for name, _, word in self.names}
+        held = [self.finish.of_columns(t) for t in tiles]
+        starts = {word: column * self._panel_stride(name, x) for name, x, word in self.names}
+        if self.places.is_line:
+            starts = {word: start + self._first(word) for word, start in starts.items()}
+
+        def pixel(at: Val, more: int) -> None:
+            found = {word: start + self._place(word, at, more) for word, start in starts.items()}
+            sums, places = slot.at(self._sums(at, more)), {name: found[word] for name, _, word in self.names}
+            for i, finish in enumerate(held):
+                finish.places = places
+                finish.put(
+                    0, Tile(self.k.const(i * self.width), self.width, None), sums.load(i * self.width, self.width)
+                )
+
+        return pixel
+
+    def _panel_stride(self, name: str, x: Access) -> Operand:
+        """How far 32 filters are from the next."""
+        if x.columns == SPLIT:
+            return number(self.memory, f"{name}_col")
+        return PANEL if x.columns == UNIT else 0
+
+    def _first(self, word: int | None) -> Val:
+        """Where the first pixel of the tile lies."""
+        if word is None:
+            return self.k.const(0)
+        return self._table.load(self._tile.get() + (1 + word if self.places.is_line else HEAD + word * SLOTS))
+
+    def _place(self, word: int | None, at: Val, more: int) -> Val:
+        """Where a pixel lies, ``more`` behind pixel ``at`` of those that a tile has; in a line, from the first."""
+        if word is None:
+            return self.k.const(0)
+        if self.places.is_line:
+            return (at + more) * BLOCK
+        return self._table.load(self._tile.get() + at + (HEAD + word * SLOTS + more))
+
+    def _sums(self, at: Val, more: int) -> Val:
+        if self.places.is_dense:
+            return (at + more) * PANEL
+        return self._place(self.places.many, at, more)
+
+
+class _PixelFinish(ImageFinish):
+    """What follows the sums of one pixel, whose place in each operand is known."""
+
+    places: dict[str, Val]
+
+    def _row(self, name: str, row: Operand, *, is_flat: bool = False) -> Buf:
+        return self._at[name].at(self.places[name])

@@ -1,0 +1,242 @@
+"""Convolutions of single elements of images in planes: products of a matrix of weights with one of pixels.
+
+A block is some pixels of all channels of a group; it takes half of L2. For one tile of filters after the other, the
+weights of a run, in L1, meet all pixels of the block, whose sums lie in scratch. The first tile of filters reads the
+image, where every channel is another page, and fetches the line behind; as it goes, it copies what it reads into panels
+of NR pixels, the vectors of a register tile: [run][pixels / NR][channel of the run][NR]. All that the other tiles read
+in a run is one stretch of memory, which the chip fetches ahead by itself. (On Neoverse-N1 27 - 33 of 39.7 GFLOP/s where
+channels lie as in the image, 31 - 36 so; a copy of its own in front takes 6 - 13 %; and panels of all channels lie
+multiples of 16 KiB apart, where they meet in one set of L1: 10 %.)
+
+**Order of sums.** Channel by channel in runs, as in ``conv``: the same for every block, tile and thread count.
+
+The grid of work is (batch, group, block, chunk of filters); a thread whose next chunk is of the same block keeps it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, SUMS, ceil_div
+from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.conv.filter_tile import (
+    SHALLOW,
+    Shape,
+    Sums,
+    chunks_of,
+    is_shallow,
+    packed_filters,
+    per_run,
+)
+from sardonyx.providers.cpu.kernels.gemm.vector import add_run, lanes_of
+from sardonyx.providers.cpu.kernels.loops import loop
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
+from sardonyx.providers.cpu.program.steps import Step, Target
+
+MANY = 32
+"""Filters from which elements some apart are worth a copy: ResNet-50's three take 5 to 11 % less with it."""
+UNROLLED = 4
+"""Vectors of sums of a filter that are finished at a time, if that is short."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant."""
+
+    dtype: DType
+    """Of the sums."""
+    shape: Shape
+    is_direct: bool
+    """There is one run only, and what follows is so short that it is done in registers."""
+
+    @property
+    def pitch(self) -> int:
+        """From filter to filter of sums: an odd number of lines."""
+        return (SUMS // self.shape.rows // LINE | 1) * LINE
+
+
+def close_together(group: Convolution, frame: Frame, target: Target) -> tuple[list[Step], Convolution] | None:
+    """A convolution of single elements some apart as one of all elements of a copy of them, and what copies.
+
+    None if it is none, if it has so few filters that each element is read only a few times, or if rows of results, or
+    of what is read beside them, do not follow each other.
+    """
+    window, x, filters = group.window, group.x, dims.exact_div(group.w.shape[0], group.groups)
+    is_single = {*window.kernel} == {1} and {*window.strides} != {1} and frame.stays_inside
+    if not is_single or not isinstance(filters, int) or filters < MANY:
+        return None
+    size = (*x.shape[:2], *group.box[2:])
+    apart = (of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
+    seen = View(x.storage, size, (*x.strides[:2], *apart), x.offset)
+    copy = views.dense(Storage("temporary", x.dtype, of_known(dims.product(size))), size)
+    ones = (1,) * len(window.kernel)
+    made = replace(group, x=copy, window=Window(ones, ones, ones, (0,) * len(ones)))
+    if not Frame.of(made).is_row:
+        return None
+    return loop.steps(Loop.copying(group.nodes, seen, copy), target), made
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
+    channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
+    is_direct = is_shallow(frame.taps, channels) and is_short(group.epilogue)
+    form = Form(dtype, Shape.of(isa, filters), is_direct)
+    before, weights = packed_filters(group, dtype, form.shape.rows, isa)
+    epilogue, more = frame.epilogue(group)
+    room = isa.l2_nbytes // 2 * 8 // dtype.bits
+    args = {
+        **frame.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels, "filters": filters,
+        "run": SHALLOW if is_direct else per_run(frame.taps, channels), "room": room, **more,
+    }  # fmt: skip
+    flops = dims.known(dims.product((2, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0
+    spec = convolve_pointwise(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {dtype}, pixels in panels"
+    scratch = _scratch_nbytes(form, channels, room, lanes_of(isa.lanes, dtype))
+    return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def _scratch_nbytes(form: Form, channels: Known, room: int, lanes: int) -> Known:
+    """Sums, and panels: as many as there is room for, or one."""
+    panels = dims.maximum(room, dims.mul(channels, form.shape.vectors * lanes))
+    return of_known(dims.mul(dims.add(form.shape.rows * form.pitch, panels), form.dtype.bits // 8))
+
+
+def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+    numbers = dict.fromkeys(("groups", "channels", "filters", "run", "room"), i64)
+    return {**frame_params(x_dtype), "w": (form.dtype,), **numbers, **epilogue.params}
+
+
+@kernel(_params)
+def convolve_pointwise(
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run: Val, room: Val,
+    *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
+) -> None:  # fmt: skip
+    shape, lanes = form.shape, lanes_of(k.lanes, form.dtype)
+    wide, (*_, pixels) = shape.vectors * lanes, sizes(memory, "out")
+    tiles, panels = ceil_div(filters, shape.rows), ceil_div(pixels, wide)
+    most = k.max(k.min(room // k.max(channels * wide, 1), SUMS // shape.rows // wide), 1)
+    blocks = k.opaque(ceil_div(panels, most))
+    each = k.opaque(ceil_div(panels, k.max(blocks, 1)) * wide)
+    count = k.opaque(batch * groups * blocks)
+    chunks, copied = chunks_of(k, count, tiles), k.var(-1)
+    with k.share(count * chunks) as at:
+        chunk, which = at % chunks, at // chunks
+        first, image = which % blocks * each, which // blocks
+        group, image = image % groups, image // groups
+        distance = number(memory, "x_c")
+        source = x.at(image * number(memory, "x_b") + group * channels * distance + first)
+        block = _Block(k, form, source, distance, channels, run, k.min(pixels - first, each))
+        finish = Finish(k, epilogue, memory, pixels, [image, k.const(0), k.const(0)])
+        with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
+            own = tile * shape.rows
+            rows = k.min(filters - own, shape.rows)
+            weights = w.at((group * tiles + tile) * channels * shape.rows)
+            block.multiply(weights, copied.get().ne(which), _Ending(finish, group * filters + own, rows, first))
+            copied.set(which)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What follows the sums of some filters."""
+
+    finish: Finish
+    filter: Val
+    """The first."""
+    rows: Val
+    pixel: Val
+    """The first of the block."""
+
+    def put(self, sums: Sums, pixel: Val) -> None:
+        """Finish a register tile, all of whose rows are filters, from a pixel of the block on."""
+        for r, row in enumerate(sums.total):
+            own = self.finish.of_row(self.filter + r)
+            for j, total in enumerate(row):
+                at = Tile(self.pixel + pixel + j * total.lanes, total.lanes, None)
+                own.put(self.filter + r, at, total.get())
+
+    def rest(self, sums: Buf, pitch: int, pixel: Val, count: Val) -> None:
+        """Finish what lies in scratch, from a pixel of the block on."""
+        unroll = 1 if self.finish.epilogue.is_long else UNROLLED
+        self.finish.tile(sums, pitch, self.filter, self.rows, self.pixel + pixel, count, unroll=unroll)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some pixels of all channels of a group."""
+
+    k: Kernel
+    form: Form
+    image: Buf
+    distance: Val
+    """From channel to channel of the image."""
+    channels: Val
+    run: Val
+    """Channels of a run."""
+    pixels: Val
+
+    @property
+    def wide(self) -> int:
+        return self.form.shape.vectors * lanes_of(self.k.lanes, self.form.dtype)
+
+    @property
+    def whole(self) -> Val:
+        """Panels all of whose pixels exist."""
+        return self.pixels // self.wide
+
+    @property
+    def sums(self) -> Buf:
+        return self.k.scratch(self.form.dtype)
+
+    def panels(self, c: Val) -> Buf:
+        """Those of the run that begins with channel c."""
+        return self.sums.at(self.form.shape.rows * self.form.pitch).at(c * ceil_div(self.pixels, self.wide) * self.wide)
+
+    def multiply(self, weights: Buf, is_first: Val, ending: _Ending) -> None:
+        """All sums of a tile of filters, and what follows them; the first tile copies the pixels."""
+        k, form, shape, wide, pitch = self.k, self.form, self.form.shape, self.wide, self.form.pitch
+        whole, is_full = self.whole, ending.rows.eq(shape.rows)
+        with k.loop(0, k.max(self.channels, 1), self.run) as c:
+            many, part, panels = k.min(self.channels - c, self.run), weights.at(c * shape.rows), self.panels(c)
+            image, length = self.image.at(c * self.distance), many * wide
+            with k.when(is_first):
+                self._copy_rest(c, many)
+            with k.loop(0, whole) as p:
+                found, panel = Sums(k, form.dtype, shape), panels.at(p * length)
+                with k.either(is_first) as (yes, no):
+                    with yes:
+                        found.add(image.at(p * wide), self.distance, part, many, copy=panel)
+                    with no:
+                        found.add(panel, wide, part, many)
+                into = self.sums.at(p * wide)
+                if form.is_direct:
+                    with k.either(is_full) as (yes, no):
+                        with yes:
+                            ending.put(found, p * wide)
+                        with no:
+                            add_run(k, found.total, into, c > 0, pitch)
+                else:
+                    add_run(k, found.total, into, c > 0, pitch)
+            with k.loop(whole * wide, self.pixels, lanes_of(k.lanes, form.dtype)) as pixel:
+                found = Sums(k, form.dtype, replace(shape, vectors=1))
+                found.add(panels.at(whole * length + pixel - whole * wide), wide, part, many)
+                add_run(k, found.total, self.sums.at(pixel), c > 0, pitch)
+        done = k.select(is_full, whole * wide, 0) if form.is_direct else k.const(0)
+        ending.rest(self.sums.at(done), pitch, done, self.pixels - done)
+
+    def _copy_rest(self, c: Val, many: Val) -> None:
+        """The pixels of a run behind the last whole panel."""
+        k, wide, whole, lanes = self.k, self.wide, self.whole, lanes_of(self.k.lanes, self.form.dtype)
+        image, panel = self.image.at(c * self.distance + whole * wide), self.panels(c).at(whole * many * wide)
+        rest = self.pixels - whole * wide
+        with k.loop(0, rest, lanes) as i, k.loop(0, many) as j:
+            panel.store(j * wide + i, image.load(j * self.distance + i, lanes, k.mask(rest - i, lanes)))

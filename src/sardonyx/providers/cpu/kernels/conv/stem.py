@@ -1,0 +1,83 @@
+"""First layers: convolutions of images of few channels, the taps of a row counting as channels.
+
+Where the image lies plane by plane and its size is known, the rows that a block of results sees are turned as they are
+needed (``conv.stem_rows``); a copy of the whole image is made otherwise (``layout.nhwc_edges``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Storage, View
+from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES, is_by_pixel
+from sardonyx.providers.cpu.kernels.conv import few_filters, nhwc
+from sardonyx.providers.cpu.kernels.conv.stem_rows import CHANNELS, FirstRows
+from sardonyx.providers.cpu.kernels.gemm.vector import BLOCK
+from sardonyx.providers.cpu.language.values import f32
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.constants import identity
+
+FEW = 12
+"""Channels that are joined with the taps of a row."""
+
+
+def has_few_channels(group: Convolution) -> bool:
+    """Whether taps of a row are joined with the channels, of which there are few."""
+    window, channels = group.window, group.w.shape[1]
+    return (
+        group.groups == 1
+        and isinstance(channels, int)
+        and channels <= FEW
+        and window.kernel[-1] > 1
+        and window.dilations[-1] == 1
+        and all(isinstance(p, int) and p >= 0 for p in window.pads)
+        and padded_sizes(group) is not None
+    )
+
+
+def padded_sizes(group: Convolution) -> tuple[Known, ...] | None:
+    """The sizes of an image with all that its windows see; None where these are too long expressions."""
+    window, found = group.window, list[Known]()
+    for i, (n, out) in enumerate(zip(group.x.shape[2:], group.box[2:], strict=True)):
+        reach = (window.kernel[i] - 1) * window.dilations[i] + 1
+        seen = dims.add(dims.mul(dims.sub(out, 1), window.strides[i]), reach)
+        whole = dims.known(dims.maximum(seen, dims.add(n, window.pads[i])))
+        if whole is None:
+            return None
+        found.append(whole)
+    is_short = dims.known(dims.product((*group.x.shape[:2], *found))) is not None
+    return tuple(found) if is_short else None
+
+
+def rows_of(group: Convolution, isa: Isa) -> FirstRows | None:
+    """A first layer of an image that lies plane by plane, whose rows are turned as they are needed; None for others."""
+    x = group.x
+    is_plane = len(x.shape) == 4 and x.strides[3] == 1 and x.shape[1] in range(2, CHANNELS + 1) and x.dtype is f32
+    is_known = all(isinstance(n, int) and n > 0 for n in (*x.shape[2:], *group.box[2:]))
+    if isa.lanes < LEAST_LANES or not (is_plane and is_known and has_few_channels(group)):
+        return None
+    padded = padded_sizes(group)
+    if padded is None or not (nhwc.fits(group) and all(map(is_by_pixel, group.outputs))):
+        return None
+    if few_filters.has_few_filters(group, isa):  # which may take another kernel
+        return None
+    found = FirstRows.of(group, taps_as_channels(group.w), int(padded[0]), BLOCK)
+    return found if found.nbytes <= isa.l1_nbytes // 2 else None
+
+
+def taps_as_channels(w: View) -> View:
+    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1); equal ones are the same to
+    ``constants.identity``.
+    """
+    tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)
+    assert tensor is not None and isinstance(w.offset, int)
+    content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
+    turned = np.moveaxis(content, -1, 1)
+    turned = np.ascontiguousarray(turned.reshape(shape[0], -1, *shape[2:-1], 1))
+    made = Tensor.of(turned)
+    made.origin = ("taps as channels", identity(tensor), w.offset, shape)
+    return views.dense(Storage("constant", w.dtype, turned.size, w.storage.value, made), turned.shape)

@@ -1,0 +1,128 @@
+"""Images for strided windows: cut into phases, in each of which windows move by one (``conv.implicit_gemm``).
+
+With strides a tile's pixels are of one row, and rows of seven leave half of every tile empty. The pixels of a *phase*
+are those that one tap sees of all windows, strides apart along both axes: a smaller image without padding, in which
+rows follow each other, so that a tile takes in the next row's pixels too. Taps that are strides apart see the same
+phase; three taps and strides of two see four of them. No pixel is written twice.
+
+    phases   [batch][channels / 32][y phase][x phase][y][x][32 channels]
+
+The image is in blocks of one part, and its padding is there already. What no window sees is left as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, Padded
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i64, u16
+from sardonyx.providers.cpu.program.steps import Ref, Step
+
+SAVED, LINE = 16, 8
+"""Cycles that a step of a square takes at least, and those of a line that is copied."""
+UNFOLDED: dict[str, Known] = dict.fromkeys(("fold_z", "fold_y", "fold_x"), 0)
+"""The distances of phases where there are none."""
+
+_NUMBERS = (
+    "x_b", "x_block", "x_y", "x_x", "y_b", "y_block", "y_plane", "y_y", "batch", "blocks", "rows", "columns",
+    "phases_y", "phases_x", "stride_y", "stride_x", "seen_y", "seen_x",
+)  # fmt: skip
+
+
+def _params() -> Params:
+    return {"x": (bf16,), "y": (bf16,), **dict.fromkeys(_NUMBERS, i64)}
+
+
+@kernel(_params)
+def fold(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
+    """y = the phases of x, ``seen`` pixels of which windows see along each axis."""
+
+    def n(name: str) -> Val:
+        return number(memory, name)
+
+    phases, source, target = n("phases_y") * n("phases_x"), x.as_type(u16), y.as_type(u16)
+    each = n("batch") * n("blocks") * phases
+    # Rows are shared out as they were where the image was written.
+    with k.share(n("rows") * each) as at:
+        row, plane = at // each, at % each
+        phase, block, image = plane % phases, plane // phases % n("blocks"), plane // phases // n("blocks")
+        phase_y, phase_x = phase // n("phases_x"), phase % n("phases_x")
+        line = row * n("stride_y") + phase_y
+        here = source.at(image * n("x_b") + block * n("x_block") + line * n("x_y") + phase_x * n("x_x"))
+        to = target.at(image * n("y_b") + block * n("y_block") + phase * n("y_plane") + row * n("y_y"))
+        many = k.min(n("columns"), (n("seen_x") - phase_x + n("stride_x") - 1) // k.max(n("stride_x"), 1))
+        with k.loop(0, k.select(line < n("seen_y"), many, 0)) as i:
+            to.store(i * BLOCK, here.load(i * n("stride_x") * n("x_x"), BLOCK))
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The phases of an image that windows see."""
+
+    image: Padded
+    """Phases are blocks of it."""
+    strides: tuple[int, int]
+    phases: tuple[int, int]
+    seen: tuple[int, int]
+    """Pixels along y and x, with the padding in front."""
+
+    @staticmethod
+    def of(
+        layout: Padded, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
+        size: tuple[Known, ...],
+    ) -> Folded | None:  # fmt: skip
+        """For windows without dilation over images of one plane and known size; None where there is nothing to fold."""
+        (depth, *taps), (_, *steps), (deep, *out) = kernel, strides, size
+        is_flat = (depth, deep, layout.size[0]) == (1, 1, 1)
+        if layout.parts > 1 or layout.close or not is_flat or max(steps) == 1 or max(dilations) > 1:
+            return None
+        if not all(isinstance(d, int) and d > 0 for d in out):
+            return None
+        (height, width), (stride_y, stride_x), (high, wide) = taps, steps, (int(d) for d in out)
+        phases = min(stride_y, height), min(stride_x, width)
+        rows, columns = high + (height - 1) // stride_y, wide + (width - 1) // stride_x
+        seen = (high - 1) * stride_y + height, (wide - 1) * stride_x + width
+        channels = layout.blocks * phases[0] * phases[1] * BLOCK
+        image = Padded(1, layout.batch, channels, (1, rows, columns), (0, 0, 0), (0, 0, 0))
+        return Folded(image, (stride_y, stride_x), phases, seen)
+
+    @property
+    def blocks(self) -> int:
+        return self.image.blocks // (self.phases[0] * self.phases[1])
+
+    def pays(self, steps: int, filters: int, size: tuple[Known, ...]) -> bool:
+        """Whether fewer squares of sums outweigh that lines are copied."""
+        high, wide = (int(d) for d in size[1:])
+        (_, rows, columns) = (int(d) for d in self.image.size)
+        fewer = high * -(-wide // HALF) - -(-((high - 1) * columns + wide) // HALF)
+        return fewer * steps * -(-filters // PANEL) * SAVED > self.image.blocks * rows * columns * LINE
+
+    def strides_of(self) -> dict[str, Known]:
+        """As ``Padded.strides``, with blocks of all phases; and the distances of phases."""
+        found = self.image.strides()
+        plane = found["plane"]
+        across = dims.mul(plane, self.phases[1])
+        folds: dict[str, Known] = {"fold_y": of_known(across), "fold_x": plane}
+        return found | {"block": of_known(dims.mul(across, self.phases[0]))} | UNFOLDED | folds
+
+    def step(self, source: Ref, layout: Padded, nodes: Any) -> tuple[Step, Storage]:
+        """What makes the phases of an image whose first window begins at ``source``, and what it writes."""
+        made, (rows, columns) = Storage("temporary", bf16, self.image.elements), self.image.size[1:]
+        x, y = layout.strides(), self.strides_of()
+        args: dict[str, Ref | Known | float] = {
+            "x": source, "x_b": x["b"], "x_block": x["block"], "x_y": x["y"], "x_x": x["x"],
+            "y": Ref(made), "y_b": y["b"], "y_block": y["block"], "y_plane": y["plane"], "y_y": y["y"],
+            "batch": layout.batch, "blocks": self.blocks, "rows": rows, "columns": columns,
+        }  # fmt: skip
+        for name, values in (("phases", self.phases), ("stride", self.strides), ("seen", self.seen)):
+            args |= {f"{name}_{axis}": v for axis, v in zip("yx", values, strict=True)}
+        nbytes = dims.known(dims.mul(made.elements, 4)) or 0
+        why = f"{self.phases[0] * self.phases[1]} phases, in which windows move by one"
+        return Step(fold(), args, frozenset(("y",)), nodes, 0, 0, nbytes, why), made

@@ -1,0 +1,149 @@
+"""Convolutions of single pixels whose sums are added to those of another: one product, over the channels of two images.
+
+That is how residual blocks begin where sizes change: what goes past a block is multiplied too. As one product, its sums
+are neither written nor read, and each square of sums is finished once (``conv.implicit_gemm``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from sardonyx.ir.scalar import Program
+from sardonyx.lower import views
+from sardonyx.lower.groups import Apply, Convolution, Expression, Group, Storage, View
+from sardonyx.providers.cpu.kernels.conv import few_outputs, on_tiles
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
+from sardonyx.providers.cpu.kernels.split.bf16 import PANEL
+from sardonyx.providers.cpu.program.steps import Target
+
+PLANE = 2
+"""Axes of the images."""
+
+
+@dataclass(frozen=True)
+class Both:
+    """Two convolutions that are one."""
+
+    group: Convolution
+    """With what follows both."""
+    beside: Convolution
+    """Of which only image, weights and window count."""
+
+
+def beside(groups: Sequence[Group], target: Target) -> dict[Storage, Both]:
+    """By what would hold the sums that another convolution adds to its own."""
+    if not target.isa.amx or target.precision != "medium":
+        return {}
+    reads = Counter(view.storage for group in groups for view in group.reads)
+    writes = Counter(view.storage for group in groups for view in group.writes)
+    made: dict[Storage, Convolution] = {}
+    found: dict[Storage, Both] = {}
+    for group in groups:
+        if not isinstance(group, Convolution) or not _is_plain(group, target):
+            continue
+        both = _with_one(group, made)
+        if both is not None:
+            found[both.beside.outputs[0].storage] = both
+        elif _only_adds(group):
+            storage = group.outputs[0].storage
+            if storage.kind == "temporary" and reads[storage] == writes[storage] == 1:
+                made[storage] = group
+    return found
+
+
+def _is_plain(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is of single pixels, in one part on tiles that channels and filters fill."""
+    window, (filters, channels, *_) = group.window, group.w.shape
+    is_single = len(window.kernel) == PLANE and set(window.kernel) == {1} and not any(window.pads)
+    if not is_single or not all(isinstance(d, int) for d in (filters, channels, *group.box[2:])):
+        return False
+    is_full = int(filters) % PANEL == 0 and int(channels) % BLOCK == 0
+    return is_full and few_outputs.is_for(group, target) is False and on_tiles.parts_for(group, target) == 1
+
+
+def _with_one(group: Convolution, made: Mapping[Storage, Convolution]) -> Both | None:
+    """With the first of those at hand whose sums it adds to its own."""
+    for i, view in enumerate(group.extra):
+        other = made.get(view.storage)
+        if other is None or not _is_all(view, other.outputs[0]) or other.w.dtype is not group.w.dtype:
+            continue
+        total = _added(group.epilogue, 1 + i)
+        if total is not None:
+            nodes = tuple(dict.fromkeys(other.nodes + group.nodes))
+            extra = (*group.extra[:i], *group.extra[i + 1 :], *other.extra)
+            epilogue = _without(group.epilogue, 1 + i, total, other.epilogue)
+            return Both(replace(group, nodes=nodes, extra=extra, epilogue=epilogue), other)
+    return None
+
+
+def _is_all(view: View, out: View) -> bool:
+    return view.shape == out.shape and views.same_elements(view, out)
+
+
+def _only_adds(group: Convolution) -> bool:
+    """Whether what follows adds one number for each filter to the sums, or nothing."""
+    expression = group.epilogue
+    totals = _totals(expression)
+    is_even = not any(s for v in group.extra for s in (v.strides[0], *v.strides[2:]))
+    return is_even and len(totals) == 1 + len(expression.steps) and expression.results == (totals[-1],)
+
+
+def _totals(expression: Expression) -> list[int]:
+    """The sums, and what they come to as operands are added: values each of which only the next is made of."""
+    operands, found = len(expression.operands), [0]
+    uses = _uses(expression)
+    for number, step in enumerate(_applied(expression), operands):
+        if found[-1] in step.args:
+            others = [a for a in step.args if a != found[-1]]
+            if uses[found[-1]] > 1 or not _is_add(step.program) or max(others) >= operands:
+                break
+            found.append(number)
+    return found
+
+
+def _applied(expression: Expression) -> list[Apply]:
+    return [step for step in expression.steps if isinstance(step, Apply)]
+
+
+def _uses(expression: Expression) -> Counter[int]:
+    return Counter(expression.results) + Counter(a for step in _applied(expression) for a in step.args)
+
+
+def _is_add(program: Program) -> bool:
+    return program.arity == 2 and [step.op for step in program.steps] == ["arg", "arg", "add"]
+
+
+def _added(expression: Expression, operand: int) -> int | None:
+    """The total that an operand, which is used nowhere else, is added to."""
+    if _uses(expression)[operand] != 1:
+        return None
+    totals, steps = _totals(expression), _applied(expression)
+    first = len(expression.operands)
+    return next((a for a, b in pairwise(totals) if operand in steps[b - first].args), None)
+
+
+def _without(expression: Expression, operand: int, total: int, other: Expression) -> Expression:
+    """What follows both sums, which come as one: where an operand was added to a total, what follows the other sums is
+    done with the total. Its further operands come last.
+    """
+    before = [n for n in range(len(expression.operands)) if n != operand]
+    operands = (*(expression.operands[n] for n in before), *other.operands[1:])
+    values = {n: i for i, n in enumerate(before)}
+    steps: list[Apply] = []
+
+    def add(step: Apply, known: Mapping[int, int]) -> int:
+        steps.append(replace(step, args=tuple(known[a] for a in step.args)))
+        return len(operands) + len(steps) - 1
+
+    for number, step in enumerate(_applied(expression), len(expression.operands)):
+        if operand not in step.args:
+            values[number] = add(step, values)
+            continue
+        others = {0: values[total]} | {n: len(before) + n - 1 for n in range(1, len(other.operands))}
+        for n, following in enumerate(_applied(other), len(other.operands)):
+            others[n] = add(following, others)
+        values[number] = others[other.results[0]]
+    return Expression(operands, tuple(steps), tuple(values[n] for n in expression.results))

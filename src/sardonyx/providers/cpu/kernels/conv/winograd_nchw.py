@@ -1,0 +1,360 @@
+"""3 x 3 convolutions of images in planes with fewer multiplications: Winograd's F(2 x 2, 3 x 3).
+
+Four outputs, two in each of two rows, see 4 x 4 elements of a channel. Of these, 16 sums of four are made, times 16
+sums of the weights, and from those products the four outputs: 16 multiplications and not 36.
+
+    V = Bt d B     1  0 -1  0      U = G w Gt    1   0   0      y = At (sum of U V over channels) A    1  1  1  0
+              Bt = 0  1  1  0               G = 1/2 1/2 1/2                                       At = 0  1 -1 -1
+                   0 -1  1  0                   1/2-1/2 1/2
+                   0  1  0 -1                    0   0   1
+
+The lanes are neighbouring fours of a row. A block of them, as many as let V of all channels fill half of L2, is worked
+on at a time: its V; then, for some filters after the other, 16 matrix products, the sums of which stay near; and what
+follows. The grid of work is (batch, block, chunk of filters), as in ``conv``.
+
+**Order of sums.** Channel by channel in runs of ``RUN``, each from zero, the runs added in order: the same for every
+block and thread count. (Sums of 64 channels are 2.2e-7 off, those of ``conv``, 576 terms by 128, 1.5e-7; runs of 32,
+3 % slower, 1.6e-7. Of ResNet-50's error that is a twentieth. Every element that takes part in an output is one that it
+sees: what is far larger elsewhere does not matter.)
+
+**Infinities, NaN, and numbers whose sums are too large** make an output that is not finite, and the block's outputs of
+these filters are then made anew, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower.groups import Convolution
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma, odd_lines
+from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.conv.filter_tile import Shape, Sums, chunks_of
+from sardonyx.providers.cpu.kernels.gemm.vector import add_run
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+
+Array = np.ndarray[Any, Any]
+
+ROWS, WIDTHS = 8, (3, 1)
+"""Filters, and vectors of fours, of a register tile; narrow ones take what is left of a block."""
+TILES = 4
+"""Of filters that meet a kind of V while it is in L1."""
+SUMS = 16
+"""Kinds of V: products in place of four outputs."""
+RUN = 64
+"""Channels of a run."""
+MOST = 24
+"""Vectors of a block, at most: the sums of ``ROWS`` filters take 48 KiB with four lanes."""
+LEAST = 8
+"""Channels and filters from which fewer products outweigh the sums around them."""
+GAIN = 1.3
+"""Times fewer products that there must be, outputs that do not exist counted."""
+LARGEST = float(np.finfo(np.float32).max) * 4 / 9
+"""Weight of which all nine make a finite sum: a quarter of each."""
+
+
+def is_for(group: Convolution, target: Target) -> bool:
+    """Whether a convolution by multiply-adds of planes is carried out here."""
+    frame = Frame.of(group, is_joined=False)
+    return frame.is_unit and has_sums(group, frame, target) and _gain(frame.size[1:], target.isa) >= GAIN
+
+
+def has_sums(group: Convolution, frame: Frame, target: Target) -> bool:
+    """Whether sums of elements and of weights can take the place of those, however the image lies."""
+    window, w, isa = frame.window, group.w, target.isa
+    if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1}:
+        return False
+    if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
+        return False
+    if refused(w.storage.tensor) in target.exceptional:
+        return False
+    is_plain = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
+    is_known = frame.x.shape[2] == frame.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
+    is_deep = all(int(d) >= LEAST for d in w.shape[:2])
+    return is_plain and is_known and is_deep
+
+
+def _gain(size: tuple[Known, ...], isa: Isa) -> float:
+    """How many times fewer products there are."""
+    if not all(isinstance(d, int) for d in size):
+        return GAIN
+    high, wide = (int(d) for d in size)
+    unit = 2 * isa.lanes
+    made = -(-high // 2) * 2 * -(-wide // unit) * unit
+    return 9 / (SUMS / 4) * high * wide / max(made, 1)
+
+
+def steps(group: Convolution, target: Target) -> list[Step]:
+    isa, frame = target.isa, Frame.of(group, is_joined=False)
+    filters, channels = (int(d) for d in group.w.shape[:2])
+    epilogue, more = frame.epilogue(group)
+    weights = packed(group, ROWS)
+    args = {
+        **frame.args(), "u": Ref(weights), "channels": channels, "filters": filters,
+        "room": isa.l2_nbytes // 2 // 4, **more,
+    }  # fmt: skip
+    flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, 4))) or 0
+    spec = convolve_winograd(epilogue=epilogue)
+    variant = f"{SUMS} products for four outputs, {ROWS} filters x {WIDTHS[0]} vectors of f32"
+    scratch = _scratch_nbytes(channels, isa)
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
+
+
+def refused(tensor: Tensor) -> object:
+    """By what weights are known that have no finite sums."""
+    return ("winograd", identity(tensor))
+
+
+def packed(group: Convolution, rows: int) -> Packed:
+    """The weights' sums, as [16][filters / rows][channel][rows]; ``Exceptional`` if they are not finite."""
+    w, tensor = group.w, group.w.storage.tensor
+    assert tensor is not None
+    filters, channels = (int(d) for d in w.shape[:2])
+    tiles = -(-filters // rows)
+    elements = SUMS * tiles * channels * rows
+
+    def make() -> Array:
+        content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: filters * channels * 9]
+        if not np.abs(content).max() <= LARGEST:
+            raise Exceptional(refused(tensor))
+        g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+        made = np.einsum("iy,fcyx,jx->ijcf", g, content.reshape(filters, channels, 3, 3).astype(np.float64), g)
+        out = allocate(elements * 4).view(np.float32).reshape(SUMS, tiles, channels, rows)
+        padded = np.zeros((SUMS, channels, tiles * rows))
+        padded[:, :, :filters] = made.reshape(SUMS, channels, filters)
+        out[:] = padded.reshape(SUMS, channels, tiles, rows).transpose(0, 2, 1, 3)
+        return out.reshape(-1)
+
+    key = (refused(tensor), w.offset, tuple(w.shape), rows)
+    return Packed("constant", f32, elements, w.storage.value, key=key, make=make)
+
+
+# -- scratch memory: rows of a channel with their padding, sums of products, outputs, V
+
+
+def _line_elements(lanes: int) -> int:
+    """Of a block that is one row, or one vector wide."""
+    longest = 4 * (2 * MOST * lanes + 2 * LINE)
+    return -(-max(longest, (2 * MOST + 2) * (2 * lanes + 2 * LINE)) // LINE) * LINE
+
+
+def _distance(lanes: int) -> int:
+    """From filter to filter of sums: an odd number of lines."""
+    return (-(-(MOST + 1) * lanes // LINE) | 1) * LINE
+
+
+def _scratch_nbytes(channels: int, isa: Isa) -> Known:
+    lanes = isa.lanes
+    seen = max(isa.l2_nbytes // 2 // 4, SUMS * channels * lanes) + SUMS * channels * (2 * LINE + lanes)
+    sums = TILES * SUMS * ROWS * _distance(lanes)
+    return (_line_elements(lanes) + sums + ROWS * 4 * MOST * lanes + seen) * 4
+
+
+def _params(epilogue: Epilogue) -> Params:
+    return {**frame_params(f32), "u": (f32,), **dict.fromkeys(("channels", "filters", "room"), i64), **epilogue.params}
+
+
+@kernel(_params)
+def convolve_winograd(
+    k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, room: Val, *, epilogue: Epilogue, **memory: Any
+) -> None:
+    (_, out_y, out_x), lanes = sizes(memory, "out"), k.lanes
+    high, wide = ceil_div(out_y, 2), ceil_div(out_x, 2)
+    most = k.max(k.min(room // k.max(SUMS * channels * lanes, 1), MOST), 1)
+    parts = k.opaque(k.max(ceil_div(wide, most * lanes), 1))
+    columns = k.opaque(k.select(parts.eq(1), wide, ceil_div(ceil_div(wide, parts), lanes) * lanes))
+    bands = k.opaque(k.max(ceil_div(high, k.max(most // k.max(ceil_div(columns, lanes), 1), 1)), 1))
+    rows = k.opaque(ceil_div(high, bands))
+    tiles, count = ceil_div(filters, ROWS), k.opaque(batch * bands * parts)
+    chunks = chunks_of(k, count, tiles)
+    distance, known = k.opaque(odd_lines(rows * columns + lanes)), k.var(-1)
+    with k.share(count * chunks) as at:
+        chunk, which = at % chunks, at // chunks
+        image, place = which // (bands * parts), which % (bands * parts)
+        top, left = place // parts * rows, place % parts * columns
+        here_y, here_x = k.max(k.min(rows, high - top), 0), k.max(k.min(columns, wide - left), 0)
+        source = x.at(image * number(memory, "x_b"))
+        block = _Block(k, memory, source, channels, top, here_y, left, here_x, distance)
+        with k.when(known.ne(which)):
+            block.transform()
+            known.set(which)
+        end = (chunk + 1) * tiles // chunks
+        with k.loop(chunk * tiles // chunks, end, TILES) as begin:
+            many = k.min(end - begin, TILES)
+            with k.loop(0, SUMS) as kind, k.loop(0, many) as i:
+                block.multiply(kind, u.at((kind * tiles + begin + i) * channels * ROWS), block.sums(i))
+            with k.loop(0, many) as i:
+                first = (begin + i) * ROWS
+                here = k.min(filters - first, ROWS)
+                is_odd = block.outputs(block.sums(i), here)
+                with k.when(is_odd, likely=False):
+                    block.mend(u.at((begin + i) * channels * ROWS), tiles * channels * ROWS, here)
+                with k.loop(0, k.min(here_y * 2, out_y - top * 2)) as y:
+                    finish = Finish(k, epilogue, memory, out_x, [image, k.const(0), top * 2 + y])
+                    made = k.min(here_x * 2, out_x - left * 2)
+                    finish.tile(block.out.at(y * block.length), block.pitch, first, here, left * 2, made)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some rows of fours, which follow each other without gap: their vectors reach over into the next row."""
+
+    k: Kernel
+    memory: dict[str, Any]
+    x: Buf
+    channels: Val
+    top: Val
+    rows: Val
+    left: Val
+    columns: Val
+    distance: Val
+    """Elements from channel to channel of V."""
+
+    @property
+    def lanes(self) -> int:
+        return self.k.lanes
+
+    @property
+    def length(self) -> Val:
+        """Of a row of outputs, in whole vectors."""
+        return ceil_div(self.columns, self.lanes) * (2 * self.lanes)
+
+    @property
+    def pitch(self) -> int:
+        """From filter to filter of outputs."""
+        return 4 * MOST * self.lanes
+
+    @property
+    def line(self) -> Buf:
+        return self.k.scratch(f32)
+
+    def sums(self, tile: Val | int) -> Buf:
+        """Of products, for a tile of filters."""
+        return self.line.at(_line_elements(self.lanes)).at(tile * (SUMS * ROWS * _distance(self.lanes)))
+
+    @property
+    def out(self) -> Buf:
+        return self.sums(TILES)
+
+    @property
+    def seen(self) -> Buf:
+        """V, as [16][channel][fours]."""
+        return self.out.at(ROWS * self.pitch)
+
+    def transform(self) -> None:
+        """V of all channels."""
+        k, lanes = self.k, self.lanes
+        pitch = k.opaque(ceil_div(self.length + 2, LINE) * LINE)
+        halves = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+        with k.loop(0, self.channels) as c:
+            image, to = self.x.at(c * number(self.memory, "x_c")), self.seen.at(c * self.distance)
+            with k.loop(0, self.rows * 2 + 2) as line:
+                self._copy(image, line, self.line.at(line * pitch))
+            with k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
+                across = []
+                for i in range(4):
+                    row = self.line.at((y * 2 + i) * pitch + v * 2)
+                    pairs = [row.load(start, 2 * lanes) for start in (0, 2)]
+                    across.append(differences_of([pair.shuffle(half) for pair in pairs for half in halves]))
+                here = to.at(y * self.columns + v)
+                for i, column in enumerate(zip(*across, strict=True)):
+                    for down, value in enumerate(differences_of(column)):
+                        here.store((down * 4 + i) * self.channels * self.distance, value)
+
+    def _copy(self, image: Buf, line: Val, to: Buf) -> None:
+        """A row of what the block sees, with zeros where there is no image."""
+        k, lanes, length = self.k, self.lanes, self.length + 2
+        (_, in_y, in_x), (_, pad_y, pad_x) = sizes(self.memory, "in"), sizes(self.memory, "pad")
+        y, first = self.top * 2 + line - pad_y, self.left * 2 - pad_x
+        low = k.min(k.max(-first, 0), length)
+        high = k.select((y >= 0) & (y < in_y), k.max(k.min(in_x - first, length), low), low)
+        row = image.at(y * number(self.memory, "x_y") + first)
+        with k.loop(0, low) as i:
+            to.store(i, 0.0)
+        for t in k.tiles(high - low, lanes):
+            to.at(low).store(t, row.at(low).load(t))
+        for t in k.tiles(length - high, lanes):
+            to.at(high).store(t, k.zeros(f32, t.lanes))
+
+    def multiply(self, kind: Val, weights: Buf, to: Buf) -> None:
+        """The sums of one kind of products over all channels."""
+        k, vectors = self.k, ceil_div(self.rows * self.columns, self.lanes)
+        with k.loop(0, k.max(self.channels, 1), RUN) as first:
+            many, start = k.min(self.channels - first, RUN), k.const(0)
+            seen = self.seen.at((kind * self.channels + first) * self.distance)
+            for width in WIDTHS:
+                stop = start + (vectors - start) // width * width
+                with k.loop(start, stop, width) as v:
+                    into = to.at(kind * (ROWS * _distance(self.lanes)) + v * self.lanes)
+                    self._run(seen.at(v * self.lanes), weights.at(first * ROWS), many, width, into, first > 0)
+                start = stop
+
+    def _run(self, seen: Buf, weights: Buf, many: Val, width: int, into: Buf, is_later: Val) -> None:
+        sums = Sums(self.k, f32, Shape(ROWS, width))
+        sums.add(seen, self.distance, weights, many)
+        add_run(self.k, sums.total, into, is_later, _distance(self.lanes))
+
+    def outputs(self, of: Buf, filters: Val) -> Val:
+        """Outputs of the products' sums; gives whether one of them is not finite.
+
+        Behind a row lies the next one, and behind the last one anything.
+        """
+        k, lanes, distance = self.k, self.lanes, _distance(self.lanes)
+        woven, odd = [i // 2 + i % 2 * lanes for i in range(2 * lanes)], k.var(k.zeros(f32, lanes))
+        with k.loop(0, filters) as r, k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
+            here = of.at(r * distance + y * self.columns + v)
+            sums = [[here.load((down * 4 + i) * (ROWS * distance), lanes) for i in range(4)] for down in range(4)]
+            ends = [ends_of(column) for column in zip(*sums, strict=True)]
+            is_there = k.mask(self.columns - v, lanes)
+            for j, row in enumerate(zip(*ends, strict=True)):
+                left, right = ends_of(row)
+                odd.set(odd.get() + k.select(is_there, (left + right) * 0.0, 0.0))
+                self.out.store(r * self.pitch + (y * 2 + j) * self.length + v * 2, left.shuffle(woven, right))
+        return odd.get().ne(0.0).any()
+
+    def mend(self, u: Buf, kind: Val, filters: Val) -> None:
+        """All outputs of some filters once more, one by one; a weight's kinds of sums are ``kind`` elements apart."""
+        k, memory = self.k, self.memory
+        (_, in_y, in_x), (_, pad_y, pad_x) = sizes(memory, "in"), sizes(memory, "pad")
+        with k.loop(0, filters) as r, k.loop(0, self.rows * 2) as y, k.loop(0, self.columns * 2) as x:
+            total = k.var(k.zeros(f32))
+            with k.loop(0, self.channels) as c:
+                own, image = u.at(c * ROWS + r), self.x.at(c * number(memory, "x_c"))
+                sums = [[own.load(kind * (down * 4 + i)) for i in range(4)] for down in range(4)]
+                across = [weights_of(row) for row in sums]
+                for tap_x, column in enumerate(zip(*across, strict=True)):
+                    for tap_y, w in enumerate(weights_of(column)):
+                        at_y, at_x = self.top * 2 + y + tap_y - pad_y, self.left * 2 + x + tap_x - pad_x
+                        with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
+                            value = image.load(at_y * number(memory, "x_y") + at_x)
+                            total.set(fma(k, value, w, total.get()))
+            self.out.store(r * self.pitch + y * self.length + x, total.get())
+
+
+def differences_of(d: Sequence[Val]) -> list[Val]:
+    """Bt."""
+    return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
+
+
+def ends_of(m: Sequence[Val]) -> list[Val]:
+    """At."""
+    return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
+
+
+def weights_of(sums: Sequence[Val]) -> list[Val]:
+    """The three weights of which G made four sums."""
+    return [sums[0], sums[1] - sums[2], sums[3]]

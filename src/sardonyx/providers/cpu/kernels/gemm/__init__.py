@@ -1,0 +1,1 @@
+"""Matrix products: vector kernels from packed panels, and tile kernels from split operands."""

@@ -1,0 +1,468 @@
+"""Matrix products on tiles, from operands in bf16 parts (``split``).
+
+A product of numbers is the sum of the products of their parts that matter: of one part each, 1 (bf16); of two, 3, whose
+error is about 2^-16; of three, 6, whose error is below that of f32 sums. The innermost loop
+(``split.bf16_micro_kernel``) holds 16 rows by 32 columns of sums and walks along k by steps of 32.
+
+**Order of sums.** Every element adds the products of step 0, then of step 1, and so on, in the order of ``PRODUCTS``,
+in runs of ``RUN`` steps. With one or two parts a run goes on from the sums of the one before. With three it begins at
+zero and is added to them: six additions a step would otherwise round at the size of the whole sum. (Error against exact
+at k = 768 and 3072: 1.3e-7 and 1.4e-7, where one run for all has 2.1e-7 and 4.3e-7.) Rows, threads and blocking change
+nothing.
+
+**Cache blocking.** A step of one part reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
+more than L2 gives. So a run of B takes 12 KiB, a quarter of the L1 of every chip with tiles, and stays there while the
+row panels of a group pass by, and only A comes from L2, by loads that leave L1 to B. Meanwhile the next run of B is
+fetched, into another quarter of L1. (Of the peak on a quiet core, 128 x 768 x 768 and 3072 x 3072: 0.70 and 0.65; with
+runs of 24 KiB, of which the next is fetched into L2, 0.66 and 0.60; with loads of A that do not leave L1 to B 0.10
+less. Three parts have six products for what they read, and take more.) A group has 4 to 8 row panels; if its A, over
+all of k, fits into half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that
+it comes from L3 once for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. With three parts,
+which are more to read than the numbers, a constant B whose rows may be few is not there in tiles: it is split while the
+run before is multiplied (``gemm.split_ahead``).
+
+**What follows the sums** finds what it reads and writes in L1 or L2: a few rows of it are brought near in every run,
+for a store that waits for its line holds up tile stores behind it. (A product of 256 rows with 50,257 columns, whose
+result is 51 MB: 0.62 of the time at one part, 0.93 at more. BERT-base's of 768 by 768 on two threads, `medium`: 0.9.)
+One thread finds results that fit into its L2 there, and asks for nothing. What follows is arithmetic on vectors, which
+the tile unit does not wait for: a group of squares is finished row by row between the products of the next one, in the
+cycles that those leave to the vector units. With one part they leave few, and what is short follows half a square
+behind the products of the next half. (BERT-base, `medium`: 1.07 of that time for a residual between products, and 0.82
+for a Gelu.) In batches of matrices it follows, too, and without tiles, where it may be up to a square behind.
+
+**Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
+
+**Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
+made anew from the numbers themselves (``gemm.f32_fallback``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.common.matrices import (
+    Matrix,
+    Problem,
+    batch_args,
+    batch_count,
+    batch_indices,
+    batch_params,
+    matrix_at,
+    matrix_params,
+    number,
+    of_known,
+)
+from sardonyx.providers.cpu.kernels.gemm import split_ahead
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import Mend, is_any_up
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, Blocking, Done, Groups
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels, TileFinish, rows_to_fetch
+from sardonyx.providers.cpu.kernels.gemm.split_ahead import Ahead
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    Tiled,
+    count_of,
+    handing,
+    split_a,
+    split_b,
+    step_elements,
+    tiled_params,
+)
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
+    LINE,
+    PRODUCTS,
+    SCHEDULES,
+    SUMS,
+    TILES,
+    A,
+    Schedule,
+    from_zero,
+    going_on,
+    multiply,
+)
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f16, f32, i64, u32
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.steps import Step, Target
+
+PARTS = {"medium": 1, "high": 2, "highest": 3}
+"""How many parts a precision takes."""
+
+WHOLE = {bf16: 1, f16: 2}
+"""How many hold every number of a narrow type."""
+
+RUN = {1: 6, 2: 6, 3: 8}
+"""Steps of a run, by parts. Of one part, the next run is fetched into L1 beside this one, and stays there. Three parts
+store and add sums at each. (Cycles of a product on a quiet and a shared core, by runs of 4 and of 8: 29 and 51, 31 and
+48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
+
+WOVEN_RUN = 12
+"""Steps of a run of one part where groups are finished between products, which L1 is needed for, too: the next run is
+fetched into L2. (BERT-base, products with a Gelu behind them: 0.94 of the time that 6 and L1 take.)"""
+
+PAIR_ROWS = 8
+"""Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
+
+LEAST_ROWS = {1: 1, 2: 8, 3: 40}
+"""Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
+multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one part has half the bytes of
+f32 to read, and three have 1.5 times as many or are made from as many, in 288 cycles a step. (Measured with three:
+without tiles, 16 and 32 rows take 0.75 and 0.87 of the time, and 48 rows 1.4 times as long.)"""
+LEAST_COLUMNS = 64
+"""Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
+cycle for a number. Where B is split at each run too, rows must be as many."""
+LEAST_DEPTH = STEP
+"""Products of a sum from which one fills a step."""
+
+
+# -- the kernel
+
+
+def _params(
+    parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    schedule: Schedule,
+) -> Params:  # fmt: skip
+    axes = epilogue.batch_axes
+    numbers = ("m", "n", "depth", "group_rows", "group_columns", "run")
+    return {
+        **tiled_params("a", True, axes), **tiled_params("b", b_dtype is not None, axes),
+        **({} if panels is None else {"b": (panels,)}),
+        **(matrix_params("a_source", a_dtype, axes) if a_dtype is not None else {}),
+        **(matrix_params("b_source", b_dtype, axes) if b_dtype is not None else {}),
+        **batch_params(axes), **dict.fromkeys(numbers, i64), **epilogue.params,
+    }  # fmt: skip
+
+
+@kernel(_params)
+def gemm_amx(
+    k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
+    *, parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    schedule: Schedule, **memory: Any,
+) -> None:  # fmt: skip
+    """The products of a batch. ``a_dtype`` is None where A is there in tiles alone, as it was handed on; ``b_dtype``
+    for a constant, which is plain besides, and there in tiles or, of type ``panels``, in panels.
+    """
+    tiles = Tiles(k) if k.isa.amx else None
+    # The rows of A that there are, where they fill one tile at most.
+    if tiles is not None:
+        tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
+    axes = epilogue.batch_axes
+    row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
+    is_odd, fetched_rows = is_any_up(k, memory), rows_to_fetch(k, m, n, count_of(steps, run) - 1)
+    ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
+    scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
+    done = Done(k, scratch, m, n) if is_woven(schedule, epilogue, k.isa) else None
+    has_more = done is not None or ahead is not None  # between products, so that halves share a loop
+    count = batch_count(k, memory, axes)
+    groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
+
+    def panel_of(group: Val) -> Val:
+        """The element of B in panels that a group begins with."""
+        batch = batch_indices(k, memory, group // column_panels // groups.each_product, axes)
+        places = (index * number(memory, f"b_batch{i}") for i, index in enumerate(batch))
+        return sum(places, group % column_panels * depth * PANEL)
+
+    with groups.each(None if ahead is None else lambda group: ahead.begin(panel_of(group))) as group:
+        row, rows, column, columns = group.row, group.rows, group.column, group.columns
+        batch = batch_indices(k, memory, group.product, axes)
+        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, parts=parts, schedule=schedule)
+        mend = Mend(k, memory, product.at, m, n, depth, steps, parts, is_in_panels=ahead is not None)
+        product.stride = k.select(group_columns > 1, steps, run)
+        product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
+        finish = TileFinish(k, epilogue, memory, n, batch, parts)
+        if done is not None:
+            done.finish, product.between = finish, done.some
+        if ahead is not None:
+            halves = count_of(k.min(m - row * PANEL, rows * PANEL), HALF)
+            following = group.number + columns
+            ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
+
+        def squares(here: _Run, c: Val, is_last: Val | None) -> None:
+            """Add a run to the squares of the ``c``-th column panel. After the last run, which None is not, finish
+            them, each half behind the products of the next.
+            """
+            is_behind = 0 if is_last is None or done is not None else k.cast(is_last, i64)
+
+            def fetch(r: Val, half: int) -> None:
+                finish.fetch_some(row + r, half, here.column, m, here.step // run, fetched_rows)
+
+            with k.loop(0, rows + is_behind) as r:
+                slot, square = group.slot(r, c), (row + r, here.column)
+                with k.when(r < rows):
+                    if tiles is None:
+                        product.add_pairs(*square, here.step, here.many, slot)
+                    elif has_more:
+                        for half in range(2):
+                            fetch(r, half)
+                        product.add(here, r, slot)
+                    else:
+                        fetch(r, 0)
+                        product.add_upper(here, r, slot)
+                if is_last is not None and done is None:
+                    with k.when(is_last & (r > 0)):
+                        finish.half(scratch, group.slot(r - 1, c), row + r - 1, 1, here.column, m)
+                with k.when(r < rows):
+                    if tiles is not None and not has_more:
+                        fetch(r, 1)
+                        product.add_lower(here, r, slot)
+                    if is_last is not None:
+                        with k.when(is_last):
+                            finish.begin(*square)
+                            with k.when(is_odd, likely=False):
+                                mend.square(scratch.at(slot), *square)
+                            if done is None:
+                                finish.half(scratch, slot, row + r, 0, here.column, m)
+
+        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
+            split = None if ahead is None else ahead.turn(step, c)
+            here, is_last = _Run(row, column + c, step, k.min(run, steps - step), split), step + run >= steps
+            if tiles is None or has_more:
+                squares(here, c, is_last)
+            else:  # loops of their own: what is between the products of two halves, these do not hide
+                with k.either(product.is_plain) as (plain, other):
+                    with plain, k.either(is_last) as (last, before):
+                        with before:
+                            squares(replace(here, is_plain=True), c, None)
+                        with last:
+                            squares(replace(here, is_plain=True), c, is_last)
+                    with other:
+                        squares(here, c, is_last)
+    if tiles is not None:
+        tiles.release()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Some steps of a group's products with a column panel."""
+
+    row: Val
+    """The group's first row panel."""
+    column: Val
+    step: Val
+    many: Val
+    split: Buf | None
+    """B's steps, where they are split at each run."""
+    is_plain: bool = False
+    """Rows are known to be so many that each step fetches no more lines than it is written with."""
+
+
+class _Product:
+    """One matrix product inside the kernel."""
+
+    between: Callable[[Val], None] | None = None
+    stride: Val
+    """Steps from one run of B to the next that is read."""
+    lines: Val
+    """Of that, for each part and step: the halves of a group's squares fetch all of them."""
+
+    def __init__(
+        self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
+        steps: Val, ahead: Ahead | None, *, parts: int, schedule: Schedule,
+    ) -> None:  # fmt: skip
+        self.k, self.tiles, self.scratch, self.memory, self.ahead = k, tiles, scratch, memory, ahead
+        self.parts, self.schedule = parts, schedule
+        self.m, self.n, self.depth, self.steps, self.is_short = m, n, depth, steps, m <= HALF
+        self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
+        self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
+        for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
+            self.pace = k.select(steps >= many, rows, self.pace)
+
+    def add(self, run: _Run, r: Val, slot: Val) -> None:
+        """Add a run to the sums of square ``r`` of the group, the upper half first."""
+        k = self.k
+        halves = k.cast(self._is_low(run, r), i64) + 1
+        if run.split is not None:
+            with k.loop(0, halves) as half:
+                self._add_half(run, r, slot, half)
+            return
+        with k.either(self.is_short) as (short, long):
+            with short:
+                self._add_half(run, r, slot, k.const(0), is_short=True)
+            with long, k.loop(0, halves) as half:
+                self._add_half(run, r, slot, half)
+
+    def add_upper(self, run: _Run, r: Val, slot: Val) -> None:
+        """The upper half alone."""
+        if run.is_plain:
+            self._add_half(run, r, slot, self.k.const(0))
+            return
+        with self.k.either(self.is_short) as (short, long):
+            for branch, is_short in ((short, True), (long, False)):
+                with branch:
+                    self._add_half(run, r, slot, self.k.const(0), is_short=is_short)
+
+    def add_lower(self, run: _Run, r: Val, slot: Val) -> None:
+        """The lower half, if there is one."""
+        with self.k.when(self._is_low(run, r)):
+            self._add_half(run, r, slot, self.k.const(1))
+
+    @property
+    def is_plain(self) -> Val:
+        """Whether runs are."""
+        return ~self.is_short & (self.lines <= self.schedule.fetched)
+
+    def _is_low(self, run: _Run, r: Val) -> Val:
+        """Whether a square has more than its upper 16 rows."""
+        return self.m - (run.row + r) * PANEL > HALF
+
+    def _add_half(self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
+        k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
+        assert tiles is not None
+        at = slot + half * (SQUARE // 2)
+        sums = [scratch.at(at + j * HALF) for j in SUMS]
+        a = self.at["a"].at(((run.row + r) * self.steps + run.step) * size + half * TILE)
+        b = self.at["b"].at((run.column * self.steps + run.step) * size) if run.split is None else run.split
+        lines = self.k.const(self.schedule.fetched) if run.is_plain else self.lines
+        share, is_fetched = lines * (self.parts * LINE), self.schedule.fetched and run.split is None
+        fetched = b.at(self.stride * size + (r * 2 + half) * run.many * share) if is_fetched else None
+        is_first = run.step.eq(0)
+        if self.parts < 3:
+            with going_on(tiles, sums, PANEL * 4, is_first):
+                self._multiply(a, b, run.many, is_short, fetched, None if run.is_plain else self.lines)
+            return
+        to = scratch.at(k.select(is_first, at, 0))
+        with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
+            self._multiply(a, b, run.many, is_short, fetched, None if run.is_plain else self.lines)
+        with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
+            for v in (i + j * HALF for j in range(4)):
+                sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
+
+    def add_pairs(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
+        """Add a run of ``many`` steps to the sums of a square, by products of pairs in ``PAIR_ROWS`` rows at a time."""
+        k, size = self.k, step_elements(self.parts) // 2
+        a = self.at["a"].as_type(u32).at((row * self.steps + step) * size)
+        b = self.at["b"].as_type(u32).at((column * self.steps + step) * size)
+        with k.either(self.m.eq(1)) as (one, several):
+            with one:
+                self._add_rows(a, b, many, slot, step.eq(0), 1)
+            with several, k.loop(0, k.min(self.m - row * PANEL, PANEL), PAIR_ROWS) as top:
+                self._add_rows(a.at(top * HALF), b, many, slot + top * PANEL, step.eq(0), PAIR_ROWS)
+
+    def _add_rows(self, a: Buf, b: Buf, many: Val, slot: Val, is_first: Val, rows: int) -> None:
+        k, size, scratch = self.k, step_elements(self.parts) // 2, self.scratch
+        places = [[slot + (i * PANEL + j * HALF) for j in range(2)] for i in range(rows)]
+        zeros = k.zeros(f32, HALF)
+        sums = [[k.var(k.select(is_first, zeros, scratch.load(at, HALF))) for at in line] for line in places]
+        with k.loop(0, many) as s, k.loop(0, HALF) as pair:
+            lines, columns = a.at(s * size + pair), b.at(s * size + pair * HALF)
+            right = [columns.load(j * (TILE // 2), HALF) for j in range(2)]
+            for i, totals in enumerate(sums):
+                left = k.splat(lines.load(i * HALF), HALF)
+                for total, y in zip(totals, right, strict=True):
+                    total.set(dot_pairs(k, total.get(), left, y))
+        for line, totals in zip(places, sums, strict=True):
+            for at, total in zip(line, totals, strict=True):
+                scratch.store(at, total)
+
+    def _multiply(self, a: Buf, b: Buf, steps: Val, is_short: bool, fetched: Buf | None, lines: Val | None) -> None:
+        between, ahead = self.between, self.ahead
+        assert self.tiles is not None
+
+        def weave(unroll: int) -> None:
+            if ahead is not None:
+                ahead.some(unroll)
+            if between is not None:
+                between(self.pace * unroll)
+
+        multiply(
+            self.tiles, a, b, steps, self.parts, self.schedule, None if between is None and ahead is None else weave,
+            is_short=is_short, is_a_past=not is_short, fetched=fetched, lines=lines,
+        )  # fmt: skip
+
+
+# -- what contractions ask for
+
+
+def is_woven(schedule: Schedule, epilogue: Epilogue, isa: Isa) -> bool:
+    """Whether a group is finished between the products of the next, which is of the same matrix."""
+    return (schedule.is_woven or epilogue.is_long) and epilogue.batch_axes == 0 and isa.amx
+
+
+def parts_of(precision: str, *dtypes: DType) -> int:
+    """As many parts as the precision asks for, or as hold every number of these types."""
+    return min(PARTS[precision], max(WHOLE.get(dtype, 3) for dtype in dtypes))
+
+
+def parts_for(p: Problem, target: Target) -> int | None:
+    """How many parts the operands are split into; None where tiles are not there, do not pay or do not carry B.
+
+    Chips without tiles may have products of bf16 pairs on vectors, which pay where there is one part.
+    """
+    parts, b, isa = parts_of(target.precision, p.a.dtype, p.b.dtype), p.b, target.isa
+    if not (isa.amx or (isa.bf16_dot and parts == 1)) or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
+        return None
+    tensor = p.weight
+    least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[parts]
+    limits = ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, LEAST_DEPTH))
+    if any(isinstance(size, int) and size < low for size, low in limits):
+        return None
+    return None if tensor is not None and identity(tensor) in target.exceptional else parts
+
+
+def is_in_panels(p: Problem, parts: int, target: Target) -> bool:
+    """Whether B is a constant in panels, as multiply-adds have it, and not in tiles: where rows may well be few.
+
+    One row is twice as fast from panels, and 128 rows a tenth slower. Rows that are one free size, a batch, are taken
+    to be few at times; rows that are more, tokens of a batch, to be many, unless they come step by step.
+    """
+    rows = p.m
+    if parts != split_ahead.PARTS or p.weight is None or isinstance(rows, int):
+        return False
+    is_single = len(rows.terms) == 1 and all(len(names) == 1 for names in rows.terms)
+    is_long = any(times >= LEAST_ROWS[parts] for times in rows.terms.values())
+    return (is_single or target.is_stepwise) and not is_long
+
+
+def handing_on(p: Problem, target: Target) -> Problem:
+    """With what is handed on among the outputs, in tiles."""
+    outputs, expression = handing(p.outputs, p.expression, target, lambda _, found: Panels.over(found))
+    return replace(p, outputs=outputs, expression=expression)
+
+
+def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:
+    """The contraction on tiles; ``panels`` is B, if others have it there."""
+    made, p = [y.storage for y in p.outputs], handing_on(p, target)
+    epilogue, blocking = Epilogue.of(p), Blocking.of(parts * 2, p.k, target.isa)
+    schedule, run = SCHEDULES[parts], RUN[parts]
+    has_woven = is_woven(schedule, epilogue, target.isa)
+    if has_woven and parts == 1:
+        schedule, run = replace(schedule, level=2), WOVEN_RUN
+    before_a, a = split_a(p, parts, target)
+    if is_in_panels(p, parts, target):
+        panels = panels or split_ahead.panels(p, target.isa)
+        b, before_b = Tiled(panels.storage, panels.batch, None, ()), list[Step]()
+    else:
+        before_b, b = split_b(p, parts, target)
+    handed = target.handed.get(p.a.storage)
+    a_dtype = p.a.dtype if handed is None or a is not handed.tiled else None
+    b_dtype = None if b.flags is None else p.b.dtype
+    spec = gemm_amx(
+        parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
+        epilogue=epilogue, schedule=schedule,
+    )  # fmt: skip
+    args = {
+        **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
+        **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
+        **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
+        "group_rows": blocking.rows, "group_columns": blocking.columns, "run": run, **epilogue.args(p),
+    }  # fmt: skip
+    unit = "tiles" if target.isa.amx else "vectors of pairs"
+    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
+    if a_dtype is None:
+        why += "; A as it was handed on"
+    why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
+    nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
+    scratch = blocking.scratch_nbytes(1, 1 + has_woven)
+    scratch += 0 if panels is None else split_ahead.scratch_nbytes(run)
+    step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
+    return [*before_a, *before_b, step]

@@ -1,0 +1,97 @@
+"""Numbers that tiles do not carry, in matrix products: sums that are made anew, by f32 multiply-adds along k.
+
+Flags tell where such numbers are (``split``). They are rare: whether any flag is up at all is found once, in front of a
+kernel's products, and only then are those of each square looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.providers.cpu.kernels.common.matrices import number
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import load_one
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, step_elements, whole
+from sardonyx.providers.cpu.language.dsl import Kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
+
+EXACT_ROWS = 4
+"""Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
+
+
+def is_any_up(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_flags")) -> Val:
+    """Whether any number of an operand with flags is not plain."""
+    found = k.var(k.zeros(i32, HALF))
+    for flags in (name for name in names if name in memory):
+        for t in k.tiles(number(memory, f"{flags}_count"), HALF):
+            found.set(found.get() | memory[flags].load(t))
+    return found.get().ne(0).any()
+
+
+@dataclass(frozen=True)
+class Mend:
+    """Squares of one matrix product inside a kernel."""
+
+    k: Kernel
+    memory: Any
+    at: dict[str, Buf]
+    """The operands of this product, by name: ``a_source`` and ``b_source`` only where they are there as they were."""
+    m: Val
+    n: Val
+    depth: Val
+    steps: Val
+    parts: int
+    is_in_panels: bool
+    """B is there as numbers, in panels."""
+
+    def square(self, sums: Buf, row: Val, column: Val) -> None:
+        """Make the sums of a square anew if tiles do not carry its numbers."""
+        k, top = self.k, row * PANEL
+        with k.when(self._is_flagged(row, column), likely=False):
+            self._exact(sums, top, k.min(self.m - top, PANEL), column * PANEL)
+
+    def _is_flagged(self, row: Val, column: Val) -> Val:
+        k = self.k
+        found = k.var(k.zeros(i32))
+        for name, panel in (("a_flags", row), ("b_flags", column)):
+            if name in self.at:
+                many, count = (number(self.memory, f"{name}_{what}") for what in ("panel", "count"))
+                with k.loop(panel * many, k.min((panel + 1) * many, count)) as i:
+                    found.set(found.get() | self.at[name].load(i))
+        return found.get().ne(0)
+
+    def _exact(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
+        """The sums of a square from the numbers themselves."""
+        k = self.k
+        with k.loop(0, high, EXACT_ROWS) as i:
+            existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]
+            totals = [[k.var(k.zeros(f32, HALF)) for _ in range(2)] for _ in existing]
+            with k.loop(0, self.depth) as j:
+                columns = [self._column(left, half, j) for half in range(2)]
+                for r, pair in zip(existing, totals, strict=True):
+                    x = k.splat(self._left(top + r, j), HALF)
+                    for total, y in zip(pair, columns, strict=True):
+                        total.set(k.fma(x, y, total))
+            for r, pair in zip(existing, totals, strict=True):
+                for half, total in enumerate(pair):
+                    sums.store(r * PANEL + half * HALF, total)
+
+    def _left(self, row: Val, j: Val) -> Val:
+        """Number ``j`` along k of a row of A."""
+        if "a_source" not in self.at:
+            return load_one(self.at["a"], self.steps, self.parts, row, j)
+        a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
+        return self.at["a_source"].load(row * a_row + j * a_col)
+
+    def _column(self, left: Val, half: int, j: Val) -> Val:
+        """Number ``j`` along k of the columns of half a panel."""
+        k = self.k
+        if self.is_in_panels:
+            return self.at["b"].load(left * self.depth + j * PANEL + half * HALF, HALF)
+        if "b_source" not in self.at:
+            step = left // PANEL * self.steps + j // STEP
+            return whole(k, self.at["b"].at(step * step_elements(self.parts) + half * TILE), self.parts, j % STEP)
+        b_row, b_col = number(self.memory, "b_source_row"), number(self.memory, "b_source_col")
+        lane = k.iota(i64, HALF) + (left + half * HALF)
+        return self.at["b_source"].at(j * b_row).gather(k.min(lane, self.n - 1) * b_col)

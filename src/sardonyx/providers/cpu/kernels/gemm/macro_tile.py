@@ -1,0 +1,161 @@
+"""Groups of squares that matrix products on tiles work on, in bf16 parts (``gemm.amx``) or digits
+(``gemm.int8_slices``).
+
+A square is 32 rows by 32 columns of sums. ``Blocking`` tells how many make a group, ``Groups`` which of them a thread
+takes, and ``Done`` finishes one group while the next is multiplied, where squares are not finished right behind their
+products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sardonyx.ir.dims import Known
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileFinish
+from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, count_of
+from sardonyx.providers.cpu.language.dsl import Kernel
+from sardonyx.providers.cpu.language.scheduler import Runs
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.machine.isa import Isa
+
+SQUARE = PANEL * PANEL
+SQUARE_NBYTES = SQUARE * 4
+COLUMNS = 8
+"""Column panels of a group that share each run of A."""
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How many row and column panels are worked on at a time."""
+
+    rows: int
+    columns: int
+
+    @staticmethod
+    def of(nbytes: int, k: Known, isa: Isa) -> Blocking:
+        """For numbers that take ``nbytes`` each."""
+        if not isinstance(k, int):
+            return Blocking(4, COLUMNS)
+        fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * nbytes)
+        return Blocking(min(max(fitting, 4), 8), 1 if fitting >= 4 else COLUMNS)
+
+    def scratch_nbytes(self, spare: int, groups: int = 2) -> int:
+        """A square for each pair of panels of a group (of two, if one is finished while the next is multiplied), and
+        ``spare`` ones for a run.
+        """
+        return (groups * self.rows * self.columns + spare) * SQUARE_NBYTES
+
+
+class Done:
+    """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
+
+    It is looked at once a step, between products: what comes next is kept, not computed.
+    """
+
+    finish: TileFinish
+
+    def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val) -> None:
+        self.k, self.scratch, self.m, self.n = k, scratch, m, n
+        self.left, self.sums, self.i, self.top, self.column, self.first, self.last = (k.var(0) for _ in range(7))
+
+    def take(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
+        """``left`` rows from element ``sums`` of the scratch memory on; the next is row ``i`` of the panel ``top``."""
+        for var, value in (
+            (self.left, rows * columns * PANEL), (self.sums, slot), (self.i, 0), (self.top, row), (self.column, column),
+            (self.first, row), (self.last, row + rows - 1),
+        ):  # fmt: skip
+            var.set(value)
+
+    def is_open(self) -> Val:
+        return self.left.get() > 0
+
+    def some(self, rows: Val) -> None:
+        """Finish the next ``rows`` rows, or what is left of a square."""
+        with self.k.when(self.is_open()):
+            self._next(rows)
+
+    def rest(self) -> None:
+        with self.k.loop_while(self.is_open):
+            self._next(self.k.const(PANEL))
+
+    def _next(self, rows: Val) -> None:
+        k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
+        rows = k.min(rows, PANEL - i)
+        row, left = top * PANEL + i, column * PANEL
+        self.finish.square(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
+        is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
+        next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
+        self.left += -rows
+        self.sums += rows * PANEL
+        self.i.set(k.select(is_square, 0, i + rows))
+        self.top.set(k.select(is_square, next_top, top))
+        self.column.set(k.select(is_square, next_column, column))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some row panels by some column panels of one product of a batch."""
+
+    number: Val
+    product: Val
+    row: Val
+    rows: Val
+    column: Val
+    columns: Val
+    sums: Val
+    """Where in scratch memory its sums begin."""
+
+    def slot(self, r: Val, c: Val) -> Val:
+        """The square of its ``r``-th row panel and ``c``-th column panel."""
+        return self.sums + (c * self.rows + r) * SQUARE
+
+
+class Groups:
+    """The groups that a thread takes, one after the other: two runs of squares for each, if there are as many."""
+
+    def __init__(
+        self, k: Kernel, done: Done | None, row_panels: Val, column_panels: Val, group_rows: Val, group_columns: Val,
+        *, count: Val | int = 1, spare: int = 1,
+    ) -> None:  # fmt: skip
+        """Of ``count`` products. ``spare`` squares of scratch memory lie in front of the sums. Without ``done``, who
+        multiplies a group finishes it, too.
+        """
+        self.k, self.done, self.row_panels, self.column_panels = k, done, row_panels, column_panels
+        fair = row_panels * column_panels * count // (k.threads * 2)
+        self.each_product = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
+        """Groups of rows, of one size."""
+        self.rows, self.columns = count_of(row_panels, k.max(self.each_product, 1)), group_columns
+        self.total = self.each_product * column_panels * count
+        self._runs, self._base = Runs(k, self.total), k.var(k.const(spare * SQUARE))
+        self._other = (self.rows * group_columns + 2 * spare) * SQUARE
+
+    @contextmanager
+    def each(self, jump: Callable[[Val], None] | None = None) -> Iterator[Group]:
+        """Around what is done with a group; ``jump`` is told of one that does not follow the one before.
+
+        The last turn may be for what is left to finish alone, and has no columns then.
+        """
+        k, done = self.k, self.done
+        at, last, more = k.var(-1), k.var(-1), k.var(k.cast(self.total > 0, i64))
+        with k.loop_while(lambda: more.get().ne(0) if done is None else more.get().ne(0) | done.is_open()):
+            with k.when((at.get() >= last.get()) & more.get().ne(0)):
+                expected = at.get()
+                for var, value in zip((at, last), self._runs.take(), strict=True):
+                    var.set(value)
+                more.set(last.get())
+                if jump is not None:
+                    with k.when(at.get().ne(expected)):
+                        jump(at.get())
+            here, base = at.get(), self._base.get()
+            column, rest = here % self.column_panels, here // self.column_panels
+            row = rest % self.each_product * self.rows
+            rows = k.min(self.rows, self.row_panels - row)
+            columns = k.min(k.min(self.columns, self.column_panels - column), last.get() - here)
+            yield Group(here, rest // self.each_product, row, rows, column, columns, base)
+            if done is not None:
+                done.rest()
+                done.take(row, column, rows, columns, base)
+                self._base.set(self._other - base)
+            at.set(here + columns)

@@ -1,0 +1,225 @@
+"""The operands of a contraction in the layout that its kernels read.
+
+The right operand becomes panels [batch][n / NR][k][NR], zero beyond n. The left one stays where it is, unless its
+elements along k are not neighbours or not of the type of the sums: then it becomes [batch][m][k]. Both copies are
+blocks of one strided copy, so an operand that is stored transposed costs no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.kernels.common.matrices import (
+    Matrix,
+    Problem,
+    batch_args,
+    batch_count,
+    batch_indices,
+    batch_params,
+    matrix_at,
+    matrix_params,
+    number,
+    of_known,
+)
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.prepack import Packing, aligned
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
+
+Array = np.ndarray[Any, Any]
+
+ROWS, COLUMNS, ANY = "rows", "columns", "any"
+"""Along which axis of a matrix neighbours in memory are neighbours."""
+STRIP = 16
+"""Rows of A that are copied at a time."""
+PLAIN_NBYTES = 1 << 18
+"""Bytes of a constant up to which numpy packs it: a kernel takes longer to compile than it saves."""
+
+
+def unit_axis(matrix: Matrix) -> str:
+    return COLUMNS if matrix.column == 1 else ROWS if matrix.row == 1 else ANY
+
+
+# -- the right operand
+
+
+def _pack_params(source: DType, target: DType, unit: str, nr: int, axes: int) -> Params:
+    numbers = {**batch_params(axes), "rows": i64, "columns": i64}
+    return {**matrix_params("x", source, axes), "y": (target,), **numbers}
+
+
+@kernel(_pack_params)
+def pack_panels(
+    k: Kernel, y: Buf, rows: Val, columns: Val,
+    *, source: DType, target: DType, unit: str, nr: int, axes: int, **memory: Any,
+) -> None:  # fmt: skip
+    """y[batch][columns / nr][rows][nr] = x[batch][rows][columns]."""
+    panels = (columns + (nr - 1)) // nr
+    with k.share(batch_count(k, memory, axes) * panels) as at:
+        column = at % panels * nr
+        x = matrix_at(memory, "x", batch_indices(k, memory, at // panels, axes))
+        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
+        block = _Block(k, x.at(column * x_col), x_row, x_col, y.at(at * rows * nr), k.const(nr), unit)
+        existing = k.min(columns - column, nr)
+        with k.either(existing.eq(nr)) as (yes, no):
+            with yes:
+                block.copy(rows, k.const(nr))
+            with no:
+                block.copy(rows, existing)
+                with k.loop(0, rows) as i, k.loop(existing, nr) as j:
+                    block.y.store(i * nr + j, 0)
+
+
+def _copy_params(source: DType, target: DType, unit: str, axes: int) -> Params:
+    return _pack_params(source, target, unit, 0, axes)
+
+
+@kernel(_copy_params)
+def pack_rows(
+    k: Kernel, y: Buf, rows: Val, columns: Val, *, source: DType, target: DType, unit: str, axes: int, **memory: Any
+) -> None:
+    """y[batch][rows][columns] = x[batch][rows][columns]."""
+    strips = (rows + (STRIP - 1)) // STRIP
+    with k.share(batch_count(k, memory, axes) * strips) as at:
+        index, row = at // strips, at % strips * STRIP
+        x = matrix_at(memory, "x", batch_indices(k, memory, index, axes))
+        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
+        to = y.at((index * rows + row) * columns)
+        _Block(k, x.at(row * x_row), x_row, x_col, to, columns, unit).copy(k.min(rows - row, STRIP), columns)
+
+
+class _Block:
+    """A copy of a block of a matrix into rows that lie ``y_row`` elements apart."""
+
+    def __init__(self, k: Kernel, x: Buf, x_row: Val, x_col: Val, y: Buf, y_row: Val, unit: str) -> None:
+        self.k, self.x, self.x_row, self.x_col, self.y, self.y_row, self.unit = k, x, x_row, x_col, y, y_row, unit
+        self.side = min(k.lanes, 8) * 32 // max(y.dtype.bits, x.dtype.bits, 32)
+
+    def copy(self, rows: Val, columns: Val) -> None:
+        k = self.k
+        if self.unit == COLUMNS:
+            with k.loop(0, rows) as i:
+                x, y = self.x.at(i * self.x_row), self.y.at(i * self.y_row)
+                for t in k.tiles(columns):
+                    y.store(t, x.load(t))
+            return
+        if self.unit == ANY:
+            self._singly(k.const(0), rows, k.const(0), columns)
+            return
+        high, wide = rows & -self.side, columns & -self.side
+        with k.loop(0, high, self.side) as i, k.loop(0, wide, self.side) as j:
+            self._transpose(i, j)
+        self._singly(k.const(0), high, wide, columns)
+        self._singly(high, rows, k.const(0), columns)
+
+    def _singly(self, top: Val, bottom: Val, left: Val, right: Val) -> None:
+        with self.k.loop(top, bottom) as i, self.k.loop(left, right) as j:
+            self.y.store(i * self.y_row + j, self.x.load(i * self.x_row + j * self.x_col))
+
+    def _transpose(self, i: Val, j: Val) -> None:
+        """A square of vectors: after log2(side) rounds of interleaving, columns are rows."""
+        side = self.side
+        vectors = [self.x.load((j + c) * self.x_col + i, side) for c in range(side)]
+        low = [n // 2 + n % 2 * side for n in range(side)]
+        high = [n + side // 2 for n in low]
+        for _ in range(side.bit_length() - 1):
+            pairs = zip(vectors[: side // 2], vectors[side // 2 :], strict=True)
+            vectors = [a.shuffle(half, b) for a, b in pairs for half in (low, high)]
+        for r, v in enumerate(vectors):
+            self.y.store((i + r) * self.y_row + j, v)
+
+
+# -- what contractions ask for
+
+
+def panels_elements(p: Problem, nr: int) -> Known:
+    """Elements of one matrix of B in panels."""
+    return of_known(dims.product((nr, p.k, dims.ceildiv(p.n, nr))))
+
+
+def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
+    """B in panels of ``nr`` columns, with the steps that bring it there at every run: none for a constant."""
+
+    def spec(axes: int) -> Spec:
+        return pack_panels(source=p.b.dtype, target=target, unit=unit_axis(p.b), nr=nr, axes=axes)
+
+    return placed_b(p, spec, target, panels_elements(p, nr), nr, isa)
+
+
+def placed_b(
+    p: Problem, spec_of: Callable[[int], Spec], target: DType, each: Known, nr: int, isa: Isa
+) -> tuple[list[Step], Matrix]:
+    """B as a kernel lays it out: for a number of batch axes, ``spec_of`` gives one like ``pack_panels``.
+
+    ``each`` are the elements of one matrix, and ``nr`` those of a row of a panel.
+    """
+    b = p.b
+    shared = [d for d, s in zip(p.batch, b.batch, strict=True) if s != 0]
+    strides: list[Known] = []
+    for i, s in enumerate(b.batch):
+        inner = [d for d, t in zip(p.batch[i + 1 :], b.batch[i + 1 :], strict=True) if t != 0]
+        strides.append(0 if s == 0 else of_known(dims.product((each, *inner))))
+    elements = of_known(dims.product((each, *shared)))
+    kept = tuple(s for s in b.batch if s != 0)
+    source = Matrix(b.storage, b.offset, kept, b.row, b.column)
+    spec = spec_of(len(shared))
+    tensor = p.weight
+    if tensor is None:
+        to = Storage("temporary", target, elements)
+        args = {**source.args("x"), "y": Ref(to), **batch_args(shared), "rows": p.k, "columns": p.n}
+        nbytes = of_known(dims.mul(elements, (b.dtype.bits + target.bits) // 8))
+        step = Step(
+            spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant="B packed: not a constant of fixed sizes"
+        )
+        return [step], Matrix(to, 0, tuple(strides), nr, 1)
+
+    def plainly() -> Array:
+        content, out = np.ascontiguousarray(tensor.peek()).reshape(-1), aligned(int(elements), target)
+        start, *steps = (int(s) * content.itemsize for s in (b.offset, *kept, b.row, b.column))
+        buffer: Any = content.view(np.uint8)
+        *outer, rows, columns = (int(d) for d in (*shared, p.k, p.n))
+        x = np.ndarray((*outer, rows, columns), content.dtype, buffer, start, steps)
+        in_panels(x, out.reshape(*outer, -(-columns // nr), rows, nr))
+        return out
+
+    numbers = {**source.strides("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
+    packing = Packing(tensor, int(b.offset), spec, isa, numbers, int(elements), target)
+    if spec.definition is pack_panels and target.nbytes(int(elements)) <= PLAIN_NBYTES and b.dtype is target:
+        made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=plainly)
+    else:
+        made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=packing, packing=packing)
+    return [], Matrix(made, 0, tuple(strides), nr, 1)
+
+
+def in_panels(x: Array, y: Array) -> None:
+    """What ``pack_panels`` does, by numpy: [...][rows][columns] to [...][columns / NR][rows][NR], which is zero."""
+    (rows, columns), nr = x.shape[-2:], y.shape[-1]
+    whole = columns // nr
+    y[..., :whole, :, :] = x[..., : whole * nr].reshape(*x.shape[:-2], rows, whole, nr).swapaxes(-2, -3)
+    if columns % nr:
+        y[..., whole, :, : columns % nr] = x[..., whole * nr :]
+
+
+def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:
+    """A with neighbours along k in the type of the sums: as it is, or copied."""
+    a = p.a
+    if (a.column == 1 or p.k == 1) and a.dtype is target:
+        return [], a
+    matrix = of_known(dims.mul(p.m, p.k))
+    strides = tuple(of_known(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
+    elements = of_known(dims.product((matrix, *p.batch)))
+    to = Storage("temporary", target, elements)
+    spec = pack_rows(source=a.dtype, target=target, unit=unit_axis(a), axes=len(p.batch))
+    args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k}
+    nbytes = of_known(dims.mul(elements, (a.dtype.bits + target.bits) // 8))
+    why = "not neighbours along k" if a.column != 1 else f"{a.dtype} to {target}"
+    step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
+    return [step], Matrix(to, 0, strides, p.k, 1)

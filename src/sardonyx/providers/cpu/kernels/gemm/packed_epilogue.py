@@ -1,0 +1,160 @@
+"""Results in the tiles in which the next matrix product reads them (``split``), written row by row.
+
+Of a row, 32 columns of the result are one step along k of the next product: a cache line for each part. They are
+stored as they are finished, in place of the numbers, with flags: a product has one for each panel and step, others one
+for each row or head of it. Columns beyond the last are zero, for they count in every sum; rows beyond the last are
+whatever they are. What would be f16 or bf16 as numbers is not rounded to that before it is split.
+
+**Numbers that tiles do not carry** raise their flag. The parts of such a number hold its bits
+(``conv.packed_image``), from which the product that reads them makes its sums anew. One part is the number rounded to
+bf16, and finite if the number is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage, View
+from sardonyx.providers.cpu.kernels.common.epilogue import PANELS, Access, Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
+from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, parts_of, whole_of
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, Handed, heads_of, is_odd, step_elements
+from sardonyx.providers.cpu.kernels.split.deferred_accumulation import each_step
+from sardonyx.providers.cpu.language.dsl import Kernel
+from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, u16, u32
+from sardonyx.providers.cpu.program.steps import Ref
+
+_SHIFT = PANEL.bit_length() - 1
+PART = 2 * TILE
+"""Elements from part to part."""
+_ABS, _INFINITY = 0x7FFF_FFFF, 0x7F80_0000
+
+
+@dataclass(frozen=True)
+class Panels(Matrix):
+    """An output in tiles: ``row`` is the distance of panels, and ``column`` that of steps."""
+
+    flags: Storage
+    flags_panel: Known
+
+    lies: ClassVar[str] = PANELS
+
+    @staticmethod
+    def over(handed: Handed) -> Panels:
+        tiled = handed.tiled
+        assert tiled.flags is not None
+        size, steps = step_elements(handed.parts), tiled.flags_panel
+        return Panels(tiled.tiles, 0, (), of_known(dims.mul(steps, size)), size, tiled.flags, steps)
+
+    def args(self, name: str) -> dict[str, Ref | Known | float]:
+        return {**super().args(name), f"{name}_flags": Ref(self.flags), f"{name}_flags_panel": self.flags_panel}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(View):
+    """An output of a loop over rows, in tiles: strides count rows, and there is none along a row."""
+
+    flags: Storage
+    parts: int
+
+
+class TileFinish(Finish):
+    """An epilogue for squares of 32 rows and columns."""
+
+    def __init__(
+        self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val], parts: int
+    ) -> None:
+        super().__init__(k, epilogue, memory, n, batch)
+        self.parts = parts
+
+    def begin(self, panel: Val, step: Val) -> None:
+        """Nothing odd is known of a square: done before any of its rows is finished."""
+        for name in self.epilogue.in_tiles:
+            self._flag(name, panel, step).store(0, 0)
+
+    def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, turn: Val, rows: Val) -> None:
+        """Bring near what ``rows`` rows in a half of a square read and write, others in each turn."""
+        if not self.epilogue.fetched:
+            return
+        k, top = self.k, panel * PANEL + half * HALF
+        with k.loop(turn * rows, k.min(k.min((turn + 1) * rows, HALF), m - top)) as i:
+            self.fetch(top + i, column * PANEL, PANEL)
+
+    def square(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
+        """Finish rows of a square, which lie on end."""
+        k, columns = self.k, self.n - column
+        if not self.epilogue.in_tiles:
+            self.tile(sums, PANEL, row, rows, column, k.min(columns, PANEL), width=PANEL)
+            return
+        with k.either(columns >= PANEL) as (whole, part):
+            with whole:
+                self.rows(sums, PANEL, row, rows, Tile(column, PANEL, None))
+            with part, k.loop(0, rows) as i, k.loop(0, PANEL, k.lanes) as j:
+                t = Tile(column + j, k.lanes, k.mask(columns - j))
+                self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
+
+    def half(self, scratch: Buf, slot: Val, panel: Val, half: int, column: Val, m: Val) -> None:
+        """Finish the upper 16 rows, or the lower, of a square whose sums begin at element ``slot``; there are ``m``."""
+        top = panel * PANEL + half * HALF
+        self.square(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL)
+
+    def _place(self, name: str, row: Val, column: Val) -> Buf:
+        at = place_of(row, self._number(name, "row")) + column // STEP * self._number(name, "col") + column % STEP
+        return self._at[name].at(at)
+
+    def _flag(self, name: str, panel: Val, step: Val) -> Buf:
+        flags = self._memory[f"{name}_flags"]
+        assert isinstance(flags, Buf)
+        return flags.at(panel * self._number(name, "flags_panel") + step)
+
+    def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
+        if y.columns != PANELS:
+            super()._store(name, y, row, t, value)
+            return
+        line = self.k.value(row, i64)
+        flag = self._flag(name, line >> _SHIFT, t.index // STEP)
+        store_step(self._place(name, line, t.index), t.keep(value, 0.0), self.parts, flag)
+
+
+def rows_to_fetch(k: Kernel, m: Val, n: Val, turns: Val) -> Val:
+    """Of the 16 rows in a half of a square, so many that all are brought near in ``turns`` turns; or none, where one
+    thread finds in its own cache what it wrote.
+    """
+    is_far = (k.threads > 1) | (m * n > k.isa.l2_nbytes // 4)
+    return k.select(is_far, each_step(k, turns), 0)
+
+
+def place_of(row: Val, panel: Val) -> Val:
+    """Where the numbers of a row begin, panels being ``panel`` elements apart."""
+    return (row >> _SHIFT) * panel + (row & (PANEL - 1)) * STEP
+
+
+def store_step(to: Buf, v: Val, parts: int, flag: Buf) -> None:
+    """Store up to 32 numbers along k of a row as parts; the flag goes up if tiles do not carry one of them."""
+    k = to.k
+    _put(to, heads_of(k, v, parts))
+    with k.when(is_odd(k, v).any(), likely=False):
+        _put(to, parts_of(k, v, parts) if parts > 1 else [_rounded(k, v)])
+        flag.store(0, 1)
+
+
+def _put(to: Buf, heads: Sequence[Val]) -> None:
+    for part, bits in enumerate(heads):
+        to.as_type(u16).store(part * PART, to.k.bitcast(bits, u16).shuffle(range(1, 2 * bits.lanes, 2)))
+
+
+def _rounded(k: Kernel, v: Val) -> Val:
+    """Numbers as bf16, in the upper halves; what is finite stays so."""
+    bits, (head,) = k.bitcast(v, u32), heads_of(k, v, 1)
+    is_last = ((bits & _ABS) < _INFINITY) & (head & _ABS).eq(_INFINITY)
+    return k.select(v.ne(v), NAN, k.select(is_last, bits & HIGH_HALF, head))
+
+
+def load_one(tiles: Buf, steps: Val, parts: int, row: Val, j: Val) -> Val:
+    """Number ``j`` along k of a row."""
+    at = place_of(row, steps * (parts * PART)) + j // STEP * (parts * PART) + j % STEP
+    return whole_of(tiles.k, tiles.at(at), tiles.k.const(PART), parts, 1)

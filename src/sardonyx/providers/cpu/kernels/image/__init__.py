@@ -1,0 +1,1 @@
+"""Pooling, resizing, sampling and regions of images."""

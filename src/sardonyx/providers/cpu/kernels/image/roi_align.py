@@ -1,0 +1,200 @@
+"""Regions of interest, cell by cell: channels along the lanes, each sample's place and weights as single numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Regions
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
+from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
+from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
+from sardonyx.providers.cpu.language.context import Code
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.polling import is_stopped
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, f64, i64, register_dtype
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+INSIDE, MAX = "inside", "max"
+FAR = 1 << 24
+"""Coordinates from which on a region is an error: pixels beyond it are not told apart by f32."""
+SLACK = 2.0**-20
+"""Share of a coordinate by which f32, which places are computed in, may be wrong."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about regions."""
+
+    x: DType
+    rois: DType
+    batches: DType
+    kind: str
+    scale: float
+    shift: float
+    ratio: int
+
+    @property
+    def work(self) -> DType:
+        return register_dtype(self.x)
+
+
+def steps(group: Regions, target: Target) -> list[Step]:
+    x, rois, batches = group.operands
+    form = Form(x.dtype, rois.dtype, batches.dtype, group.kind, group.scale, group.shift, group.ratio)
+    extra, outputs = (
+        [Matrix.of(views.permuted(v, (0, 2, 3, 1))) for v in seen] for seen in (group.extra, group.outputs)
+    )  # fmt: skip
+    count, channels, height, width = group.box
+    epilogue, more = Epilogue.over(group.epilogue, extra, outputs, channels, 2)
+    args: dict[str, Ref | Known | float] = {"x": Ref.of(x), "rois": Ref.of(rois), "batches": Ref.of(batches)}
+    args |= {f"x_{a}": s for a, s in zip("bcyx", x.strides, strict=True)}
+    args |= {"images": x.shape[0], "size_y": x.shape[2], "size_x": x.shape[3]}
+    args |= {"count": count, "channels": channels, "height": height, "width": width}
+    args |= {"roi": rois.strides[0], "corner": rois.strides[1], "batch": batches.strides[0]}
+    args |= more
+    flops = dims.known(dims.product((8 * max(group.ratio, 1) ** 2, *group.box))) or 0
+    return [Step(gather_cells(form=form, epilogue=epilogue), args, epilogue.writes, group.nodes, flops=flops)]
+
+
+_NUMBERS = (
+    "x_b", "x_c", "x_y", "x_x", "images", "size_y", "size_x", "count", "channels", "height", "width", "roi", "corner",
+    "batch",
+)  # fmt: skip
+
+
+def _params(form: Form, epilogue: Epilogue) -> Params:
+    memory = {"x": (form.x,), "rois": (form.rois,), "batches": (form.batches,)}
+    return {**memory, **dict.fromkeys(_NUMBERS, i64), **epilogue.params}
+
+
+@kernel(_params)
+def gather_cells(
+    k: Kernel, x: Buf, rois: Buf, batches: Buf, *, form: Form, epilogue: Epilogue, **memory: Any
+) -> None:  # fmt: skip
+    count, channels, height, width = (number(memory, n) for n in ("count", "channels", "height", "width"))
+    with k.share(count * height * width) as at:
+        column, rest = at % width, at // width
+        row, region = rest % height, rest // height
+        image = k.cast(batches.load(region * number(memory, "batch")), i64)
+        corners = [rois.load(region * number(memory, "roi") + number(memory, "corner") * i) for i in range(4)]
+        foreign, far = (image < 0) | (image >= number(memory, "images")), k.const(1).eq(0)
+        for c in corners:
+            far = far | ~(k.abs(c * form.scale) < FAR)
+        for bad, code, value in ((foreign, Code.INDEX, image), (far, Code.REGION, region)):
+            with k.when(bad, likely=False):
+                k.fail(code, value)
+        with k.when(~(foreign | far | is_stopped(k))):
+            x1, y1, x2, y2 = (_scaled(k, form, c) for c in corners)
+            sides = ((y1, y2, row, height, "y"), (x1, x2, column, width, "x"))
+            side = _Cell if form.kind == INSIDE else _Samples
+            down, along = (side(k, form, memory, *s) for s in sides)
+            finish = Finish(k, epilogue, memory, channels, [region, row])
+            start = x.at(image * number(memory, "x_b"))
+            for t in k.tiles(channels, lanes_of(k.lanes, form.work)):
+                finish.put(column, t, _held(k, form, memory, start, down, along, t))
+
+
+def _scaled(k: Kernel, form: Form, corner: Val) -> Val:
+    if form.kind == INSIDE:
+        v = k.cast(corner, f64) * form.scale
+        return k.cast(k.select(v < 0, k.ceil(v - 0.5), k.floor(v + 0.5)), i64)
+    return k.cast(corner, form.work) * form.scale - form.shift
+
+
+class _Samples:
+    """Samples of a cell along one side of a region."""
+
+    def __init__(
+        self, k: Kernel, form: Form, memory: dict[str, Any], start: Val, stop: Val, cell: Val, cells: Val, name: str
+    ) -> None:
+        self.k, self.size, self.stride = k, number(memory, f"size_{name}"), number(memory, f"x_{name}")
+        extent = stop - start
+        if form.shift == 0:
+            extent = k.select(extent > 1, extent, 1.0)
+        self.step = extent / k.cast(cells, form.work)
+        self.first = start + k.cast(cell, form.work) * self.step
+        many = k.const(form.ratio) if form.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
+        self.count = k.select(self.size > 0, many, 0)
+        self.begin, self.end = self._near()
+
+    def _near(self) -> tuple[Val, Val]:
+        """The samples that may be inside of the image: a region may have far more than that.
+
+        Those outside weigh nothing. Both ends are a little wider than coordinates are exact.
+        """
+        k, size = self.k, self.k.cast(self.size, f64)
+        first, pace = k.cast(self.first, f64), k.cast(self.step, f64) / k.cast(k.max(self.count, 1), f64)
+        slack = (k.abs(first) + k.abs(k.cast(self.step, f64))) * SLACK + 1.0
+        ends = [(border - first) / pace for border in (-1.0 - slack, size + slack)]
+        low, high = (k.cast(pick(*ends), i64) for pick in (k.min, k.max))
+        is_one = pace.eq(0.0)
+        begin = k.select(is_one, 0, k.min(k.max(low - 2, 0), self.count))
+        return begin, k.select(is_one, self.count, k.max(k.min(high + 2, self.count), begin))
+
+    def taps(self, sample: Val) -> list[tuple[Val, Val]]:
+        """Both neighbours of a sample: where they lie, and their weights."""
+        k, work = self.k, self.step.dtype
+        at = self.first + (k.cast(sample, work) + 0.5) * self.step / k.cast(self.count, work)
+        size = k.cast(self.size, work)
+        inside = k.select((at >= -1) & (at <= size), k.const(1.0, work), 0.0)
+        at = k.min(k.max(at, 0.0), size - 1)
+        low = k.min(k.cast(k.floor(at), i64), self.size - 1)
+        weight = at - k.cast(low, work)
+        return [
+            (low * self.stride, (1.0 - weight) * inside),
+            (k.min(low + 1, self.size - 1) * self.stride, weight * inside),
+        ]
+
+
+class _Cell:
+    """Pixels of a cell along one side of a region."""
+
+    def __init__(
+        self, k: Kernel, form: Form, memory: dict[str, Any], start: Val, stop: Val, cell: Val, cells: Val, name: str
+    ) -> None:
+        size, stride = number(memory, f"size_{name}"), number(memory, f"x_{name}")
+        extent = k.cast(k.max(stop - start + 1, 1), f32) / k.cast(cells, f32)
+        low = k.cast(k.floor(k.cast(cell, f32) * extent), i64) + start
+        high = k.cast(k.ceil(k.cast(cell + 1, f32) * extent), i64) + start
+        self.low = k.min(k.max(low, 0), size)
+        self.count = k.max(k.min(k.max(high, 0), size) - self.low, 0)
+        self.begin, self.end = k.const(0), self.count
+        self.stride = stride
+
+    def taps(self, sample: Val) -> list[tuple[Val, None]]:
+        return [((self.low + sample) * self.stride, None)]
+
+
+def _held(
+    k: Kernel, form: Form, memory: dict[str, Any], start: Buf, down: Any, along: Any, t: Tile
+) -> Val:  # fmt: skip
+    """What a cell holds of a vector of channels; 0 where it has no samples."""
+    step, work = number(memory, "x_c"), form.work
+    is_mean = form.kind not in (MAX, INSIDE)
+    planes = [t.index + lane for lane in range(t.lanes)]
+    if t.mask is not None:
+        planes = [k.select(t.mask[lane], plane, t.index) for lane, plane in enumerate(planes)]
+    total = k.var(k.const(0 if is_mean else lowest(work), work, t.lanes))
+
+    def combine(a: Val, b: Val) -> Val:
+        return a + b if is_mean else extreme(k, a, b, largest=True)
+
+    has_samples = (down.count > 0) & (along.count > 0)
+    with k.when(has_samples), k.loop(down.begin, down.end) as y, k.loop(along.begin, along.end) as x:
+        for above, u in down.taps(y):
+            for beside, v in along.taps(x):
+                seen = k.pack([start.load(plane * step + above + beside) for plane in planes])
+                total.set(combine(total.get(), seen if u is None else seen * (u * v)))
+    found = total.get()
+    if is_mean:
+        found = found / (k.cast(k.max(down.count, 1), work) * k.cast(k.max(along.count, 1), work))
+    elif form.kind == MAX:
+        is_partly = (down.end - down.begin).ne(down.count) | (along.end - along.begin).ne(along.count)
+        found = k.select(is_partly, combine(found, k.zeros(work, t.lanes)), found)
+    return k.select(has_samples, found, 0.0)

@@ -1,0 +1,1 @@
+"""Gather and scatter, nonzero, top-k, unique, non-maximum suppression, cumulative sums."""

@@ -1,0 +1,79 @@
+"""Running sums and products: along one axis in order, neighbours beside it in the lanes of a vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.lower.groups import Accumulate, View
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, load, product, store, stride_class, walk
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Val, i64, register_dtype
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+PIECE = 64
+"""Neighbours whose sums are taken together, in registers: the lines of memory they lie in are read once."""
+
+
+@dataclass(frozen=True)
+class Form:
+    dtype: DType
+    axes: int
+    """Beside the one that is summed along; the last is that of vectors."""
+    kinds: tuple[str, str]
+    kind: str
+    exclusive: bool
+
+
+def steps(group: Accumulate, target: Target) -> list[Step]:
+    views = [_without(v, group.axis) for v in (group.x, group.out)]
+    axes = Nest.of(views[0].shape, views).ordered(1).axes or (Axis(1, (1, 1)),)
+    kinds = stride_class(axes[-1].strides[0]), stride_class(axes[-1].strides[1])
+    form = Form(group.x.dtype, len(axes), kinds, group.kind, group.exclusive)
+    args: dict[str, Any] = {"x": Ref.of(group.x), "out": Ref.of(group.out), "count": group.x.shape[group.axis]}
+    args |= {"along_x": group.x.strides[group.axis], "along_out": group.out.strides[group.axis]}
+    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
+    args |= {f"s{v}_{i}": a.strides[v] for v in range(2) for i, a in enumerate(axes)}
+    moved = product((2 * group.x.dtype.bits // 8, *group.x.shape))
+    return [Step(accumulate(form=form), args, frozenset(("out",)), group.nodes, nbytes=moved)]
+
+
+def _without(view: View, axis: int) -> View:
+    shape, strides = list(view.shape), list(view.strides)
+    del shape[axis], strides[axis]
+    return replace(view, shape=tuple(shape), strides=tuple(strides))
+
+
+def _params(form: Form) -> Params:
+    return {
+        "x": (form.dtype,),
+        "out": (form.dtype,),
+        **dict.fromkeys(("count", "along_x", "along_out"), i64),
+        **{f"n{i}": i64 for i in range(form.axes)},
+        **{f"s{v}_{i}": i64 for v in range(2) for i in range(form.axes)},
+    }
+
+
+@kernel(_params)
+def accumulate(k: Kernel, *, form: Form, count: Val, along_x: Val, along_out: Val, **given: Any) -> None:
+    last = form.axes - 1
+    extents = [given[f"n{i}"] for i in range(form.axes)]
+    strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(2)]
+    pieces = (extents[last] + (PIECE - 1)) // PIECE
+    dtype = register_dtype(form.dtype)
+    with walk(k, [*extents[:last], pieces], [[*s[:last], s[last] * PIECE] for s in strides]) as (index, moved):
+        x, out = (given[name].at(at) for name, at in zip(("x", "out"), moved, strict=True))
+        lanes = k.lanes * 32 // max(dtype.bits, 32)
+        unroll = PIECE // lanes if form.kinds == ("1", "1") else 1
+        for block in k.blocks(k.min(extents[last] - index[-1] * PIECE, PIECE), lanes, unroll=unroll):
+            totals = [k.var(k.const(form.kind == "prod", dtype, tile.lanes)) for tile in block]
+            with k.loop(0, count) as i:
+                for tile, total in zip(block, totals, strict=True):
+                    before = total.get()
+                    value = load(x.at(i * along_x), tile, form.kinds[0], strides[0][last])
+                    v = k.value(value, dtype, tile.lanes)
+                    after = before + v if form.kind == "sum" else before * v
+                    total.set(after)
+                    result = before if form.exclusive else after
+                    store(out.at(i * along_out), tile, form.kinds[1], strides[1][last], result)

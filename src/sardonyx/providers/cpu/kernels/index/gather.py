@@ -1,0 +1,131 @@
+"""Rows and elements picked by an index tensor: embedding lookups, Gather along any axis, GatherElements.
+
+The walk goes over the axes before the gathered one, those of the indices, and those after it except the last; each step
+reads and checks one index and copies one row. Where nothing lies after the gathered axis, the indices' last axis takes
+the place of the row, and each element is checked and copied alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sardonyx.dtypes import DType, of_name
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Gather, Pick, View
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, known, load, product, store, stride_class, walk
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+PIECE = 4096
+"""Elements of a row that are copied at a time: the grain in which threads share long rows."""
+
+DATA, INDICES, OUT = range(3)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is constant about a gather: types, the number of axes, and how rows lie in data and result."""
+
+    dtype: DType
+    index: DType
+    axes: int
+    kinds: tuple[str, str]
+    is_single: bool
+    """A row is one element: the last axis is one of the indices."""
+
+
+def steps(group: Gather, target: Target) -> list[Step]:
+    axis, after = group.axis, group.axis + len(group.indices.shape)
+    out = group.out
+    views = (
+        _spread(group.data, out.shape, [*range(axis), *range(after, len(out.shape))], skipping=axis),
+        _spread(group.indices, out.shape, list(range(axis, after))),
+        out,
+    )
+    rows = Nest.of(out.shape[after:], [_from(v, after) for v in views]).ordered(OUT).axes
+    outer = Nest.of(out.shape[:axis], views).axes
+    picked = Nest.of(out.shape[axis:after], [_from(v, axis) for v in views]).axes
+    axes = [*outer, *picked, *rows]
+    if not rows and not picked:
+        axes.append(Axis(1, (0, 0, 1)))
+    return [_step(group, axes, is_single=not rows)]
+
+
+def pick_steps(group: Pick, target: Target) -> list[Step]:
+    """Each element by an index of its own, or, where neighbours have the same index, by rows."""
+    out, axis = group.out, group.axis
+    data = replace(
+        group.data, shape=out.shape, strides=tuple(0 if i == axis else s for i, s in enumerate(group.data.strides))
+    )
+    axes = list(Nest.of(out.shape, [data, group.indices, out]).ordered(OUT).axes) or [Axis(1, (0, 0, 1))]
+    return [_step(group, axes, is_single=axes[-1].strides[INDICES] != 0)]
+
+
+def _step(group: Gather | Pick, axes: list[Axis], *, is_single: bool) -> Step:
+    last, axis, out = axes[-1], group.axis, group.out
+    dtype = of_name(f"u{group.data.dtype.itemsize * 8}")
+    kinds = stride_class(last.strides[DATA]), stride_class(last.strides[OUT])
+    form = Form(dtype, group.indices.dtype, len(axes), kinds, is_single)
+    args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate((group.data, group.indices, out))}
+    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
+    args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
+    args |= {"size": group.data.shape[axis], "pitch": group.data.strides[axis]}
+    moved = known(dims.mul(2 * group.data.dtype.itemsize, product(out.shape)))
+    return Step(pick(form=form), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
+
+
+def _spread(view: View, shape: tuple[Known, ...], places: list[int], skipping: int | None = None) -> View:
+    """A view with the result's axes: its own, less the gathered one, at ``places``; along others it stands still."""
+    own = [s for i, s in enumerate(view.strides) if i != skipping]
+    strides: list[Known] = [0] * len(shape)
+    for place, stride in zip(places, own, strict=True):
+        strides[place] = stride
+    return replace(view, shape=shape, strides=tuple(strides))
+
+
+def _from(view: View, axis: int) -> View:
+    return replace(view, shape=view.shape[axis:], strides=view.strides[axis:])
+
+
+def _params(form: Form) -> Params:
+    return {
+        f"m{DATA}": (form.dtype,),
+        f"m{INDICES}": (form.index,),
+        f"m{OUT}": (form.dtype,),
+        **{f"n{i}": i64 for i in range(form.axes)},
+        **{f"s{v}_{i}": i64 for v in range(3) for i in range(form.axes)},
+        "size": i64,
+        "pitch": i64,
+    }
+
+
+@kernel(_params)
+def pick(k: Kernel, *, form: Form, size: Val, pitch: Val, **given: Any) -> None:
+    last = form.axes - 1
+    extents = [given[f"n{i}"] for i in range(form.axes)]
+    strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(3)]
+    pieces = (extents[last] + (PIECE - 1)) // PIECE
+    steps = [[*s[:last], s[last] * PIECE] for s in strides]
+    with walk(k, [*extents[:last], pieces], steps) as (index, moved):
+        count = k.min(extents[last] - index[-1] * PIECE, PIECE)
+        data, indices, out = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
+        along = [s[last] for s in strides]
+        if form.is_single:
+            with k.when(size <= 0, likely=False):
+                _checked(k, indices, size)
+            with k.loop(0, k.select(size > 0, count, 0)) as i:
+                at = _checked(k, indices.at(i * along[INDICES]), size) * pitch
+                out.store(i * along[OUT], data.load(i * along[DATA] + at))
+            return
+        at = _checked(k, indices, size) * pitch
+        with k.when(size > 0):
+            for tile in k.tiles(count, k.lanes * 32 // form.dtype.bits, unroll=4):
+                v = load(data.at(at), tile, form.kinds[0], along[DATA])
+                store(out, tile, form.kinds[1], along[OUT], v)
+
+
+def _checked(k: Kernel, index: Buf, size: Val) -> Val:
+    return k.check_index(k.cast(index.load(), i64), size)

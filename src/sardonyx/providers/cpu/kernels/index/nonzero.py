@@ -1,0 +1,129 @@
+"""Where something is true, and the rows there: results as long as the data make them.
+
+Chunks of the mask are counted first; then every chunk knows where its finds begin. Coordinates lie axis by axis, each
+as long as there are finds, so that the place holds the result dense.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType, of_name
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Find, Keep, Storage
+from sardonyx.providers.cpu.kernels.common.loop_nest import known, load, product, store, stride_class
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+CHUNK = 4096
+"""Elements of the mask that are counted together."""
+
+
+def steps(group: Find, target: Target) -> list[Step]:
+    (size,), (stride,) = group.mask.shape, group.mask.strides
+    chunks = known(dims.ceildiv(size, CHUNK))
+    counts = Ref(Storage("temporary", dtypes.i64, chunks))
+    kind = stride_class(stride)
+    seen: dict[str, Any] = {"mask": Ref.of(group.mask), "stride": stride, "size": size}
+    tallied = Step(tally(kind=kind), {**seen, "counts": counts}, frozenset(("counts",)), group.nodes, nbytes=size)
+    args = {**seen, "counts": counts, "out": Ref.of(group.out), "total": Ref.of(group.count)}
+    args |= {f"n{i}": n for i, n in enumerate(group.shape)}
+    writes = frozenset(("out", "total"))
+    return [tallied, Step(locate(kind=kind, rank=len(group.shape)), args, writes, group.nodes, nbytes=size)]
+
+
+def _chunks(size: Val) -> Val:
+    return (size + (CHUNK - 1)) // CHUNK
+
+
+@kernel(mask=(bool_,), stride=i64, size=i64, counts=(i64,))
+def tally(k: Kernel, mask: Buf, stride: Val, size: Val, counts: Buf, *, kind: str) -> None:
+    """How much of each chunk is true."""
+    with k.share(_chunks(size)) as chunk:
+        total = k.var(k.zeros(i32, k.lanes))
+        for tile in k.tiles(k.min(size - chunk * CHUNK, CHUNK)):
+            seen = load(mask.at(chunk * CHUNK * stride), tile, kind, stride)
+            total += k.value(k.cast(tile.keep(seen, 0), i32), i32, tile.lanes)
+        counts.store(chunk, k.cast(total.get().sum(), i64))
+
+
+def _located(kind: str, rank: int) -> Params:
+    return {
+        "mask": (bool_,), "stride": i64, "size": i64, "counts": (i64,), "out": (i64,), "total": (i64,),
+        **{f"n{i}": i64 for i in range(rank)},
+    }  # fmt: skip
+
+
+@kernel(_located)
+def locate(
+    k: Kernel,
+    *,
+    mask: Buf,
+    stride: Val,
+    size: Val,
+    counts: Buf,
+    out: Buf,
+    total: Buf,
+    kind: str,
+    rank: int,
+    **given: Any,
+) -> None:
+    """The coordinates of what is true."""
+    first, last = k.share_of(_chunks(size))
+    before, found = k.var(0), k.var(0)
+    with k.loop(0, _chunks(size)) as chunk:
+        found += counts.load(chunk)
+        with k.when(chunk < first):
+            before += counts.load(chunk)
+    with k.when(k.thread.eq(0)):
+        total.store(0, found.get())
+    pitch = found.get()
+    extents = [k.max(given[f"n{i}"], 1) for i in range(rank)]
+    with k.loop(first * CHUNK, k.min(last * CHUNK, size), k.lanes) as start:
+        passes = k.var(1)
+        with k.when(start + k.lanes <= size):
+            seen = load(mask, Tile(start, k.lanes, None), kind, stride)
+            passes.set(k.cast(k.value(seen, bool_, k.lanes).any(), i64))
+        with (
+            k.when(passes.get().ne(0)),
+            k.loop(start, k.min(start + k.lanes, size)) as i,
+            k.when(mask.load(i * stride)),
+        ):
+            rest = i
+            for axis in reversed(range(rank)):
+                out.store(pitch * axis + before.get(), rest % extents[axis] if axis else rest)
+                rest = rest // extents[axis]
+            before += 1
+
+
+def keep_steps(group: Keep, target: Target) -> list[Step]:
+    outer, size, inner = group.x.shape
+    dtype = of_name(f"u{group.x.dtype.itemsize * 8}")
+    spec = keep(dtype=dtype, kind=stride_class(group.x.strides[2]))
+    args: dict[str, Any] = {
+        "x": Ref.of(group.x), "chosen": Ref.of(group.chosen), "count": Ref.of(group.count), "out": Ref.of(group.out),
+        "outer": outer, "size": size, "inner": inner,
+        **{f"s{i}": s for i, s in enumerate(group.x.strides)},
+    }  # fmt: skip
+    moved = product((2 * dtype.bits // 8, *group.out.shape))
+    return [Step(spec, args, frozenset(("out",)), group.nodes, nbytes=moved)]
+
+
+@kernel(
+    x=("dtype",), chosen=(i64,), count=(i64,), out=("dtype",),
+    **dict.fromkeys(("outer", "size", "inner", "s0", "s1", "s2"), i64),
+)  # fmt: skip
+def keep(
+    k: Kernel, x: Buf, chosen: Buf, count: Buf, out: Buf, outer: Val, size: Val, inner: Val, s0: Val, s1: Val, s2: Val,
+    *, dtype: DType, kind: str,
+) -> None:  # fmt: skip
+    """The rows at the first ``count`` indices."""
+    rows = count.load()
+    with k.share(outer * rows) as row:
+        index = k.check_index(chosen.load(row % rows), size)
+        source = x.at(row // rows * s0 + index * s1)
+        with k.when(size > 0):
+            for tile in k.tiles(inner, k.lanes * 32 // dtype.bits, unroll=4):
+                store(out.at(row * inner), tile, "1", 1, load(source, tile, kind, s2))

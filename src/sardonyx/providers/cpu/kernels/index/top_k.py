@@ -1,0 +1,129 @@
+"""The k largest or smallest of each row: one look at every element, and a heap of the best so far.
+
+Elements are compared by integer keys that order as they do, smaller for better, so that a vector of them is looked at
+in one comparison with the worst of the heap. What passes is put in its place; at the end the heap is sorted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.lower.groups import Best, View
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, load, product, stride_class, walk
+from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64, register_dtype
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+X, VALUES, INDICES = range(3)
+TOGETHER = 4
+"""Vectors that are looked at together."""
+
+
+@dataclass(frozen=True)
+class Form:
+    dtype: DType
+    axes: int
+    """Of rows."""
+    kind: str
+    """The class of the stride along a row."""
+    largest: bool
+
+
+def steps(group: Best, target: Target) -> list[Step]:
+    views = (group.x, group.values, group.indices)
+    axes = Nest.of(group.x.shape[:-1], [_rows(v) for v in views]).axes
+    form = Form(group.x.dtype, len(axes), stride_class(group.x.strides[-1]), group.largest)
+    args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate(views)}
+    args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
+    args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
+    args |= {f"along{v}": x.strides[-1] for v, x in enumerate(views)}
+    args |= {"size": group.x.shape[-1], "count": group.count}
+    seen = product((8, *group.x.shape))
+    scratch = known(dims.mul(2 * 8, group.count))
+    writes = frozenset((f"m{VALUES}", f"m{INDICES}"))
+    return [Step(select(form=form), args, writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
+
+
+def _rows(view: View) -> View:
+    return replace(view, shape=view.shape[:-1], strides=view.strides[:-1])
+
+
+def key_dtype(dtype: DType) -> DType:
+    return i64 if register_dtype(dtype).bits == 64 else i32
+
+
+def key_of(k: Kernel, v: Val, dtype: DType, *, descending: bool) -> Val:
+    """A signed integer that orders as a value does: both zeros are equal, NaN is larger than all numbers."""
+    key = key_dtype(dtype)
+    if v.dtype.is_float:
+        bits = k.bitcast(k.select(v.eq(0), k.const(0, v.dtype, v.lanes), v), key)
+        low = bits ^ ((bits >> (key.bits - 1)) & ((1 << (key.bits - 1)) - 1))
+        found = k.select(v.ne(v), (1 << (key.bits - 1)) - 1, low)
+    elif v.dtype is not bool_ and v.dtype.kind == "uint" and v.dtype.bits == key.bits:
+        found = k.bitcast(v, key) ^ -(1 << (key.bits - 1))
+    else:
+        found = k.cast(v, key)
+    return ~found if descending else found
+
+
+def worse(a: Entry, b: Entry) -> Val:
+    """By key; of equal keys, the later one."""
+    return (a[0] > b[0]) | (a[0].eq(b[0]) & (a[1] > b[1]))
+
+
+def _params(form: Form) -> Params:
+    return {
+        f"m{X}": (form.dtype,),
+        f"m{VALUES}": (form.dtype,),
+        f"m{INDICES}": (i64,),
+        **{f"n{i}": i64 for i in range(form.axes)},
+        **{f"s{v}_{i}": i64 for v in range(3) for i in range(form.axes)},
+        **{f"along{v}": i64 for v in range(3)},
+        "size": i64,
+        "count": i64,
+    }
+
+
+@kernel(_params)
+def select(k: Kernel, *, form: Form, size: Val, count: Val, **given: Any) -> None:
+    extents = [given[f"n{i}"] for i in range(form.axes)]
+    strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(3)]
+    along = [given[f"along{v}"] for v in range(3)]
+    heap = Heap(k, (k.scratch(key_dtype(form.dtype)), k.scratch(i64, count * 8)), worse)
+    with k.when(count > 0), walk(k, extents, strides) as (_, moved):
+        x, values, indices = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
+        with k.loop(0, count) as i:
+            heap.store(i, (_key(k, form, x.load(i * along[X])), i))
+        heap.order(count)
+        _scan(k, form, x, along[X], size, count, heap)
+        heap.sort(count)
+        with k.loop(0, count) as i:
+            at = heap.buffers[1].load(i)
+            values.store(i * along[VALUES], x.load(at * along[X]))
+            indices.store(i * along[INDICES], at)
+
+
+def _key(k: Kernel, form: Form, v: Val) -> Val:
+    return key_of(k, v, form.dtype, descending=form.largest)
+
+
+def _scan(k: Kernel, form: Form, x: Buf, along: Val, size: Val, count: Val, heap: Heap) -> None:
+    """Put what beats the worst of the heap into it; of equal ones the first stays."""
+    lanes = k.lanes * 32 // key_dtype(form.dtype).bits
+    worst = k.var(heap.buffers[0].load())
+    with k.loop(count, size, lanes * TOGETHER) as first:
+        passes = k.var(1)
+        with k.when(first + lanes * TOGETHER <= size):
+            tiles = (Tile(first + u * lanes, lanes, None) for u in range(TOGETHER))
+            found = [_key(k, form, load(x, tile, form.kind, along)) < worst.get() for tile in tiles]
+            passes.set(k.cast(reduce(Val.__or__, found).any(), i64))
+        with k.when(passes.get().ne(0), likely=False), k.loop(first, k.min(first + lanes * TOGETHER, size)) as i:
+            key = _key(k, form, x.load(i * along))
+            with k.when(key < worst.get()):
+                heap.sink(0, count, (key, i))
+                worst.set(heap.buffers[0].load())

@@ -1,0 +1,1 @@
+"""Fused pointwise and reduction loops, copies and transpositions, fills."""

@@ -1,0 +1,25 @@
+"""How far a stream of random numbers has been drawn: one atomic addition, of which every thread reads the result."""
+
+from __future__ import annotations
+
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Draw
+from sardonyx.providers.cpu.language.dsl import Kernel, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i64
+from sardonyx.providers.cpu.program.steps import Ref, Step, Target
+
+
+def steps(group: Draw, target: Target) -> list[Step]:
+    args: dict[str, Ref | Known | float] = {
+        "stream": Ref.of(group.stream),
+        "out": Ref.of(group.out),
+        "count": group.count,
+    }
+    return [Step(take(), args, frozenset(("out",)), group.nodes)]
+
+
+@kernel(stream=(i64,), out=(i64,), count=i64)
+def take(k: Kernel, stream: Buf, out: Buf, count: Val) -> None:
+    with k.when(k.thread.eq(0)):
+        out.store(0, stream.load(0))
+        out.store(1, stream.add_atomic(1, count))

@@ -1,0 +1,182 @@
+"""The operands of a product of bytes in the layout that its kernels read.
+
+The right operand becomes panels [batch][n / NR][1 + depth / 4][NR][4], zero beyond k and n: first the sum of each
+column, in i32, then its elements by fours, so that a vector of 32-bit lanes has four elements of each of its columns.
+With tiles, the depth is whole steps of 64. The left operand stays where it is if its elements along k are neighbours
+and fill the depth; else it becomes [batch][m][depth].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.kernels.common.matrices import (
+    Matrix,
+    Problem,
+    batch_args,
+    batch_count,
+    batch_indices,
+    batch_params,
+    matrix_at,
+    matrix_params,
+    number,
+    of_known,
+)
+from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS, ROWS, STRIP, placed_b, unit_axis
+from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, other_sign
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64, u8
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.steps import Ref, Step
+
+QUAD = 4
+ONES = 0x0101_0101
+
+
+def step_of(isa: Isa) -> int:
+    """What depths are multiples of."""
+    return 64 if isa.amx else QUAD
+
+
+def depth_of(k: Known, isa: Isa) -> Known:
+    """The depth of a panel, in elements."""
+    step = step_of(isa)
+    return of_known(dims.mul(dims.ceildiv(k, step), step))
+
+
+def panel_nbytes(depth: Known, nr: int) -> Known:
+    return of_known(dims.mul(nr, dims.add(depth, QUAD)))
+
+
+# -- the right operand
+
+
+def _quads_params(unit: str, nr: int, axes: int, step: int) -> Params:
+    return {**matrix_params("x", i8, axes), "y": (i8,), **batch_params(axes), "rows": i64, "columns": i64}
+
+
+@kernel(_quads_params)
+def pack_quads(
+    k: Kernel, y: Buf, rows: Val, columns: Val, *, unit: str, nr: int, axes: int, step: int, **memory: Any
+) -> None:
+    """y[batch][columns / nr][1 + depth / 4][nr][4] from x[batch][rows][columns]."""
+    panels = (columns + (nr - 1)) // nr
+    quads = (rows + (step - 1)) // step * (step // QUAD)
+    with k.share(batch_count(k, memory, axes) * panels) as at:
+        column = at % panels * nr
+        x = matrix_at(memory, "x", batch_indices(k, memory, at // panels, axes))
+        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
+        panel = y.at(at * (quads + 1) * (nr * QUAD))
+        source = Quads(k, x.at(column * x_col), x_row, x_col, rows, k.min(columns - column, nr), nr)
+        source.fill(panel.at(nr * QUAD), quads, unit)
+        sum_columns(k, panel, quads, nr, i8)
+
+
+class Quads:
+    """A block of a matrix whose columns, ``nr`` at most, are put side by side, four elements of each at a time."""
+
+    def __init__(
+        self, k: Kernel, x: Buf, x_row: Val, x_col: Val, rows: Val, columns: Val, nr: int, *, flips: bool = False
+    ) -> None:
+        """``flips``: the bytes take the other sign, by 128."""
+        self.k, self.x, self.x_row, self.x_col, self.nr = k, x.as_type(u8), x_row, x_col, nr
+        self.rows, self.columns, self.flip = rows, columns, 0x80 if flips else 0
+
+    def fill(self, y: Buf, quads: Val, unit: str) -> None:
+        k, y = self.k, y.as_type(u8)
+        whole = k.select(self.columns.eq(self.nr), self.rows // QUAD, 0)
+        if unit in (COLUMNS, ROWS):
+            with k.loop(0, whole) as q:
+                (self._interleave if unit == COLUMNS else self._copy)(y.at(q * (self.nr * QUAD)), q * QUAD)
+        else:
+            whole = k.const(0)
+        with k.loop(whole, quads) as q, k.loop(0, self.nr) as j:
+            for t in range(QUAD):
+                row = q * QUAD + t
+                exists = (row < self.rows) & (j < self.columns)
+                byte = self.x.load(row * self.x_row + j * self.x_col, mask=exists)
+                y.store((q * self.nr + j) * QUAD + t, byte ^ self.flip)
+
+    def _interleave(self, y: Buf, row: Val) -> None:
+        nr = self.nr
+        a, b, c, d = (self.x.load((row + t) * self.x_row, nr) for t in range(QUAD))
+        pair = [i // 2 + i % 2 * nr for i in range(2 * nr)]
+        four = [i // 4 * 2 + i % 2 + i % 4 // 2 * 2 * nr for i in range(4 * nr)]
+        y.store(0, a.shuffle(pair, b).shuffle(four, c.shuffle(pair, d)) ^ self.flip)
+
+    def _copy(self, y: Buf, row: Val) -> None:
+        with self.k.loop(0, self.nr) as j:
+            y.store(j * QUAD, self.x.load(j * self.x_col + row, QUAD) ^ self.flip)
+
+
+def sum_columns(k: Kernel, panel: Buf, quads: Val, nr: int, dtype: DType) -> None:
+    """Write the sums of a panel's columns in front of it."""
+    ones = k.const(ONES, i32, k.lanes)
+    signs = other_sign(k.isa), dtype
+    for j in range(0, nr, k.lanes):
+        total = k.var(k.zeros(i32, k.lanes))
+        with k.loop(1, quads + 1) as q:
+            fours = k.bitcast(panel.load((q * nr + j) * QUAD, k.lanes * QUAD), i32)
+            total.set(dot(k, total.get(), ones, fours, *signs))
+        panel.as_type(i32).store(j, total)
+
+
+def quads_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
+    """B in panels of ``nr`` columns, with the steps that bring it there at every run: none for a constant."""
+
+    def spec(axes: int) -> Spec:
+        return pack_quads(unit=unit_axis(p.b), nr=nr, axes=axes, step=step_of(isa))
+
+    each = of_known(dims.mul(panel_nbytes(depth_of(p.k, isa), nr), dims.ceildiv(p.n, nr)))
+    return placed_b(p, spec, i8, each, nr, isa)
+
+
+# -- the left operand
+
+
+def _rows_params(unit: str, axes: int, dtype: DType) -> Params:
+    numbers = dict.fromkeys(("rows", "columns", "depth"), i64)
+    return {**matrix_params("x", dtype, axes), "y": (dtype,), **batch_params(axes), **numbers}
+
+
+@kernel(_rows_params)
+def pad_rows(
+    k: Kernel, y: Buf, rows: Val, columns: Val, depth: Val, *, unit: str, axes: int, dtype: DType, **memory: Any
+) -> None:
+    """y[batch][rows][depth] = x[batch][rows][columns], zero beyond the columns."""
+    strips = (rows + (STRIP - 1)) // STRIP
+    with k.share(batch_count(k, memory, axes) * strips) as at:
+        index, row = at // strips, at % strips * STRIP
+        x = matrix_at(memory, "x", batch_indices(k, memory, index, axes))
+        x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
+        with k.loop(row, k.min(rows, row + STRIP)) as r:
+            to, source = y.at((index * rows + r) * depth), x.at(r * x_row)
+            if unit == COLUMNS:
+                for t in k.tiles(columns, k.lanes * QUAD):
+                    to.store(t, source.load(t))
+            else:
+                with k.loop(0, columns) as c:
+                    to.store(c, source.load(c * x_col))
+            with k.loop(columns, depth) as c:
+                to.store(c, 0)
+
+
+def rows_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
+    """A with neighbours along k, rows of whole steps: as it is, or copied."""
+    a, depth = p.a, depth_of(p.k, isa)
+    if a.column == 1 and p.k == depth:
+        return [], a
+    matrix = of_known(dims.mul(p.m, depth))
+    strides = tuple(of_known(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
+    elements = of_known(dims.product((matrix, *p.batch)))
+    to = Storage("temporary", a.dtype, elements)
+    spec = pad_rows(unit=unit_axis(a), axes=len(p.batch), dtype=a.dtype)
+    args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k, "depth": depth}
+    why = "not neighbours along k" if a.column != 1 else f"k is no multiple of {step_of(isa)}"
+    nbytes = of_known(dims.mul(elements, 2))
+    step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
+    return [step], Matrix(to, 0, strides, depth, 1)

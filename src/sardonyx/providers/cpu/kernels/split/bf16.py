@@ -1,0 +1,376 @@
+"""Operands of a tile product: numbers split into bf16 parts, in tiles that are loaded as they lie.
+
+A number is the sum of its parts, each the rest of the ones before it rounded to bf16: one part is bf16 itself, two hold
+16 bits of the significand, three all 24, exactly. Both operands of a product become panels of 32 lines (rows of A,
+columns of B), zero beyond the edges, cut into steps of 32 along k:
+
+    A   [batch][m / 32][k / 32][part][2][16 rows][32 k]
+    B   [batch][n / 32][k / 32][part][2][16 pairs of k][16 columns][2]
+
+A step is what one round of products reads, ``parts`` times 2 KiB on end. Tile products lose what bf16 cannot carry: Inf
+becomes NaN in a sum of parts, numbers near the float limit overflow, small ones have parts that are denormal and count
+as zero. So a flag for each panel and ``CHUNK`` steps says that some number there is not *plain*, and whoever reads the
+panel multiplies the numbers themselves. A constant that raises a flag is not kept in tiles at all (``Exceptional``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower.groups import Expression, Storage, View
+from sardonyx.providers.cpu.kernels.common.matrices import (
+    Matrix,
+    Problem,
+    batch_count,
+    batch_indices,
+    batch_params,
+    matrix_at,
+    number,
+    of_known,
+)
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, f32, i32, i64, u16, u32
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.prepack import Packing
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
+
+Array = np.ndarray[Any, Any]
+_Output = TypeVar("_Output", Matrix, View)
+
+PANEL = STEP = 32
+"""Lines of a panel, and numbers of each that a step covers."""
+HALF, TILE = 16, 512
+"""Lines and elements of one tile."""
+CHUNK = 8
+"""Steps that are split at a time: the unit of work and of flags."""
+
+SMALLEST, LARGEST = 2.0**-100, 2.0**63
+"""Plain numbers are zero or within. Below, third parts would be denormal. From LARGEST on, a product of lower parts
+could overflow to the other infinity than the product of the first ones. Products of plain numbers that are themselves
+below 2^-102 are exact to 2^-126 only, since what becomes denormal counts as zero there too."""
+_ABS, _HIGH_HALF = 0x7FFF_FFFF, 0xFFFF_0000
+_LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (SMALLEST, LARGEST))
+_RANGE -= _LOW
+
+ROWS, PAIRS = "rows", "pairs"
+"""The order inside a tile: of the left operand, and of the right one."""
+
+
+def step_elements(parts: int) -> int:
+    """bf16 elements of a panel's step."""
+    return parts * 2 * TILE
+
+
+def count_of(size: Val, unit: int | Val) -> Val:
+    return (size + (unit - 1)) // unit
+
+
+def equal_runs(steps: int, most: int) -> int:
+    """Steps of a run, up to ``most``: runs of a sum are as many as need be, and equal, for a short one has no time for
+    what is done between its products.
+    """
+    return max(-(-steps // max(-(-steps // most), 1)), 1)
+
+
+# -- the kernel
+
+
+def _params(source: DType, parts: int, layout: str, is_direct: bool, axes: int) -> Params:
+    numbers = ("x_line", "x_k", *(f"x_batch{i}" for i in range(axes)), "lines", "depth")
+    return {"x": (source,), "y": (bf16,), "flags": (i32,), **dict.fromkeys(numbers, i64), **batch_params(axes)}
+
+
+@kernel(_params)
+def split(
+    k: Kernel, y: Buf, flags: Buf, lines: Val, depth: Val,
+    *, source: DType, parts: int, layout: str, is_direct: bool, axes: int, **memory: Any,
+) -> None:  # fmt: skip
+    """y = the tiles of x. ``is_direct``: its stride is 1 along k (rows) or across lines (pairs); else it is staged."""
+    panels, steps = count_of(lines, PANEL), count_of(depth, STEP)
+    chunks = count_of(steps, CHUNK)
+    with k.share(batch_count(k, memory, axes) * panels * chunks) as at:
+        panel, chunk = at // chunks, at % chunks
+        x = matrix_at(memory, "x", batch_indices(k, memory, panel // panels, axes))
+        line = panel % panels * PANEL
+        worst = k.var(k.zeros(u32, HALF))
+        with k.loop(chunk * CHUNK, k.min((chunk + 1) * CHUNK, steps)) as step, k.loop(0, 2) as half:
+            tile = _Tile(k, x, number(memory, "x_line"), number(memory, "x_k"), is_direct, worst)
+            tile.locate(line + half * HALF, lines, step * STEP, depth)
+            to = y.at((panel * steps + step) * step_elements(parts) + half * TILE)
+            (tile.rows if layout == ROWS else tile.pairs)(to, parts)
+        flags.store(at, k.cast(~is_plain(worst.get()), i32))
+
+
+class _Tile:
+    """16 lines by 32 numbers along k of the source."""
+
+    def __init__(self, k: Kernel, x: Buf, x_line: Val, x_k: Val, is_direct: bool, worst: Var) -> None:
+        self.k, self.x, self.x_line, self.x_k, self.is_direct, self.worst = k, x, x_line, x_k, is_direct, worst
+
+    def locate(self, line: Val, lines: Val, first: Val, depth: Val) -> None:
+        k = self.k
+        self.lines, self.deep = k.max(k.min(lines - line, HALF), 0), k.min(depth - first, STEP)
+        self.x = self.x.at(line * self.x_line + first * self.x_k)
+
+    def rows(self, y: Buf, parts: int) -> None:
+        k = self.k
+        if not self.is_direct:
+            self._stage(STEP, 1)
+        words = y.as_type(u16)
+        masks = [k.mask(self.deep - side * HALF, HALF) for side in range(2)]
+        with k.loop(0, self.lines) as r:
+            row = self.x.at(r * self.x_line)
+            sides = [heads_of(k, row.load(i * HALF, HALF, mask), parts, self.worst) for i, mask in enumerate(masks)]
+            for part, (left, right) in enumerate(zip(*sides, strict=True)):
+                heads = k.bitcast(left, u16).shuffle(range(1, 4 * HALF, 2), k.bitcast(right, u16))
+                words.store(r * STEP + part * 2 * TILE, heads)
+        with k.loop(self.lines, HALF) as r:
+            for part in range(parts):
+                words.store(r * STEP + part * 2 * TILE, k.zeros(u16, STEP))
+
+    def pairs(self, y: Buf, parts: int) -> None:
+        k = self.k
+        if not self.is_direct:
+            self._stage(1, HALF)
+        words = y.as_type(u32)
+        with k.loop(0, HALF) as pair:
+            sides = []
+            for i in (pair * 2, pair * 2 + 1):
+                there = k.mask(k.select(i < self.deep, self.lines, 0), HALF)
+                sides.append(heads_of(k, self.x.at(i * self.x_k).load(0, HALF, there), parts, self.worst))
+            for part, (even, odd) in enumerate(zip(*sides, strict=True)):
+                words.store(pair * HALF + part * TILE, paired(even, odd))
+
+    def _stage(self, line_stride: int, k_stride: int) -> None:
+        """Bring the tile into order first, number by number."""
+        k, x, local = self.k, self.x, self.k.local(f32, TILE)
+        with k.loop(0, self.lines) as i, k.loop(0, self.deep) as j:
+            local.store(i * line_stride + j * k_stride, x.load(i * self.x_line + j * self.x_k))
+        self.x, self.x_line, self.x_k = local, k.const(line_stride), k.const(k_stride)
+
+
+def heads_of(k: Kernel, v: Val, parts: int, worst: Var | None = None) -> list[Val]:
+    """The bits of f32 numbers whose upper halves are the parts, halves rounded away from zero.
+
+    ``worst`` keeps what ``is_plain`` wants to know.
+    """
+    found = []
+    if worst is not None:
+        size = k.bitcast(v, u32) & _ABS
+        worst.set(k.max(worst, k.select(size.eq(0), 0, size - _LOW)))
+    for part in range(parts):
+        bits = k.bitcast(v, u32)
+        if part < 2:  # a third part is what is left of 24 bits, and fits
+            bits = (bits + 0x8000) & _HIGH_HALF
+            v = v - k.bitcast(bits, f32)
+        found.append(bits)
+    return found
+
+
+def paired(even: Val, odd: Val) -> Val:
+    """What ``heads_of`` gives for two rows of B, as a line of a tile: beside a part there are zeros."""
+    return (even >> 16) | odd
+
+
+def is_odd(k: Kernel, v: Val) -> Val:
+    """Which of some f32 numbers are not plain."""
+    size = k.bitcast(v, u32) & _ABS
+    return (size - _LOW >= _RANGE) & size.ne(0)
+
+
+def plain_below(limit: float) -> int:
+    """What ``worst`` is below if all numbers are below a limit."""
+    return int(np.float32(limit).view(np.uint32)) - _LOW
+
+
+def is_plain(worst: Val) -> Val:
+    """Whether tile products may stand for products with all numbers that were split."""
+    return worst.max() < _RANGE
+
+
+def whole(k: Kernel, y: Buf, parts: int, i: Val) -> Val:
+    """Number ``i`` along k of 16 neighbouring columns, from the first tile of a step in the order of pairs."""
+    words, odd = y.as_type(u32).at(i // 2 * HALF), k.cast(i % 2 * 16, u32)
+    heads = [words.load(part * TILE, HALF) for part in range(parts)]
+    value = k.zeros(f32, HALF)
+    for bits in reversed(heads):  # the smallest first: exact
+        value = k.bitcast(bits >> k.splat(odd, HALF) << 16, f32) + value
+    return value
+
+
+# -- what contractions ask for
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """An operand in tiles, with its flags (none for a constant) and the strides of both along the batch axes."""
+
+    tiles: Storage
+    batch: tuple[Known, ...]
+    flags: Storage | None
+    flags_batch: tuple[Known, ...]
+    flags_panel: Known = 0
+    """Flags of a panel."""
+
+    def args(self, name: str) -> dict[str, Ref | Known | float]:
+        found: dict[str, Ref | Known | float] = {name: Ref(self.tiles)}
+        found.update((f"{name}_batch{i}", s) for i, s in enumerate(self.batch))
+        if self.flags is not None:
+            found[f"{name}_flags"] = Ref(self.flags)
+            found.update((f"{name}_flags_batch{i}", s) for i, s in enumerate(self.flags_batch))
+            found.update({f"{name}_flags_panel": self.flags_panel, f"{name}_flags_count": self.flags.elements})
+        return found
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A matrix that whoever makes it writes in tiles."""
+
+    tiled: Tiled
+    rows: Known
+    columns: Known
+    parts: int
+    is_kept: bool
+    """It is there as numbers too."""
+
+    def serves(self, p: Problem, parts: int | None) -> bool:
+        """Whether it is the left operand of a product."""
+        return (p.m, p.k, parts) == (self.rows, self.columns, self.parts) and p.a.is_all(p.m, p.k)
+
+    @property
+    def words(self) -> str:
+        """What its maker says of it."""
+        return f"handed on in {self.parts} bf16 part{'s'[: self.parts - 1]}{' and as numbers' if self.is_kept else ''}"
+
+
+def handing(
+    outputs: Sequence[_Output], expression: Expression, target: Target, in_tiles: Callable[[_Output, Handed], _Output]
+) -> tuple[tuple[_Output, ...], Expression]:
+    """Outputs and what makes them, with those that are handed on in tiles, and as numbers where they are kept."""
+    made: list[_Output] = []
+    results: list[int] = []
+    for y, result in zip(outputs, expression.results, strict=True):
+        found = target.handed.get(y.storage)
+        if found is None or found.is_kept:
+            made.append(y)
+            results.append(result)
+        if found is not None:
+            made.append(in_tiles(y, found))
+            results.append(result)
+    return tuple(made), replace(expression, results=tuple(results))
+
+
+def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
+    """Declares an operand in tiles."""
+    flags = f"{name}_flags"
+    found: dict[str, Any] = {name: (bf16,), **{f"{name}_batch{i}": i64 for i in range(axes)}}
+    numbers = (f"{flags}_panel", f"{flags}_count", *(f"{flags}_batch{i}" for i in range(axes)))
+    return {**found, flags: (i32,), **dict.fromkeys(numbers, i64)} if has_flags else found
+
+
+def split_a(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
+    """A in tiles and the step that writes them, unless whoever makes A does or another product has asked before."""
+    handed = target.handed.get(p.a.storage)
+    if handed is not None and handed.serves(p, parts):
+        return [], handed.tiled
+    source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, parts)
+    return source.at_each_run(p, target)
+
+
+def split_b(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
+    """B in tiles: packed once if it is a constant, and otherwise by a step."""
+    source = _Source(p.b.storage, p.b.offset, p.b.column, p.b.row, p.n, p.k, p.batch, p.b.batch, PAIRS, parts)
+    return source.at_each_run(p, target) if p.weight is None else ([], source.once(target.isa))
+
+
+@dataclass(frozen=True)
+class _Source:
+    storage: Storage
+    offset: Known
+    line_stride: Known
+    k_stride: Known
+    lines: Known
+    depth: Known
+    sizes: tuple[Known, ...]
+    strides: tuple[Known, ...]
+    """Of the batch axes; those with stride 0 are split once."""
+    layout: str
+    parts: int
+
+    @property
+    def _own(self) -> list[tuple[Known, Known]]:
+        return [(d, s) for d, s in zip(self.sizes, self.strides, strict=True) if s != 0]
+
+    @property
+    def _matrix(self) -> tuple[Known, Known]:
+        """Elements and flags of one matrix."""
+        panels, steps = dims.ceildiv(self.lines, PANEL), dims.ceildiv(self.depth, STEP)
+        elements = dims.product((panels, steps, step_elements(self.parts)))
+        return of_known(elements), of_known(dims.mul(panels, dims.ceildiv(steps, CHUNK)))
+
+    def _batched(self, each: Known) -> tuple[Known, tuple[Known, ...]]:
+        """The elements of all matrices, and the stride of each batch axis."""
+        strides: list[Known] = []
+        total = each
+        for d, s in reversed(list(zip(self.sizes, self.strides, strict=True))):
+            strides.insert(0, 0 if s == 0 else total)
+            total = total if s == 0 else of_known(dims.mul(total, d))
+        return total, tuple(strides)
+
+    def _spec(self) -> Any:
+        is_direct = (self.k_stride if self.layout == ROWS else self.line_stride) == 1
+        return split(
+            source=self.storage.dtype, parts=self.parts, layout=self.layout, is_direct=is_direct, axes=len(self._own)
+        )
+
+    def _numbers(self) -> dict[str, Known]:
+        own = self._own
+        return {
+            "x_line": self.line_stride, "x_k": self.k_stride, "lines": self.lines, "depth": self.depth,
+            **{f"x_batch{i}": s for i, (_, s) in enumerate(own)}, **{f"batch{i}": d for i, (d, _) in enumerate(own)},
+        }  # fmt: skip
+
+    def at_each_run(self, p: Problem, target: Target) -> tuple[list[Step], Tiled]:
+        key = (self.storage.number, *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
+        if key in target.splits:
+            return [], target.splits[key]
+        (elements, batch), (flags, flags_batch) = (self._batched(each) for each in self._matrix)
+        each = of_known(dims.ceildiv(dims.ceildiv(self.depth, STEP), CHUNK))
+        made = Tiled(Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch, each)
+        target.splits[key] = made
+        assert made.flags is not None
+        args: dict[str, Ref | Known | float] = {"x": Ref(self.storage, self.offset), **self._numbers()}
+        args.update(y=Ref(made.tiles), flags=Ref(made.flags))
+        nbytes = of_known(dims.mul(elements, 2))
+        why = f"{'A' if self.layout == ROWS else 'B'} split into {self.parts} bf16 parts"
+        return [Step(self._spec(), args, frozenset(("y", "flags")), p.nodes, nbytes=nbytes, variant=why)], made
+
+    def once(self, isa: Isa) -> Tiled:
+        tensor = self.storage.tensor
+        assert tensor is not None
+        (elements, batch), (flags, _) = (self._batched(each) for each in self._matrix)
+
+        packing = Packing(
+            tensor, int(self.offset), self._spec(), isa, self._numbers(), int(elements), bf16, int(flags),
+            refused=identity(tensor),
+        )  # fmt: skip
+        made = Packed("constant", bf16, elements, self.storage.value, key=packing.key, make=packing, packing=packing)
+        return Tiled(made, batch, None, ())
+
+
+def weight_is_plain(array: Array) -> bool:
+    """Whether tile products may stand for products with these numbers."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for start in range(0, flat.size, 1 << 16):  # in cache
+        bits = flat[start : start + (1 << 16)].astype(np.float32, copy=False).view(np.uint32) & np.uint32(_ABS)
+        if np.any((bits - np.uint32(_LOW) >= _RANGE) & (bits != 0)):
+            return False
+    return True

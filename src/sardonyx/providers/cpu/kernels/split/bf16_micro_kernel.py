@@ -1,0 +1,174 @@
+"""The innermost loop of products on tiles: which tiles are loaded, multiplied and fetched, and in which order.
+
+A step multiplies the parts of 32 numbers along k of 16 rows and 32 columns: two tiles of sums, and one tile of each
+operand that is loaded again and again. ``multiply`` serves matrix products (``gemm.amx``) and attention
+(``attention.amx``); convolutions (``conv.bf16_split``) load their pixels in another way, in the order of ``events``.
+
+**Few tiles.** The chip renames tiles: a load need not wait for the products that still read what it replaces. But where
+the core's other hardware thread has tiles in use too, there are ten registers in all, and what is not live is what
+renaming has. Measured cycles of a tile instruction (load or product; a product alone takes 16):
+
+    live tiles                              8     7     6     5     4
+    cycles                                 27    22    17    15    13
+
+So 2 x 2 tiles of sums with two tiles of each operand, the usual choice, take 53 cycles for a product there, and 1 x 2
+with one of each 33, although they load half as often again. On a core of its own both take 16, from L1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sardonyx.providers.cpu.kernels.split.bf16 import TILE, step_elements
+from sardonyx.providers.cpu.language.amx import Tiles
+from sardonyx.providers.cpu.language.values import Buf, Operand, Val
+
+PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
+    1: ((0, 0),),
+    2: ((1, 0), (0, 0), (0, 1)),
+    3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)),
+}
+"""Which parts of A meet which of B: one of the two stays from each product to the next."""
+LINE = 32
+"""bf16 numbers in a cache line."""
+SUMS = (0, 1)
+A, B = 2, 3
+"""The tiles: sums of the left and the right half of a panel's columns, and one of each operand."""
+TILES = 4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the innermost loop is written; none of it changes a result."""
+
+    unroll: int = 1
+    """Steps written out."""
+    ahead_a: int = 0
+    ahead_b: int = 0
+    """Steps by which an operand is fetched into L1 before it is loaded; 0 leaves that to the chip."""
+    is_woven: bool = True
+    """What follows the sums of a group is done between the products of the next, even if it is short."""
+    fetched: int = 4
+    """Lines of the next run of B, for each part and step, that are fetched meanwhile, at least."""
+    level: int = 2
+    """The cache that they are fetched into."""
+    short_ahead: int = 8
+    """KiB by which B is fetched ahead of at most 16 rows, which wait for memory."""
+    short_level: int = 2
+    """The cache that it is fetched into."""
+
+
+SCHEDULES = {1: Schedule(is_woven=False, level=1), 2: Schedule(), 3: Schedule()}
+"""By parts. One part needs a tile from L1 for every 10 cycles, which leaves little time for anything else."""
+
+
+def multiply(
+    tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule,
+    weave: Callable[[int], None] | None = None, *, is_short: bool = False, is_a_past: bool = False,
+    fetched: Buf | None = None, lines: Val | None = None,
+) -> None:  # fmt: skip
+    """Add the products of ``steps`` steps to the two tiles of sums.
+
+    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch for later, ``lines`` for each step
+    and part, or exactly as many as the schedule says: to ask in each step whether there are more takes its time.
+    ``is_short``: these are all the rows there are. ``is_a_past``: A is not kept in L1.
+    """
+    k, size = tiles.k, step_elements(parts)
+    start = k.const(0)
+    for unroll in sorted({schedule.unroll, 1}, reverse=True):
+        stop = steps & -unroll
+        with k.loop(start, stop, unroll) as s:
+            operands = {A: a.at(s * size), B: b.at(s * size)}
+            stride = schedule.fetched if lines is None else lines
+            ahead = None if fetched is None else fetched.at(s * stride * (parts * LINE))
+            wanted = _fetches(operands, unroll, parts, schedule, is_short, ahead)
+            if ahead is not None and not is_short and lines is not None:
+                with k.loop(schedule.fetched * parts * unroll, lines * (parts * unroll)) as i:
+                    ahead.prefetch(i * LINE, locality=4 - schedule.level)
+            written = list(events(parts, unroll))
+            dots = sum(isinstance(event, Dot) for event in written)
+            for event in written:
+                if isinstance(event, Load):
+                    tiles.load(event.tile, operands[event.tile].at(event.offset), is_past=is_a_past and event.tile == A)
+                    continue
+                tiles.dot_bf16(event.sums, A, B)
+                share, wanted = wanted[: -(-len(wanted) // dots)], wanted[-(-len(wanted) // dots) :]
+                dots -= 1
+                for line, level in share:
+                    line.prefetch(locality=4 - level)
+            if weave is not None:
+                weave(unroll)
+        start = stop
+
+
+def _fetches(
+    operands: dict[int, Buf], unroll: int, parts: int, schedule: Schedule, is_short: bool, ahead: Buf | None
+) -> list[tuple[Buf, int]]:
+    """The lines that ``unroll`` steps always fetch, each with the cache it goes to."""
+    size, found = step_elements(parts), []
+    if is_short:
+        ahead, stop = operands[B].at(schedule.short_ahead * 1024 // 2), unroll * size if schedule.short_ahead else 0
+        return [(ahead.at(at), schedule.short_level) for at in range(0, stop, LINE)]
+    for x, steps in ((A, schedule.ahead_a), (B, schedule.ahead_b)):
+        found += [(operands[x].at(steps * size + at), 1) for at in range(0, unroll * size if steps else 0, LINE)]
+    if ahead is not None:
+        found += [(ahead.at(i * LINE), schedule.level) for i in range(unroll * schedule.fetched * parts)]
+    return found
+
+
+@contextmanager
+def from_zero(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterator[None]:
+    """Around the products of a run: sums begin at zero, and are stored, their rows ``stride`` bytes apart."""
+    for t in SUMS:
+        tiles.zero(t)
+    yield
+    for t, place in zip(SUMS, places, strict=True):
+        tiles.store(t, place, stride)
+
+
+@contextmanager
+def going_on(tiles: Tiles, places: Sequence[Buf], stride: Operand, is_first: Val) -> Iterator[None]:
+    """Around the products of a run: sums go on from those of the run before, where this is not the first."""
+    with tiles.k.either(is_first) as (first, later):
+        with first:
+            for t in SUMS:
+                tiles.zero(t)
+        with later:
+            for t, place in zip(SUMS, places, strict=True):
+                tiles.load(t, place, stride)
+    yield
+    for t, place in zip(SUMS, places, strict=True):
+        tiles.store(t, place, stride)
+
+
+@dataclass(frozen=True)
+class Load:
+    tile: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Dot:
+    sums: int
+
+
+def events(parts: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
+    """Loads and products of ``unroll`` steps, in the order in which they are written.
+
+    Each pair of parts begins at the half of the columns where the one before has ended, so that one tile is there. With
+    one of the ``halves``, the left is multiplied alone.
+    """
+    holds: dict[int, int] = {}
+    for step in range(unroll):
+        last = 0  # with one part, products of one half do not follow each other
+        for p, q in PRODUCTS[parts]:
+            for half in (last, 1 - last)[:halves]:
+                for tile, at in ((A, p * 2), (B, q * 2 + half)):
+                    offset = step * step_elements(parts) + at * TILE
+                    if holds.get(tile) != offset:
+                        holds[tile] = offset
+                        yield Load(tile, offset)
+                yield Dot(SUMS[half])
+            last = half

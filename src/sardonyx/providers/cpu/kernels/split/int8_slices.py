@@ -1,0 +1,389 @@
+"""Operands of a tile product in digits: numbers as three bytes each, and a scale that a run of a line shares.
+
+A number is its scale times d0 + d1 / 256 + d2 / 65536, the digits being bytes with signs. The scale is such that the
+largest number of a run, up to ``LONGEST`` steps of 64 along k of one line (row of A, column of B), has d0 = 127.5: a
+number is kept to 2^-24 of the largest beside it. Sums of products of digits are exact, which those of f32 are not, so
+the products of a run come out as near to the truth as multiply-adds of f32 bring them, where the numbers of a run are
+of one kind:
+
+    A   [m / 16][k / 64][digit][16 rows][64 k], then fourth digits [m / 16][k / 64][16 rows][64 k]
+    B   [n / 32][k / 64][digit][2][16 fours of k][16 columns][4], then the scales [n / 32][run][32]
+
+**Numbers that stand out.** One that is much larger than the rest of its run would take the digits away from it. So
+where the largest of a run of A is more than ``LONG`` times the mean of the others, zeros apart, its 16 rows have a
+fourth digit, which brings one product more; ``long`` tells which. Constants of another kind are not kept in digits
+(``Exceptional``): with columns that have such numbers, with rows so much smaller than others that only large numbers of
+A make up for it, or with runs that are half zeros, whose columns do not see all numbers beside which A is kept.
+
+**Numbers that a scale does not carry**, infinite, or of a run whose largest is very large, very small, or leaves too
+little of four digits to the others (``MOST``), raise a flag for their 16 rows and run, as in ``split``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from sardonyx.dtypes import DType
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of, equal_runs
+from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
+from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.constants import identity
+from sardonyx.providers.cpu.program.prepack import Packing
+from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+
+Array = np.ndarray[Any, Any]
+
+STEP, DIGITS, TILE = 64, 3, 1024
+"""Numbers of a line that a step covers, digits of each, and bytes of a tile."""
+LONGEST = 4
+"""Steps of a run at most: 32 columns take 24 KiB, half of L1."""
+LONG, MOST = 12.0, 4096.0
+"""Times the mean of the others that the largest number of a run of A may be, with three digits and with four. (Normal
+numbers have 4.)"""
+CREST = 12.0
+"""Times the root mean square of a run of B that its numbers may be. (Normal numbers have 4, trained ones up to 10.)"""
+EVEN = 16.0
+"""Times by which a constant's rows may be smaller than their root mean square."""
+
+_TOP = {i8: 127.49 * 65536, u8: 255.49 * 65536}
+"""What the largest number of a run is in units of the last digit, by the type of first digits."""
+_LEAST, _MOST = 2.0**-60, 2.0**60
+"""Between which the largest number of a run lies: squares are floats."""
+_ABS = 0x7FFF_FFFF
+_LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (_LEAST, _MOST))
+_RANGE -= _LOW
+
+
+def run_steps(depth: int) -> int:
+    """Steps of a run of a sum."""
+    return equal_runs(-(-depth // STEP), LONGEST)
+
+
+def is_odd(largest: Val) -> Val:
+    """Whether the largest numbers of runs, as bits, have no scale."""
+    return (largest - _LOW >= _RANGE) & largest.ne(0)
+
+
+class Scale:
+    """How runs whose largest numbers are given, as bits, become digits: one run, or one in each lane."""
+
+    def __init__(self, k: Kernel, largest: Val, first: DType = i8) -> None:
+        """First digits may have no sign, and one bit more, where no number is negative."""
+        self.k = k
+        size = k.bitcast(k.select(largest.eq(0) | is_odd(largest), 0x3F80_0000, largest), f32)
+        self.unit = size * (1 / _TOP[first])
+        self.inverse = 1.0 / self.unit
+        self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
+        """Of a first digit of 1."""
+
+    def words(self, v: Val, *, is_long: bool = False) -> Val:
+        """The digits of numbers as the bytes of 32-bit words, the last in the lowest: three, or a fourth of what these
+        leave.
+
+        Numbers are divided to the last bit: what the inverse is off by, all numbers of a run would have in common.
+        """
+        k, lanes = self.k, v.lanes
+        unit, inverse = (x if x.lanes == lanes else k.splat(x, lanes) for x in (self.unit, self.inverse))
+        about = v * inverse
+        whole = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
+        last, half = k.to_i32(whole), 0x8080
+        if is_long:
+            last, half = (last << 8) + k.to_i32(k.rint(k.fma(-whole, unit, v) * inverse * 256.0)), 0x80_8080
+        return (last + half) ^ half  # bytes with signs: from 128 on, one carries over to the byte before
+
+    def digits(self, v: Val) -> list[Val]:
+        """Three, in the low bytes of 32-bit words, the first digit first."""
+        words = self.words(v)
+        return [words >> 8 * i for i in reversed(range(DIGITS))]
+
+    def step(self, numbers: Sequence[Val], *, is_long: bool = False) -> list[Val]:
+        """The digits of 64 numbers, 16 in a vector, as vectors of 64 bytes, the first digit first.
+
+        Bytes are brought together by shuffles: they take 16 cycles and three stores; 26 and twelve, one by one.
+        """
+        k = self.k
+        words = [k.bitcast(self.words(v, is_long=is_long), u8).shuffle(_BY_BYTE) for v in numbers]
+        a, b, c, d = (k.bitcast(word, u32) for word in words)
+        found = []
+        for first in (0, 2):  # the lower two bytes, and the upper two
+            pairs = [4 * lane + first + i + of for lane in range(4) for i in (0, 1) for of in (0, HALF)]
+            left, right = a.shuffle(pairs, b), c.shuffle(pairs, d)
+            for i in (0, 2):
+                all_four = [4 * lane + i + j + of for of in (0, HALF) for j in (0, 1) for lane in range(4)]
+                found.append(k.bitcast(left.shuffle(all_four, right), u8))
+        return found[::-1] if is_long else found[DIGITS - 1 :: -1]
+
+
+_BY_BYTE = [16 * lane + 4 * i + byte for lane in range(4) for byte in range(4) for i in range(4)]
+"""The bytes of four words of a lane of 128 bits: lowest ones, then the next."""
+
+
+def _keep_largest(k: Kernel, largest: Var, v: Val) -> None:
+    """Of each lane, the largest number so far, as bits."""
+    largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
+
+
+class Sizes:
+    """The largest of many numbers, and the sizes of the others, a vector at a time. Zeros are digits, and do not count.
+
+    Lanes sum apart, and only those that have the largest take it away again: the sums of the others do not round at its
+    size.
+    """
+
+    def __init__(self, k: Kernel) -> None:
+        self.k, self._largest = k, k.var(k.zeros(u32, HALF))
+        self._sums, self._counts = (k.var(k.zeros(f32, HALF)) for _ in range(2))
+
+    def see(self, v: Val) -> None:
+        _keep_largest(self.k, self._largest, v)
+        self._sums.set(self._sums.get() + self.k.abs(v))
+        self._counts.set(self._counts.get() + self.k.select(v.ne(0.0), self.k.const(1.0, f32, HALF), 0.0))
+
+    @property
+    def top(self) -> Val:
+        """The largest, as bits."""
+        return self._largest.get().max()
+
+    @property
+    def count(self) -> Val:
+        """Of numbers that are not zero."""
+        return self._counts.get().sum()
+
+    @property
+    def others(self) -> Val:
+        """The sum of the other sizes. Where several are largest, one of each lane is left out."""
+        k, sums, top = self.k, self._sums.get(), self.k.splat(self.top, HALF)
+        return k.select(self._largest.get().eq(top), sums - k.bitcast(top, f32), sums).sum()
+
+
+def times_of(k: Kernel, top: Val, others: Val, count: Val) -> Val:
+    """How many times the mean of the others' sizes the largest of ``count`` numbers is, if there are others."""
+    return k.select(others > 0.0, k.bitcast(top, f32) * count / others, 0.0)
+
+
+# -- the left operand
+
+
+def _params() -> Params:
+    numbers = ("x_row", "m", "depth", "run")
+    return {"x": (f32,), "y": (i8,), "scales": (f32,), "long": (i32,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
+
+
+@kernel(_params)
+def split_digits(
+    k: Kernel, x: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, run: Val
+) -> None:
+    """y, scales, long and flags = the digits of x, whose stride along k is 1."""
+    tiles, steps = count_of(m, HALF), count_of(depth, STEP)
+    runs = count_of(steps, run)
+    largest = k.local(u32, HALF)
+    with k.share(tiles * runs) as at:
+        tile, first = at // runs, at % runs * run
+        deep, rows = k.min(run * STEP, depth - first * STEP), k.min(m - tile * HALF, HALF)
+        corner = x.at(tile * HALF * x_row + first * STEP)
+        odd, is_long = k.var(k.zeros(i32)), k.var(k.zeros(i32))
+        with k.loop(0, rows) as r:
+            size, times = _measure(k, corner.at(r * x_row), deep)
+            largest.store(r, size)
+            odd.set(odd.get() | k.cast(is_odd(size) | ~(times <= MOST), i32))
+            is_long.set(is_long.get() | k.cast(times > LONG, i32))
+        long.store(at, is_long)
+        flags.store(at, odd)
+        with k.either(is_long.get().ne(0)) as branches:
+            for branch, has_fourth in zip(branches, (True, False), strict=True):
+                with branch, k.loop(0, rows) as r:
+                    scale = Scale(k, largest.load(r))
+                    scales.store(at * HALF + r, scale.value)
+                    places = [y.at((tile * steps + first) * (DIGITS * TILE) + digit * TILE) for digit in range(DIGITS)]
+                    places.append(y.at((tiles * steps * DIGITS + tile * steps + first) * TILE))
+                    _put_row(k, corner.at(r * x_row), [to.at(r * STEP) for to in places], deep, scale, has_fourth)
+
+
+def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
+    """The largest number of a run, as bits, and how many times the mean of the others' sizes it is."""
+    sizes = Sizes(k)
+    for t in k.tiles(deep, HALF):
+        sizes.see(t.keep(row.load(t), 0.0))
+    return sizes.top, times_of(k, sizes.top, sizes.others, sizes.count)
+
+
+def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale, has_fourth: bool) -> None:
+    """Digits of a run of a row, and zeros to the end of its last step."""
+
+    def put(s: Val, masks: Sequence[Val | None]) -> None:
+        numbers = [row.load(s * STEP + j * HALF, HALF, mask) for j, mask in enumerate(masks)]
+        for digit, bits in enumerate(scale.step(numbers, is_long=has_fourth)):
+            places[digit].as_type(u8).store(s * (TILE * (DIGITS if digit < DIGITS else 1)), bits)
+
+    whole = deep // STEP
+    with k.loop(0, whole) as s:
+        put(s, [None] * (STEP // HALF))
+    with k.loop(whole, count_of(deep, STEP)) as s:
+        put(s, [k.mask(deep - s * STEP - j, HALF) for j in range(0, STEP, HALF)])
+
+
+# -- the right operand
+
+
+def _constant_params() -> Params:
+    numbers = ("x_k", "x_column", "n", "depth", "run")
+    return {"x": (f32,), "y": (i8,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
+
+
+@kernel(_constant_params)
+def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, run: Val) -> None:
+    """y = the digits of a constant, and their scales; a flag for each 16 columns and run that are not kept so."""
+    panels, steps = count_of(n, PANEL), count_of(depth, STEP)
+    runs = count_of(steps, run)
+    scales = scales_of(y, panels, steps)
+    with k.share(panels * 2 * runs) as at:
+        side, first = at // runs, at % runs * run
+        deep = k.min(run * STEP, depth - first * STEP)
+        lanes = k.iota(i64, HALF) + side * HALF
+        there, at_lane = lanes < n, k.min(lanes, n - 1) * x_column
+        lines = x.at(first * STEP * x_k)
+
+        def number(j: Val) -> Val:
+            return k.select(there, lines.at(j * x_k).gather(at_lane), 0.0)
+
+        largest, squares, count = k.var(k.zeros(u32, HALF)), k.var(k.zeros(f32, HALF)), k.var(k.zeros(i32, HALF))
+        with k.loop(0, deep) as j:
+            v = number(j)
+            _keep_largest(k, largest, v)
+            squares.set(k.fma(v, v, squares.get()))
+            count.set(count.get() + k.cast(v.ne(0.0), i32))
+        limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * CREST
+        is_full = count.get().eq(0) | (count.get() * 2 >= k.splat(k.cast(deep, i32), HALF))
+        is_kept = ~is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit) & is_full
+        flags.store(at, k.cast((~is_kept).any(), i32))
+        scale = Scale(k, largest.get())
+        scales.store((side // 2 * runs + at % runs) * PANEL + side % 2 * HALF, scale.value)
+        to = y.at((side // 2 * steps + first) * (DIGITS * 2 * TILE) + side % 2 * TILE).as_type(u32)
+        with k.loop(0, k.min(run, steps - first) * HALF) as four:
+            words = [k.zeros(u32, HALF) for _ in range(DIGITS)]
+            for i in range(4):
+                j = four * 4 + i
+                v = k.select(k.splat(j < deep, HALF), number(k.min(j, deep - 1)), 0.0)
+                bits = (k.bitcast(d, u32) & 0xFF for d in scale.digits(v))
+                words = [word | (d << 8 * i) for word, d in zip(words, bits, strict=True)]
+            for digit, word in enumerate(words):
+                to.store(((four // HALF * DIGITS + digit) * 2 * TILE) // 4 + four % HALF * HALF, word)
+
+
+def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
+    """The scales of a constant, behind its digits."""
+    return b.at(panels * steps * (DIGITS * 2 * TILE)).as_type(f32)
+
+
+def whole(k: Kernel, b: Buf, scales: Buf, steps: Val, run: Val, left: Val, half: int, j: Val) -> Val:
+    """Number ``j`` along k of 16 columns from column ``left`` + 16 ``half`` on."""
+    step, panel, runs = j // STEP, left // PANEL, count_of(steps, run)
+    words = b.at((panel * steps + step) * (DIGITS * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
+    value = k.zeros(f32, HALF)
+    for digit in reversed(range(DIGITS)):
+        bits = words.load(digit * 2 * TILE // 4, HALF) << k.splat(k.cast(24 - j % 4 * 8, i32), HALF)
+        value = value * (1 / 256) + k.cast(bits >> 24, f32)
+    return value * scales.load((panel * runs + step // run) * PANEL + half * HALF, HALF)
+
+
+# -- what contractions ask for
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A left operand in digits."""
+
+    tiles: Storage
+    scales: Storage
+    long: Storage
+    flags: Storage
+    runs: int
+
+    def args(self) -> dict[str, Ref | Known | float]:
+        memory = {"a": self.tiles, "a_scales": self.scales, "a_long": self.long, "a_flags": self.flags}
+        flags: dict[str, Known] = {"a_flags_panel": 2 * self.runs, "a_flags_count": self.flags.elements}
+        return {**{name: Ref(storage) for name, storage in memory.items()}, **flags}
+
+
+def rows_in_digits(p: Problem, target: Target) -> tuple[list[Step], Rows]:
+    """A in digits, and the step that writes them unless another product has asked before."""
+    depth = int(p.k)
+    key = ("digits", p.a.storage.number, p.a.offset, p.a.row, p.m, depth)
+    if key in target.splits:
+        return [], target.splits[key]
+    run, steps = run_steps(depth), -(-depth // STEP)
+    runs, tiles = -(-steps // run), dims.ceildiv(p.m, HALF)
+
+    def memory(dtype: Any, *sizes: dims.Dim) -> Storage:
+        return Storage("temporary", dtype, of_known(dims.product((tiles, *sizes))))
+
+    found = Rows(
+        memory(i8, steps * (DIGITS + 1) * TILE), memory(f32, runs * HALF), memory(i32, runs),
+        memory(i32, runs), runs,
+    )  # fmt: skip
+    target.splits[key] = found
+    args: dict[str, Ref | Known | float] = {
+        "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "run": run,
+        "y": Ref(found.tiles), "scales": Ref(found.scales), "long": Ref(found.long), "flags": Ref(found.flags),
+    }  # fmt: skip
+    nbytes = of_known(dims.product((p.m, depth, 4 + DIGITS)))
+    writes = frozenset(("y", "scales", "long", "flags"))
+    return [Step(split_digits(), args, writes, p.nodes, nbytes=nbytes, variant="A in digits")], found
+
+
+def uneven(tensor: Any) -> object:
+    """By what a constant that is not kept in digits is known."""
+    return ("uneven", identity(tensor))
+
+
+def constant_in_digits(p: Problem, isa: Isa) -> Storage:
+    """B in digits; ``Exceptional`` if its numbers are not of one kind."""
+    tensor, b = p.weight, p.b
+    assert tensor is not None
+    depth, n = int(p.k), int(p.n)
+    packing = packing_of(tensor, int(b.offset), int(b.row), int(b.column), depth, n, isa, refused=uneven(tensor))
+    make = partial(in_digits, packing)
+    return Packed("constant", i8, packing.elements, b.storage.value, key=packing.key, make=make, packing=packing)
+
+
+def packed_nbytes(depth: int, n: int, run: int) -> int:
+    """What a constant of ``depth`` rows and n columns takes, with scales for runs of ``run`` steps."""
+    steps, panels = -(-depth // STEP), -(-n // PANEL)
+    return panels * (steps * DIGITS * 2 * TILE + -(-steps // run) * PANEL * 4)
+
+
+def packing_of(
+    tensor: Tensor, first: int, row: int, column: int, depth: int, n: int, isa: Isa, *, refused: object
+) -> Packing:
+    """Of a constant whose elements lie ``row`` and ``column`` apart, in digits."""
+    run = run_steps(depth)
+    numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "run": run}
+    flags = -(-n // PANEL) * 2 * -(-depth // (STEP * run))
+    return Packing(tensor, first, pack_digits(), isa, numbers, packed_nbytes(depth, n, run), i8, flags, refused)
+
+
+def in_digits(packing: Packing) -> Array:
+    """The digits; ``Exceptional`` if the numbers are not of one kind."""
+    numbers, content = packing.numbers, np.ascontiguousarray(packing.tensor.peek()).reshape(-1)[packing.first :]
+    shape, strides = (numbers["depth"], numbers["n"]), (numbers["x_k"] * 4, numbers["x_column"] * 4)
+    if not _is_even(np.lib.stride_tricks.as_strided(content, shape, strides, writeable=False)):
+        raise Exceptional(packing.refused)
+    return packing()
+
+
+def _is_even(b: Array) -> bool:
+    """Whether rows of a constant are of about one size, or zero."""
+    with np.errstate(all="ignore"):
+        squares = np.einsum("kn,kn->k", b, b)
+        return bool(np.all((squares == 0) | (squares * EVEN**2 >= squares.mean())))

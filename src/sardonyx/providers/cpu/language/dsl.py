@@ -1,0 +1,128 @@
+"""The kernel language: Python that writes LLVM IR, so that a kernel reads as loops over vectors.
+
+    @kernel(x=(f32,), y=(f32,), rows=i64, cols=i64)
+    def double(k, x, y, rows, cols, *, factor):
+        with k.share(rows) as r:                      # the rows that fall to this thread
+            for t in k.tiles(cols):                   # vectors of the row; the last one masked
+                y.at(r * cols).store(t, x.at(r * cols).load(t) * factor)
+
+``double(factor=2.0)`` is a ``Spec``: a kernel and its constants, known by a digest before any IR exists. A parameter in
+parentheses is memory, any other a number; a string in place of a type names the constant that holds it. ``for`` over a
+Python range unrolls. ``for t in k.tiles(...)`` writes its body twice, once for whole vectors and once for the masked
+rest.
+
+Every kernel is a C function ``kernel(args, context, thread, threads)``. ``args`` is a block of int64: the step's
+number, then four words for each memory parameter (base, byte offset, bytes from there on, bytes in front of it) and one
+for each number. A base is a row of the context's table of memories, so no argument block holds an address. ``context``
+begins with the slots of ``Context``.
+
+No floating-point flag is set: what is written is what is computed; ``k.fma`` is the only way to a fused multiply-add.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sardonyx import dtypes, fingerprint
+from sardonyx.dtypes import DType
+from sardonyx.forks import cached_property
+from sardonyx.providers.cpu.language.writer import Kernel
+from sardonyx.providers.cpu.machine.isa import Isa
+
+Params = Mapping[str, Any]
+"""Name by name: ``(type,)`` for memory, a type for a number; a type may be the name of a constant that holds it."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A kernel with its constants: what is compiled, and what the cache of objects is asked for."""
+
+    definition: Definition
+    statics: tuple[tuple[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @cached_property
+    def params(self) -> dict[str, tuple[str, DType]]:
+        """Name by name: ``memory`` or ``number``, and its type."""
+        statics = dict(self.statics)
+        given = self.definition.params
+        found: Params = given(**statics) if callable(given) else given
+        out: dict[str, tuple[str, DType]] = {}
+        for name, spec in found.items():
+            kind, t = ("memory", spec[0]) if isinstance(spec, tuple) else ("number", spec)
+            out[name] = (kind, statics[t] if isinstance(t, str) else t)
+        return out
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for the same source, constants and nothing else; computed without writing any IR."""
+        own = "" if self.definition.is_ours else fingerprint.of(self.definition.params, self.definition.body)
+        text = f"{source_digest()}|{self.definition.module}.{self.name}|{own}|{self.statics!r}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def emit(self, isa: Isa, *, checked: bool = False) -> Kernel:
+        """The kernel's IR."""
+        k = Kernel(self.name, isa, checked=checked)
+        args = k.open_plain(self.params) if self.definition.is_plain else k.open(self.params)
+        self.definition.body(k, **args, **dict(self.statics))
+        k.close()
+        return k
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A kernel before its constants are given."""
+
+    name: str
+    module: str
+    params: Any
+    body: Callable[..., None]
+    is_plain: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its source is a part of ``source_digest``."""
+        return self.module.startswith("sardonyx.")
+
+    def __call__(self, **statics: Any) -> Spec:
+        return Spec(self, tuple(sorted(statics.items())))
+
+
+def kernel(params: Callable[..., Params] | None = None, /, **named: Any) -> Callable[[Callable[..., None]], Definition]:
+    """Declare a kernel by its parameters: by name, or by a function from the constants to them."""
+
+    def wrap(body: Callable[..., None]) -> Definition:
+        return Definition(body.__name__, body.__module__, params or named, body)
+
+    return wrap
+
+
+def function(**named: Any) -> Callable[[Callable[..., None]], Definition]:
+    """Declare a native function that takes its parameters as C does: addresses and numbers."""
+
+    def wrap(body: Callable[..., None]) -> Definition:
+        return Definition(body.__name__, body.__module__, named, body, is_plain=True)
+
+    return wrap
+
+
+@cache
+def source_digest() -> str:
+    """Of every source file that decides what kernels look like."""
+    here = Path(__file__).parents[1]
+    h = hashlib.sha256()
+    for path in (*sorted(here.rglob("*.py")), Path(inspect.getfile(dtypes)), here.parents[1] / "ir" / "scalar.py"):
+        h.update(path.read_bytes())
+    return h.hexdigest()
+
+
+__all__ = ["Definition", "Kernel", "Params", "Spec", "function", "kernel", "source_digest"]

@@ -1,0 +1,73 @@
+"""Convolutions that write where a residual lies which nobody reads any more.
+
+A residual block reads as much as it writes, line by line. Where both are images of one layout, the result takes the
+place of the residual: its lines are in L1 when they are written, and less memory passes through the caches. A thread
+reads each line right before it writes it, and no other thread does either; what threads fill with zeros meanwhile is
+padding, which is zero in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sardonyx.lower.groups import Storage
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
+from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT
+from sardonyx.providers.cpu.program.steps import Ref, Step
+
+
+def in_place(steps: Sequence[Step]) -> list[Step]:
+    """The same steps, with one storage for a residual and a result where no later step reads the first, and no earlier
+    one touches the second. Where steps are repeated or left out, all is as it was.
+    """
+    if any(step.is_control or step.only is not None for step in steps):
+        return list(steps)
+    first, last = dict[Storage, int](), dict[Storage, int]()
+    for i, step in enumerate(steps):
+        for storage in _storages(step):
+            first.setdefault(storage, i)
+            last[storage] = i
+    taken: dict[Storage, Storage] = {}
+    made: list[Step] = []
+    for i, step in enumerate(steps):
+        for result, residual in _pairs(step):
+            if first[result] == i == last[residual]:
+                taken[result] = taken.get(residual, residual)
+                break
+        args = {name: _moved(given, taken) for name, given in step.args.items()}
+        made.append(replace(step, args=args) if args != step.args else step)
+    return made
+
+
+def _storages(step: Step) -> list[Storage]:
+    return [given.storage for given in step.args.values() if isinstance(given, Ref)]
+
+
+def _pairs(step: Step) -> list[tuple[Storage, Storage]]:
+    """Results of a convolution, with residuals that lie as they do, pixel by pixel, and that it reads as such alone."""
+    if step.spec.definition is not conv_amx:
+        return []
+    epilogue: Epilogue = dict(step.spec.statics)["epilogue"]
+    storages, images = _storages(step), {n: step.args[n] for n, x in epilogue.names if x.columns == SPLIT}
+    refs = {name: given for name, given in images.items() if isinstance(given, Ref)}
+    return [
+        (y.storage, x.storage)
+        for result, y in refs.items() if result in step.writes
+        for residual, x in refs.items() if residual not in step.writes
+        if _lies(step, result, y) == _lies(step, residual, x) and storages.count(x.storage) == 1
+    ]  # fmt: skip
+
+
+def _lies(step: Step, name: str, ref: Ref) -> tuple[Any, ...]:
+    """All that tells where the pixels of an operand are, but the memory itself."""
+    numbers = {key.removeprefix(name): v for key, v in step.args.items() if key.startswith(f"{name}_")}
+    return ref.storage.kind, ref.storage.dtype, ref.storage.elements, ref.offset, numbers
+
+
+def _moved(given: Any, taken: dict[Storage, Storage]) -> Any:
+    if isinstance(given, Ref) and given.storage in taken:
+        return replace(given, storage=taken[given.storage])
+    return given

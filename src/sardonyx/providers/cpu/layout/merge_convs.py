@@ -1,0 +1,109 @@
+"""Convolutions of one image whose results are neighbours, as one convolution with the filters of all.
+
+The phases of a transposed convolution whose windows do not overlap see single pixels, and where results lie pixel by
+pixel those of a row interleave: number f of phase p is filter p * filters + f. The image is read once for them, and
+filters fill lanes and tiles that would stay empty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.ir.tensor import Tensor
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Group, Storage, View
+from sardonyx.providers.cpu.program.constants import identity
+
+Array = np.ndarray[Any, Any]
+
+
+def joined(groups: Sequence[Group]) -> list[Group]:
+    """The groups, of which some are one with the one before."""
+    made: list[Group] = []
+    for group in groups:
+        last = made[-1] if made else None
+        both = _both(last, group) if isinstance(last, Convolution) and isinstance(group, Convolution) else None
+        if both is None:
+            made.append(group)
+        else:
+            made[-1] = both
+    return made
+
+
+def _both(a: Convolution, b: Convolution) -> Convolution | None:
+    """Two convolutions as one; None where they are not neighbours."""
+    is_alike = (a.x, a.window, a.groups, a.epilogue) == (b.x, b.window, 1, b.epilogue)
+    if not is_alike or a.w.shape[1:] != b.w.shape[1:] or not isinstance(a.w.shape[0], int):
+        return None
+    read = {v.storage for v in (*a.reads, *b.reads)}
+    if any(v.storage in read for v in (*a.writes, *b.writes)):
+        return None
+    filters = a.w.shape[0]
+    outputs = [_side_by_side(v, u, filters) for v, u in zip(a.outputs, b.outputs, strict=True)]
+    if None in outputs:
+        return None
+    w, extra = _constant((a.w, b.w)), [_read(v, u, filters) for v, u in zip(a.extra, b.extra, strict=True)]
+    if w is None or None in extra:
+        return None
+    return replace(
+        a, nodes=tuple(dict.fromkeys(a.nodes + b.nodes)), w=w, extra=tuple(v for v in extra if v is not None),
+        outputs=tuple(v for v in outputs if v is not None),
+    )  # fmt: skip
+
+
+def _read(a: View, b: View, filters: int) -> View | None:
+    """An operand of both."""
+    if a == b and a.strides[1] == 0:
+        return _wider(a, b, 0)
+    found = _side_by_side(a, b, filters)
+    if found is None and not any(s for i, s in enumerate(a.strides) if i != 1) and a.strides == b.strides:
+        flat = _constant([View(v.storage, v.shape[1:2], v.strides[1:2], v.offset) for v in (a, b)])
+        if flat is not None:
+            found = replace(_wider(a, b, 1), storage=flat.storage, offset=0)
+    return found
+
+
+def _side_by_side(a: View, b: View, filters: int) -> View | None:
+    """Both views as one, where the filters of the second follow those of the first in memory."""
+    is_beside = a.storage is b.storage and (a.shape[0], a.shape[2:]) == (b.shape[0], b.shape[2:])
+    is_alike = (a.strides[0], a.strides[2:]) == (b.strides[0], b.strides[2:])
+    if not is_beside or not is_alike or dims.sub(b.offset, a.offset) != filters:
+        return None
+    return _wider(a, b, 1) if all(v.shape[1] == 1 or v.strides[1] == 1 for v in (a, b)) else None
+
+
+def _wider(a: View, b: View, step: Known) -> View:
+    shape = (a.shape[0], int(a.shape[1]) + int(b.shape[1]), *a.shape[2:])
+    return replace(a, shape=shape, strides=(a.strides[0], step, *a.strides[2:]))
+
+
+def _constant(parts: Sequence[View]) -> View | None:
+    """Constants one after the other, along the first axis; equal ones are the same to ``constants.identity``."""
+    sizes = [(*view.shape, view.offset) for view in parts]
+    if not all(views.is_dense(v) and v.storage.tensor is not None for v in parts):
+        return None
+    if not all(isinstance(d, int) for known in sizes for d in known):
+        return None
+
+    def joined() -> Array:
+        return np.concatenate([_elements(view) for view in parts])
+
+    tensors = [v.storage.tensor for v in parts if v.storage.tensor is not None]
+    origin = ("joined", *((identity(t), *known) for t, known in zip(tensors, sizes, strict=True)))
+    shape = (sum(int(v.shape[0]) for v in parts), *(int(d) for d in parts[0].shape[1:]))
+    made = Tensor(parts[0].dtype, shape, joined, lies=joined, origin=origin)
+    return views.dense(Storage("constant", made.dtype, made.size, parts[0].storage.value, made), shape)
+
+
+def _elements(view: View) -> Array:
+    assert view.storage.tensor is not None
+    shape, first = tuple(int(d) for d in view.shape), int(view.offset)
+    flat = np.ascontiguousarray(view.storage.tensor.peek()).reshape(-1)
+    return flat[first : first + math.prod(shape)].reshape(shape)

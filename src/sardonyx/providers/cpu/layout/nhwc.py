@@ -1,0 +1,218 @@
+"""Images that lie pixel by pixel, chosen once for all groups.
+
+Vectors of many lanes want channels as neighbours: a map of 7 x 7 pixels fills no vector of 16, its channels do, and a
+window's border costs no more than its middle. So an intermediate image that convolutions touch changes places from
+(batch, channel, pixel) to (batch, pixel, channel), if every group that touches it can follow: which is a matter of its
+views alone. At the edges, where an image is the caller's or something needs it as it was, a copy stands between
+(``layout.nhwc_edges``); convolutions on tiles read and write either.
+
+    storage      (N, C, P) in order, P pixels     becomes (N, P, C)
+    view         an axis that moves through channels has stride 1, one that moves through pixels has stride C
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
+from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES
+from sardonyx.providers.cpu.kernels.conv import few_filters, few_outputs, nhwc, on_tiles, stem
+from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
+from sardonyx.providers.cpu.program.steps import Target
+
+LEAST_FILTERS = 4
+"""Filters and channels of a group, where there are several, below which lanes stay empty."""
+
+
+def turned(groups: Sequence[Group], target: Target) -> list[Group]:
+    """The groups, with their images pixel by pixel."""
+    if target.isa.lanes < LEAST_LANES:
+        return list(groups)
+    wanted = {id(g) for g in groups if isinstance(g, Convolution) and _is_wanted(g, target)}
+    if not wanted:
+        return list(groups)
+    images = _candidates(groups, wanted)
+    groups = [_unfolded(g, images) if isinstance(g, Loop) else g for g in groups]
+    images = _chosen(groups, wanted, images)
+    made: list[Group] = []
+    for group in merge_convs.joined([_placed(g, images) for g in groups]):
+        if isinstance(group, Convolution) and _is_wanted(group, target) and on_tiles.parts_for(group, target) is None:
+            made += nhwc_edges.with_copies(group, target.isa)
+        else:
+            made.append(group)
+    return made
+
+
+@dataclass(frozen=True)
+class Image:
+    """A storage of N images of C channels and P pixels."""
+
+    channels: Known
+    pixels: Known
+
+    def place(self, view: View) -> View | None:
+        """A view of the storage as it is, of the same elements once they are turned; None where there is no such."""
+        each = dims.known(dims.mul(self.channels, self.pixels))
+        if each is None:
+            return None
+        image, channel, pixel = self._split(view.offset, each)
+        strides: list[Known] = []
+        last_channel: dims.Dim = channel
+        last_pixel: dims.Dim = pixel
+        for d, s in zip(view.shape, view.strides, strict=True):
+            if s == 0 or d == 1:
+                strides.append(0)
+            elif dims.exact_div(s, each) is not None:
+                strides.append(s)
+            elif (step := _whole(s, self.pixels)) is not None:
+                strides.append(step)
+                last_channel = dims.add(last_channel, dims.mul(step, dims.sub(d, 1)))
+            else:
+                stride = dims.known(dims.mul(s, self.channels))
+                if stride is None:
+                    return None
+                strides.append(stride)
+                last_pixel = dims.add(last_pixel, dims.mul(s, dims.sub(d, 1)))
+        if not (_is_below(last_channel, self.channels) and _is_below(last_pixel, self.pixels)):
+            return None
+        offset = dims.known(dims.total((dims.mul(image, each), dims.mul(pixel, self.channels), channel)))
+        return None if offset is None else View(view.storage, view.shape, tuple(strides), offset)
+
+    def _split(self, offset: Known, each: Known) -> tuple[Known, Known, Known]:
+        """Image, channel and pixel of an element; whether the image has such a pixel is the caller's to see."""
+        if offset == 0:
+            return 0, 0, 0
+        if isinstance(offset, int) and isinstance(each, int) and isinstance(self.pixels, int):
+            return offset // each, offset % each // self.pixels, offset % self.pixels
+        channel = _whole(offset, self.pixels)
+        return (0, 0, offset) if channel is None else (0, channel, 0)
+
+
+def _whole(a: Known, b: Known) -> int | None:
+    """How many times b a number is, where that is a number."""
+    found = dims.exact_div(a, b)
+    return found if isinstance(found, int) else None
+
+
+def _is_below(a: dims.Dim, b: Known) -> bool:
+    return dims.at_least(dims.sub(dims.sub(b, 1), a), 0)
+
+
+def _is_wanted(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is carried out pixel by pixel."""
+    filters, channels = group.w.shape[0], group.w.shape[1]
+    if group.x.shape[1] == 0 or few_outputs.is_for(group, target) is True:
+        return False
+    if on_tiles.parts_for(group, target) is not None:
+        return True
+    if not nhwc.fits(group):
+        return False
+    if group.groups == 1:
+        return stem.has_few_channels(group) or few_filters.fills_lanes(group, target.isa)
+    each = int(filters) // group.groups
+    return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
+
+
+# -- which storages are turned
+
+
+def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Image]:
+    """The images that windows slide over, that are added to what they make, or written; and what loops make of them or
+    make them of.
+    """
+    found: dict[Storage, Image] = {}
+    for group in groups:
+        if isinstance(group, Pool) or id(group) in wanted:
+            assert isinstance(group, (Convolution, Pool))
+            for view in (group.x, *group.extra, *group.outputs):
+                if view.storage not in found and (image := _image_of(view)) is not None:
+                    found[view.storage] = image
+    loops, count = [g for g in groups if isinstance(g, Loop)], -1
+    while count != len(found):
+        count = len(found)
+        for loop in loops:
+            seen = [v for v in (*loop.inputs, *loop.outputs) if v.storage in found]
+            for view in (*loop.inputs, *loop.outputs):
+                like = next((v for v in seen if _is_alike(v, view)), None)
+                if like is not None and view.storage not in found:
+                    found[view.storage] = found[like.storage]
+    return found
+
+
+def _is_alike(a: View, b: View) -> bool:
+    """Whether two views show all of their storages in the same order."""
+    return a.strides == b.strides and a.offset == b.offset == 0 and a.storage.elements == b.storage.elements
+
+
+def _chosen(groups: Sequence[Group], wanted: set[int], images: dict[Storage, Image]) -> dict[Storage, Image]:
+    """Those that every group can follow."""
+    barred = {s for s in images if s.kind != "temporary"}
+    for group in groups:
+        follows = isinstance(group, (Loop, Pool, Resample)) or id(group) in wanted
+        for view in (*group.reads, *group.writes):
+            image = images.get(view.storage)
+            if image is not None and not (follows and image.place(view) is not None):
+                barred.add(view.storage)
+    return {storage: image for storage, image in images.items() if storage not in barred}
+
+
+def _unfolded(loop: Loop, images: dict[Storage, Image]) -> Loop:
+    """With axes of their own for batch, channels and pixels of the images that it touches."""
+    axis, has_index = 0, any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in loop.expression.steps)
+    while axis < len(loop.extents):
+        is_reduced = axis >= len(loop.extents) - loop.reduced
+        sizes = next(filter(None, (_sizes(v, axis, images) for v in (*loop.inputs, *loop.outputs))), None)
+        if sizes is None or (has_index and is_reduced):
+            axis += 1
+            continue
+        loop = replace(
+            loop, extents=(*loop.extents[:axis], *sizes, *loop.extents[axis + 1 :]), reduced=loop.reduced + is_reduced,
+            inputs=tuple(views.split(v, axis, sizes) for v in loop.inputs),
+            outputs=tuple(views.split(v, axis, sizes) if axis < len(v.shape) else v for v in loop.outputs),
+        )  # fmt: skip
+    return loop
+
+
+def _sizes(view: View, axis: int, images: dict[Storage, Image]) -> tuple[Known, Known] | None:
+    """Two axes in place of one that runs from channel to channel, or from image to image; None where it does not."""
+    image = images.get(view.storage)
+    if image is None or axis >= len(view.shape):
+        return None
+    extent, stride = view.shape[axis], view.strides[axis]
+    for step, size in ((1, image.pixels), (image.pixels, image.channels)):
+        if stride == step and extent != size:
+            count = dims.exact_div(extent, size)
+            return None if count is None or count == 1 else (count, size)
+    return None
+
+
+def _image_of(view: View) -> Image | None:
+    """The image that a view of (batch, channels, *spatial) is of, or some channels of; None if that has one order."""
+    pixels = dims.known(dims.product(view.shape[2:]))
+    if pixels is None or pixels == 1:
+        return None
+    channels = (
+        dims.exact_div(view.storage.elements, dims.mul(pixels, view.shape[0]) or 0) if view.shape[0] != 0 else None
+    )
+    if channels is None or channels == 1:
+        return None
+    dense = views.dense_strides(view.shape[2:])
+    is_even = all(d == 1 or s == t for d, s, t in zip(view.shape[2:], view.strides[2:], dense, strict=True))
+    is_one = view.shape[0] == 1 or view.strides[0] == dims.mul(channels, pixels)
+    return Image(channels, pixels) if is_even and is_one and (view.strides[1] == pixels or view.shape[1] == 1) else None
+
+
+def _placed(group: Group, images: dict[Storage, Image]) -> Group:
+    """The group, with its views of turned storages."""
+    return group.with_views(lambda view: _view(view, images))
+
+
+def _view(view: View, images: dict[Storage, Image]) -> View:
+    image = images.get(view.storage)
+    placed = image.place(view) if image is not None else view
+    assert placed is not None
+    return placed

@@ -1,0 +1,81 @@
+"""Convolutions where an image that lies pixel by pixel begins or ends: copies in between, and first layers.
+
+Images of few channels (the first of a network) are copied with their padding, row by row as they are needed
+(``conv.stem``) or before. The taps of a row are then neighbours in memory and count as channels, which a view says:
+pixels of the result are as far apart as the stride, and overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Fill, Group, Loop, Storage, View, Window
+from sardonyx.providers.cpu.kernels.common.window import is_by_pixel
+from sardonyx.providers.cpu.kernels.conv import stem
+from sardonyx.providers.cpu.machine.isa import Isa
+
+
+def with_copies(group: Convolution, isa: Isa) -> list[Group]:
+    """The convolution, with copies of what does not lie pixel by pixel."""
+    before, after, outputs = list[Group](), list[Group](), list[View]()
+    for view in group.outputs:
+        if is_by_pixel(view):
+            outputs.append(view)
+        else:
+            outputs.append(_fresh(view))
+            after.append(Loop.copying(group.nodes, outputs[-1], view))
+    group = replace(group, outputs=tuple(outputs))
+    if stem.has_few_channels(group):
+        if stem.rows_of(group, isa) is None:
+            before, group = _joined(group)
+    elif not is_by_pixel(group.x):
+        copy = _fresh(group.x)
+        before, group = [Loop.copying(group.nodes, group.x, copy)], replace(group, x=copy)
+    return [*before, group, *after]
+
+
+def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
+    """Of the same shape, or another size of the image, in memory of its own, pixel by pixel."""
+    batch, channels, *sizes = view.shape
+    shape = (batch, *(sizes if spatial is None else spatial), channels)
+    elements = dims.known(dims.product(shape))
+    assert elements is not None
+    made = views.dense(Storage("temporary", view.dtype, elements, view.storage.value), shape)
+    return views.permuted(made, (0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+
+def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
+    """The taps of a row as channels, of an image with its padding."""
+    window, x, w = group.window, group.x, group.w
+    sizes, result = x.shape[2:], group.box[2:]
+    padded = stem.padded_sizes(group)
+    assert padded is not None
+    channels = int(w.shape[1])
+    before: list[Group] = []
+    is_padded = any(a != b for a, b in zip(padded, sizes, strict=True))
+    if is_padded or x.strides[-1] != channels or (x.strides[1] != 1 and channels > 1):
+        image = _fresh(x, padded)
+        within = image
+        for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
+            within = views.window(within, 2 + i, pad, n)
+        before.append(Loop.copying(group.nodes, x, within))
+        if is_padded:
+            flat = View(image.storage, (image.storage.elements,), (1,), 0)
+            before.insert(0, Fill(group.nodes, flat, start=0, step=0))
+    else:
+        image = x
+    taps, stride = window.kernel[-1], window.strides[-1]
+    step = dims.known(dims.mul(image.strides[-1], stride))
+    assert step is not None
+    joined = replace(
+        image,
+        shape=(image.shape[0], taps * channels, *image.shape[2:-1], result[-1]),
+        strides=(image.strides[0], 1, *image.strides[2:-1], step),
+    )
+    kernel = (*window.kernel[:-1], 1)
+    made = Window(kernel, (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (0,) * len(kernel))
+    return before, replace(group, x=joined, w=stem.taps_as_channels(w), window=made)

@@ -1,0 +1,176 @@
+"""Which intermediates lie as convolutions on tiles read them, chosen once for all groups.
+
+An image that such a convolution, a depthwise one or a pooling writes and another reads goes from one to the other in
+parts, padded for the widest of its readers (``conv.packed_image``). Convolutions on tiles take parts for what they
+add to
+their sums too, and windows over pixels take one part, so it lies there as numbers only if something else reads it.
+
+One part is half as many bytes as numbers. So what is only added to sums goes like that as well, and so does what goes
+through a pooling into convolutions on tiles, where the largest of rounded numbers is the largest, rounded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sardonyx.ir.dims import Known
+from sardonyx.lower import views
+from sardonyx.lower.groups import Convolution, Group, Pool, Storage, View
+from sardonyx.providers.cpu.kernels.common import nhwc_window
+from sardonyx.providers.cpu.kernels.common.window import Frame
+from sardonyx.providers.cpu.kernels.conv import depthwise_nhwc, few_outputs, int8_slices
+from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
+from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, closest
+from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
+from sardonyx.providers.cpu.language.values import bf16, f32
+from sardonyx.providers.cpu.program.steps import Target
+
+ADDED = (1, 3)
+"""Parts in which f32 numbers may lie that are added to sums: three hold them whole, and one is what its precision asks
+for. Two would round what ``high`` sums in f32 to 16 bits: MobileNetV2 errs by 3 % more then, 5.03e-5 for 4.84e-5."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An intermediate that convolutions on tiles write and read."""
+
+    view: View
+    """What it is an image of."""
+    layout: Padded
+    """Of its parts."""
+    storage: Storage
+    is_kept: bool
+    """It is there as numbers too."""
+
+    def is_of(self, view: View) -> bool:
+        """Whether a reader sees all of it, as it was written: a batch of images is one, not the planes of one."""
+        return _is_all(view, self.view)
+
+
+@dataclass(frozen=True)
+class _Use:
+    group: Group
+    view: View
+
+
+def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
+    """The intermediates that convolutions on tiles hand on."""
+    if not target.isa.amx:
+        return {}
+    reads: dict[Storage, list[_Use]] = defaultdict(list)
+    writes: dict[Storage, list[_Use]] = defaultdict(list)
+    for group in groups:
+        for view in group.reads:
+            reads[view.storage].append(_Use(group, view))
+        for view in group.writes:
+            writes[view.storage].append(_Use(group, view))
+    kinds = _Kinds.of(groups, reads, target)
+    found: dict[Storage, Image] = {}
+    has_next: set[int] = set()
+    for storage, writers in writes.items():
+        group = writers[0].group
+        if storage.kind == "temporary" and len(writers) == 1 and storage not in target.beside:
+            count = kinds.parts(group, reads[storage])
+            made = _image(writers[0].view, reads[storage], kinds, count) if count else None
+            if made is not None and id(group) not in has_next:
+                found[storage] = made
+                has_next.add(id(group))
+    return found
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """Groups that have to do with images in parts, by ``id``."""
+
+    on_tiles: Mapping[int, int]
+    """Convolutions, and in how many parts."""
+    in_digits: Container[int]
+    """Convolutions that take numbers, and may write parts."""
+    sliding: Container[int]
+    """Windows over pixels."""
+    moving: Container[int]
+    """Those that find the largest, for nobody but convolutions on tiles of one part."""
+
+    @staticmethod
+    def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], target: Target) -> _Kinds:
+        many = [g for g in groups if isinstance(g, Convolution) and few_outputs.is_for(g, target) is False]
+        in_digits = {id(g) for g in many if conv_on_tiles.is_in_digits(g, target)}
+        on_tiles = {id(g): p for g in many if id(g) not in in_digits and (p := conv_on_tiles.parts_for(g, target))}
+        sliding = {id(g) for g in groups if _slides(g, target)}
+        pools = [g for g in groups if isinstance(g, Pool) and id(g) in sliding and g.kind == MAX]
+        moving = set()
+        for g in pools:
+            (out,) = g.outputs
+            uses = [on_tiles.get(id(use.group)) == 1 and _is_all(use.view, out) for use in reads.get(out.storage, ())]
+            if out.storage.kind == "temporary" and not g.epilogue.steps and uses and all(uses):
+                moving.add(id(g))
+        return _Kinds(on_tiles, in_digits, sliding, moving)
+
+    def parts(self, writer: Group, uses: Sequence[_Use]) -> int:
+        """In how many parts a group may write an image: its own number, or the one that readers agree on."""
+        if id(writer) in self.in_digits:
+            return int8_slices.PARTS
+        if id(writer) not in self.sliding:
+            return self.on_tiles.get(id(writer), 0)
+        wanted = {self.on_tiles[id(use.group)] for use in uses if id(use.group) in self.on_tiles}
+        return wanted.pop() if len(wanted) == 1 else 0
+
+
+def in_parts(groups: Sequence[Group], target: Target) -> set[Storage]:
+    """Images that convolutions on tiles read in parts, which others write for them: of memory of their own."""
+    readers = (g for g in groups if isinstance(g, Convolution) and views.is_whole(g.x))
+    return {
+        g.x.storage for g in readers if conv_on_tiles.parts_for(g, target) and not conv_on_tiles.fills_digits(g, target)
+    }
+
+
+def _slides(group: Group, target: Target) -> bool:
+    """Whether a group is a window over pixels that takes images in parts."""
+    if isinstance(group, Convolution):
+        return depthwise_nhwc.has_next(group, target)
+    return isinstance(group, Pool) and nhwc_window.slides(group, target)
+
+
+def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, parts: int) -> Image | None:
+    if not (views.is_whole(out) or views.is_whole(views.permuted(out, (0, *range(2, len(out.shape)), 1)))):
+        return None
+    found, rest, is_worth = list[conv_on_tiles.Geometry](), list[_Use](), parts == 1
+    for use in uses:
+        reader, view = use.group, use.view
+        if not isinstance(reader, (Convolution, Pool)) or not _is_all(view, out):
+            rest.append(use)
+        elif id(reader) in kinds.sliding and view is reader.x and parts == 1:
+            is_worth &= id(reader) in kinds.moving
+        elif not isinstance(reader, Convolution) or kinds.on_tiles.get(id(reader)) != parts:
+            rest.append(use)
+        elif view is reader.x:
+            found.append(conv_on_tiles.geometry(reader, Frame.of(reader, is_joined=False), parts))
+        elif not any(view is one for one in reader.extra) or (parts not in ADDED and out.dtype is f32):
+            rest.append(use)
+    layouts = [one.layout for one in found]
+    if not layouts and is_worth and uses and not rest:
+        layouts.append(_bare(out, parts))
+    if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
+        return None
+    layout = closest(_widest(layouts), ((one.kernel, one.dilations) for one in found))
+    return Image(out, layout, Storage("temporary", bf16, layout.elements), bool(rest))
+
+
+def _is_all(view: View, out: View) -> bool:
+    return view.shape == out.shape and views.same_elements(view, out)
+
+
+def _bare(out: View, parts: int) -> Padded:
+    """An image without padding."""
+    batch, channels, *size = out.shape
+    lead = (1,) * (3 - len(size))
+    return Padded(parts, batch, int(channels), (*lead, *size), (0, 0, 0), (0, 0, 0))
+
+
+def _widest(layouts: Sequence[Padded]) -> Padded:
+    """One image with all the padding that several want."""
+    front = tuple(max(one.front[i] for one in layouts) for i in range(3))
+    behind: list[Known] = [max(int(one.behind[i]) for one in layouts) for i in range(3)]
+    return replace(layouts[0], front=front, behind=tuple(behind), over=max(one.over for one in layouts))

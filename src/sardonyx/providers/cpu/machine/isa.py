@@ -1,0 +1,225 @@
+"""What the machine at hand can do, as far as kernels ask: vector width, registers, matrix tiles, caches.
+
+An ``Isa`` has two sides. Its *shape* (lanes, registers, tiles) decides which kernels are written; its *target* (CPU
+name and features) decides what LLVM makes of them. ``SARDONYX_CPU`` names a real CPU, and both follow it: on a machine
+that can run it, the code is exactly that CPU's. On any other the shape is kept, and tile instructions are carried out
+by ordinary ones, so that every kernel can be tested everywhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from sardonyx import knobs
+from sardonyx.errors import InvalidArgument
+from sardonyx.providers.cpu.machine import object_cache as objects
+from sardonyx.records import Record
+
+KIB, LINE_NBYTES = 1 << 10, 64
+"""Units of caches, and the bytes of a line of theirs."""
+
+
+class Isa(Record):
+    """One instruction set, as kernels see it."""
+
+    name: str
+    """``amx``, ``avx512``, ``avx2``, ``neon`` or ``generic``."""
+    cpu: str
+    """The CPU whose code is emitted, in LLVM's words."""
+    features: str
+    """What LLVM is told beside the CPU's name."""
+    lanes: int
+    """f32 elements in a vector register."""
+    registers: int
+    amx: bool = False
+    """Matrix tiles with bf16 products."""
+    bf16_dot: bool = False
+    """A vector instruction that adds products of bf16 pairs to f32."""
+    byte_dot: bool = False
+    """A vector instruction that adds four products of bytes to i32."""
+    is_emulated: bool = False
+    """Tiles and pair products are carried out by ordinary instructions."""
+    l1_nbytes: int = 32 * KIB
+    l2_nbytes: int = 1024 * KIB
+    l3_nbytes: int = 8192 * KIB
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are no instructions to count on but those of every chip of the kind (``plain``)."""
+        return self.name == "generic"
+
+    @property
+    def key(self) -> str:
+        """What compiled code depends on. Cache sizes are not part of it: they reach kernels as parameters."""
+        shape = f"{self.lanes}/{self.registers}/{self.byte_dot:d}/{self.is_emulated:d}"
+        return f"{self.name}/{self.cpu}/{self.features}/{shape}"
+
+
+WIDE = "-prefer-256-bit,-idivq-to-divl"
+"""Left alone, LLVM takes vectors of half the width on these CPUs, and writes every division twice, the second time for
+numbers of 32 bits, which takes longer to compile than it saves."""
+
+_X86: dict[str, Isa] = {
+    "sapphirerapids": Isa("amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True, byte_dot=True),
+    "cooperlake": Isa("avx512", "cooperlake", WIDE, 16, 32, bf16_dot=True, byte_dot=True),
+    "znver4": Isa("avx512", "znver4", WIDE, 16, 32, bf16_dot=True, byte_dot=True),
+    "cascadelake": Isa("avx512", "cascadelake", WIDE, 16, 32, byte_dot=True),
+    "skylake-avx512": Isa("avx512", "skylake-avx512", WIDE, 16, 32),
+    "haswell": Isa("avx2", "haswell", "", 8, 16),
+    "x86-64": Isa("generic", "x86-64", "", 4, 16),
+}
+_ARM: dict[str, Isa] = {
+    "neoverse-n1": Isa("neon", "neoverse-n1", "", 4, 32, byte_dot=True),
+    "generic": Isa("neon", "generic", "", 4, 32),
+}
+CPUS = {**_X86, **_ARM}
+"""The CPUs that ``SARDONYX_CPU`` may name."""
+
+
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def is_arm() -> bool:
+    return platform.machine().lower() in ("aarch64", "arm64")
+
+
+KNOWS_CPU = is_x86()
+"""Whether a thread learns in a moment which CPU it is on (``system``)."""
+
+
+def current() -> Isa:
+    """The instruction set to use: the host's, or the one that ``SARDONYX_CPU`` asks for."""
+    return named(knobs.CPU.get())
+
+
+@cache
+def named(cpu: str | None) -> Isa:
+    """The host's instruction set, or that of a CPU by name."""
+    if cpu is None:
+        return _sized(_host())
+    if cpu not in CPUS:
+        raise InvalidArgument(f"{knobs.CPU.name} does not know this CPU", expected=list(CPUS), got=cpu)
+    asked = CPUS[cpu]
+    if (is_x86() and cpu in _X86 and _runs(asked)) or (is_arm() and cpu in _ARM):
+        return _sized(asked)
+    host = _host()
+    return _sized(replace(asked, cpu=host.cpu, features=host.features, is_emulated=True))
+
+
+def _host() -> Isa:
+    cpu, flags = _told()
+    has = _features()
+    if is_x86():
+        wide = f"{flags},{WIDE}"
+        if _runs(CPUS["skylake-avx512"]):
+            amx = _runs(CPUS["sapphirerapids"])
+            dots = {"bf16_dot": "avx512bf16" in has, "byte_dot": "avx512vnni" in has}
+            return Isa("amx" if amx else "avx512", cpu, wide, 16, 32, amx=amx, **dots)
+        if _runs(CPUS["haswell"]):
+            return Isa("avx2", cpu, flags, 8, 16, byte_dot="avxvnni" in has)
+        return Isa("generic", cpu, flags, 4, 16)
+    if is_arm():
+        has_dot = _has_byte_dot()
+        return Isa("neon", cpu, f"{flags},+dotprod" if has_dot else flags, 4, 32, byte_dot=has_dot)
+    return Isa("generic", cpu, flags, 4, 16)
+
+
+_NEEDS = {
+    "amx": ("amx-tile", "amx-bf16", "amx-int8", "avx512f", "avx512bw", "avx512vl", "avx512dq"),
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
+    "avx2": ("avx2", "fma", "f16c"),
+    "generic": (),
+}
+
+
+def _features() -> frozenset[str]:
+    return frozenset(flag[1:] for flag in _told()[1].split(",") if flag.startswith("+"))
+
+
+@cache
+def _told() -> tuple[str, str]:
+    """The host's name and features in LLVM's words, kept on disk: LLVM takes longer to load than most models."""
+    key = f"host-{objects.compiler_version()}-{_processor()}"
+    kept = objects.read(key) if _processor() else None
+    if kept is not None:
+        name, flags = kept.decode().split("\n")
+        return name, flags
+    import llvmlite.binding as llvm
+
+    name, flags = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    if _processor():
+        objects.write(key, f"{name}\n{flags}".encode())
+    return name, flags
+
+
+_CHANGING = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "core id", "apicid", "initial apicid", "physical id")
+
+
+@cache
+def _processor() -> str:
+    """What Linux tells of the first processor, without what differs from one to the next or in time."""
+    try:
+        first = _text("/proc/cpuinfo").partition("\n\n")[0]
+    except OSError:
+        return ""
+    return "\n".join(line for line in first.splitlines() if line.partition("\t")[0].strip(": ") not in _CHANGING)
+
+
+def _runs(isa: Isa) -> bool:
+    """Whether this x86 machine has what a chip's code needs."""
+    dots = (("avx512bf16", isa.bf16_dot), ("avx512vnni", isa.byte_dot))
+    needed = {*_NEEDS[isa.name], *(name for name, wanted in dots if wanted)}
+    return needed <= _features() and (not isa.amx or allow_tiles())
+
+
+def _has_byte_dot() -> bool:
+    """Whether an Arm chip multiplies bytes by fours, which LLVM does not tell of the host."""
+    try:
+        return "asimddp" in _text("/proc/cpuinfo").split()
+    except OSError:
+        return False
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+@cache
+def allow_tiles() -> bool:
+    """Ask Linux for the tile registers, once in a process; False when it refuses."""
+    if not is_x86() or platform.system() != "Linux":
+        return False
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    libc = ctypes.CDLL(None)
+    libc.syscall.restype = ctypes.c_long
+    return bool(libc.syscall(arch_prctl, request_permission, tile_data) == 0)
+
+
+def _sized(isa: Isa) -> Isa:
+    sizes: Any = _cache_sizes()
+    return replace(isa, **sizes)
+
+
+@cache
+def _cache_sizes() -> dict[str, int]:
+    """The data caches of the first CPU this process may use, from sysfs; whatever is not told keeps its default."""
+    if not hasattr(os, "sched_getaffinity"):
+        return {}
+    cpu = min(os.sched_getaffinity(0))
+    found: dict[str, int] = {}
+    folder = f"/sys/devices/system/cpu/cpu{cpu}/cache"
+    for index in range(8):
+        try:
+            kind, level, size = (_text(f"{folder}/index{index}/{name}").strip() for name in ("type", "level", "size"))
+            if kind != "Instruction" and size.endswith("K"):
+                found[f"l{int(level)}_nbytes"] = int(size[:-1]) * KIB
+        except (OSError, ValueError):
+            continue
+    return {name: nbytes for name, nbytes in found.items() if name in ("l1_nbytes", "l2_nbytes", "l3_nbytes")}

@@ -1,0 +1,29 @@
+"""Tasks of a build that several threads do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from sardonyx import limits
+from sardonyx.errors import no_more_threads
+from sardonyx.providers.cpu.memory.allocator import need_headroom
+
+T = TypeVar("T")
+
+
+def results(tasks: Iterable[Callable[[], T]], threads: int) -> list[T]:
+    """What tasks give, of which so many are done at a time; when one fails, those that wait are not begun."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    need_headroom()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            try:
+                pending = [pool.submit(limits.carried(task)) for task in tasks]
+            except RuntimeError as error:
+                raise no_more_threads(error) from None
+            return [each.result() for each in pending]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

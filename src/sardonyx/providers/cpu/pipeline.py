@@ -1,0 +1,162 @@
+"""From groups to steps. Control flow becomes jumps in one flat table.
+
+    If       unless(condition) THEN jump ELSE
+    Loop     place... enter BODY swap... advance... turn
+
+Memory that moves is reached through addresses that belong to the run, so a body's steps are the same in every trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sardonyx.interpret.control import ENDLESS
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Known
+from sardonyx.limits import check_time
+from sardonyx.lower.groups import Attention, Branch, Group, Moving, Repeat, Storage
+from sardonyx.lower.groups.control import Row
+from sardonyx.lower.inside import placed_inside
+from sardonyx.lower.signs import never_negative
+from sardonyx.lower.sizes import add, mul, sub
+from sardonyx.providers.cpu.kernels.common import control
+from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair
+from sardonyx.providers.cpu.kernels.gemm import pack
+from sardonyx.providers.cpu.kernels.split import bf16, int8_slices
+from sardonyx.providers.cpu.layout import long_rows, nhwc, packed_images, packed_operands, widen
+from sardonyx.providers.cpu.layout.in_place import in_place
+from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step, Target
+from sardonyx.providers.cpu.select import steps_of
+
+USUAL_TRIPS = 16
+"""What a loop that data ends is taken for in estimates of work."""
+TURN_NBYTES = 100
+"""What going back takes the time of, so that long loops of little count as long."""
+MOST_TRIPS = (1 << 63) - 1
+
+
+PACKING = (pack.pack_panels, pack.pack_rows, bf16.split, int8_slices.split_digits)
+"""Kernels that only bring an operand into another layout."""
+
+
+def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
+    """The steps of a part's groups, in order."""
+    groups = placed_inside(groups, packed_images.in_parts(groups, target))
+    groups = long_rows.lengthwise(widen.widened(groups, target))
+    groups = long_rows.stacked(nhwc.turned(groups, target))
+    target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
+    return in_place(_steps(groups, replace(target, handed=packed_operands.handed(groups, target))))
+
+
+def _sees_more(group: Group) -> bool:
+    """Whether this is attention to more keys than the rows at hand, of which only the run tells how many."""
+    return isinstance(group, Attention) and isinstance(group.q.shape[2], str) and group.k.shape[2] != group.q.shape[2]
+
+
+def _steps(
+    groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None, *, is_inside: bool = False
+) -> list[Step]:
+    """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that.
+    ``is_inside``: others may read what the groups write.
+    """
+    steps: list[Step] = []
+    target = replace(target, between=pointwise_depthwise.between(groups, target))
+    target = replace(target, beside={} if is_inside else summed_pair.beside(groups, target))
+    unsigned = never_negative(groups) if target.isa.amx else frozenset[Storage]()
+    target = replace(target, images=packed_images.images(groups, target), unsigned=unsigned)
+    made = {v.storage for g in groups for v in g.writes}
+    for group in groups:
+        check_time()
+        if isinstance(group, Branch):
+            steps += _branch(group, target)
+        elif isinstance(group, Repeat):
+            steps += _repeat(group, target)
+        else:
+            for step in steps_of(group, target):
+                written, read = _touched(step)
+                if hoisted is not None and _packs(step) and not any(_moves(s, made) for s in read):
+                    hoisted.append(step)
+                else:
+                    made |= written
+                    steps.append(step)
+    return steps
+
+
+def _packs(step: Step) -> bool:
+    return any(step.spec.definition is definition for definition in PACKING)
+
+
+def _touched(step: Step) -> tuple[set[Storage], set[Storage]]:
+    """What a step writes, and what it reads."""
+    refs = {name: arg.storage for name, arg in step.args.items() if isinstance(arg, Ref)}
+    return {refs[name] for name in step.writes}, {s for name, s in refs.items() if name not in step.writes}
+
+
+def _moves(storage: Storage, made: set[Storage]) -> bool:
+    return storage in made or isinstance(storage, Moving)
+
+
+def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
+    """Steps that perhaps do not run: what they have split into parts is not there for others."""
+    return _steps(groups, replace(target, splits=dict(target.splits), handed={}), hoisted, is_inside=True)
+
+
+def _branch(group: Branch, target: Target) -> list[Step]:
+    then, other = _inside(group.then, target), _inside(group.other, target)
+    if other:
+        then.append(_control(group, control.jump(), skip=len(other)))
+    may_do, may_skip = Holds(group.then_checks), Holds(group.other_checks)
+    unless = _control(
+        group, control.unless(), flag=Ref.of(group.condition), skip=len(then), may_do=may_do, may_skip=may_skip
+    )
+    return [unless, *then, *other]
+
+
+def _repeat(group: Repeat, target: Target) -> list[Step]:
+    before = [_control(group, control.place(), m=_start(row), slot=Slot(row.place)) for row in group.rows]
+    after = [
+        _control(group, control.advance(), slot=Slot(row.place), nbytes=_stride_nbytes(row)) for row in group.rows
+    ]  # fmt: skip
+    for c in group.carried:
+        before.append(_control(group, control.place(), m=Ref.of(c.first), slot=Slot(c.now)))
+        before.append(_control(group, control.place(), m=Ref.of(c.second), slot=Slot(c.after)))
+        after.append(_control(group, control.swap(), one=Slot(c.now), two=Slot(c.after)))
+    once: list[Step] = []
+    inner = _inside(group.body, replace(target, is_repeated=True), once)
+    body = [_often(step, group.trips) for step in (*inner, *after)]
+    count, limit = Ref.of(group.count), Ref.of(group.limit)
+    most = ENDLESS - 1 if group.is_endless else MOST_TRIPS
+    enter = _control(
+        group, control.enter(), count=count, limit=limit, flag=Ref.of(group.going), most=most, skip=len(body) + 1
+    )
+    turn = _control(group, control.turn(), count=count, limit=limit, flag=Ref.of(group.again), repeats=len(body))
+    turn = replace(turn, repeats=len(body), is_bounded=group.trips is not None, nbytes=TURN_NBYTES)
+    return [*once, *before, enter, *body, _often(turn, group.trips)]
+
+
+def _control(group: Group, spec: object, **args: object) -> Step:
+    return Step(spec, args, frozenset(("count",)) & args.keys(), group.nodes, is_control=True)  # type: ignore[arg-type]
+
+
+def _start(row: Row) -> Ref:
+    """Where the row of the first trip lies."""
+    source = row.source
+    index = sub(source.shape[row.axis], 1) if row.is_backward else 0
+    return Ref(source.storage, add(source.offset, mul(index, source.strides[row.axis])))
+
+
+def _stride_nbytes(row: Row) -> Known:
+    nbytes = row.source.dtype.itemsize
+    return mul(row.source.strides[row.axis], -nbytes if row.is_backward else nbytes)
+
+
+def _often(step: Step, trips: Known | None) -> Step:
+    """A step with the work of all its trips."""
+    times = USUAL_TRIPS if trips is None else trips
+
+    def all_of(amount: Known) -> Known:
+        found = dims.mul(amount, times)
+        return amount if found is None else found
+
+    return replace(step, flops=all_of(step.flops), nbytes=all_of(step.nbytes), turns=all_of(step.turns))

@@ -1,0 +1,164 @@
+"""Constants that a kernel makes of a tensor, and makes again at later starts of the model's file alone.
+
+At a first start the tensor is the graph's. What is kept of it is a ``Source``: where in the file its elements lie, and
+the call of the kernel that packs them, in plain values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.dtypes import DType
+from sardonyx.files import SourceFile
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.launch import Launch, Signature
+from sardonyx.providers.cpu.memory.allocator import allocate
+from sardonyx.providers.cpu.program.constants import as_stored, identity, once
+
+if TYPE_CHECKING:
+    from sardonyx.ir.tensor import Tensor
+    from sardonyx.providers.cpu.language.dsl import Spec
+    from sardonyx.providers.cpu.machine.isa import Isa
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Gives what a kernel writes to its ``y`` when its ``x`` is a tensor."""
+
+    tensor: Tensor
+    first: int
+    """The element of the tensor that is the first of ``x``."""
+    spec: Spec
+    isa: Isa
+    numbers: Mapping[str, Any]
+    """Its other parameters, but ``flags``."""
+    elements: int
+    dtype: DType
+    """Of ``y``."""
+    flags: int = 0
+    """Of a kernel with a parameter of this name: it sets one where its layout does not carry the numbers of a part."""
+    refused: object = None
+    """What is then exceptional."""
+
+    def __call__(self) -> Array:
+        made, is_carried = _pack(self.tensor.peek(), self.spec, linker.address(self.spec, self.isa), *self._numbers)
+        if not is_carried:
+            from sardonyx.providers.cpu.program.steps import Exceptional
+
+            raise Exceptional(self.refused)
+        return made
+
+    @property
+    def _numbers(self) -> tuple[int, dict[str, int], int, DType, int]:
+        return self.first, {k: int(v) for k, v in self.numbers.items()}, self.elements, self.dtype, self.flags
+
+    @cached_property
+    def call(self) -> tuple[Any, ...]:
+        """All but the tensor, in plain values."""
+        params = tuple((name, kind, dtype.name) for name, (kind, dtype) in self.spec.params.items())
+        first, numbers, elements, dtype, flags = self._numbers
+        name = linker.name(self.spec, self.isa)
+        return name, self.spec.name, params, first, tuple(numbers.items()), elements, dtype.name, flags
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What equal packed constants have in common."""
+        return identity(self.tensor), self.call
+
+
+class Source(NamedTuple):
+    """A constant as the model's file has it; plain values only."""
+
+    span: tuple[int, ...]
+    """Where the tensor lies, as its origin tells it behind the file: the first number is the offset."""
+    dtype: str
+    shape: tuple[int, ...]
+    call: tuple[Any, ...] | None
+    """What packs it; None where it is used as it lies."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, file: object, packing: Packing | None = None) -> Source | None:
+        """That of a tensor, if the file has its elements as they are used."""
+        span = tensor.span_in(file)
+        if span is None:
+            return None
+        return cls(span, tensor.dtype.name, tensor.shape, None if packing is None else packing.call)
+
+    def array(self, file: SourceFile, scratch: Scratch) -> Array:
+        """The constant once more, of the model's file, which whoever packed the same in this process shares.
+
+        ``FileNotFoundError`` where the object of a kernel is gone.
+        """
+        origin = (file.identity, *self.span)
+        if self.call is None:
+            return once(as_stored(origin, self.dtype, self.shape), lambda: self._read(file, allocate(self._nbytes)))
+        return once((origin, self.call), partial(self._packed, file, scratch, *self.call))
+
+    @property
+    def _nbytes(self) -> int:
+        return dtypes.of_name(self.dtype).nbytes(math.prod(self.shape))
+
+    def _read(self, file: SourceFile, memory: Array) -> Array:
+        file.read_into(memory, self.span[0])
+        made: Array = memory.view(dtypes.of_name(self.dtype).numpy).reshape(self.shape)
+        made.flags.writeable = False
+        return made
+
+    def _packed(
+        self, file: SourceFile, scratch: Scratch, name: str, function: str, params: Any, first: int, numbers: Any,
+        elements: int, made: str, flags: int,
+    ) -> Array:  # fmt: skip
+        at = linker.kept(name, function)
+        if at is None:
+            raise FileNotFoundError(name)
+        signature = Signature(function, {name: (kind, dtypes.of_name(t)) for name, kind, t in params})
+        with scratch.taken(self._nbytes) as memory:
+            content = self._read(file, memory)
+            return _pack(content, signature, at, first, dict(numbers), elements, dtypes.of_name(made), flags)[0]
+
+
+class Scratch:
+    """Memory for elements that are packed next, used again: fresh pages would take as long as reading into them."""
+
+    def __init__(self) -> None:
+        self._free: list[Array] = []
+
+    @contextmanager
+    def taken(self, nbytes: int) -> Iterator[Array]:
+        """So many bytes, for one thread; a block that is too small makes room for a larger one."""
+        try:
+            block = self._free.pop()
+        except IndexError:
+            block = np.empty(0, np.uint8)
+        if len(block) < nbytes:
+            block = np.empty(nbytes, np.uint8)
+        yield block[:nbytes]
+        self._free.append(block)
+
+
+def _pack(
+    content: Array, kernel: Spec | Signature, at: int, first: int, numbers: dict[str, int], elements: int, dtype: DType,
+    flags: int,
+) -> tuple[Array, bool]:  # fmt: skip
+    """What the kernel at an address makes, and whether that carries all numbers."""
+    content = np.ascontiguousarray(content).reshape(-1)
+    made = aligned(elements, dtype)
+    found = np.zeros(flags, np.int32)
+    beside = {"flags": found} if "flags" in kernel.params else {}
+    Launch(kernel, {**numbers, **beside, "x": content[first:], "y": made}, at=at)()
+    return made, not found.any()
+
+
+def aligned(elements: int, dtype: DType) -> Array:
+    """Memory for a packed operand."""
+    return allocate(dtype.nbytes(elements)).view(dtype.numpy)

@@ -1,0 +1,130 @@
+"""The face of the provider: what it claims of a graph, how it rewrites that, and what it compiles."""
+
+from __future__ import annotations
+
+import platform
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sardonyx import forks
+from sardonyx.errors import NotImplemented
+from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.limits import current
+from sardonyx.partition.provider import Claims, Declined, Executable, Part
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.runtime.arenas import Arenas
+from sardonyx.providers.cpu.runtime.team import Settings, limit
+
+if TYPE_CHECKING:
+    from sardonyx.lower.facts import Learned
+
+
+class CpuProvider:
+    """Claims what lowering can express; compiles it for one precision and team."""
+
+    name = "cpu"
+
+    def __init__(
+        self,
+        *,
+        precision: str = "highest",
+        threads: int = 0,
+        settings: Settings | None = None,
+        max_memory: int | None = None,
+    ) -> None:
+        """``threads`` 0 takes what the machine allows; ``max_memory`` is in bytes."""
+        allowed = limit()
+        self.precision, self.max_memory = precision, max_memory
+        self.threads = min(threads, allowed.threads) if threads else allowed.threads
+        self.settings = settings or Settings()
+        self._arenas: weakref.ref[Arenas] | None = None
+        self._lock = forks.lock()
+        self._learned: tuple[Graph, Learned] | None = None
+
+    def probe(self) -> str | None:
+        """None where the compiler was tested: Linux on x86-64 and on 64-bit Arm."""
+        if platform.system() != "Linux" or not (isa.is_x86() or isa.is_arm()):
+            return f"the compiler is not tested on {platform.system()} {platform.machine()}"
+        return None
+
+    def claims(self, graph: Graph) -> Claims:
+        from sardonyx.lower.claims import Awaited, refusals
+
+        reasons = refusals(graph, self.learned(graph))
+        claims = {node: None if isinstance(why, Awaited) else why for node, why in reasons.items()}
+        if current() is None:
+            return claims
+        from sardonyx.providers.cpu.runtime.bounds import unbounded
+
+        return {node: why or unbounded(node) for node, why in claims.items()}
+
+    def learned(self, graph: Graph) -> Learned:
+        """What is certain of the values of a model, found out once for the graph and all bodies in it."""
+        from sardonyx.lower.facts import Learned
+
+        root = graph
+        while root.parent is not None and root.parent.graph is not None:
+            root = root.parent.graph
+        known = self._learned
+        if known is None or known[0] is not root:
+            known = self._learned = root, Learned.of(root)
+        return known[1]
+
+    def prepare(self, graph: Graph, owned: list[Node]) -> None:
+        """Products of quantized numbers become products of integers; small convolutions side by side are joined, and
+        images convolved before they are enlarged; what is read behind a count is turned there.
+        """
+        from sardonyx.optimize import manager, pipelines
+        from sardonyx.providers.cpu.layout.deferred_transpose import turn_late
+
+        if made := turn_late(graph, owned):
+            self._learned = None
+            owned = [*owned, *made]
+        kinds = {node.op_type for node in owned}
+        passes: tuple[str, ...] = pipelines.INTEGERS if "DequantizeLinear" in kinds else ()
+        passes += pipelines.IMAGES if "Conv" in kinds else ()
+        if not passes:
+            return
+        mine = set(owned)
+
+        def judge(old: Sequence[Value], new: Sequence[Value], made: Sequence[Node]) -> str | None:
+            if not all(value.producer in mine for value in old):
+                return "another provider runs this"
+            mine.update(made)
+            return None
+
+        if manager.run(graph, passes, judge=judge).rewrites:
+            self._learned = None
+
+    @property
+    def arenas(self) -> Arenas:
+        """In which all runs that it compiles: theirs, since a provider waits for the collector with its graphs."""
+        with self._lock:
+            found = None if self._arenas is None else self._arenas()
+            if found is None:
+                found = Arenas()
+                self._arenas = weakref.ref(found)
+            return found
+
+    def release(self) -> None:
+        """Give back to the system what no run has of the memory that runs lie in."""
+        arenas = None if self._arenas is None else self._arenas()
+        if arenas is not None:
+            arenas.release()
+
+    def compile(self, part: Part) -> Executable:
+        from sardonyx.lower.sizes import Later, Refused
+        from sardonyx.providers.cpu.compile import compile_part
+        from sardonyx.providers.cpu.dynamic_partition import Pieces, compiled_by_shape
+        from sardonyx.providers.cpu.runtime.step_table import Unplannable
+
+        try:
+            try:
+                return compile_part(part, self, compiled_by_shape)
+            except Later:
+                return Pieces(part, self)
+        except (Refused, Unplannable, NotImplemented) as why:
+            raise Declined(str(why)) from why
+        except OverflowError as why:
+            raise Declined("a size has more than 64 bits") from why

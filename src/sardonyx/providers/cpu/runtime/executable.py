@@ -1,0 +1,448 @@
+"""A compiled part: shapes to plan, arrays to addresses, one native call, and errors with the node's name."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sardonyx import forks, limits
+from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
+from sardonyx.interpret.context import Held, RunContext
+from sardonyx.ops.limits import check_nbytes
+from sardonyx.partition.provider import Memory, Planned
+from sardonyx.plan.sizes import SizesDiffer
+from sardonyx.providers.cpu.language.context import Code, Context
+from sardonyx.providers.cpu.memory import guard_pages
+from sardonyx.providers.cpu.memory.allocator import address
+from sardonyx.providers.cpu.runtime import team as runtime_team
+from sardonyx.providers.cpu.runtime.arenas import Arena, Arenas
+from sardonyx.providers.cpu.runtime.plans import SLICE_S, Frame, Plan, Plans, Shape
+from sardonyx.providers.cpu.runtime.team import Settings, Team, team_for, ticks_per_second
+from sardonyx.providers.cpu.runtime.team import now as ticks_now
+from sardonyx.providers.cpu.runtime.team_size import Trial
+
+if TYPE_CHECKING:
+    from sardonyx.ir.graph import Value
+    from sardonyx.lower.groups import View
+    from sardonyx.lower.states import State
+    from sardonyx.partition.provider import Executable, Part
+    from sardonyx.providers.cpu.runtime.profile import Recorder
+    from sardonyx.providers.cpu.runtime.step_table import Table
+
+Array = np.ndarray[Any, Any]
+
+FAR_S = 1e6
+"""A deadline that is further off than this many seconds is taken for one that is."""
+MAX_SHAPES = 256
+"""Shapes whose sizes are remembered."""
+MAX_APPENDING = 8
+"""Sets of states, with their capacities, for which the part is kept in a form that appends to them."""
+
+_compiling = forks.rlock()
+"""Held for seconds, while a part is compiled for sizes that nobody expected."""
+
+
+class CpuExecutable:
+    """Runs a part by its step table."""
+
+    def __init__(
+        self,
+        part: Part,
+        table: Table,
+        constants: list[Array],
+        views: Mapping[Value, View],
+        settings: Settings,
+        count: int,
+        max_memory: int | None = None,
+        recompile: Callable[[Sequence[State]], CpuExecutable] | None = None,
+        otherwise: Callable[[], Executable] | None = None,
+        arenas: Arenas | None = None,
+    ) -> None:
+        """``constants`` are the table's; ``count`` threads may take part. Runs lie in ``runtime.arenas``, or in their
+        own.
+
+        ``max_memory`` bytes is the most that a run may take, constants included.
+        ``recompile`` makes the part ready once more, with states in place; ``otherwise`` does for shapes that this one
+        does not run.
+        """
+        self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
+        self._settings, self._threads, self._trim = settings, count, table.trim
+        self._generation, self._team = runtime_team.generation, team_for(settings)
+        self._guard = guard_pages.mode()
+        self.constants = constants if self._guard is None else guard_pages.copies(constants, self._guard)
+        self._constants_nbytes = sum(a.nbytes for a in constants)
+        self._constants = np.array([address(a) for a in self.constants], np.int64)
+        self._shapes: dict[tuple[tuple[int, ...], ...], Shape] = {}
+        self._measure, self._plans = table.measure, Plans()
+        self._arenas = arenas or Arenas()
+        self._idle = self._arenas.idle
+        self._lock = forks.lock()
+        self._recompile, self._otherwise = recompile, otherwise
+        self._other: Executable | None = None
+        self._has_warned = False
+        self._appending: OrderedDict[tuple[tuple[int, ...], ...], CpuExecutable | None] = OrderedDict()
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        appending = self._for_states(context.held) if context.held else None
+        if appending is not None:
+            results = appending._run_in_place(args, context)
+            if results is not None:
+                return results
+        shapes = tuple([a.shape for a in args])
+        try:
+            shape = self._shapes.get(shapes) or self._bind(shapes)
+            if self._guard is None:
+                results = _results(shape, context.places, args)
+            else:
+                args, results = guard_pages.copies(args, self._guard), shape.new_outputs()
+            while not self._execute(shape, args, results, context):
+                pass
+        except SizesDiffer as why:
+            other = self._for_others()
+            if other is not None:
+                return other.run(args, context)
+            results = self._without_plan(args, context)
+            if not self._has_warned:
+                self._has_warned = True
+                logging.getLogger("sardonyx").warning("shapes that are not compiled for run on numpy, slowly: %s", why)
+            return results
+        return results if self._trim is None else self._trim(shape.sizes, results)
+
+    def _for_others(self) -> Executable | None:
+        """What runs shapes that this one does not."""
+        if self._otherwise is None:
+            return self._other
+        from sardonyx.lower.sizes import Refused
+        from sardonyx.providers.cpu.runtime.step_table import Unplannable
+
+        with _compiling:
+            if self._otherwise is not None:
+                try:
+                    self._other = self._otherwise()
+                except (Refused, Unplannable, NotImplemented) as why:
+                    logging.getLogger("sardonyx").info("sizes of another kind are not compiled: %s", why)
+                self._otherwise = None
+        return self._other
+
+    def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
+        """With the context's states appended to; None for shapes outside the model's dimensions."""
+        shapes = tuple([a.shape for a in args])
+        try:
+            shape = self._shapes.get(shapes) or self._bind(shapes)
+        except SizesDiffer:
+            return None
+        args = list(args)
+        places: dict[int, Array] = {}
+        for held in context.held:
+            args[held.input] = held.memory
+            places[held.output] = held.window_for(shape.outputs[held.output][0])
+        results = shape.outputs_in(places)
+        try:
+            while not self._execute(shape, args, results, context):
+                pass
+        except SizesDiffer:
+            return None
+        return results if self._trim is None else self._trim(shape.sizes, results)
+
+    def _for_states(self, held: tuple[Held, ...]) -> CpuExecutable | None:
+        """The part with these states in place; None where it does not append to them."""
+        key = tuple((h.input, h.output, h.axis, h.memory.shape[h.axis]) for h in held)
+        with self._lock:
+            if key in self._appending:
+                return self._appending[key]
+        inputs, outputs = self.part.inputs, self.part.outputs
+        made = None
+        if self._recompile is not None:
+            from sardonyx.lower.sizes import Refused
+            from sardonyx.lower.states import State
+            from sardonyx.providers.cpu.runtime.step_table import Unplannable
+
+            try:
+                made = self._recompile([State(inputs[i], outputs[o], axis, room) for i, o, axis, room in key])
+            except (Refused, Unplannable) as why:
+                logging.getLogger("sardonyx").info("states are copied at each run: %s", why)
+        with self._lock:
+            found = self._appending.setdefault(key, made)
+            if len(self._appending) > MAX_APPENDING:
+                self._appending.popitem(last=False)
+        return found
+
+    def run_again(self, args: Sequence[Any], places: Mapping[int, Array] | None = None) -> list[Any] | None:
+        given = []
+        for a in args:
+            given.append(a.shape)  # noqa: PERF401 a comprehension is a call up to Python 3.11: 0.3 us of 5
+        shapes = tuple(given)
+        shape = self._shapes.get(shapes)
+        if shape is None:
+            if isinstance(self._other, CpuExecutable) and shapes in self._other._shapes:
+                return self._other.run_again(args, places)
+            shape = self._bind_within(shapes)
+        if shape is None or not shape.is_quick or self._guard is not None:
+            return None
+        results = _results(shape, places, args) if places else shape.new_outputs()
+        try:
+            while not self._execute(shape, args, results, None):
+                pass
+        except (SizesDiffer, OutOfBudget):
+            return None
+        return results if self._trim is None else self._trim(shape.sizes, results)
+
+    def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
+        """Fill the results; False if the run was stopped though nobody asked for it."""
+        plan, idle = shape.plan, self._idle
+        plan.is_used = True
+        team = self._team if self._generation == runtime_team.generation else self._new_team()
+        try:
+            arena = idle.pop()
+        except IndexError:
+            arena = None
+        frame = plan.frames.get(arena)
+        if frame is None:
+            frame = self._new_frame(plan, arena, team)
+        try:
+            if frame.shape is not shape or frame.rows is not shape.rows or frame.team is not team:
+                frame.take(shape, team)
+            objects, at = frame.objects, 0
+            for a in args:
+                objects[at] = id(a)
+                at += 1
+            for a in results:
+                objects[at] = id(a)
+                at += 1
+            if shape.trial is not None and shape.is_quick and (context is None or context.is_plain):
+                self._execute_tried(frame, shape, shape.trial)
+            elif context is not None:
+                self._execute_watched(frame, shape, context)
+            else:
+                team.walk(frame.at)
+            is_done = frame.error.value == 0 or self._goes_on(frame, shape, context)
+        finally:
+            idle.append(frame.arena)
+            if len(idle) > 1 and len(idle) > self._arenas.most_idle:
+                self._arenas.trim()
+        if is_done is None:
+            return self._execute(shape, self._as_compiled(args), results, context)
+        return is_done
+
+    def _as_compiled(self, args: Sequence[Array]) -> list[Array]:
+        """The inputs as native code takes them: of the part's very types, their elements in order."""
+        given = []
+        for a, dtype in zip(args, self.table.inputs, strict=True):
+            if a.dtype != dtype:
+                raise Fail("a value has another type than the part was compiled for", expected=dtype, got=a.dtype)
+            given.append(np.ascontiguousarray(a).reshape(a.shape).view(dtype))
+        return given
+
+    def _new_frame(self, plan: Plan, arena: Arena | None, team: Team) -> Frame:
+        """One in this arena, or in another if this is too small."""
+        try:
+            if not plan.is_allowed:
+                check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
+                plan.is_allowed = True
+            arena = self._arenas.fitting(arena, plan.run_nbytes)
+            frame = plan.frames.get(arena)
+            if frame is None:
+                self._forget(self._plans.trim(plan))
+                frame = plan.frames[arena] = Frame(plan, arena, team, self._constants)
+        except BaseException:
+            self._arenas.put_back(arena)
+            raise
+        return frame
+
+    def _new_team(self) -> Team:
+        """The team of this process; in a forked child, of which threads are gone, another."""
+        self._generation = runtime_team.generation
+        self._team = team_for(self._settings)
+        return self._team
+
+    def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial) -> None:
+        """As the trial wants it, with the time of each step."""
+        count, rows = way = trial.choice
+        recorder = self._recorder(count, frame.slots)
+        frame.shape = None
+        frame.slots[Context.ROWS], frame.slots[Context.LEFT] = id(rows), 0
+        frame.slots[Context.WANTED] = self._team.workers(count)
+        try:
+            start = time.perf_counter()
+            self._team.walk(frame.at)
+            took = time.perf_counter() - start
+        finally:
+            frame.slots[Context.PROFILE] = 0
+        if frame.error.value != Code.ARRAY:
+            shape.learn(trial, way, took, recorder.seconds())
+
+    def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
+        """With a cancel flag; in slices, so that signals are seen; perhaps with a deadline or a profile."""
+        slots, team = frame.slots, self._team
+        if context.deadline is not None:
+            left_s = min(context.deadline - time.monotonic(), FAR_S)
+            slots[Context.DEADLINE] = max(1, ticks_now() + int(left_s * ticks_per_second()))
+        recorder = None if context.record is None else self._recorder(shape.threads, slots)
+        runs_left, slots[Context.LEFT] = slots[Context.LEFT], 0
+        context.watch(slots, Context.CANCEL)
+        start = time.perf_counter()
+        try:
+            for end in shape.ends:
+                while slots[Context.FIRST] < end and not slots[Context.ERROR]:
+                    slots[Context.LAST] = end
+                    if self.table.has_loops:
+                        slots[Context.PAUSE_AT] = ticks_now() + int(SLICE_S * ticks_per_second())
+                    team.walk(frame.at)
+                    slots[Context.FIRST] = slots[Context.REACHED]
+            if len(shape.ends) > 1 and not slots[Context.ERROR]:
+                shape.took(time.perf_counter() - start)
+        finally:
+            context.unwatch()
+            slots[Context.CANCEL] = slots[Context.DEADLINE] = slots[Context.FIRST] = slots[Context.PROFILE] = 0
+            slots[Context.PAUSE_AT] = 0
+            slots[Context.LAST], slots[Context.LEFT] = len(self.table.steps), runs_left
+        if recorder is not None:
+            recorder.report(context, self._views, shape.sizes)
+
+    def _recorder(self, count: int, slots: Any) -> Recorder:
+        from sardonyx.providers.cpu.runtime.profile import Recorder
+
+        return Recorder(self.table, count, slots)
+
+    def _goes_on(self, frame: Frame, shape: Shape, context: RunContext | None) -> bool | None:
+        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run, None if an input is
+        not as native code takes it. ``Code.LOOK`` has stopped nothing.
+        """
+        slots = frame.slots
+        code, step, value = (int(slots[i]) for i in (Context.ERROR, Context.ERROR_STEP, Context.ERROR_VALUE))
+        slots[Context.ERROR] = slots[Context.STOP] = slots[Context.CANCEL] = 0
+        if code == Code.LOOK:
+            shape.look_again()
+            return True
+        if code == Code.ARRAY:
+            return None
+        if code == Code.CANCELLED:
+            if context is None or not context.stop:
+                return False
+            raise Fail("Exiting due to terminate flag being set to true.")
+        if code == Code.LATE:
+            raise Fail("the run reached its deadline") if context is None else context.late()
+        raise self._error(code, step, value)
+
+    def _error(self, code: int, step: int, value: int) -> Exception:
+        """What a kernel reported, in words."""
+        if code == Code.TOO_LONG:
+            return SizesDiffer("a size has more than 62 bits")
+        from sardonyx.providers.cpu.runtime.profile import main_node
+
+        node = main_node(self.table.steps[step].nodes)
+        if code == Code.SIZES:
+            return SizesDiffer(f"a branch of {node.label} does not take them")
+        if code == Code.ENDLESS:
+            return OutOfBudget(
+                "a Loop whose condition never changes has no reachable end", where=node.label, got=f"{value} trips"
+            )
+        if code == Code.INDEX:
+            return InvalidArgument(
+                f"Non-zero status code returned while running {node.label}: an index is out of bounds",
+                where=node.label,
+                got=value,
+            )
+        if code == Code.REGION:
+            return InvalidArgument(
+                f"Non-zero status code returned while running {node.label}: rois must be finite, and nearer than 2^24",
+                where=node.label,
+                got=f"region {value}",
+            )
+        return Fail(f"kernel {self.table.steps[step].spec.name} left its memory at byte {value}", where=node.label)
+
+    def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
+        try:
+            return self._memory(self._bind(tuple(tuple(s) for s in shapes), remember=False))
+        except SizesDiffer:
+            other = self._for_others()
+            if not isinstance(other, Planned):
+                raise
+            return other.memory(shapes)
+
+    @property
+    def packed_nbytes(self) -> int:
+        """What the constants take that were packed for kernels: about what a run reads of them."""
+        from sardonyx.providers.cpu.program.steps import Packed
+
+        return sum(a.nbytes for s, a in zip(self.table.constants, self.constants, strict=True) if isinstance(s, Packed))
+
+    def _memory(self, shape: Shape) -> Memory:
+        plan = shape.plan
+        outputs = sum(nbytes for _, _, nbytes in shape.outputs)
+        scratch = plan.scratch_nbytes * self._threads
+        return Memory(self._constants_nbytes, plan.arena_nbytes, plan.live_nbytes, scratch, outputs)
+
+    def _bind(self, shapes: tuple[tuple[int, ...], ...], *, remember: bool = True) -> Shape:
+        """Sizes, checks and a plan for shapes not seen lately."""
+        measured = self._measure(shapes)
+        plan = self._plans.find(measured[1]) or self._new_plan(measured[0])
+        shape = Shape(plan, measured, self._threads)
+        return self._remembered(shapes, shape) if remember else shape
+
+    def _bind_within(self, shapes: tuple[tuple[int, ...], ...]) -> Shape | None:
+        """The same in a bucket that has a plan; None in others, and where there is something to say."""
+        try:
+            measured = self._measure(shapes)
+            plan = self._plans.find(measured[1])
+            if plan is not None:
+                return self._remembered(shapes, Shape(plan, measured, self._threads))
+        except (SizesDiffer, OutOfBudget):
+            pass
+        return None
+
+    def _remembered(self, shapes: tuple[tuple[int, ...], ...], shape: Shape) -> Shape:
+        """A shape for the runs to come, if it keeps to the budget."""
+        if self._max_memory is not None:
+            peak_nbytes = self._memory(shape).peak_nbytes
+            if peak_nbytes > self._max_memory:
+                raise OutOfBudget(
+                    "a run of these shapes needs more than max_memory",
+                    expected=f"{self._max_memory} bytes",
+                    got=f"{peak_nbytes} bytes",
+                )
+        budget = limits.current()
+        if budget is not None:
+            from sardonyx.providers.cpu.runtime import bounds
+
+            bounds.check(shape, self._memory(shape), budget)
+        self._shapes[shapes] = shape
+        if len(self._shapes) > MAX_SHAPES:
+            self._shapes.pop(list(self._shapes)[0], None)  # noqa: RUF015 others may add shapes at this moment
+        return shape
+
+    def _new_plan(self, sizes: tuple[int, ...]) -> Plan:
+        plan = Plan(self.table, sizes, self._threads)
+        self._forget(self._plans.add(plan))
+        return plan
+
+    def _forget(self, gone: list[Plan]) -> None:
+        """Shapes of plans that are kept no longer."""
+        if gone:
+            for shapes, shape in tuple(self._shapes.items()):
+                if shape.plan in gone:
+                    self._shapes.pop(shapes, None)
+
+    def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        """Shapes that do not fit the model's dimensions: node by node, which computes or says what is wrong."""
+        from sardonyx.interpret.bind import bind
+        from sardonyx.interpret.program import Program
+
+        return Program(self.part.nodes, self.part.inputs, self.part.outputs, bind).run(args, context)
+
+
+def _results(shape: Shape, places: Mapping[int, Array], args: Sequence[Array]) -> list[Array]:
+    """Where outputs are computed: right into a caller's arrays, where these are like them and apart from all inputs."""
+    usable = {}
+    for i, place in places.items():
+        dims, dtype, _ = shape.outputs[i]
+        flags = place.flags
+        is_alike = place.shape == dims and place.dtype == dtype and flags.c_contiguous
+        if is_alike and flags.writeable and flags.aligned and not any(np.may_share_memory(place, a) for a in args):
+            usable[i] = place
+    return shape.outputs_in(usable) if usable else shape.new_outputs()

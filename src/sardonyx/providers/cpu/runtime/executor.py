@@ -1,0 +1,211 @@
+"""The walk: every thread of a team goes through the same table of steps.
+
+A row of the table holds a kernel's address, where its argument block lies, whether a barrier comes before it, and
+whether all threads carry it out or the first alone (``sharing``). At a barrier the last thread to arrive looks for an
+error, a cancelled run and a passed deadline; if it finds one, all leave there. (How they wait: ``waiting``.)
+
+A control step decides which step comes next. All threads meet in front of it; the last to arrive carries it out alone,
+with those control steps that follow it, before it lets the others go on. What a control step changes (the number of a
+trip, the addresses of what moves) lies in the run's memory, never in the table.
+
+A worker waits in ``worker`` for its mailbox to be filled. A caller that runs a plan (``run``) claims the workers that
+are idle, as many as it may, gives each a number, walks along as thread 0 and waits until all of them are idle again.
+"""
+
+from __future__ import annotations
+
+from sardonyx.providers.cpu.language.context import (  # fmt: skip
+    ALL,
+    CONTROL,
+    MAX_WORKERS,
+    NONE,
+    ONE,
+    PAUSED,
+    Code,
+    Context,
+    Mailbox,
+    Row,
+    Stamp,
+)
+from sardonyx.providers.cpu.language.dsl import Kernel, function
+from sardonyx.providers.cpu.language.polling import look
+from sardonyx.providers.cpu.language.scheduler import clear_counters
+from sardonyx.providers.cpu.language.spin_park import Crew, tell, wait_while
+from sardonyx.providers.cpu.language.system import ticks
+from sardonyx.providers.cpu.language.values import Buf, Val, i32, i64
+from sardonyx.providers.cpu.memory.pages import C_CONTIGUOUS, TO_DTYPE, TO_FLAGS
+from sardonyx.providers.cpu.runtime.shape_program import take_sizes
+
+IDLE, CLAIMED, READY, STOPPED = range(4)
+"""States of a worker. ``STARTED`` and ``ENDED`` count its runs: it may be claimed again before a caller has looked."""
+
+
+def _judge(k: Kernel, context: Buf) -> None:
+    """Decide whether the run goes on."""
+    with k.when(look(k, context), likely=False):
+        context.store_atomic(Context.STOP, 1)
+
+
+def _cross(k: Kernel, context: Buf, step: Val) -> None:
+    """What one thread does while the others wait: judge, and carry out control steps."""
+    table, args = k.memory(context.load(Context.STEPS), i64), context.load(Context.ARGS)
+    at, more = k.var(step), k.var(1)
+    with k.loop_while(lambda: more.get().ne(0)):
+        more.set(0)
+        _judge(k, context)
+        row = table.at(at.get() * Row.WORDS)
+        with k.when(row.load(Row.BARRIER).eq(CONTROL) & context.load_atomic(Context.STOP).eq(0)):
+            context.store(Context.NEXT, at.get() + 1)
+            block = args + row.load(Row.ARGS)
+            k.call_address(row.load(Row.KERNEL), block.pointer(), context.ptr, k.const(0).ir, k.const(1).ir)
+            at.set(context.load(Context.NEXT))
+            with k.when(context.load_atomic(Context.ERROR).ne(0), likely=False):
+                context.store_atomic(Context.STOP, 1)
+            with k.when(at.get() < context.load(Context.LAST)):
+                more.set(k.select(table.load(at.get() * Row.WORDS + Row.BARRIER).eq(CONTROL), k.const(1), k.const(0)))
+
+
+def _barrier(k: Kernel, context: Buf, crew: Crew, threads: Val, step: Val) -> None:
+    generation, sleepers = context.at(Context.GENERATION), context.at(Context.SLEEPERS)
+    now = generation.load_atomic()
+    arrived = context.add_atomic(Context.ARRIVED, 1)
+    with k.either(arrived.eq(threads - 1)) as (last, others):
+        with last:
+            _cross(k, context, step)
+            context.store_atomic(Context.ARRIVED, 0, "monotonic")
+            generation.store_atomic(0, now + 1, "seq_cst")
+            tell(k, generation, sleepers)
+        with others:
+            wait_while(k, generation, now.eq, context.load(Context.SPIN), sleepers, crew)
+
+
+def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) -> None:
+    """This thread's share of a step, with stamps if there is a profile."""
+    row = k.memory(context.load(Context.STEPS), i64).at(step * Row.WORDS)
+    profile = context.load(Context.PROFILE)
+    slot = k.var(0)
+    with k.when(profile.ne(0), likely=False):
+        place = step * context.load(Context.PROFILE_THREADS) + thread
+        slot.set(profile + place * (Stamp.WORDS * 8))
+        stamp = k.memory(slot.get(), i64)
+        stamp.store(Stamp.NOW, ticks(k))
+        with k.when(stamp.load(Stamp.FIRST).eq(0)):
+            stamp.store(Stamp.FIRST, stamp.load(Stamp.NOW))
+    block = context.load(Context.ARGS) + row.load(Row.ARGS)
+    k.call_address(row.load(Row.KERNEL), block.pointer(), context.ptr, thread.ir, threads.ir)
+    with k.when(profile.ne(0), likely=False):
+        stamp = k.memory(slot.get(), i64)
+        stamp.store(Stamp.TOTAL, stamp.load(Stamp.TOTAL) + (ticks(k) - stamp.load(Stamp.NOW)))
+
+
+def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
+    table, crew = k.memory(context.load(Context.STEPS), i64), Crew(k, context, thread)
+    with k.when(threads > 1):
+        crew.arrive()
+    step = k.var(context.load(Context.FIRST))
+    last = context.load(Context.LAST)
+    with k.loop_while(lambda: step.get() < last):
+        row = table.at(step.get() * Row.WORDS)
+        barrier = row.load(Row.BARRIER)
+        with k.when(barrier.ne(NONE)), k.either(threads > 1) as (team, alone):
+            with team:
+                _barrier(k, context, crew, threads, step.get())
+            with alone:
+                _cross(k, context, step.get())
+        with k.either((barrier.eq(CONTROL)) | context.load_atomic(Context.STOP).ne(0)) as (jump, go):
+            with jump:
+                step.set(k.select(context.load_atomic(Context.STOP).ne(0), last, context.load(Context.NEXT)))
+            with go:
+                who = row.load(Row.WHO)
+                is_all, is_mine = who.eq(ALL), who.eq(ONE) & thread.eq(0)
+                with k.when(is_all | (is_mine & context.load_atomic(Context.ERROR).eq(0))):
+                    _carry_out(k, context, step.get(), thread, k.select(is_all, threads, 1))
+                step += 1
+    with k.when(thread.eq(0)):
+        context.store(Context.REACHED, step.get() & (PAUSED - 1))
+
+
+def _elements_at(k: Kernel, array: Val, data_offset: int) -> Val:
+    """Where the elements of a numpy array lie, by the address of the object."""
+    return k.memory(array + data_offset, i64).load()
+
+
+def _take_arrays(k: Kernel, context: Buf, data_offset: int) -> None:
+    """Set the bases of inputs and outputs. An input of another type than the part's, or with strides, is an error."""
+    objects, dtypes = (k.memory(context.load(slot), i64) for slot in (Context.OBJECTS, Context.DTYPES))
+    bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
+    with k.loop(0, context.load(Context.OBJECT_COUNT)) as i:
+        bases.store(i, _elements_at(k, objects.load(i), data_offset))
+    with k.loop(0, context.load(Context.INPUT_COUNT)) as i:
+        array = objects.load(i)
+        dtype = k.memory(array + data_offset + TO_DTYPE, i64).load()
+        flags = k.memory(array + data_offset + TO_FLAGS, i32).load()
+        with k.when(dtype.ne(dtypes.load(i)) | (flags & C_CONTIGUOUS).eq(0), likely=False):
+            context.store(Context.ERROR, Code.ARRAY)
+            k.b.leave()
+
+
+@function(context=(i64,))
+def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
+    """Walk the table with as many idle workers of the team as are wanted and there. All is told in the context: every
+    argument costs a caller in Python as much as a small step.
+
+    The context's objects are numpy arrays: their memory becomes the bases from ``OBJECT_BASE`` on. An array holds the
+    address of its elements ``data_offset`` bytes behind its own; asking for it in Python takes longer than a small run.
+    """
+    _take_arrays(k, context, data_offset)
+    with k.when(context.load(Context.IS_NEW).ne(0), likely=False):
+        take_sizes(k, context)
+    context.store(Context.STEPS, _elements_at(k, context.load(Context.ROWS), data_offset))
+    clear_counters(k, context, context.load(Context.FIRST), context.load(Context.LAST))
+    team = k.memory(context.load(Context.TEAM), i64)
+    workers, wanted = team.load_atomic(Mailbox.COUNT), context.load(Context.WANTED)
+    team = team.at(Mailbox.WORDS)
+    claimed = k.var(0)
+    mine = k.local(i64, 2 * MAX_WORKERS)
+    with k.loop(0, workers) as w, k.when(claimed.get() < wanted):
+        box = team.at(w * Mailbox.WORDS)
+        with k.when(box.swap_atomic(Mailbox.STATE, IDLE, CLAIMED)):
+            started = box.load(Mailbox.STARTED) + 1
+            box.store(Mailbox.STARTED, started)
+            mine.store(claimed.get() * 2, w)
+            mine.store(claimed.get() * 2 + 1, started)
+            claimed += 1
+    threads, crew = claimed.get() + 1, Crew(k, context, k.const(0))
+    with k.when(threads > 1):
+        crew.gather()
+    with k.loop(0, claimed.get()) as c:
+        box = team.at(mine.load(c * 2) * Mailbox.WORDS)
+        box.store(Mailbox.CONTEXT, context.address())
+        box.store(Mailbox.THREAD, c + 1)
+        box.store(Mailbox.THREADS, threads)
+        box.store_atomic(Mailbox.STATE, READY, "seq_cst")
+        tell(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
+    _walk(k, context, k.const(0), threads)
+    spin = context.load(Context.SPIN)
+    with k.loop(0, claimed.get()) as c:
+        box = team.at(mine.load(c * 2) * Mailbox.WORDS)
+        wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS), crew)
+    left = context.load(Context.LEFT)
+    with k.when(left > 0):
+        context.store(Context.LEFT, left - 1)
+        with k.when(left.eq(1), likely=False):
+            context.swap_atomic(Context.ERROR, 0, Code.LOOK)
+
+
+@function(mailbox=(i64,), spin=i64)
+def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
+    """A worker's life: until the mailbox says stop."""
+    state = mailbox.at(Mailbox.STATE)
+    living = k.var(1)
+    with k.loop_while(lambda: living.get().ne(0)):
+        wait_while(k, state, lambda now: now < READY, spin, mailbox.at(Mailbox.SLEEPERS))
+        with k.either(state.load_atomic().eq(STOPPED)) as (stop, go):
+            with stop:
+                living.set(0)
+            with go:
+                context = k.memory(mailbox.load(Mailbox.CONTEXT), i64)
+                _walk(k, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
+                state.store_atomic(0, IDLE, "seq_cst")
+                mailbox.add_atomic(Mailbox.ENDED, 1, "seq_cst")
+                tell(k, mailbox.at(Mailbox.ENDED), mailbox.at(Mailbox.WAITERS))

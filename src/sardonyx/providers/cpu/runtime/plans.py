@@ -1,0 +1,351 @@
+"""Plans and frames: a step table with its sizes, and with memory to run in.
+
+A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate lies does not change inside it. A
+``Frame`` holds what the runs of a plan in one arena write outside of it: argument blocks and context. A run takes its
+arena from those of the session, which all plans share, and with it the frame that its plan has for this arena; a frame
+that last ran another shape of the bucket refreshes the words that hold sizes.
+
+Plans are kept up to so many bytes with their frames; the least recently used go first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from sardonyx import forks
+from sardonyx.ops.limits import FREE_NBYTES, check_empty, check_nbytes
+from sardonyx.plan.arena import Block, lower_bound, place
+from sardonyx.plan.buckets import bucket
+from sardonyx.plan.sizes import SizesDiffer
+from sardonyx.providers.cpu.language.context import ARENA, COUNTERS, NOBODY, Context, Row
+from sardonyx.providers.cpu.memory import allocator, guard_pages
+from sardonyx.providers.cpu.memory.allocator import PADDING, POOLED_FROM, address, aligned
+from sardonyx.providers.cpu.runtime.arenas import Arena
+from sardonyx.providers.cpu.runtime.team import Team, new_context
+from sardonyx.providers.cpu.runtime.team_size import MEETINGS, Trial, Way
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu.runtime.shape_sizes import Measured
+    from sardonyx.providers.cpu.runtime.step_table import Table
+
+Array = np.ndarray[Any, Any]
+
+FLOPS_PER_SECOND, BYTES_PER_SECOND = 4e10, 1e10
+"""A modest core, for the choice of threads and of slices: only orders of magnitude matter."""
+ALONE_S = 15e-6
+"""A run expected to take less is not worth waking a team for."""
+MEETING_S = 2e-6
+"""What it takes a team to meet, with those that are late."""
+FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
+"""Runs of a shape after which the choice of threads is looked at again, more and more rarely."""
+SOON_LOOK = FIRST_LOOK * FACTOR
+"""... where it may have been a busy moment that one thread was chosen in."""
+MAX_PLANS = 64
+PLANS_NBYTES = 1 << 24
+"""Bytes that the plans of a table may take, with their frames; the plan used last stays in any case."""
+SLICE_S = 0.1
+"""Python looks for signals about this often. What is cut for that is guessed for a modest core, until a run was shorter
+than a slice: ResNet-50 on tiles takes 4 ms and not 0.2 s, and to return to Python takes 15 us each time."""
+
+
+def values_of(table: Table, sizes: tuple[int, ...]) -> Array:
+    """Those of all expressions, by number; SizesDiffer says what is wrong with the sizes."""
+    try:
+        return np.array(table.evaluate(sizes), np.int64)
+    except OverflowError:
+        raise SizesDiffer("a size has more than 64 bits") from None
+
+
+class Plan:
+    """Where every intermediate lies, for all shapes of a bucket."""
+
+    def __init__(self, table: Table, sizes: tuple[int, ...], threads: int) -> None:
+        """``sizes`` are those of one of the shapes; so many threads may take part in a run."""
+        self.table = table
+        values = values_of(table, sizes).tolist()
+        nbytes = (bucket(values[i])[1] for i in table.nbytes.tolist())
+        blocks = [Block(n, *life) for n, life in zip(nbytes, table.lives, strict=True)]
+        placement = place(blocks)
+        self.arena_nbytes = placement.nbytes
+        self.live_nbytes = lower_bound(blocks)
+        """No placement needs less than this."""
+        self.scratch_nbytes = bucket(values[table.scratch])[1]
+        """Of each thread."""
+        self.threads = threads
+        self.scratch_at = aligned(self.arena_nbytes + PADDING)
+        self.counters_at = self.scratch_at + aligned(self.scratch_nbytes * threads + PADDING)
+        self.run_nbytes = self.counters_at + len(table.steps) * COUNTERS * 8 * threads
+        """Of the arena that a run takes: what lies between steps, what is one step's, and the steps' counters."""
+        bounds: dict[int, tuple[int, int]] = {}
+        for i, extent, times in table.bounded:
+            low, high = (n // times for n in bucket(values[i]))
+            least, most = bounds.get(extent, (low, high))
+            bounds[extent] = max(low, least), min(high, most)
+        self.bounds = tuple((extent, low, high) for extent, (low, high) in bounds.items())
+        """Of the table's extents: what they are larger than, and what they are not."""
+        self.words = table.words.copy()
+        if len(table.placed_at):
+            self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
+        self.sized = np.column_stack([table.sized_at, table.sized_by, self.words[table.sized_at]])
+        """Rows of ``Sized``."""
+        self.frames: dict[Arena | None, Frame] = {}
+        """Of each arena that it ran in the frame that knows it."""
+        self.frame_nbytes: int = self.words.nbytes + 8 * (Context.SLOTS + len(table.program) + table.base_count)
+        self.is_used = True
+        """Whether a run used it since plans were last looked through..."""
+        self.used = 0
+        """... and when that was so for the last time, in a count of these looks."""
+        self.is_allowed = False
+        """Whether its memory was found not to be too much for what the caller brought."""
+        self.manners: dict[tuple[int, tuple[bool, ...]], Manner] = {}
+        """By how much shapes do, and which of the table's steps."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes, with its frames."""
+        rows: int = sum(manner.nbytes for manner in tuple(self.manners.values()))
+        return int(self.sized.nbytes + self.words.nbytes) + self.frame_nbytes * len(self.frames) + rows
+
+    def fits(self, extents: tuple[int, ...]) -> bool:
+        """Whether these values of the table's extents are of its bucket."""
+        for i, low, high in self.bounds:  # noqa: SIM110 a generator costs twice as much with cold caches
+            if not low < extents[i] <= high:
+                return False
+        return True
+
+
+class Plans:
+    """Those of a table."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Plan, ...] = ()
+        """Replaced, never changed: who looks for a plan needs no lock."""
+        self._last: Plan | None = None
+        """The most recently used."""
+        self._looks = 0
+        self._lock = forks.lock()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(plan.nbytes for plan in self._all)
+
+    def find(self, extents: tuple[int, ...]) -> Plan | None:
+        """The plan of the bucket that these values of the table's extents fall into, if there is one."""
+        last = self._last
+        if last is not None and last.fits(extents):
+            return last
+        for plan in self._all:
+            if plan.fits(extents):
+                self._last = plan
+                return plan
+        return None
+
+    def add(self, plan: Plan) -> list[Plan]:
+        """Gives the plans that have to go for it."""
+        with self._lock:
+            self._all = (plan, *(p for p in self._all if p.bounds != plan.bounds))
+            self._last = plan
+        return self.trim(plan)
+
+    def trim(self, plan: Plan) -> list[Plan]:
+        """Have plans, with another frame of this one, keep to their number and bytes; gives those that go."""
+        with self._lock:
+            self._looks += 1
+            for known in self._all:
+                if known.is_used:
+                    known.is_used, known.used = False, self._looks
+            others = sorted((p for p in self._all if p is not plan), key=lambda p: p.used, reverse=True)
+            for arena in tuple(plan.frames):
+                if arena is not None and arena.nbytes < 0:
+                    plan.frames.pop(arena, None)
+            nbytes, kept = plan.nbytes + plan.frame_nbytes, list[Plan]()
+            for other in others:
+                nbytes += other.nbytes
+                if len(kept) + 1 == MAX_PLANS or nbytes > PLANS_NBYTES:
+                    break
+                kept.append(other)
+            gone = others[len(kept) :]
+            if gone:
+                self._all = tuple(p for p in self._all if p not in gone)
+                self._last = plan
+        for other in gone:
+            other.frames.clear()
+        return gone
+
+
+class Manner(NamedTuple):
+    """How those shapes of a plan are run that do the same steps and about as much."""
+
+    threads: int
+    """That are worth it."""
+    rows: Array
+    ends: list[int]
+    """Steps up to which it runs without Python looking for signals."""
+    is_quick: bool
+    """Whether Python need not look at all."""
+    trial: Trial | None
+    """What finds out who takes part in each step."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.nbytes * (1 if self.trial is None else 1 + len(MEETINGS))
+
+
+class Shape:
+    """What one set of input shapes needs beside its plan."""
+
+    def __init__(self, plan: Plan, measured: Measured, threads: int) -> None:
+        self.plan = plan
+        self.sizes, _, work, only, self.outputs, most_nbytes = measured
+        self._guard = guard_pages.mode()
+        self._pooled = most_nbytes >= POOLED_FROM or self._guard is not None
+        if most_nbytes > FREE_NBYTES:
+            for dims, dtype, nbytes in self.outputs:
+                check_nbytes(nbytes, f"an output would be {dtype}{list(dims)}")
+        for dims, dtype, nbytes in self.outputs:
+            if not nbytes:
+                check_empty(dims, dtype, f"an output would be {dtype}{list(dims)}")
+        # Where nothing lies between steps, buckets do not tell how much the largest does.
+        kind = work.bit_length(), only
+        manner = plan.manners.get(kind) or plan.manners.setdefault(kind, self._manner(only, threads))
+        self.threads, self.rows, self.ends, self.is_quick, trial = manner
+        self.trial = self._last_trial = trial
+        """``trial``: of the quick runs; None when it is over."""
+        self.runs_left = 0
+        """Until the next look; 0 where there is none."""
+        if trial is not None:
+            self.runs_left = FIRST_LOOK
+            if trial.is_over:
+                (self.threads, self.rows), self.trial = trial.choice, None
+
+    def _manner(self, only: tuple[bool, ...], threads: int) -> Manner:
+        """How this shape is run, and those of its plan that do as much."""
+        plan, table, rows = self.plan, self.plan.table, _rows(self.plan.table, only)
+        is_there, values = rows[:, Row.WHO] != NOBODY, values_of(table, self.sizes)
+        flops, traffic = values[table.flops] * is_there, values[table.traffic] * is_there
+        seconds = flops * (1 / FLOPS_PER_SECOND) + traffic * (1 / BYTES_PER_SECOND)
+        # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
+        total = max(float(seconds.sum()), plan.arena_nbytes / BYTES_PER_SECOND)
+        if table.has_loops and threads > 1:
+            # What a team saves, less what it takes to meet in every trip.
+            total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
+        turns = np.maximum(values[table.turns], 1)
+        trial = Trial(table, rows, turns, threads, total) if threads > 1 else None
+        ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
+        is_quick = len(ends) == 1 and table.is_bounded
+        return Manner(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)
+
+    def took(self, seconds: float) -> None:
+        """A run in slices took so long: if that is less than one of them, there need not be any. Where data choose
+        among steps, the next run may take longer.
+        """
+        table = self.plan.table
+        if seconds < SLICE_S and not any(step.is_control for step in table.steps):
+            self.ends, self.is_quick = [len(table.steps)], table.is_bounded
+
+    def learn(self, trial: Trial, way: Way, took: float, steps: Array) -> None:
+        """How long a run took, and each of its steps, of all threads."""
+        trial.take(way, took, steps)
+        self._follow(trial)
+
+    def look_again(self) -> None:
+        """Try once more who takes part in which step: the moment of the last trial may have been a busy one."""
+        if self._last_trial is not None:
+            is_soon = self._last_trial.is_doubtful
+            self.runs_left = SOON_LOOK if is_soon else min(self.runs_left * FACTOR, LAST_LOOK)
+            self._last_trial.begin()
+            self._follow(self._last_trial)
+
+    def _follow(self, trial: Trial) -> None:
+        self.trial = self._last_trial = trial
+        if trial.is_over:
+            (self.threads, self.rows), self.trial = trial.choice, None
+
+    def new_outputs(self) -> list[Array]:
+        """Arrays for the results of a run."""
+        if not self._pooled:
+            made = []
+            for dims, dtype, _ in self.outputs:
+                made.append(np.empty(dims, dtype))
+            return made
+        return [self._new(output) for output in self.outputs]
+
+    def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
+        """The same, of which some are given."""
+        return [places[i] if i in places else self._new(output) for i, output in enumerate(self.outputs)]
+
+    def _new(self, output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
+        dims, dtype, nbytes = output
+        if self._guard is not None:
+            return guard_pages.empty(dims, dtype, self._guard)
+        return allocator.outputs.empty(dims, dtype, nbytes) if nbytes >= POOLED_FROM else np.empty(dims, dtype)
+
+
+def _rows(table: Table, only: tuple[bool, ...]) -> Array:
+    """The table's rows, without the steps that are for other sizes alone."""
+    if all(only):
+        return table.rows
+    rows: Array = table.rows.copy()
+    for i, is_done in zip(table.only, only, strict=True):
+        if not is_done:
+            rows[i, Row.WHO] = NOBODY
+    return rows
+
+
+def _slices(seconds: Array) -> list[int]:
+    """The ends of runs of steps that take about ``SLICE_S``."""
+    total = np.cumsum(seconds)
+    cuts = np.flatnonzero(np.diff(total // SLICE_S)) + 1
+    return [*cuts.tolist(), len(total)]
+
+
+class Frame:
+    """What the runs of a plan in one arena write outside of it, one run after the other."""
+
+    def __init__(self, plan: Plan, arena: Arena, team: Team, constants: Array) -> None:
+        """``constants`` are the addresses of the table's constants."""
+        table = plan.table
+        self.arena, self.team = arena, team
+        self.shape: Shape | None = None
+        self.rows: Array | None = None
+        """Those of the shape when it was taken, which ``slots`` knows."""
+        names, program = len(table.binding.names), table.program
+        context = new_context(team, names + len(program))
+        self.at = address(context)
+        self.slots = (ctypes.c_int64 * len(context)).from_buffer(context)
+        self._taken = slice(Context.TEAM, Context.SLOTS + names)
+        self.error = ctypes.c_int64.from_address(self.at + 8 * Context.ERROR)
+        self.words = plan.words.copy()
+        self.bases = (ctypes.c_int64 * table.base_count)()
+        count = table.given_count
+        self.objects = (ctypes.c_int64 * count)()
+        """The arrays of a run: inputs, then outputs."""
+        self.bases[1 : 1 + len(constants)] = constants.tolist()
+        slots = self.slots
+        slots[Context.BASES] = ctypes.addressof(self.bases)
+        slots[Context.SCRATCH_STRIDE] = plan.scratch_nbytes
+        slots[Context.ARGS] = address(self.words)
+        slots[Context.SIZED], slots[Context.SIZED_COUNT] = address(plan.sized), len(plan.sized)
+        slots[Context.NAME_COUNT] = names
+        slots[Context.PROGRAM], slots[Context.PROGRAM_COUNT] = address(program), len(program)
+        slots[Context.LAST] = len(table.steps)
+        slots[Context.COUNTER_NBYTES] = 8 * plan.threads
+        slots[Context.OBJECTS] = ctypes.addressof(self.objects)
+        slots[Context.OBJECT_COUNT], slots[Context.OBJECT_BASE] = count, table.first_input
+        self._dtypes = np.array([id(dtype) for dtype in table.inputs], np.int64)
+        slots[Context.DTYPES], slots[Context.INPUT_COUNT] = address(self._dtypes), len(table.inputs)
+        self.bases[ARENA], slots[Context.SCRATCH], slots[Context.COUNTERS] = arena.places(plan)
+
+    def take(self, shape: Shape, team: Team) -> None:
+        """Make ready for a shape of the plan's bucket, and for a team."""
+        self.shape, rows = None, shape.rows  # no shape until it is ready: signals may raise in between
+        wanted = team.workers(shape.threads)
+        self.slots[self._taken] = [team.at, wanted, shape.runs_left, id(rows), 1, *shape.sizes]
+        self.shape, self.rows, self.team = shape, rows, team

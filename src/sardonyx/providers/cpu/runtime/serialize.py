@@ -1,0 +1,125 @@
+"""An executable in plain values and arrays, from which one that runs is made without lowering or compiling anything.
+
+What is revived runs the part as the one that was frozen does. For all that is out of the ordinary (a profile, states in
+place, an error's words, shapes outside the model's dimensions) it asks for the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from sardonyx import dtypes
+from sardonyx.interpret.context import RunContext
+from sardonyx.interpret.kept import ModelNeeded
+from sardonyx.partition.provider import Memory
+from sardonyx.plan.sizes import Binding, SizesDiffer, revived
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.machine import isa
+from sardonyx.providers.cpu.program.prepack import Source
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
+from sardonyx.providers.cpu.runtime.shape_sizes import named
+from sardonyx.providers.cpu.runtime.trim import Trim
+
+if TYPE_CHECKING:
+    from sardonyx.lower.groups import Storage
+    from sardonyx.providers.cpu.provider import CpuProvider
+
+Array = np.ndarray[Any, Any]
+
+ARRAYS = (
+    "words", "rows", "sized_at", "sized_by", "placed_at", "placed_by", "nbytes", "flops", "traffic", "meetings",
+    "turns", "program",
+)  # fmt: skip
+PLAIN = (
+    "intervals", "lives", "scratch", "bounded", "only", "first_input", "given_count", "base_count", "has_loops",
+    "is_bounded",
+)  # fmt: skip
+
+
+def settings(provider: CpuProvider) -> str:
+    """What decides how a part is compiled, beside the part."""
+    return repr((isa.current(), provider.precision, provider.threads))
+
+
+def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
+    """Plain values, and arrays: those of the table, then its constants."""
+    table = executable.table
+    plain: dict[str, Any] = {name: getattr(table, name) for name in PLAIN}
+    plain["lives"] = [tuple(life) for life in table.lives]
+    plain["steps"], plain["kernels"] = [step.is_control for step in table.steps], table.kernels
+    linker.native("runtime.executor", "worker")
+    plain["natives"] = dict(linker.natives)
+    plain["binding"], plain["trim"] = table.binding.frozen(), table.trim and table.trim.frozen()
+    plain["evaluate"], plain["measure"] = (cast(FunctionType, f).__code__ for f in (table.evaluate, table.measure))
+    plain["inputs"] = [dtypes.of_numpy(t).name for t in table.inputs]
+    plain["outputs"] = [dtypes.of_numpy(t).name for t in table.outputs]
+    return plain, [*(getattr(table, name) for name in ARRAYS), *executable.constants]
+
+
+def sources(executable: CpuExecutable, file: object) -> list[Source | None]:
+    """For each array of a frozen executable, where a model's file has what it is made of."""
+    return [*[None] * len(ARRAYS), *(_source(s, file) for s in executable.table.constants)]
+
+
+def _source(storage: Storage, file: object) -> Source | None:
+    from sardonyx.providers.cpu.program.steps import Packed
+
+    if isinstance(storage, Packed):
+        return None if storage.packing is None else Source.of(storage.packing.tensor, file, storage.packing)
+    assert storage.tensor is not None
+    return Source.of(storage.tensor, file)
+
+
+def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider) -> KeptExecutable | None:
+    """An executable again; None where an object of its kernels is gone."""
+    linker.natives |= plain["natives"]
+    table = SimpleNamespace(**{name: plain[name] for name in PLAIN})
+    table.__dict__.update(zip(ARRAYS, arrays, strict=False))
+    table.rows, table.code = table.rows.copy(), []
+    for row, (name, function) in zip(table.rows, plain["kernels"], strict=True):
+        at = linker.kept(name, function)
+        if at is None:
+            return None
+        row[0] = at
+        table.code.append(at)
+    table.steps = [SimpleNamespace(is_control=is_control) for is_control in plain["steps"]]
+    table.binding = Binding.revived(plain["binding"])
+    table.evaluate = revived(plain["evaluate"])
+    table.trim = Trim.revived(plain["trim"]) if plain["trim"] else None
+    table.inputs, table.outputs = (
+        [dtypes.of_name(name).numpy for name in plain[side]] for side in ("inputs", "outputs")
+    )
+    table.measure = revived(plain["measure"], **table.binding.scope, **named(table.outputs))
+    return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
+
+
+class KeptExecutable(CpuExecutable):
+    """Runs the table of a part that is not here."""
+
+    def __init__(self, table: Any, constants: list[Array], provider: CpuProvider) -> None:
+        super().__init__(
+            cast(Any, None), table, constants, {}, provider.settings, provider.threads, provider.max_memory,
+            arenas=provider.arenas,
+        )  # fmt: skip
+
+    def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        if context.held or context.record is not None:
+            raise ModelNeeded
+        return super().run(args, context)
+
+    def _error(self, code: int, step: int, value: int) -> Exception:
+        """The model runs once more, and says it in words."""
+        return SizesDiffer("a kernel reported an error")
+
+    def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
+        raise ModelNeeded
+
+    def memory(self, shapes: Sequence[tuple[int, ...]]) -> Memory:
+        try:
+            return super().memory(shapes)
+        except SizesDiffer:
+            raise ModelNeeded from None

@@ -1,0 +1,239 @@
+"""The step table of a part: everything about it that does not depend on the sizes of its inputs.
+
+Argument blocks are one array of int64 words. Most words are the same for every shape; of the others the table knows
+where they lie and which expression gives them, so that a run of another shape fills them before its first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sardonyx import knobs
+from sardonyx.ir import dims
+from sardonyx.ir.dims import Expr, Known
+from sardonyx.lower.check import Check
+from sardonyx.lower.groups import Moving, Storage, View
+from sardonyx.lower.lowering import Counted
+from sardonyx.plan.liveness import Access, intervals, lifetimes
+from sardonyx.plan.sizes import Binding, Results, Sizes, multiple
+from sardonyx.providers.cpu.codegen.jit import linker
+from sardonyx.providers.cpu.codegen.launch import word
+from sardonyx.providers.cpu.language.context import ARENA, CONTROL, MEET, NONE, STEP_SLOT, Row
+from sardonyx.providers.cpu.machine.isa import Isa
+from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step
+from sardonyx.providers.cpu.runtime.shape_program import ROW_WORDS
+from sardonyx.providers.cpu.runtime.shape_sizes import named
+from sardonyx.providers.cpu.runtime.trim import Trim
+
+Array = np.ndarray[Any, Any]
+
+
+class Unplannable(Exception):
+    """A size cannot be computed from the inputs' shapes."""
+
+
+class Table:
+    """Steps with their argument blocks, before any size is known."""
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        inputs: Sequence[View],
+        outputs: Sequence[View],
+        checks: Sequence[Check],
+        isa: Isa,
+        counted: Mapping[int, Counted] | None = None,
+    ) -> None:
+        self.steps = tuple(steps)
+        self.binding = Binding([v.shape for v in inputs])
+        self.sizes = Sizes(self.binding.names)
+        self.trim = Trim(counted, len(outputs), self.binding.names) if counted else None
+        outputs = (*outputs, *(self.trim.counts if self.trim is not None else ()))
+        touched = [arg.storage for step in steps for arg in step.args.values() if isinstance(arg, (Ref, Slot))]
+        self.temporaries = _unique(touched, "temporary")
+        self.constants = _unique(touched, "constant")
+        given = [v.storage for v in (*inputs, *outputs)]
+        storages = [None, *self.constants, *given, *_unique(touched, "moving")]
+        self.bases = {s: i for i, s in enumerate(storages) if s is not None}
+        self.first_input, self.given_count = 1 + len(self.constants), len(given)
+        self.base_count = len(storages)
+        self._is_checked = knobs.CHECK_ADDRESSES.get()
+
+        accesses = [_access(step) for step in steps]
+        self.intervals = numbers = intervals(accesses)
+        loops = [(i - step.repeats, i) for i, step in enumerate(steps) if step.repeats]
+        self.has_loops, self.is_bounded = bool(loops), all(step.is_bounded for step in steps)
+        lives = lifetimes([_backed(a) for a in accesses], numbers, loops)
+        self.lives = [lives[s] for s in self.temporaries]
+        self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
+        self.scratch = self.sizes.largest(s.scratch_nbytes for s in steps)
+        """The number of the most bytes that a step takes."""
+        self.extents, self.bounded = self._bounded()
+        """Values that tell buckets apart. For bytes that depend on sizes: their number, which of those values they are
+        a multiple of, and how many times."""
+        self.flops = self._numbers([s.flops for s in steps])
+        self.traffic = self._numbers([s.nbytes for s in steps])
+        self.meetings = self._numbers(
+            [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
+        )
+        """How often threads meet in front of each step."""
+        self.turns = self._numbers([s.turns for s in steps])
+        self.inputs, self.outputs = [v.dtype.numpy for v in inputs], [v.dtype.numpy for v in outputs]
+        for c in checks:
+            self.sizes.require(self._holds(c), c.what, c.size)
+        self._lay_out()
+        self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
+        self.code = [linker.address(step.spec, isa) for step in steps]
+        """As long as these are held, rows may hold their numbers."""
+        for i, step in enumerate(steps):
+            meets = i > 0 and numbers[i] != numbers[i - 1]
+            before = CONTROL if step.is_control else MEET if meets else NONE
+            self.rows[i] = self.code[i], self.starts[i] * 8, before, 0
+        self.only = [i for i, step in enumerate(steps) if step.only]
+        """Steps that are carried out for some sizes alone."""
+        self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in steps]
+        """What the objects of the steps are kept under, and the functions in them."""
+        measured = self._measured(outputs)
+        if self.sizes.unbound:
+            raise Unplannable(f"no input gives a size to {', '.join(sorted(self.sizes.unbound))}")
+        self.evaluate = self.sizes.compiled()
+        """The values of all expressions, which the checks allow."""
+        self.measure = self.sizes.compiled(measured, self.binding, **named(self.outputs))
+        """From shapes that the checks allow to a ``Measured``, in one function: a run leaves no cache warm."""
+
+    def _numbers(self, expressions: Sequence[Known]) -> Array:
+        return np.array([self.sizes.number(e) for e in expressions], np.int64)
+
+    def _bounded(self) -> tuple[tuple[int, ...], list[tuple[int, int, int]]]:
+        """``extents`` and ``bounded``: all memory of a transformer is a multiple of a few values."""
+        found: dict[int, tuple[int, int]] = {}
+        for storage in self.temporaries:
+            nbytes = self._storage_nbytes(storage)
+            if isinstance(nbytes, Expr):
+                extent, times = multiple(nbytes)
+                found[self.sizes.number(nbytes)] = self.sizes.number(extent), times
+        if any(isinstance(step.scratch_nbytes, Expr) for step in self.steps):
+            found[self.scratch] = self.scratch, 1
+        extents = tuple(dict.fromkeys(extent for extent, _ in found.values()))
+        return extents, [(i, extents.index(extent), times) for i, (extent, times) in found.items()]
+
+    def _measured(self, outputs: Sequence[View]) -> Results:
+        """The numbers that make a ``Measured``."""
+        sizes = self.sizes
+        work = sizes.as_long_as(size for s in self.steps for size in (s.flops, s.nbytes))
+        only = tuple(sizes.within(s.only) for s in self.steps if s.only)
+        told: list[tuple[tuple[int, ...], str, int]] = []
+        for name, v in zip(named(self.outputs), outputs, strict=True):
+            shape = tuple(map(sizes.number, v.shape))
+            told.append((shape, name, sizes.product([*shape, sizes.number(v.dtype.itemsize)])))
+        names, most = tuple(range(len(self.binding.names))), sizes.most([nbytes for _, _, nbytes in told])
+        return names, self.extents, work, only, tuple(told), most
+
+    def _holds(self, check: Check) -> int:
+        return self.sizes.holds(check.size, check.allowed, check.least)
+
+    def _storage_nbytes(self, storage: Storage) -> Known:
+        return known(dims.mul(storage.elements, storage.dtype.itemsize))
+
+    def _lay_out(self) -> None:
+        """Fill the constant words; remember the others."""
+        words: list[int] = []
+        self.starts: list[int] = []
+        sized: list[tuple[int, int]] = []
+        placed: list[tuple[int, int]] = []
+        arena = {s: i for i, s in enumerate(self.temporaries)}
+
+        def put_value(number: int) -> None:
+            sized.append((len(words), number))
+            words.append(0)
+
+        def put(size: Known) -> None:
+            if isinstance(size, Expr):
+                put_value(self.sizes.number(size))
+            else:
+                words.append(int(size))
+
+        for i, step in enumerate(self.steps):
+            self.starts.append(len(words))
+            words.append(i)
+            assert set(step.args) == set(step.spec.params), (step.spec.name, set(step.args) ^ set(step.spec.params))
+            for name, (kind, dtype) in step.spec.params.items():
+                given = step.args[name]
+                if kind == "number":
+                    assert not isinstance(given, Ref), name
+                    if isinstance(given, Holds):
+                        put_value(self.sizes.all([self._holds(c) for c in given.checks]))
+                        continue
+                    if isinstance(given, Slot):
+                        given = self.bases[given.storage]
+                    put(word(given, dtype) if dtype.is_float and not isinstance(given, Expr) else given)  # type: ignore[arg-type]
+                    continue
+                assert isinstance(given, Ref), name
+                itemsize = given.storage.dtype.itemsize
+                offset = known(dims.mul(given.offset, itemsize))
+                words.append(self.bases.get(given.storage, ARENA))
+                if given.storage in arena:
+                    placed.append((len(words), arena[given.storage]))
+                put(offset)
+                put(known(dims.sub(self._storage_nbytes(given.storage), offset)) if self._is_checked else 0)
+                put(offset if self._is_checked else 0)
+        self.words = np.array(words, np.int64)
+        rows, places = self.sizes.program(number for _, number in sized)
+        self.program = np.array(rows, np.int64).reshape(-1, ROW_WORDS)
+        """Makes the values that words hold."""
+        self.sized_at, self.sized_by = _columns([(at, places[number]) for at, number in sized])
+        self.placed_at, self.placed_by = _columns(placed)
+        assert STEP_SLOT == 0
+
+
+def known(size: Known | None) -> Known:
+    if size is None:
+        raise Unplannable("a size is too long an expression")
+    return size
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Array, Array]:
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return table[:, 0].copy(), table[:, 1].copy()
+
+
+def _unique(storages: Sequence[Storage], kind: str) -> list[Storage]:
+    return list(dict.fromkeys(s for s in storages if s.kind == kind))
+
+
+def _access(step: Step) -> Access:
+    refs = {name: ref.storage for name, ref in step.args.items() if isinstance(ref, Ref)}
+    writes = frozenset(s for name, s in refs.items() if name in step.writes)
+    reads = frozenset(s for name, s in refs.items() if name not in step.writes)
+    return Access(_changing(reads), _changing(writes), step.is_control)
+
+
+def _meets(steps: Sequence[Step], numbers: Sequence[int]) -> Iterator[bool]:
+    """Whether threads meet in front of a step; they do once for control steps in a row."""
+    for i, step in enumerate(steps):
+        if step.is_control:
+            yield i == 0 or not steps[i - 1].is_control
+        else:
+            yield i > 0 and numbers[i] != numbers[i - 1]
+
+
+def _changing(storages: frozenset[Storage]) -> frozenset[object]:
+    """Inputs and constants are never written; outputs may be read again by a later step."""
+    return frozenset(s for s in storages if s.kind in ("temporary", "output", "moving"))
+
+
+def _backed(access: Access) -> Access:
+    """What is touched, with the memories behind what moves."""
+    reads, writes = (frozenset(b for s in side for b in _behind(s)) for side in (access.reads, access.writes))
+    return Access(reads, writes)
+
+
+def _behind(storage: object) -> Iterator[object]:
+    if isinstance(storage, Moving):
+        for backing in storage.backing:
+            yield from _behind(backing)
+    else:
+        yield storage
