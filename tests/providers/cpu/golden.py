@@ -1,6 +1,7 @@
 """Digests of the IR that small models are compiled to, on every instruction set: what a refactoring must not change.
 
     python -m tests.providers.cpu.golden             compare with the golden file, name what differs
+    python -m tests.providers.cpu.golden --only conv --only net     models whose name contains one of these
     python -m tests.providers.cpu.golden --update    write it anew
 
 The models are those of ``empty`` (every operator that is compiled, every kernel variant), with sizes named and with
@@ -125,15 +126,17 @@ def digest(model: bytes, sizes: dict[str, int], chip: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.providers.cpu.golden")
     parser.add_argument("--update", action="store_true", help="write the golden file")
+    parser.add_argument("--only", action="append", help="a piece of the names of models to compare")
     options = parser.parse_args()
-    found = {name: {chip: digest(make(), sizes, chip) for chip in CHIPS} for name, make, sizes in models()}
-    if options.update:
+    chosen = [m for m in models() if not options.only or any(piece in m[0] for piece in options.only)]
+    found = {name: {chip: digest(make(), sizes, chip) for chip in CHIPS} for name, make, sizes in chosen}
+    if options.update and not options.only:
         FILE.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
         return 0
     wanted = json.loads(FILE.read_text(encoding="utf-8"))
     wrong = [
         f"{name} on {chip}"
-        for name in found | wanted
+        for name in (found if options.only else found | wanted)
         for chip in CHIPS
         if found.get(name, {}).get(chip) != wanted.get(name, {}).get(chip)
     ]
