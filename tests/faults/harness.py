@@ -25,7 +25,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.providers.cpu.codegen import compiler
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
-from sardonyx.session.starts import KeptEngine
+from sardonyx.session.compiled_cache import CachedEngine
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>
@@ -82,7 +82,7 @@ def check(session: sx.InferenceSession, batch: int = 3, factor: int = 1) -> None
 
 
 def was_kept(session: sx.InferenceSession) -> bool:
-    return isinstance(session._sess.engine, KeptEngine)
+    return isinstance(session._sess.engine, CachedEngine)
 
 
 def remember_compiled() -> None:

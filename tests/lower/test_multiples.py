@@ -18,7 +18,7 @@ from sardonyx.lower import interpret
 from sardonyx.lower.build import lower
 from sardonyx.lower.facts import Learned
 from sardonyx.lower.multiples import multiples
-from sardonyx.session.starts import KeptEngine
+from sardonyx.session.compiled_cache import CachedEngine
 from tests.lower.agree import OPSETS, assert_close, feeds, parse, part_of
 
 HALVED = "MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>"
@@ -73,7 +73,7 @@ def test_other_sizes_run_too(is_kept: bool, tmp_path: Path, monkeypatch: pytest.
     session = sx.InferenceSession(path)
     if is_kept:
         session = sx.InferenceSession(path)
-    assert isinstance(session._sess.engine, KeptEngine) is is_kept
+    assert isinstance(session._sess.engine, CachedEngine) is is_kept
     rng, reference = np.random.default_rng(0), ReferenceEvaluator(model)
     for h, w in ((8, 12), (7, 8), (2, 2), (3, 16), (8, 12)):
         x = rng.standard_normal((1, 2, h, w)).astype("f")

@@ -55,7 +55,7 @@ def test_a_name_is_read_where_a_dimension_is_a_multiple_of_it() -> None:
     assert product([(8, 18), (6,)]) == (6,)
     with pytest.raises(SizesDiffer):
         product([(8, 18), (7,)])
-    again = Binding.revived(binding.frozen())
+    again = Binding.deserialized(binding.frozen())
     assert again.names == binding.names
     with pytest.raises(SizesDiffer, match="axis 0 of input 1 is 7, but"):
         again.scope["differ"](1, 0, 7, 6)

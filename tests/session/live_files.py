@@ -26,7 +26,7 @@ from sardonyx.optimize import pipelines
 from sardonyx.partition import parts
 from sardonyx.providers.cpu import compile as compiling
 from sardonyx.providers.cpu.program import constants
-from sardonyx.session import build, starts, stored
+from sardonyx.session import array_file, build, compiled_cache
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21]>
@@ -120,8 +120,8 @@ MOMENTS: dict[str, tuple[Any, str]] = {
     "partitioned": (build, "assign"),
     "packed": (compiling, "contents"),
     "compiled": (parts.Parts, "__init__"),
-    "found": (starts._Model, "__init__"),
-    "read": (stored, "arrays_of"),
+    "found": (compiled_cache._Model, "__init__"),
+    "read": (array_file, "arrays_of"),
 }
 """After the first call of each the file changes."""
 UNCALLED = {

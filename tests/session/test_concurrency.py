@@ -17,7 +17,7 @@ import pytest
 import sardonyx as ort
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.providers.cpu.runtime import executable
-from sardonyx.session import starts
+from sardonyx.session import compiled_cache
 from tests.session.models import LOOP, MUL, X, model, serialized
 
 
@@ -163,7 +163,7 @@ def test_sessions_work_in_a_forked_child(mul: ort.InferenceSession) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-@pytest.mark.parametrize("module, name", [(executable, "_compiling"), (starts, "_building")])
+@pytest.mark.parametrize("module, name", [(executable, "_compiling"), (compiled_cache, "_building")])
 def test_a_child_forked_while_another_thread_compiles_compiles_too(module: Any, name: str) -> None:
     held, done = threading.Event(), threading.Event()
 

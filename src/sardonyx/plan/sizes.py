@@ -158,7 +158,7 @@ class Sizes:
         lines += [f"{told[i]} = {forms[i].format(told[a], told[b])}" for i, a, b in rows]
         lines += [f"if not {told[c]}: refuse({what!r}, {told[i]})" for c, (what, i) in self._required.items()]
         lines.append(f"return {_told(results, told)}")
-        return revived(_code(_function("evaluate(given)", lines)), **names)
+        return deserialized(_code(_function("evaluate(given)", lines)), **names)
 
     def program(self, numbers: Iterable[int]) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
         """Rows that make these values, each the one behind those of the names and of the rows before it; and the
@@ -222,7 +222,7 @@ def _code(text: str) -> CodeType:
     return found
 
 
-def revived(code: CodeType, **names: Any) -> Callable[[Any], tuple[int, ...]]:
+def deserialized(code: CodeType, **names: Any) -> Callable[[Any], tuple[int, ...]]:
     """The function of ``Sizes`` that has this code, which knows these names too."""
     scope = {"div": _div, "broadcast": _broadcast, "min": min, "max": max, "refuse": _refuse, **names}
     return FunctionType(code, scope)
@@ -307,7 +307,7 @@ class Binding:
         return told, self.names
 
     @classmethod
-    def revived(cls, frozen: tuple[Any, ...]) -> Binding:
+    def deserialized(cls, frozen: tuple[Any, ...]) -> Binding:
         made = cls.__new__(cls)
         made.shapes, made.names = frozen
         return made

@@ -23,10 +23,10 @@ from sardonyx.optimize.shapes import fix_dimensions
 from sardonyx.partition.assign import assign
 from sardonyx.partition.parts import Bodies, Parts
 from sardonyx.providers.reference import ReferenceProvider
-from sardonyx.session import cache, untrusted
-from sardonyx.session.cache import Prepared
+from sardonyx.session import graph_cache, untrusted
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.explain import Explanation
+from sardonyx.session.graph_cache import Prepared
 from sardonyx.session.orphans import refuse_orphans
 
 
@@ -61,7 +61,7 @@ def _build(source: Any, options: BuildOptions) -> Engine:
 
     plain = not (options.save_path or options.initializers or options.external_files or options.limits)
     scanned = scan(source, folder=options.external_folder, in_memory=options.external_files, limits=options.limits)
-    kept = cache.entry(scanned, _settings(options)) if plain else None
+    kept = graph_cache.entry(scanned, _settings(options)) if plain else None
     prepared = None if kept is None else kept.read()
     if prepared is None:
         with phase("load"):

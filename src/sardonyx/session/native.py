@@ -16,7 +16,7 @@ from sardonyx.ir.sparse import SparseTensor as Coordinates
 from sardonyx.partition import registry
 from sardonyx.partition.provider import RunContext
 from sardonyx.partition.registry import CPU
-from sardonyx.session import config_keys, environment, feeds, log, starts, untrusted
+from sardonyx.session import compiled_cache, config_keys, environment, feeds, log, untrusted
 from sardonyx.session.devices import NativeDevice, OrtEpDevice, OrtMemoryInfo, cpu_memory
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.enums import ExecutionMode, GraphOptimizationLevel
@@ -147,7 +147,7 @@ class NativeSession:
             untrusted.refuse_options(replace(asked, save_path=save_path), list(self._providers))
         self._releases = [p.release for p in asked.providers if hasattr(p, "release")]
         with Reporting("building the session", outermost=True), saved(options.optimized_model_filepath, config) as to:
-            engine = starts.engine_of(self._source, replace(asked, save_path=to))
+            engine = compiled_cache.engine_of(self._source, replace(asked, save_path=to))
         source, plain = engine.source, replace(asked, providers=(), level="disabled")
         engine.as_written = cache(lambda: _as_written(source, plain, options))
         if config.get(CPU_FORBIDDEN_KEY) == "1" and CPU in map(self._owner, engine.explain().counts()):
@@ -477,7 +477,7 @@ def _as_written(source: Any, plain: BuildOptions, options: SessionOptions) -> En
     """The engine of feeds that contradict the names of sizes; its first run says so."""
     said = "sizes of inputs contradict the model's names for them: it runs as written, on numpy, slowly"
     log.emit(log.WARNING, said, logid=options.logid, threshold=options.log_severity_level)
-    return starts.engine_of(source, plain)
+    return compiled_cache.engine_of(source, plain)
 
 
 def shown(value: Any) -> Any:

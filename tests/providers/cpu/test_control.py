@@ -25,7 +25,7 @@ from tests.lower.test_control import GRAPHS
 def teams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small runs wake a team too."""
     monkeypatch.setattr(plans, "ALONE_S", -1.0)
-    monkeypatch.setattr(plans, "MEETING_S", 0.0)
+    monkeypatch.setattr(plans, "BARRIER_S", 0.0)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -66,32 +66,32 @@ def executable(graph: tuple[str, str, str], threads: int = 2) -> CpuExecutable:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_python_looks_for_signals_while_a_loop_goes_on(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_executable, "SLICE_S", 1e-5)
-    run, walks = executable(LONG, threads), []
-    walk = run._team.walk
-    monkeypatch.setattr(run._team, "walk", lambda *args: (walks.append(1), walk(*args)))
+    run, calls = executable(LONG, threads), []
+    execute = run._team.execute
+    monkeypatch.setattr(run._team, "execute", lambda *args: (calls.append(1), execute(*args)))
     (y,) = run.run([np.array(3000), ONES], RunContext())
     np.testing.assert_array_equal(y, ONES * 3001)
-    assert len(walks) > 2
+    assert len(calls) > 2
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_python_does_not_look_in_between_once_a_run_was_short(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "FLOPS_PER_SECOND", 1.0)
     graph = "h = MatMul(x, w) y = MatMul(h, w)", "float[n,64] x, float[64,64] w", "float[n,64] y"
-    run, walks = executable(graph, threads), []
-    walk = run._team.walk
-    monkeypatch.setattr(run._team, "walk", lambda *args: (walks.append(1), walk(*args)))
+    run, calls = executable(graph, threads), []
+    execute = run._team.execute
+    monkeypatch.setattr(run._team, "execute", lambda *args: (calls.append(1), execute(*args)))
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((8, 64), np.float32), rng.standard_normal((64, 64), np.float32)
     monkeypatch.setattr(plans, "SLICE_S", 10.0)
     assert run.run_again([x, w]) is None
     (first,) = run.run([x, w], RunContext())
-    assert len(walks) > 1
-    walks.clear()
+    assert len(calls) > 1
+    calls.clear()
     for again in (run.run([x, w], RunContext()), run.run_again([x, w])):
         assert again is not None
         np.testing.assert_array_equal(again[0], first)
-    assert len(walks) == 2
+    assert len(calls) == 2
     np.testing.assert_allclose(first, x @ w @ w, rtol=1e-4, atol=1e-3)
 
 
@@ -100,14 +100,14 @@ def test_a_short_run_tells_nothing_where_data_choose(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(plans, "SLICE_S", 10.0)
     dear, cheap = (f"() => (float[n,64] y) {{ {arm} }}" for arm in ("h = MatMul(x, w) y = MatMul(h, w)", "y = Neg(x)"))
     body = f"y = If(c) <then_branch = t {dear}, else_branch = e {cheap}>"
-    run, walks = executable((body, "bool c, float[n,64] x, float[64,64] w", "float[n,64] y"), 1), []
-    walk = run._team.walk
-    monkeypatch.setattr(run._team, "walk", lambda *args: (walks.append(1), walk(*args)))
+    run, calls = executable((body, "bool c, float[n,64] x, float[64,64] w", "float[n,64] y"), 1), []
+    execute = run._team.execute
+    monkeypatch.setattr(run._team, "execute", lambda *args: (calls.append(1), execute(*args)))
     x, w = np.ones((8, 64), np.float32), np.eye(64, dtype=np.float32)
     for c, want in ((False, -x), (True, x)):
-        walks.clear()
+        calls.clear()
         np.testing.assert_array_equal(run.run([np.array(c), x, w], RunContext())[0], want)
-    assert len(walks) > 1 and run.run_again([np.array(True), x, w]) is None
+    assert len(calls) > 1 and run.run_again([np.array(True), x, w]) is None
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -17,7 +17,7 @@ import sardonyx
 from sardonyx.errors import OutOfBudget, SardonyxError
 from sardonyx.providers.cpu.runtime import executable, plans
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
-from sardonyx.providers.cpu.runtime.serialize import KeptExecutable
+from sardonyx.providers.cpu.runtime.serialize import DeserializedExecutable
 from sardonyx.providers.cpu.runtime.team import Team
 
 TEXT = """
@@ -121,7 +121,7 @@ def test_new_shapes_of_a_kept_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "model.onnx").write_bytes(model())
     sardonyx.InferenceSession(tmp_path / "model.onnx")
     made = sardonyx.InferenceSession(tmp_path / "model.onnx")
-    assert isinstance(whole(made), KeptExecutable)
+    assert isinstance(whole(made), DeserializedExecutable)
     for n in (100, 99, 300, 97, 100):
         check(made.run(None, feeds(n)), **feeds(n))
     with pytest.raises(SardonyxError):

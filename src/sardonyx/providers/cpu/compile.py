@@ -19,7 +19,7 @@ from sardonyx.providers.cpu.program.constants import content, contents
 from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
 from sardonyx.providers.cpu.runtime import team
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
-from sardonyx.providers.cpu.runtime.step_table import Table
+from sardonyx.providers.cpu.runtime.step_table import StepTable
 
 if TYPE_CHECKING:
     from sardonyx.providers.cpu.provider import CpuProvider
@@ -66,7 +66,7 @@ def _compiled(
         others: list[Callable[[], Any]] = [*team.natives(), *(partial(content, s) for s in _packed(steps))]
         try:
             made = linker.prepare((step.spec for step in steps), target.isa, provider.threads, others)
-            table = Table(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
+            table = StepTable(steps, lowered.inputs, lowered.outputs, lowered.checks, target.isa, lowered.counted)
             constants = contents(table.constants, provider.threads)
             del made  # until here it keeps what was packed
             return CpuExecutable(

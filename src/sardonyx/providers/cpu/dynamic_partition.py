@@ -1,8 +1,8 @@
-"""A part that cannot be planned at once, since data decide ranks or sizes in the middle of it.
+"""Dynamic partition: a part of a graph in which data decide a rank or a size, cut where they do.
 
-It is cut where that happens. What comes after a size that a step has counted is compiled beforehand and starts with
-the real size. Nodes that wait for a rank, or for the elements of an operand that steers them, are compiled when a run
-tells: as a small graph of its own, in which the operand is a constant, kept for the next run with the same elements.
+Behind a data-dependent size (NonZero, Compress, ...) a new piece begins; it is compiled in advance, with that size as
+an input dimension. Nodes whose rank, axes or target shape are data (Reshape to a computed shape, Squeeze of computed
+axes) are compiled in the first run that brings the data, with the operand as a constant, and once more for other data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sardonyx.partition.assign import Owner, assign, part_of
 from sardonyx.partition.parts import Parts, chain_of
 from sardonyx.partition.provider import Executable, Part, RunContext
 from sardonyx.providers.cpu.compile import compile_part
-from sardonyx.providers.cpu.runtime.deferred import Late, Reads
+from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable, KeyInputs
 from sardonyx.providers.cpu.runtime.step_table import Unplannable
 from sardonyx.providers.reference import ReferenceProvider
 
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.provider import CpuProvider
 
 
-class Pieces:
-    """A part as pieces that run one after the other."""
+class DynamicPartition:
+    """Runs the pieces of a part one after the other."""
 
     def __init__(self, part: Part, provider: CpuProvider) -> None:
         graph = part.nodes[0].graph
         assert graph is not None
         learned = provider.learned(graph)
         self.compiled = [
-            (piece, _late(piece, provider, learned) if is_late else _compiled(piece, provider, learned))
-            for is_late, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, learned))
+            (piece, _deferred(piece, provider, learned) if is_deferred else _compiled(piece, provider, learned))
+            for is_deferred, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, learned))
         ]
         self.chain = chain_of(part.inputs, self.compiled, part.outputs)
 
@@ -61,13 +61,14 @@ class Pieces:
 
 
 def _cut(nodes: Sequence[Node], learned: Learned) -> list[tuple[bool, list[Node]]]:
-    """Runs of neighbours, and whether they wait for a run; what a run counts is read by the next piece at the first."""
+    """Pieces in order: their nodes, and whether their compilation is deferred to a run. The reader of a data-dependent
+    size begins a new piece."""
     pieces: list[tuple[bool, list[Node]]] = []
     counted: set[Value] = set()
     for node in nodes:
-        is_late = isinstance(refusal(node, learned), Awaited)
-        if not pieces or pieces[-1][0] != is_late or any(v in counted for v in node.inputs):
-            pieces.append((is_late, []))
+        is_deferred = isinstance(refusal(node, learned), Awaited)
+        if not pieces or pieces[-1][0] != is_deferred or any(v in counted for v in node.inputs):
+            pieces.append((is_deferred, []))
             counted.clear()
         pieces[-1][1].append(node)
         if node.op_type in COUNTED:
@@ -77,19 +78,19 @@ def _cut(nodes: Sequence[Node], learned: Learned) -> list[tuple[bool, list[Node]
 
 def _compiled(piece: Part, provider: CpuProvider, learned: Learned) -> Executable:
     try:
-        return compile_part(piece, provider, compiled_by_shape)
+        return compile_part(piece, provider, specialized_by_shape)
     except (Refused, Unplannable, NotImplemented) as why:
         shapes = [_known_shape(v, learned) for v in piece.inputs]
         if _tells_more(piece, shapes):
-            return _late(piece, provider, learned)
+            return _deferred(piece, provider, learned)
         if not all(_is_counted(shape) for shape in shapes):
-            return compiled_by_shape(piece, provider)
+            return specialized_by_shape(piece, provider)
         logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", piece.nodes[0].label, why)
         return ReferenceProvider().compile(piece)
 
 
 def _tells_more(piece: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
-    """Whether a run tells ranks, or elements that steer, which are not known yet."""
+    """Whether a run tells ranks or contents of operands that compilation lacks."""
     steers = set(steering(piece.nodes, piece.inputs))
     return any(
         shape is None or (v in steers and not v.is_const and not (_is_counted(shape) and prod(shape) > MAX_CONTENT))
@@ -101,38 +102,40 @@ def _is_counted(shape: tuple[Any, ...] | None) -> bool:
     return shape is not None and all(type(d) is int for d in shape)
 
 
-def _late(part: Part, provider: CpuProvider, learned: Learned) -> Late:
-    """Nodes that wait. A Squeeze that names no axes has a rank that follows from sizes: then all shapes count."""
+def _deferred(part: Part, provider: CpuProvider, learned: Learned) -> DeferredExecutable:
+    """Nodes compiled in a run. A Squeeze without axes has a rank that sizes decide: then all shapes are in the key."""
     by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
     return _awaiting(part, provider, [None if by_size else _known_shape(v, learned) for v in part.inputs])
 
 
-def compiled_by_shape(part: Part, provider: CpuProvider) -> Late:
-    """A part that is compiled for each set of shapes by itself."""
+def specialized_by_shape(part: Part, provider: CpuProvider) -> DeferredExecutable:
+    """A part that is compiled again for each set of input shapes."""
     return _awaiting(part, provider, [None] * len(part.inputs))
 
 
-def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None]) -> Late:
-    reads = Reads(
+def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None]) -> DeferredExecutable:
+    reads = KeyInputs(
         tuple(part.inputs.index(v) for v in steering(part.nodes, part.inputs)),
         tuple(i for i, shape in enumerate(shapes) if shape is None),
         MAX_CONTENT,
     )
     otherwise = partial(Program, part.nodes, part.inputs, part.outputs, bind)
-    return Late(_name(part, shapes), reads, Nodes(part, provider, shapes, reads).compiled, otherwise)
+    return DeferredExecutable(
+        _name(part, shapes), reads, DeferredCompiler(part, provider, shapes, reads).compiled, otherwise
+    )
 
 
 def _name(part: Part, shapes: Sequence[tuple[Any, ...] | None]) -> str:
-    """A digest of nodes, and of what is known of their inputs."""
+    """A digest of the nodes and of what is known of their inputs: their name in the compiled-model cache."""
     nodes = [(n.domain, n.op_type, n.name, sorted(n.attrs.items()), n.inputs, n.outputs) for n in part.nodes]
     return hashlib.sha256(repr((nodes, part.inputs, shapes, part.outputs)).encode()).hexdigest()
 
 
-class Nodes:
-    """Compiles nodes for the kind of some arguments."""
+class DeferredCompiler:
+    """Compiles nodes for the shapes and contents of some arguments."""
 
     def __init__(
-        self, part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None], reads: Reads
+        self, part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None], reads: KeyInputs
     ) -> None:
         self._part, self._provider, self._shapes, self._reads = part, provider, shapes, reads
 
@@ -147,7 +150,7 @@ class Nodes:
         return Parts(graph, owners, reference)
 
     def _graph(self, args: Sequence[Any]) -> Graph:
-        """The nodes as a graph of their own, with what this run tells."""
+        """A copy of the nodes as a graph, with the shapes and contents that this run tells."""
         copies: dict[Value, Value] = {}
         names: dict[Expr, Expr] = {}
         for i, (value, shape, array) in enumerate(zip(self._part.inputs, self._shapes, args, strict=True)):

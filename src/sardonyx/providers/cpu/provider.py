@@ -116,14 +116,14 @@ class CpuProvider:
     def compile(self, part: Part) -> Executable:
         from sardonyx.lower.sizes import Later, Refused
         from sardonyx.providers.cpu.compile import compile_part
-        from sardonyx.providers.cpu.dynamic_partition import Pieces, compiled_by_shape
+        from sardonyx.providers.cpu.dynamic_partition import DynamicPartition, specialized_by_shape
         from sardonyx.providers.cpu.runtime.step_table import Unplannable
 
         try:
             try:
-                return compile_part(part, self, compiled_by_shape)
+                return compile_part(part, self, specialized_by_shape)
             except Later:
-                return Pieces(part, self)
+                return DynamicPartition(part, self)
         except (Refused, Unplannable, NotImplemented) as why:
             raise Declined(str(why)) from why
         except OverflowError as why:

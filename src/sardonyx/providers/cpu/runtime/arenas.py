@@ -1,8 +1,8 @@
-"""Arenas: the memory that runs take turns in, whatever their shapes.
+"""Arenas: memory for the intermediates of runs, shared by all shapes of a session.
 
-A session has as many as it has runs at a time. The largest serves all smaller shapes, so one caller's runs of any
-number of shapes take what the largest of them does. An arena that is too small for a run is unmapped before a larger
-one is mapped. A run that is over leaves its pages as they are, for the next.
+A session has one arena per concurrent run. An arena serves all shapes that fit, so a caller that runs many shapes needs
+the memory of the largest. An arena that is too small is unmapped before a larger one is mapped. Pages stay mapped after
+a run, for the next.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 IDLE_NBYTES = 1 << 28
-"""Bytes of idle arenas that a session keeps, beside the largest of them in any case."""
+"""Bytes of idle arenas that a session keeps; the largest is kept in any case."""
 
 
 class Arena:
-    """What frames know of it may outlive its memory: then it has less than no bytes."""
+    """``nbytes`` is -1 once its memory is released; frames may still refer to it."""
 
     __slots__ = ("_memory", "at", "nbytes")
 
@@ -36,7 +36,7 @@ class Arena:
         self.nbytes, self.at = nbytes, address(self._memory)
 
     def places(self, plan: Plan) -> tuple[int, int, int]:
-        """Where a run of a plan has its intermediates, its scratch and its counters."""
+        """Addresses of a plan's intermediates, scratch and counters."""
         return self.at, self.at + plan.scratch_at, self.at + plan.counters_at
 
     def release(self) -> None:
@@ -44,7 +44,7 @@ class Arena:
 
 
 class GuardedArena(Arena):
-    """One for a single frame: intermediates, scratch and counters each lie between guard pages."""
+    """Of a single frame: intermediates, scratch and counters each between guard pages."""
 
     __slots__ = ("_blocks",)
 
@@ -64,13 +64,13 @@ class GuardedArena(Arena):
 
 
 class Arenas:
-    """Those of a session."""
+    """The arenas of a session."""
 
     def __init__(self) -> None:
         self.idle: list[Arena] = []
-        """The one used last comes last. Runs take it from here, and put it back, without a lock."""
+        """Most recently used last. Runs pop from and append to it without a lock."""
         self.most_idle = 1
-        """More of them than this may be too many bytes."""
+        """Up to this number, idle arenas cannot exceed the limit in bytes."""
         self._largest = 1
         self._is_guarded = guard_pages.mode() is not None
         self._lock = forks.lock()
@@ -80,7 +80,7 @@ class Arenas:
         return sum(arena.nbytes for arena in tuple(self.idle))
 
     def fitting(self, arena: Arena | None, nbytes: int) -> Arena:
-        """One of so many bytes for a run that has this one, which goes back if it is not the one."""
+        """An arena of at least so many bytes: this one, an idle one (this one is put back), or a new one."""
         if self._is_guarded:
             if arena is not None:
                 arena.release()
@@ -103,12 +103,12 @@ class Arenas:
         return Arena(size)
 
     def put_back(self, arena: Arena | None) -> None:
-        """What a run was given that did not come to be, if it still has its memory."""
+        """Return an arena whose run failed to start, unless its memory was released."""
         if arena is not None and arena.nbytes >= 0:
             self.idle.append(arena)
 
     def trim(self) -> None:
-        """Have idle arenas keep to their bytes, the largest staying."""
+        """Release idle arenas beyond the limit in bytes; the largest stays."""
         with self._lock:
             kept = 0
             for arena in sorted(self.idle, key=lambda idle: idle.nbytes, reverse=True):
@@ -120,7 +120,7 @@ class Arenas:
                     kept += arena.nbytes
 
     def release(self) -> None:
-        """Give back to the system what no run has."""
+        """Release all idle arenas and pooled outputs."""
         with contextlib.suppress(IndexError):
             while True:
                 self.idle.pop().release()

@@ -1,4 +1,4 @@
-"""Nodes that are compiled when a run tells what they wait for."""
+"""Nodes that are compiled in a run, once for each set of operand contents and shapes that decides their code."""
 
 from __future__ import annotations
 
@@ -8,63 +8,60 @@ from typing import Any, NamedTuple
 from sardonyx import forks
 from sardonyx.partition.provider import Executable, RunContext
 
-MAX_KINDS = 32
-"""Kinds for which nodes are compiled; others run on numpy, where operands that never repeat belong."""
+MAX_SPECIALIZATIONS = 32
+"""Further ones run on numpy: operands that never repeat are not worth compiling for."""
 
 _compiling = forks.rlock()
-"""Held for seconds, while a kind is compiled."""
+"""Held for the seconds that a compilation takes."""
 
 
-class Kind(NamedTuple):
-    """What decides how nodes are compiled: elements of operands, shapes of inputs."""
+class SpecializationKey(NamedTuple):
+    """What decides how nodes are compiled: contents of small operands, shapes of inputs."""
 
     contents: tuple[bytes | None, ...]
     shapes: tuple[tuple[int, ...], ...]
 
 
-class Reads(NamedTuple):
-    """The inputs, by number, that decide the kind."""
+class KeyInputs(NamedTuple):
+    """The inputs, by number, that make up a specialization's key."""
 
     steering: tuple[int, ...]
-    """By their elements, where they are few."""
+    """Those whose contents count, up to ``max_elements`` elements."""
     open: tuple[int, ...]
-    """By their shapes."""
-    most: int
-    """Elements that are few."""
+    """Those whose shapes count."""
+    max_elements: int
 
-    def kind(self, args: Sequence[Any]) -> Kind:
-        contents = tuple([args[i].tobytes() if args[i].size <= self.most else None for i in self.steering])
-        return Kind(contents, tuple([args[i].shape for i in (*self.open, *self.steering)]))
+    def key(self, args: Sequence[Any]) -> SpecializationKey:
+        contents = tuple([args[i].tobytes() if args[i].size <= self.max_elements else None for i in self.steering])
+        return SpecializationKey(contents, tuple([args[i].shape for i in (*self.open, *self.steering)]))
 
 
-class Late:
-    """Nodes compiled for each content of the operands that steer them, and each shape of inputs of unknown rank."""
+class DeferredExecutable:
+    """Compiles its nodes for the key of a run's arguments, and reuses what it compiled for that key before."""
 
     def __init__(
         self,
         name: str,
-        reads: Reads,
+        reads: KeyInputs,
         compile: Callable[[Sequence[Any]], Executable],
         otherwise: Callable[[], Executable],
     ) -> None:
-        """``name`` tells the nodes from all others of the model.
-
-        ``compile`` makes them ready for the kind of some arguments; ``otherwise``, for every kind.
-        """
+        """``name`` is unique in the model. ``compile`` specializes for some arguments; ``otherwise`` makes what runs
+        any."""
         self.name, self.reads = name, reads
         self._compile, self._otherwise = compile, otherwise
-        self.keep: Callable[[Kind, Executable], object] | None = None
-        """Is given what was compiled."""
-        self._made: dict[Kind, Executable] = {}
+        self.keep: Callable[[SpecializationKey, Executable], object] | None = None
+        """Called with each new specialization, to write it to the compiled-model cache."""
+        self._made: dict[SpecializationKey, Executable] = {}
 
     def run(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        kind = self.reads.kind(args)
-        found = self._made.get(kind)
+        key = self.reads.key(args)
+        found = self._made.get(key)
         if found is None:
             with _compiling:
-                found = self._made.get(kind)
-                if found is None and len(self._made) < MAX_KINDS:
-                    found = self._made[kind] = self._compile(args)
+                found = self._made.get(key)
+                if found is None and len(self._made) < MAX_SPECIALIZATIONS:
+                    found = self._made[key] = self._compile(args)
                     if self.keep is not None:
-                        self.keep(kind, found)
+                        self.keep(key, found)
         return (found or self._otherwise()).run(args, context)

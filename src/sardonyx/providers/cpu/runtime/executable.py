@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sardonyx.lower.states import State
     from sardonyx.partition.provider import Executable, Part
     from sardonyx.providers.cpu.runtime.profile import Recorder
-    from sardonyx.providers.cpu.runtime.step_table import Table
+    from sardonyx.providers.cpu.runtime.step_table import StepTable
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +53,7 @@ class CpuExecutable:
     def __init__(
         self,
         part: Part,
-        table: Table,
+        table: StepTable,
         constants: list[Array],
         views: Mapping[Value, View],
         settings: Settings,
@@ -219,7 +219,7 @@ class CpuExecutable:
             elif context is not None:
                 self._execute_watched(frame, shape, context)
             else:
-                team.walk(frame.at)
+                team.execute(frame.at)
             is_done = frame.error.value == 0 or self._goes_on(frame, shape, context)
         finally:
             idle.append(frame.arena)
@@ -269,7 +269,7 @@ class CpuExecutable:
         frame.slots[Context.WANTED] = self._team.workers(count)
         try:
             start = time.perf_counter()
-            self._team.walk(frame.at)
+            self._team.execute(frame.at)
             took = time.perf_counter() - start
         finally:
             frame.slots[Context.PROFILE] = 0
@@ -292,7 +292,7 @@ class CpuExecutable:
                     slots[Context.LAST] = end
                     if self.table.has_loops:
                         slots[Context.PAUSE_AT] = ticks_now() + int(SLICE_S * ticks_per_second())
-                    team.walk(frame.at)
+                    team.execute(frame.at)
                     slots[Context.FIRST] = slots[Context.REACHED]
             if len(shape.ends) > 1 and not slots[Context.ERROR]:
                 shape.took(time.perf_counter() - start)

@@ -1,15 +1,15 @@
-"""The walk: every thread of a team goes through the same table of steps.
+"""The native executor: every thread of a team goes through the same step table.
 
-A row of the table holds a kernel's address, where its argument block lies, whether a barrier comes before it, and
-whether all threads carry it out or the first alone (``sharing``). At a barrier the last thread to arrive looks for an
-error, a cancelled run and a passed deadline; if it finds one, all leave there. (How they wait: ``waiting``.)
+A row of the table holds a kernel's address, the offset of its argument block, whether a barrier comes before it, and
+whether all threads carry it out or the first alone (``team_size``). At a barrier the last thread to arrive checks for
+errors, cancellation and the deadline; if one is found, all threads leave there. (How they wait: ``spin_park``.)
 
-A control step decides which step comes next. All threads meet in front of it; the last to arrive carries it out alone,
-with those control steps that follow it, before it lets the others go on. What a control step changes (the number of a
-trip, the addresses of what moves) lies in the run's memory, never in the table.
+A control step (If, Loop) decides which step comes next. Threads meet at a barrier in front of it, and the last to
+arrive carries it out, with the control steps that follow it, before it releases the others. What a control step changes
+(trip counts, addresses of loop-carried values) is in the run's memory, never in the table.
 
-A worker waits in ``worker`` for its mailbox to be filled. A caller that runs a plan (``run``) claims the workers that
-are idle, as many as it may, gives each a number, walks along as thread 0 and waits until all of them are idle again.
+A worker waits in ``worker`` for its mailbox to be filled. A caller (``run``) claims idle workers, up to the number that
+the plan wants, numbers them, executes as thread 0 and waits until all of them are idle again.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from sardonyx.providers.cpu.language.spin_park import Crew, tell, wait_while
 from sardonyx.providers.cpu.language.system import ticks
 from sardonyx.providers.cpu.language.values import Buf, Val, i32, i64
 from sardonyx.providers.cpu.memory.pages import C_CONTIGUOUS, TO_DTYPE, TO_FLAGS
-from sardonyx.providers.cpu.runtime.shape_program import take_sizes
+from sardonyx.providers.cpu.runtime.shape_program import write_sizes
 
 IDLE, CLAIMED, READY, STOPPED = range(4)
 """States of a worker. ``STARTED`` and ``ENDED`` count its runs: it may be claimed again before a caller has looked."""
 
 
 def _judge(k: Kernel, context: Buf) -> None:
-    """Decide whether the run goes on."""
+    """Stop the run if it has an error, was cancelled or is late."""
     with k.when(look(k, context), likely=False):
         context.store_atomic(Context.STOP, 1)
 
 
 def _cross(k: Kernel, context: Buf, step: Val) -> None:
-    """What one thread does while the others wait: judge, and carry out control steps."""
+    """What the last thread at a barrier does: check whether to go on, and carry out control steps."""
     table, args = k.memory(context.load(Context.STEPS), i64), context.load(Context.ARGS)
     at, more = k.var(step), k.var(1)
     with k.loop_while(lambda: more.get().ne(0)):
@@ -80,7 +80,7 @@ def _barrier(k: Kernel, context: Buf, crew: Crew, threads: Val, step: Val) -> No
 
 
 def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) -> None:
-    """This thread's share of a step, with stamps if there is a profile."""
+    """Carry out this thread's share of a step, with time stamps if the run is profiled."""
     row = k.memory(context.load(Context.STEPS), i64).at(step * Row.WORDS)
     profile = context.load(Context.PROFILE)
     slot = k.var(0)
@@ -98,7 +98,7 @@ def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) ->
         stamp.store(Stamp.TOTAL, stamp.load(Stamp.TOTAL) + (ticks(k) - stamp.load(Stamp.NOW)))
 
 
-def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
+def _execute_steps(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
     table, crew = k.memory(context.load(Context.STEPS), i64), Crew(k, context, thread)
     with k.when(threads > 1):
         crew.arrive()
@@ -126,12 +126,12 @@ def _walk(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
 
 
 def _elements_at(k: Kernel, array: Val, data_offset: int) -> Val:
-    """Where the elements of a numpy array lie, by the address of the object."""
+    """The data pointer of a numpy array object."""
     return k.memory(array + data_offset, i64).load()
 
 
 def _take_arrays(k: Kernel, context: Buf, data_offset: int) -> None:
-    """Set the bases of inputs and outputs. An input of another type than the part's, or with strides, is an error."""
+    """Store the data pointers of inputs and outputs as bases. An input of another dtype or with strides is an error."""
     objects, dtypes = (k.memory(context.load(slot), i64) for slot in (Context.OBJECTS, Context.DTYPES))
     bases = k.memory(context.load(Context.BASES), i64).at(context.load(Context.OBJECT_BASE))
     with k.loop(0, context.load(Context.OBJECT_COUNT)) as i:
@@ -147,15 +147,15 @@ def _take_arrays(k: Kernel, context: Buf, data_offset: int) -> None:
 
 @function(context=(i64,))
 def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
-    """Walk the table with as many idle workers of the team as are wanted and there. All is told in the context: every
-    argument costs a caller in Python as much as a small step.
+    """Execute the step table with the idle workers of the team, as many as are wanted. The context holds everything:
+    each argument of a ctypes call would cost as much as a small step.
 
-    The context's objects are numpy arrays: their memory becomes the bases from ``OBJECT_BASE`` on. An array holds the
-    address of its elements ``data_offset`` bytes behind its own; asking for it in Python takes longer than a small run.
+    The context's objects are numpy arrays; their data pointers become the bases from ``OBJECT_BASE`` on. They are read
+    from the array objects, ``data_offset`` bytes in, since asking numpy takes longer than a small run.
     """
     _take_arrays(k, context, data_offset)
     with k.when(context.load(Context.IS_NEW).ne(0), likely=False):
-        take_sizes(k, context)
+        write_sizes(k, context)
     context.store(Context.STEPS, _elements_at(k, context.load(Context.ROWS), data_offset))
     clear_counters(k, context, context.load(Context.FIRST), context.load(Context.LAST))
     team = k.memory(context.load(Context.TEAM), i64)
@@ -181,7 +181,7 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
         box.store(Mailbox.THREADS, threads)
         box.store_atomic(Mailbox.STATE, READY, "seq_cst")
         tell(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
-    _walk(k, context, k.const(0), threads)
+    _execute_steps(k, context, k.const(0), threads)
     spin = context.load(Context.SPIN)
     with k.loop(0, claimed.get()) as c:
         box = team.at(mine.load(c * 2) * Mailbox.WORDS)
@@ -195,7 +195,7 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
 
 @function(mailbox=(i64,), spin=i64)
 def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
-    """A worker's life: until the mailbox says stop."""
+    """The loop of a worker: execute what the mailbox asks for, until it says stop."""
     state = mailbox.at(Mailbox.STATE)
     living = k.var(1)
     with k.loop_while(lambda: living.get().ne(0)):
@@ -205,7 +205,7 @@ def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
                 living.set(0)
             with go:
                 context = k.memory(mailbox.load(Mailbox.CONTEXT), i64)
-                _walk(k, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
+                _execute_steps(k, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
                 state.store_atomic(0, IDLE, "seq_cst")
                 mailbox.add_atomic(Mailbox.ENDED, 1, "seq_cst")
                 tell(k, mailbox.at(Mailbox.ENDED), mailbox.at(Mailbox.WAITERS))

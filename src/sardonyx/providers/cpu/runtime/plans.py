@@ -26,11 +26,11 @@ from sardonyx.providers.cpu.memory import allocator, guard_pages
 from sardonyx.providers.cpu.memory.allocator import PADDING, POOLED_FROM, address, aligned
 from sardonyx.providers.cpu.runtime.arenas import Arena
 from sardonyx.providers.cpu.runtime.team import Team, new_context
-from sardonyx.providers.cpu.runtime.team_size import MEETINGS, Trial, Way
+from sardonyx.providers.cpu.runtime.team_size import BARRIERS, ThreadChoice, Trial
 
 if TYPE_CHECKING:
-    from sardonyx.providers.cpu.runtime.shape_sizes import Measured
-    from sardonyx.providers.cpu.runtime.step_table import Table
+    from sardonyx.providers.cpu.runtime.shape_sizes import ShapeSizes
+    from sardonyx.providers.cpu.runtime.step_table import StepTable
 
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +38,7 @@ FLOPS_PER_SECOND, BYTES_PER_SECOND = 4e10, 1e10
 """A modest core, for the choice of threads and of slices: only orders of magnitude matter."""
 ALONE_S = 15e-6
 """A run expected to take less is not worth waking a team for."""
-MEETING_S = 2e-6
+BARRIER_S = 2e-6
 """What it takes a team to meet, with those that are late."""
 FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
 """Runs of a shape after which the choice of threads is looked at again, more and more rarely."""
@@ -52,7 +52,7 @@ SLICE_S = 0.1
 than a slice: ResNet-50 on tiles takes 4 ms and not 0.2 s, and to return to Python takes 15 us each time."""
 
 
-def values_of(table: Table, sizes: tuple[int, ...]) -> Array:
+def values_of(table: StepTable, sizes: tuple[int, ...]) -> Array:
     """Those of all expressions, by number; SizesDiffer says what is wrong with the sizes."""
     try:
         return np.array(table.evaluate(sizes), np.int64)
@@ -63,7 +63,7 @@ def values_of(table: Table, sizes: tuple[int, ...]) -> Array:
 class Plan:
     """Where every intermediate lies, for all shapes of a bucket."""
 
-    def __init__(self, table: Table, sizes: tuple[int, ...], threads: int) -> None:
+    def __init__(self, table: StepTable, sizes: tuple[int, ...], threads: int) -> None:
         """``sizes`` are those of one of the shapes; so many threads may take part in a run."""
         self.table = table
         values = values_of(table, sizes).tolist()
@@ -101,13 +101,13 @@ class Plan:
         """... and when that was so for the last time, in a count of these looks."""
         self.is_allowed = False
         """Whether its memory was found not to be too much for what the caller brought."""
-        self.manners: dict[tuple[int, tuple[bool, ...]], Manner] = {}
+        self.schedules: dict[tuple[int, tuple[bool, ...]], Schedule] = {}
         """By how much shapes do, and which of the table's steps."""
 
     @property
     def nbytes(self) -> int:
         """What it takes, with its frames."""
-        rows: int = sum(manner.nbytes for manner in tuple(self.manners.values()))
+        rows: int = sum(schedule.nbytes for schedule in tuple(self.schedules.values()))
         return int(self.sized.nbytes + self.words.nbytes) + self.frame_nbytes * len(self.frames) + rows
 
     def fits(self, extents: tuple[int, ...]) -> bool:
@@ -180,7 +180,7 @@ class Plans:
         return gone
 
 
-class Manner(NamedTuple):
+class Schedule(NamedTuple):
     """How those shapes of a plan are run that do the same steps and about as much."""
 
     threads: int
@@ -195,13 +195,13 @@ class Manner(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.rows.nbytes * (1 if self.trial is None else 1 + len(MEETINGS))
+        return self.rows.nbytes * (1 if self.trial is None else 1 + len(BARRIERS))
 
 
 class Shape:
     """What one set of input shapes needs beside its plan."""
 
-    def __init__(self, plan: Plan, measured: Measured, threads: int) -> None:
+    def __init__(self, plan: Plan, measured: ShapeSizes, threads: int) -> None:
         self.plan = plan
         self.sizes, _, work, only, self.outputs, most_nbytes = measured
         self._guard = guard_pages.mode()
@@ -214,8 +214,8 @@ class Shape:
                 check_empty(dims, dtype, f"an output would be {dtype}{list(dims)}")
         # Where nothing lies between steps, buckets do not tell how much the largest does.
         kind = work.bit_length(), only
-        manner = plan.manners.get(kind) or plan.manners.setdefault(kind, self._manner(only, threads))
-        self.threads, self.rows, self.ends, self.is_quick, trial = manner
+        schedule = plan.schedules.get(kind) or plan.schedules.setdefault(kind, self._schedule(only, threads))
+        self.threads, self.rows, self.ends, self.is_quick, trial = schedule
         self.trial = self._last_trial = trial
         """``trial``: of the quick runs; None when it is over."""
         self.runs_left = 0
@@ -225,7 +225,7 @@ class Shape:
             if trial.is_over:
                 (self.threads, self.rows), self.trial = trial.choice, None
 
-    def _manner(self, only: tuple[bool, ...], threads: int) -> Manner:
+    def _schedule(self, only: tuple[bool, ...], threads: int) -> Schedule:
         """How this shape is run, and those of its plan that do as much."""
         plan, table, rows = self.plan, self.plan.table, _rows(self.plan.table, only)
         is_there, values = rows[:, Row.WHO] != NOBODY, values_of(table, self.sizes)
@@ -235,12 +235,12 @@ class Shape:
         total = max(float(seconds.sum()), plan.arena_nbytes / BYTES_PER_SECOND)
         if table.has_loops and threads > 1:
             # What a team saves, less what it takes to meet in every trip.
-            total -= float(values[table.meetings].sum()) * MEETING_S * threads / (threads - 1)
+            total -= float(values[table.meetings].sum()) * BARRIER_S * threads / (threads - 1)
         turns = np.maximum(values[table.turns], 1)
         trial = Trial(table, rows, turns, threads, total) if threads > 1 else None
         ends = _slices(seconds) if total > SLICE_S else [len(table.steps)]
         is_quick = len(ends) == 1 and table.is_bounded
-        return Manner(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)
+        return Schedule(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)
 
     def took(self, seconds: float) -> None:
         """A run in slices took so long: if that is less than one of them, there need not be any. Where data choose
@@ -250,7 +250,7 @@ class Shape:
         if seconds < SLICE_S and not any(step.is_control for step in table.steps):
             self.ends, self.is_quick = [len(table.steps)], table.is_bounded
 
-    def learn(self, trial: Trial, way: Way, took: float, steps: Array) -> None:
+    def learn(self, trial: Trial, way: ThreadChoice, took: float, steps: Array) -> None:
         """How long a run took, and each of its steps, of all threads."""
         trial.take(way, took, steps)
         self._follow(trial)
@@ -288,7 +288,7 @@ class Shape:
         return allocator.outputs.empty(dims, dtype, nbytes) if nbytes >= POOLED_FROM else np.empty(dims, dtype)
 
 
-def _rows(table: Table, only: tuple[bool, ...]) -> Array:
+def _rows(table: StepTable, only: tuple[bool, ...]) -> Array:
     """The table's rows, without the steps that are for other sizes alone."""
     if all(only):
         return table.rows

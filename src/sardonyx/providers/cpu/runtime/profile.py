@@ -19,7 +19,7 @@ from sardonyx.providers.cpu.runtime.team import now, ticks_per_second
 
 if TYPE_CHECKING:
     from sardonyx.lower.groups import View
-    from sardonyx.providers.cpu.runtime.step_table import Table
+    from sardonyx.providers.cpu.runtime.step_table import StepTable
 
 HEAVY = frozenset(("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul"))
 """Operators that a step is named after, whatever is fused into it; other steps have the name of their last node."""
@@ -28,7 +28,7 @@ HEAVY = frozenset(("Attention", "Conv", "ConvTranspose", "Gemm", "MatMul"))
 class Recorder:
     """Time stamps of every step and thread of one run."""
 
-    def __init__(self, table: Table, threads: int, slots: Any) -> None:
+    def __init__(self, table: StepTable, threads: int, slots: Any) -> None:
         self._table = table
         self._stamps = np.zeros((len(table.steps), threads, Stamp.WORDS), np.int64)
         slots[Context.PROFILE] = address(self._stamps)

@@ -1,7 +1,7 @@
-"""An executable in plain values and arrays, from which one that runs is made without lowering or compiling anything.
+"""Serialization of a compiled part: plain values and arrays, from which it runs again without lowering or compiling.
 
-What is revived runs the part as the one that was frozen does. For all that is out of the ordinary (a profile, states in
-place, an error's words, shapes outside the model's dimensions) it asks for the model.
+A deserialized part has no nodes. For a profile, states updated in place, the text of an error and shapes outside the
+model's dimensions it raises ``ModelNeeded``, and the session loads the model.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 
 from sardonyx import dtypes
 from sardonyx.interpret.context import RunContext
-from sardonyx.interpret.kept import ModelNeeded
+from sardonyx.interpret.serialize import ModelNeeded
 from sardonyx.partition.provider import Memory
-from sardonyx.plan.sizes import Binding, SizesDiffer, revived
+from sardonyx.plan.sizes import Binding, SizesDiffer, deserialized
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.prepack import Source
@@ -41,12 +41,12 @@ PLAIN = (
 
 
 def settings(provider: CpuProvider) -> str:
-    """What decides how a part is compiled, beside the part."""
+    """Everything but the part itself that decides its code."""
     return repr((isa.current(), provider.precision, provider.threads))
 
 
-def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
-    """Plain values, and arrays: those of the table, then its constants."""
+def serialize(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
+    """Plain values, and arrays: those of the step table, then its constants."""
     table = executable.table
     plain: dict[str, Any] = {name: getattr(table, name) for name in PLAIN}
     plain["lives"] = [tuple(life) for life in table.lives]
@@ -61,7 +61,7 @@ def freeze(executable: CpuExecutable) -> tuple[dict[str, Any], list[Array]]:
 
 
 def sources(executable: CpuExecutable, file: object) -> list[Source | None]:
-    """For each array of a frozen executable, where a model's file has what it is made of."""
+    """For each serialized array, where the model's file has the tensor that it is packed from."""
     return [*[None] * len(ARRAYS), *(_source(s, file) for s in executable.table.constants)]
 
 
@@ -74,8 +74,8 @@ def _source(storage: Storage, file: object) -> Source | None:
     return Source.of(storage.tensor, file)
 
 
-def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider) -> KeptExecutable | None:
-    """An executable again; None where an object of its kernels is gone."""
+def deserialize(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider) -> DeserializedExecutable | None:
+    """None where the object file of one of its kernels is no longer in the cache."""
     linker.natives |= plain["natives"]
     table = SimpleNamespace(**{name: plain[name] for name in PLAIN})
     table.__dict__.update(zip(ARRAYS, arrays, strict=False))
@@ -87,18 +87,18 @@ def revive(plain: dict[str, Any], arrays: Sequence[Array], provider: CpuProvider
         row[0] = at
         table.code.append(at)
     table.steps = [SimpleNamespace(is_control=is_control) for is_control in plain["steps"]]
-    table.binding = Binding.revived(plain["binding"])
-    table.evaluate = revived(plain["evaluate"])
-    table.trim = Trim.revived(plain["trim"]) if plain["trim"] else None
+    table.binding = Binding.deserialized(plain["binding"])
+    table.evaluate = deserialized(plain["evaluate"])
+    table.trim = Trim.deserialized(plain["trim"]) if plain["trim"] else None
     table.inputs, table.outputs = (
         [dtypes.of_name(name).numpy for name in plain[side]] for side in ("inputs", "outputs")
     )
-    table.measure = revived(plain["measure"], **table.binding.scope, **named(table.outputs))
-    return KeptExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
+    table.measure = deserialized(plain["measure"], **table.binding.scope, **named(table.outputs))
+    return DeserializedExecutable(cast(Any, table), list(arrays[len(ARRAYS) :]), provider)
 
 
-class KeptExecutable(CpuExecutable):
-    """Runs the table of a part that is not here."""
+class DeserializedExecutable(CpuExecutable):
+    """Runs a step table without the part's nodes."""
 
     def __init__(self, table: Any, constants: list[Array], provider: CpuProvider) -> None:
         super().__init__(
@@ -112,7 +112,7 @@ class KeptExecutable(CpuExecutable):
         return super().run(args, context)
 
     def _error(self, code: int, step: int, value: int) -> Exception:
-        """The model runs once more, and says it in words."""
+        """The model, once loaded, runs again and raises the error with the node's name."""
         return SizesDiffer("a kernel reported an error")
 
     def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:

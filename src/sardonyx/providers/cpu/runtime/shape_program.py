@@ -1,7 +1,7 @@
-"""What argument blocks hold of a shape, written by the walk that first runs it.
+"""Shape programs: native code that fills a new shape's sizes into the argument blocks.
 
-Each object that Python asks after a run takes a microsecond, since no cache is warm. So the values of expressions are
-made here, by a program of ``plan.sizes``: rows that are carried out one by one, for which nothing is compiled.
+A run leaves Python's caches cold, so computing sizes in Python costs a microsecond each. Instead a small interpreter in
+native code evaluates the expressions of sizes, given as rows of ``plan.sizes``; nothing is compiled for a shape.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sardonyx.providers.cpu.language.values import Buf, Val, bool_, f64, i64
 ROW_WORDS = 3
 
 
-def take_sizes(k: Kernel, context: Buf) -> None:
-    """Write the values of another shape than the last run's into the argument blocks; leave the function, with an error
-    in the context, where one is too long."""
+def write_sizes(k: Kernel, context: Buf) -> None:
+    """Write a new shape's values into the argument blocks. A value of more than 62 bits sets the context's error and
+    leaves the function."""
     program, words, sized = (k.memory(context.load(at), i64) for at in (Context.PROGRAM, Context.ARGS, Context.SIZED))
     values = context.at(Context.SLOTS)
-    bad = carry_out(k, values, context.load(Context.NAME_COUNT), program, context.load(Context.PROGRAM_COUNT))
+    bad = evaluate_program(k, values, context.load(Context.NAME_COUNT), program, context.load(Context.PROGRAM_COUNT))
     with k.when(bad, likely=False):
         context.store(Context.ERROR, Code.TOO_LONG)
         k.b.leave()
@@ -29,20 +29,20 @@ def take_sizes(k: Kernel, context: Buf) -> None:
     context.store(Context.IS_NEW, 0)
 
 
-def carry_out(k: Kernel, values: Buf, names: Val, program: Buf, rows: Val) -> Val:
-    """Write the values that a program makes behind the sizes of names; tell whether one is too long, or has none."""
+def evaluate_program(k: Kernel, values: Buf, names: Val, program: Buf, rows: Val) -> Val:
+    """Append the program's values to the sizes of names; tell whether one overflows or is undefined."""
     bad = k.var(k.value(False, bool_))
     with k.loop(0, names) as i:
         bad.set(bad.get() | (values.load(i) > LARGEST))
     with k.loop(0, rows) as i:
         result, is_bad = _row(k, values, program.at(i * ROW_WORDS))
-        values.store(names + i, k.select(is_bad, 0, result))  # the least word, divided by -1, ends a process on x86
+        values.store(names + i, k.select(is_bad, 0, result))  # dividing the smallest int64 by -1 traps on x86
         bad.set(bad.get() | is_bad)
     return bad.get()
 
 
 def _row(k: Kernel, values: Buf, row: Buf) -> tuple[Val, Val]:
-    """What a row makes, and whether that is too long or has no meaning."""
+    """The value of a row, and whether it overflows or is undefined."""
     op, first, second = (row.load(i) for i in range(ROW_WORDS))
     a, b = (values.load(k.select(op.eq(Op.NUMBER), 0, i)) for i in (first, second))
     quotient = k.var(0)
@@ -62,7 +62,7 @@ def _row(k: Kernel, values: Buf, row: Buf) -> tuple[Val, Val]:
     result = second
     for kind, value in made.items():
         result = k.select(op.eq(kind), value, result)
-    # Reals round, but by far less than what lies between the bound and 64 bits.
+    # The product in f64 is off by far less than the distance of the bound from 64 bits.
     is_long = op.eq(Op.MUL) & (k.abs(k.cast(a, f64) * k.cast(b, f64)) > float(LARGEST))
     is_split = op.eq(Op.BROADCAST) & a.ne(b) & a.ne(1) & b.ne(1)
     is_endless = op.eq(Op.DIV) & b.eq(0)
@@ -77,5 +77,5 @@ def _floor_div(k: Kernel, a: Val, b: Val) -> Val:
 
 @function(values=(i64,), names=i64, program=(i64,), rows=i64, bad=(i64,))
 def evaluate(k: Kernel, values: Buf, names: Val, program: Buf, rows: Val, bad: Buf) -> None:
-    """A program by itself, for tests."""
-    bad.store(0, k.cast(carry_out(k, values, names, program, rows), i64))
+    """Evaluate a program, for tests."""
+    bad.store(0, k.cast(evaluate_program(k, values, names, program, rows), i64))

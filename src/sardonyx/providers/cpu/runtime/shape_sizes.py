@@ -1,4 +1,4 @@
-"""What shapes tell before a run. One function of a table makes all of it, since a run leaves no cache warm."""
+"""What is computed of input shapes before a run, by one generated Python function per step table."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Measured(NamedTuple):
-    """What shapes tell before a run; a table's function gives it as a plain tuple."""
+class ShapeSizes(NamedTuple):
+    """The function's result, which is a plain tuple."""
 
     sizes: tuple[int, ...]
-    """Of names."""
+    """Of the dimensions with names."""
     extents: tuple[int, ...]
-    """Values that tell buckets apart."""
+    """The values whose buckets identify a plan."""
     work: int
-    """A number of as many bits as the most that a step does, in flops or in bytes."""
+    """A number with as many bits as the largest flops or bytes of a step."""
     only: tuple[bool, ...]
-    """For the steps that are carried out for some sizes alone, whether for these."""
+    """For each step that runs for some sizes only, whether it runs for these."""
     outputs: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
-    """The shape, type and bytes of each."""
+    """Shape, type and bytes of each."""
     most_nbytes: int
-    """Of an output."""
+    """Of the largest output."""
 
 
 def named(outputs: Sequence[np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
-    """The types of outputs, as ``Table.measure`` knows them."""
+    """The names by which the generated function refers to the outputs' types."""
     return {f"t{i}": dtype for i, dtype in enumerate(outputs)}

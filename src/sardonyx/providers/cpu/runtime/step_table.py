@@ -35,7 +35,7 @@ class Unplannable(Exception):
     """A size cannot be computed from the inputs' shapes."""
 
 
-class Table:
+class StepTable:
     """Steps with their argument blocks, before any size is known."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Table:
         self.evaluate = self.sizes.compiled()
         """The values of all expressions, which the checks allow."""
         self.measure = self.sizes.compiled(measured, self.binding, **named(self.outputs))
-        """From shapes that the checks allow to a ``Measured``, in one function: a run leaves no cache warm."""
+        """From shapes that the checks allow to a ``ShapeSizes``, in one function: a run leaves no cache warm."""
 
     def _numbers(self, expressions: Sequence[Known]) -> Array:
         return np.array([self.sizes.number(e) for e in expressions], np.int64)
@@ -121,7 +121,7 @@ class Table:
         return extents, [(i, extents.index(extent), times) for i, (extent, times) in found.items()]
 
     def _measured(self, outputs: Sequence[View]) -> Results:
-        """The numbers that make a ``Measured``."""
+        """The numbers that make a ``ShapeSizes``."""
         sizes = self.sizes
         work = sizes.as_long_as(size for s in self.steps for size in (s.flops, s.nbytes))
         only = tuple(sizes.within(s.only) for s in self.steps if s.only)

@@ -1,4 +1,4 @@
-"""The team: threads that wait, in native code, for plans to run.
+"""The thread team: workers that wait, in native code, for plans to run.
 
 One team serves every session of the process that asks for the same settings. It is never larger than the CPU mask and
 the cgroup's quota allow; how its size came about can be read from ``Limit.reason``.
@@ -28,8 +28,8 @@ from sardonyx.records import Record
 Array = np.ndarray[Any, Any]
 
 SPIN_US, IDLE_US = 200 if KNOWS_CPU else 20, 20
-"""How long a thread spins before it sleeps (``waiting``): in a run, for longer than another takes to wake, unless it
-cannot know whether it is in the way; behind one, for the time in which a caller that asks again and again is back.
+"""Microseconds that a thread spins before it parks (``spin_park``). In a run: longer than a parked thread takes to wake,
+unless the thread cannot tell whether another needs its CPU. Between runs: as long as a busy caller takes to come back.
 """
 
 
@@ -74,13 +74,13 @@ def _text(path: str) -> str:
 
 @cache
 def _began() -> tuple[int, float]:
-    """When the kernels' clock was first looked at."""
+    """Ticks and seconds at the first look."""
     return now(), time.perf_counter()
 
 
 @cache
 def ticks_per_second() -> float:
-    """How fast the kernels' clock runs, by what it did since."""
+    """The rate of the tick counter, measured since the first look."""
     start, began = _began()
     while time.perf_counter() - began < 2e-3:
         pass
@@ -93,14 +93,14 @@ def _ticks(microseconds: int) -> int:
 
 
 def now() -> int:
-    """The kernels' clock."""
+    """The tick counter that kernels read."""
     out = ctypes.c_int64()
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(linker.native("language.system", "read_ticks"))(ctypes.addressof(out))
     return out.value
 
 
 def natives() -> list[Callable[[], int]]:
-    """What makes the functions ready that a team is made of."""
+    """Tasks that compile the native functions of a team."""
     run = partial(linker.native, "runtime.executor", "run", data_offset=DATA_OFFSET)
     return [
         run,
@@ -113,15 +113,15 @@ class Settings(Record):
     """What makes two sessions share a team."""
 
     spin_us: int = SPIN_US
-    """How long a thread spins in a run..."""
+    """Spinning in a run."""
     idle_us: int = IDLE_US
-    """... and a worker behind one."""
+    """Spinning of a worker between runs."""
     affinities: tuple[tuple[int, ...], ...] = ()
     """CPUs of each worker."""
 
 
 class Team:
-    """Workers, started when a run first wants them."""
+    """Workers, started when a run first asks for them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -130,18 +130,18 @@ class Team:
         self._count = 0
         self._lock = forks.lock()
         _began()
-        self.walk = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
+        self.execute = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
             linker.native("runtime.executor", "run", data_offset=DATA_OFFSET)
         )
-        """Run the step table of the context at an address, whose team this is; the GIL is released."""
+        """Execute the step table of the context at an address; the GIL is released."""
 
     @forks.cached_property
     def spin(self) -> int:
-        """Ticks that a thread of a run waits before it sleeps."""
+        """Ticks that a thread of a run spins before it parks."""
         return _ticks(self.settings.spin_us)
 
     def workers(self, threads: int) -> int:
-        """How many runs want that may have so many threads, the caller's own included; they are started."""
+        """The number of workers for a run of so many threads, the caller's included. They are started if they were not."""
         if threads - 1 > self._count:
             self._grow(min(threads - 1, MAX_WORKERS))
         return threads - 1
@@ -180,7 +180,7 @@ def team_for(settings: Settings) -> Team:
 
 
 generation = 0
-"""How many forks this process is away from where it began: a team of another generation has no threads."""
+"""Forks since the first process. A team of another generation has no threads."""
 
 
 def _forget() -> None:
@@ -194,7 +194,7 @@ forks.at_fork(in_child=_forget)
 
 
 def new_context(team: Team, values: int = 0) -> Any:
-    """Zeroed slots of a run's context, and room for values behind them."""
+    """Zeroed slots of a run's context, followed by room for values."""
     slots = allocate((Context.SLOTS + values) * 8).view(np.int64)
     slots[Context.SPIN] = team.spin
     return slots

@@ -1,11 +1,10 @@
-"""Who takes part in each step of a run: the whole team, or its first thread alone.
+"""How many threads carry out each step of a run: the whole team, or its first thread alone.
 
-A small step is over before a team has met. What is small is measured, not guessed: the first quick runs of a plan are
-timed, step by step. Then the steps in which a team saves enough meetings are shared, and the first thread does the
-others, between which nobody waits for anybody; how many are enough is tried. Where that promises little, one thread
-alone may turn out to be quicker, as when workers sleep between runs: then it is in the race. What promises much is not
-left to a busy moment, and nothing for good: a plan is tried again now and then.
-Results do not depend on who computes them.
+A barrier costs more than a small step saves. Which steps are small is measured: the first runs of a plan are timed step
+by step. Steps whose parallel saving exceeds the cost of a few barriers are shared by the team, the first thread does
+the others without barriers between them, and several thresholds are tried. Where the team saves little, one thread
+alone takes part in the comparison, since waking workers may cost more. The trial is repeated now and then: the machine
+may have been busy. Results do not depend on the choice.
 """
 
 from __future__ import annotations
@@ -18,50 +17,50 @@ from sardonyx import forks
 from sardonyx.providers.cpu.language.context import ALL, MEET, NOBODY, NONE, ONE, Row
 
 if TYPE_CHECKING:
-    from sardonyx.providers.cpu.runtime.step_table import Table
+    from sardonyx.providers.cpu.runtime.step_table import StepTable
 
 Array = np.ndarray[Any, Any]
-Way = tuple[int, Array]
-"""How many threads a run takes, and the rows of its table."""
+ThreadChoice = tuple[int, Array]
+"""The number of threads of a run, and the rows of its step table."""
 
-MEETING_S = 1.5e-6
-"""What it takes a team whose threads are awake to meet."""
+BARRIER_S = 1.5e-6
+"""Seconds of a barrier between threads that are awake."""
 WORTH_S = 8e-6
-"""What a team must save in a run to be woken for it."""
+"""Seconds that a team must save in a run to be woken for it."""
 CLEAR_S, CLEAR_SHARE = 4e-5, 0.2
-"""Savings, and their share of a run by one thread, from which on that is out of the race."""
-MEETINGS = (2, 0.5)
-"""Meetings that a step must save to be shared. By the clock of one thread two, but a step that is not shared fetches
-from other threads' caches what they wrote: both are tried."""
+"""Savings, in seconds and as a share of a run by one thread, above which one thread alone is not tried."""
+BARRIERS = (2, 0.5)
+"""Thresholds that are tried: a step is shared if that saves the time of so many barriers. Two by the clock of one
+thread; fewer may pay, since a step by one thread reads from other cores' caches what they wrote."""
 DOUBT = 0.05
-"""Share of a run that more meetings must save: they cost most when the machine is busy."""
+"""Share of a run that a choice with more barriers must save: they cost most when the machine is busy."""
 TRIALS = 4
-"""Runs of each kind, of which the shortest times count."""
+"""Runs of each choice; the shortest counts."""
 TRIED_S = 5e-3
-"""Runs expected to take longer are worth a team in any case."""
+"""Runs expected to take longer than this use the team in any case."""
 
 
 class Trial:
-    """The first runs of a plan: some by one thread, then some by the team in each of several ways; the quickest stays.
+    """The first runs of a plan: some by one thread, then some by the team for each threshold; the quickest stays.
 
-    Long runs are made by the team from the beginning: what its threads take for a step is added up.
+    Long runs use the team from the first; the time of a step is then the sum over its threads.
     """
 
-    def __init__(self, table: Table, rows: Array, turns: Array, threads: int, expected_s: float) -> None:
-        """``rows`` are those of its shapes, all steps shared; ``turns`` is how often each step runs."""
+    def __init__(self, table: StepTable, rows: Array, turns: Array, threads: int, expected_s: float) -> None:
+        """``rows`` of the step table with all steps shared; ``turns`` is how often each step runs."""
         self._table, self._rows, self._turns, self._threads = table, rows, turns, threads
         self._is_long = expected_s > TRIED_S
         self._steps = np.full(len(table.steps), np.inf)
         self._lock, self.is_over = forks.lock(), True
-        self.choice: Way = threads, rows
-        """That of the next run."""
+        self.choice: ThreadChoice = threads, rows
+        """For the next run."""
         self.is_doubtful = False
-        """Whether one thread was quicker than the team, though steps promised another thing: somebody else may have had
-        one of its CPUs, and two threads of it are on another until the system parts them."""
+        """Whether one thread was quicker though the steps' times promised otherwise: another process may have had one
+        of the CPUs, so the trial is repeated sooner."""
         self.begin()
 
     def begin(self) -> None:
-        """The first run, of a trial that is not going on; what steps took at least stays known."""
+        """Start a trial, unless one is going on. The shortest time of each step is remembered."""
         with self._lock:
             if self.is_over:
                 self._restart()
@@ -71,10 +70,9 @@ class Trial:
         self._ways, self._best = [self.choice], [np.inf]
         self._runs, self.is_over = 0, False
 
-    def take(self, way: Way, took: float, steps: Array) -> None:
-        """How long a run took, and each of its steps, of all threads. Runs in a way that is no longer asked for, as
-        others in other threads may be, count nothing.
-        """
+    def take(self, way: ThreadChoice, took: float, steps: Array) -> None:
+        """Record the time of a run and of its steps. Runs of an earlier choice, finished late by another thread, are
+        ignored."""
         with self._lock:
             if self.is_over or way is not self.choice:
                 return
@@ -95,8 +93,8 @@ class Trial:
                 self.choice = self._ways[self._runs // TRIALS]
 
     def _find_ways(self) -> None:
-        """For the team, by what steps take one thread."""
-        found = [shared(self._table, self._rows, self._steps, self._turns, self._threads, n) for n in MEETINGS]
+        """The choices for the team, from the times of steps on one thread."""
+        found = [shared(self._table, self._rows, self._steps, self._turns, self._threads, n) for n in BARRIERS]
         gain, rows = found[0]
         if self._is_long:
             self._ways = [(self._threads, rows)]
@@ -109,24 +107,24 @@ class Trial:
 
 
 def shared(
-    table: Table, plain: Array, seconds: Array, turns: Array, threads: int, least: float = MEETINGS[0]
+    table: StepTable, plain: Array, seconds: Array, turns: Array, threads: int, least: float = BARRIERS[0]
 ) -> tuple[float, Array]:
-    """What a team saves, and the rows for it, where one thread takes ``seconds`` for each step.
+    """Seconds that a team saves, and the rows for it, from the seconds of each step on one thread.
 
-    Steps are shared that save the time of ``least`` meetings.
+    A step is shared if that saves the time of ``least`` barriers.
     """
     saved = seconds * (1 - 1 / threads)
-    alone = saved <= least * MEETING_S * turns
+    alone = saved <= least * BARRIER_S * turns
     rows = rows_for(table, plain, alone)
     meetings = float(turns[rows[:, Row.BARRIER] != NONE].sum())
-    return float(saved[~alone].sum()) - meetings * MEETING_S, rows
+    return float(saved[~alone].sum()) - meetings * BARRIER_S, rows
 
 
-def rows_for(table: Table, plain: Array, alone: Array) -> Array:
-    """The rows of a shape, where the first thread does some steps alone.
+def rows_for(table: StepTable, plain: Array, alone: Array) -> Array:
+    """Rows of the step table in which the first thread does some steps alone.
 
-    Steps of one interval touch no common memory. So all meet in front of a shared step if a step of an earlier interval
-    came since they last met, and in front of one that is not if a shared step did.
+    Steps of one interval share no memory. A shared step needs a barrier if any step of an earlier interval ran since
+    the last one; a step of the first thread alone, only if a shared step did.
     """
     rows: Array = plain.copy()
     is_there = plain[:, Row.WHO] != NOBODY

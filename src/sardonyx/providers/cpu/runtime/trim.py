@@ -1,4 +1,4 @@
-"""Results as long as a run found out, cut from the memory that was ready for the most there may be."""
+"""Outputs of data-dependent size, cut from buffers allocated for the largest possible size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sardonyx.plan.sizes import Sizes, revived
+from sardonyx.plan.sizes import Sizes, deserialized
 
 if TYPE_CHECKING:
     from sardonyx.lower.groups import View
@@ -19,10 +19,10 @@ Array = np.ndarray[Any, Any]
 
 
 class Trim:
-    """Cuts the outputs of a part; the counts that its steps write are outputs behind its own."""
+    """Cuts the outputs of a part. The counts that steps write are additional outputs at the end."""
 
     def __init__(self, counted: Mapping[int, Counted], outputs: int, names: Sequence[str]) -> None:
-        """Outputs by number, of so many; ``names`` are those that the inputs give a size to."""
+        """``counted`` by output number; ``names`` are the dimensions that inputs bind."""
         counts = {c.name: c.count for c in counted.values()}
         self.counts: tuple[View, ...] = tuple(counts.values())
         self._outputs = outputs
@@ -32,18 +32,18 @@ class Trim:
         self._evaluate = sizes.compiled()
 
     def frozen(self) -> tuple[Any, ...]:
-        """What cutting takes, in plain values."""
+        """Plain values for serialization."""
         return self._outputs, self._shapes, cast(FunctionType, self._evaluate).__code__
 
     @classmethod
-    def revived(cls, frozen: tuple[Any, ...]) -> Trim:
+    def deserialized(cls, frozen: tuple[Any, ...]) -> Trim:
         made = cls.__new__(cls)
         made._outputs, made._shapes, code = frozen
-        made._evaluate = revived(code)
+        made._evaluate = deserialized(code)
         return made
 
     def __call__(self, sizes: tuple[int, ...], results: list[Array]) -> list[Array]:
-        """The outputs, for the sizes that the inputs gave."""
+        """The outputs, cut to their sizes."""
         numbers = self._evaluate((*sizes, *(int(count) for count in results[self._outputs :])))
         cut = results[: self._outputs]
         for i, shape in self._shapes.items():

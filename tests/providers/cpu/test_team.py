@@ -66,7 +66,7 @@ def test_a_thread_takes_its_own_stretch_first_and_then_others_from_their_ends(th
     assert seen[0] == n + 1 and sorted(order[:n].tolist()) == list(range(1001, n + 1001))
 
 
-class Table:
+class StepTable:
     """Steps that pass values around a ring."""
 
     def __init__(self, rounds: int, n: int = 64, fail_at: int = -1) -> None:
@@ -91,7 +91,7 @@ class Table:
 
     def run(self, count: int) -> None:
         self.slots[Context.TEAM], self.slots[Context.WANTED] = self.team.at, self.team.workers(count)
-        self.team.walk(address(self.slots))
+        self.team.execute(address(self.slots))
 
     def check(self) -> None:
         start = self.n * int(self.x[-1])
@@ -102,13 +102,13 @@ class Table:
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 @pytest.mark.parametrize("rounds", [1, 2, 50])
 def test_barriers_hold(rounds: int, count: int) -> None:
-    table = Table(rounds)
+    table = StepTable(rounds)
     table.run(count)
     table.check()
 
 
 def test_threads_on_one_cpu_see_each_other_and_come_to_an_end() -> None:
-    table = Table(50)
+    table = StepTable(50)
     table.run(3)
     before = os.sched_getaffinity(0)
 
@@ -119,7 +119,7 @@ def test_threads_on_one_cpu_see_each_other_and_come_to_an_end() -> None:
 
     try:
         move({min(before)})
-        table = Table(50)
+        table = StepTable(50)
         table.slots[Context.CPUS :][: Context.CPU_WORDS] = 7  # of a run with more threads
         table.run(3)
         table.check()
@@ -136,7 +136,7 @@ def test_callers_at_once_share_the_team() -> None:
     def caller() -> None:
         try:
             for _ in range(40):
-                table = Table(10)
+                table = StepTable(10)
                 table.run(2)
                 table.check()
         except BaseException as error:
@@ -152,12 +152,12 @@ def test_callers_at_once_share_the_team() -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_fork_rebuilds_the_team() -> None:
-    before = Table(5)
+    before = StepTable(5)
     before.run(2)
     child = os.fork()
     if child == 0:
         try:
-            table = Table(7)
+            table = StepTable(7)
             table.run(2)
             table.check()
             os._exit(0)
@@ -165,14 +165,14 @@ def test_a_fork_rebuilds_the_team() -> None:
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    after = Table(5)
+    after = StepTable(5)
     after.run(2)
     after.check()
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_error_stops_the_walk_and_names_its_step(count: int) -> None:
-    table = Table(5, fail_at=3)
+    table = StepTable(5, fail_at=3)
     table.run(count)
     assert table.slots[Context.ERROR] == Code.INDEX and table.slots[Context.ERROR_VALUE] == 3
     assert table.x[-1] == 0, "no step ran after the one that failed"
@@ -183,7 +183,7 @@ def test_an_error_stops_the_walk_and_names_its_step(count: int) -> None:
 
 
 def test_a_cancelled_run_ends() -> None:
-    table = Table(2_000_000 // 64, n=512)
+    table = StepTable(2_000_000 // 64, n=512)
     ender = threading.Timer(0.05, lambda: table.slots.__setitem__(Context.CANCEL, 1))
     ender.start()
     start = time.monotonic()
@@ -194,7 +194,7 @@ def test_a_cancelled_run_ends() -> None:
 
 
 def test_a_deadline_ends_a_run() -> None:
-    table = Table(10)
+    table = StepTable(10)
     table.slots[Context.DEADLINE] = runtime_team.now() - 1
     table.run(2)
     assert table.slots[Context.ERROR] == Code.LATE

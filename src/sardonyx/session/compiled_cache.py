@@ -29,16 +29,16 @@ from sardonyx.entries import Entry
 from sardonyx.files import SourceFile, identity_of
 from sardonyx.folders import PrivateFolder
 from sardonyx.interpret.context import Held
-from sardonyx.interpret.kept import ModelNeeded, Unkept
+from sardonyx.interpret.serialize import ModelNeeded, NotSerializable
 from sardonyx.ir.graph import Graph, Model, Value
 from sardonyx.ir.types import MapType, SequenceType, TensorType, ValueType
 from sardonyx.partition.chain import Chain
 from sardonyx.partition.provider import Executable, Memory, Quick, RunContext
 from sardonyx.providers.cpu import CpuProvider
-from sardonyx.providers.cpu.runtime.deferred import MAX_KINDS, Kind
+from sardonyx.providers.cpu.runtime.deferred import MAX_SPECIALIZATIONS, SpecializationKey
 from sardonyx.providers.cpu.runtime.serialize import settings
-from sardonyx.providers.kept import Freezer, Gone, Reviver, lates
-from sardonyx.session import stored
+from sardonyx.providers.serialize import Deserializer, ObjectMissing, Serializer, deferred_executables
+from sardonyx.session import array_file
 from sardonyx.session.engine import BuildOptions, Engine
 from sardonyx.session.metadata import ModelMetadata
 
@@ -51,7 +51,7 @@ MAX_NEEDED = 8
 """Runs that took the model, after which it does all of them that are not made as others were before."""
 
 
-class KeptEngine(Engine):
+class CachedEngine(Engine):
     """An engine of which only what runs is here; the rest is built from the model when it is asked for."""
 
     def __init__(
@@ -126,7 +126,7 @@ class KeptEngine(Engine):
         return self._built().explain()
 
 
-class Start:
+class CompiledEntry:
     """The place of one model and one set of options in the folder."""
 
     def __init__(self, folder: PrivateFolder, stem: str, provider: Any, info: os.stat_result) -> None:
@@ -146,18 +146,18 @@ class Start:
         if built.file.identity != identity_of(self._info):
             return None
 
-        def kind_of(late: str, kind: Kind) -> Executable | None:
+        def kind_of(late: str, kind: SpecializationKey) -> Executable | None:
             return self._kinds(late).read(kind)
 
-        found = _revived(self._folder, name, self._provider, kind_of, model=built.file)
+        found = _deserialized(self._folder, name, self._provider, kind_of, model=built.file)
         if found is None:
             return None
         told, chain, defaults = found
-        return KeptEngine(told, chain, defaults, built, {"start": time.perf_counter() - began})
+        return CachedEngine(told, chain, defaults, built, {"start": time.perf_counter() - began})
 
     def write(self, engine: Engine) -> None:
         """Keep an engine, if its parts have a plain form."""
-        graph, parts, freezer = engine.model.graph, engine.parts, Freezer(identity_of(self._info))
+        graph, parts, serializer = engine.model.graph, engine.parts, Serializer(identity_of(self._info))
         is_of_file = engine.is_in_one_file and engine.source.data.identity == identity_of(self._info)
         if not is_of_file or engine.model.sparse_outputs or not parts.compiled or not _is_pure(graph):
             return
@@ -173,70 +173,70 @@ class Start:
                 "weights_nbytes": engine._weights_nbytes,
                 "metadata": astuple(engine.metadata),
                 "is_whole": parts.whole is not None,
-                "chain": freezer.chain(parts),
+                "chain": serializer.chain(parts),
             }
-        except Unkept:
+        except NotSerializable:
             return
-        arrays = [*freezer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
-        stored.write(self._folder, f"{self._stem}.start", told, arrays, freezer.sources)
+        arrays = [*serializer.arrays, *(graph.inputs[i].numpy() for i in defaults)]
+        array_file.write(self._folder, f"{self._stem}.start", told, arrays, serializer.sources)
         self.serve(engine)
 
     def serve(self, engine: Engine) -> None:
         """Let an engine keep what it compiles when a run tells how."""
-        found = list(lates(engine.parts))
+        found = list(deferred_executables(engine.parts))
         names = [late.name for late in found]
         for late in found:
             late.keep = self._kinds(late.name).write if names.count(late.name) == 1 else None
 
-    def _kinds(self, name: str) -> Kinds:
-        return Kinds(self._folder, f"{self._stem}-{name[:16]}", self._provider)
+    def _kinds(self, name: str) -> SpecializationEntries:
+        return SpecializationEntries(self._folder, f"{self._stem}-{name[:16]}", self._provider)
 
 
-class Kinds:
+class SpecializationEntries:
     """The places of what is compiled when a run tells how: as many as a process may compile, of which the last stay."""
 
     def __init__(self, folder: PrivateFolder, stem: str, provider: Any) -> None:
         self._folder, self._stem, self._provider = folder, stem, provider
 
-    def read(self, kind: Kind) -> Executable | None:
-        found = _revived(self._folder, self._name(kind), self._provider, None, tuple(kind))
+    def read(self, kind: SpecializationKey) -> Executable | None:
+        found = _deserialized(self._folder, self._name(kind), self._provider, None, tuple(kind))
         return None if found is None else found[1]
 
-    def write(self, kind: Kind, executable: Executable) -> None:
-        freezer = Freezer()
+    def write(self, kind: SpecializationKey, executable: Executable) -> None:
+        serializer = Serializer()
         try:
-            told = {"kind": tuple(kind), "defaults": (), "chain": freezer.chain(executable)}
-        except Unkept:
+            told = {"kind": tuple(kind), "defaults": (), "chain": serializer.chain(executable)}
+        except NotSerializable:
             return
-        if not any(lates(executable)):
-            stored.write(self._folder, self._name(kind), told, freezer.arrays)
+        if not any(deferred_executables(executable)):
+            array_file.write(self._folder, self._name(kind), told, serializer.arrays)
 
-    def _name(self, kind: Kind) -> str:
+    def _name(self, kind: SpecializationKey) -> str:
         number = int.from_bytes(hashlib.sha256(repr(kind).encode()).digest()[:8], "little")
-        return f"{self._stem}-{number % MAX_KINDS}.start"
+        return f"{self._stem}-{number % MAX_SPECIALIZATIONS}.start"
 
 
-def _revived(
+def _deserialized(
     folder: PrivateFolder,
     name: str,
     provider: Any,
-    find: Callable[[str, Kind], Executable | None] | None,
+    find: Callable[[str, SpecializationKey], Executable | None] | None,
     kind: Any = None,
     model: SourceFile | None = None,
 ) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
     """What an entry tells, the chain that it describes, and the arrays behind that."""
 
-    def revived(entry: Entry) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
-        told, arrays = stored.arrays_of(entry, provider.threads, model)
+    def deserialized(entry: Entry) -> tuple[dict[str, Any], Chain, Sequence[Any]] | None:
+        told, arrays = array_file.arrays_of(entry, provider.threads, model)
         if told.get("kind") != kind:
             return None
         own = len(arrays) - len(told["defaults"])
         try:
-            return told, Reviver(arrays[:own], provider, find).chain(told["chain"]), arrays[own:]
-        except (Gone, ImportError):
+            return told, Deserializer(arrays[:own], provider, find).chain(told["chain"]), arrays[own:]
+        except (ObjectMissing, ImportError):
             return None
 
-    return entries.read(folder, name, revived)
+    return entries.read(folder, name, deserialized)
 
 
 def engine_of(source: Any, options: BuildOptions) -> Engine:
@@ -257,7 +257,7 @@ _building = forks.rlock()
 class _Model:
     """A model whose engine is built when it is first asked for; its file is held open, so that it may go meanwhile."""
 
-    def __init__(self, source: str | os.PathLike[str], options: BuildOptions, start: Start) -> None:
+    def __init__(self, source: str | os.PathLike[str], options: BuildOptions, start: CompiledEntry) -> None:
         self._source, self._options, self._start = source, options, start
         self.file = SourceFile.open(os.fsdecode(source))
         self.engine: Engine | None = None
@@ -297,7 +297,7 @@ def _built(source: Any, options: BuildOptions) -> Engine:
     return build(source, options)
 
 
-def find(source: Any, options: BuildOptions) -> Start | None:
+def find(source: Any, options: BuildOptions) -> CompiledEntry | None:
     """The start of a model file, or None where it is not kept."""
     if not isinstance(source, (str, os.PathLike)) or options.limits is not None or knobs.VERIFY.get():
         return None
@@ -320,7 +320,7 @@ def find(source: Any, options: BuildOptions) -> Start | None:
     file = os.path.realpath(source), *identity_of(info)
     here = sys.version, np.__version__, knobs.CHECK_ADDRESSES.get(), _sources()
     digest = hashlib.sha256(repr((file, asked, here)).encode()).hexdigest()
-    return Start(where, digest, provider, info)
+    return CompiledEntry(where, digest, provider, info)
 
 
 @cache
@@ -364,7 +364,7 @@ def _plain(t: ValueType | None) -> Any:
         return "sequence", _plain(t.elem)
     if isinstance(t, MapType):
         return "map", t.key.name, _plain(t.value)
-    raise Unkept(f"values of type {t}")
+    raise NotSerializable(f"values of type {t}")
 
 
 def _type(plain: Any) -> ValueType:

@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.runtime import plans, team_size
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from tests.lower.agree import assert_close, feeds, parse, part_of
 from tests.lower.test_control import GRAPHS
-from tests.providers.cpu.test_threads import Table as Ring
+from tests.providers.cpu.test_team import StepTable as Ring
 
 
 def table_of(intervals: list[int], control: frozenset[int] = frozenset()) -> Any:

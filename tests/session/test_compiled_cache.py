@@ -20,8 +20,8 @@ from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
 from sardonyx.providers.cpu.runtime import deferred
-from sardonyx.session import starts
-from sardonyx.session.starts import KeptEngine
+from sardonyx.session import compiled_cache
+from sardonyx.session.compiled_cache import CachedEngine
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 21], producer_name: "us", metadata_props: ["colour": "red"]>
@@ -59,7 +59,7 @@ def model(tmp_path: Path, folder: Path) -> Path:
 
 
 def was_kept(session: sx.InferenceSession) -> bool:
-    return isinstance(session._sess.engine, KeptEngine)
+    return isinstance(session._sess.engine, CachedEngine)
 
 
 def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
@@ -243,16 +243,16 @@ def test_what_a_kept_kind_does_not_do_the_model_does(tmp_path: Path, folder: Pat
 def test_kinds_that_cannot_be_kept_are_left_to_the_model(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starts.Kinds, "write", lambda *_: None)
+    monkeypatch.setattr(compiled_cache.SpecializationEntries, "write", lambda *_: None)
     _, given, built, session = kept_of("pieces", tmp_path)
-    for _ in range(starts.MAX_NEEDED + 2):
+    for _ in range(compiled_cache.MAX_NEEDED + 2):
         assert equal(session.run(None, given), built.run(None, given))
     assert not list(folder.glob("*-*.start"))
 
 
 def test_kinds_in_one_place_take_turns(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (deferred, starts):
-        monkeypatch.setattr(module, "MAX_KINDS", 1)
+    for module in (deferred, compiled_cache):
+        monkeypatch.setattr(module, "MAX_SPECIALIZATIONS", 1)
     path, *_ = kept_of("pieces", tmp_path)
     for most in (1, 2, 2, 1, 3):
         session = sx.InferenceSession(path)
@@ -390,7 +390,7 @@ def test_what_is_damaged_is_built_anew(model: Path, folder: Path, damage: str) -
 
 def test_another_version_of_ours_is_another_start(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sx.InferenceSession(model)
-    monkeypatch.setattr(starts, "_sources", lambda: "others")
+    monkeypatch.setattr(compiled_cache, "_sources", lambda: "others")
     assert not was_kept(sx.InferenceSession(model)) and was_kept(sx.InferenceSession(model))
 
 

@@ -58,8 +58,8 @@ def test_shapes_from_operands_of_the_run(body: str, operand: tuple[list[int], li
 
 def test_operands_that_never_repeat_end_on_numpy() -> None:
     made = session("y = Slice(x, s, e)", "float[n] x, int64[1] s, int64[1] e", "float[m] y")
-    x = reals(3 * deferred.MAX_KINDS)
-    for i in range(2 * deferred.MAX_KINDS):
+    x = reals(3 * deferred.MAX_SPECIALIZATIONS)
+    for i in range(2 * deferred.MAX_SPECIALIZATIONS):
         (got,) = made.run(None, {"x": x, "s": np.array([i]), "e": np.array([i + 5])})
         np.testing.assert_array_equal(got, x[i : i + 5])
 

@@ -18,8 +18,8 @@ import sardonyx as sx
 from sardonyx.errors import SardonyxError
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.program import constants
-from sardonyx.session import starts, stored
-from sardonyx.session.starts import KeptEngine
+from sardonyx.session import array_file, compiled_cache
+from sardonyx.session.compiled_cache import CachedEngine
 
 TILES = "sapphirerapids"
 TEXT = """
@@ -64,7 +64,7 @@ def answer(session: sx.InferenceSession) -> np.ndarray:
 
 
 def was_kept(session: sx.InferenceSession) -> bool:
-    return isinstance(session._sess.engine, KeptEngine)
+    return isinstance(session._sess.engine, CachedEngine)
 
 
 def close(a: np.ndarray, b: np.ndarray, tolerance: float = 2e-6) -> bool:
@@ -74,7 +74,7 @@ def close(a: np.ndarray, b: np.ndarray, tolerance: float = 2e-6) -> bool:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SARDONYX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(stored, "MAX_NBYTES", 1 << 20)
+    monkeypatch.setattr(array_file, "MAX_NBYTES", 1 << 20)
     linker._addresses.clear()  # what others compiled is not in this folder
     return tmp_path / "cache"
 
@@ -213,7 +213,7 @@ def test_a_model_that_changes_during_the_start_is_built(
 ) -> None:
     """Between the look at the file, by which the start is found, and its opening."""
     sx.InferenceSession(model)
-    opened = starts._Model.__init__
+    opened = compiled_cache._Model.__init__
 
     def late(self: Any, *args: Any) -> None:
         if change == "replaced":
@@ -224,7 +224,7 @@ def test_a_model_that_changes_during_the_start_is_built(
             model.unlink()
         opened(self, *args)
 
-    monkeypatch.setattr(starts._Model, "__init__", late)
+    monkeypatch.setattr(compiled_cache._Model, "__init__", late)
     if change == "replaced":
         session = sx.InferenceSession(model)
         assert not was_kept(session) and close(answer(session), expected(model))
@@ -263,5 +263,5 @@ def test_constants_that_the_model_lacks_are_kept_while_they_are_few(
     assert was_kept(session) and 1 << 19 < kept.stat().st_size < 3 << 18
     assert np.array_equal(answer(session), found) and close(found, expected(model))
     kept.unlink()
-    monkeypatch.setattr(stored, "MAX_NBYTES", 1 << 18)
+    monkeypatch.setattr(array_file, "MAX_NBYTES", 1 << 18)
     assert not was_kept(sx.InferenceSession(model)) and not list(folder.glob("*.start"))

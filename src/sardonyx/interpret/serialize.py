@@ -1,4 +1,4 @@
-"""A program in plain values and arrays, from which it is made again without the graph."""
+"""Serialization of numpy programs: plain values and arrays, from which they are made again without the graph."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MEANINGS = "sardonyx.ops."
 PLAIN = (type(None), bool, int, float, str, bytes)
 
 
-class Unkept(Exception):
-    """What has no plain form, for the reason given."""
+class NotSerializable(Exception):
+    """Why something cannot be serialized."""
 
 
 class ModelNeeded(Exception):
-    """A run that takes more than was kept: the model itself has to run."""
+    """A run needs more than was serialized: the model has to be loaded and run."""
 
 
-def freeze(program: Program) -> tuple[dict[str, Any], list[Any]]:
+def serialize(program: Program) -> tuple[dict[str, Any], list[Any]]:
     """Plain values, and the constants."""
     plain = {
         "steps": [(_function(s), s.inputs, s.outputs, s.drops, s.node.label) for s in program.steps],
@@ -40,9 +40,9 @@ def _function(step: Step) -> tuple[str, str, dict[str, Any]]:
     kernel, attrs = (step.kernel.func, step.kernel.keywords) if isinstance(step.kernel, partial) else (step.kernel, {})
     module, name = getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
     if not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
-        raise Unkept(f"{step.node.label} is not run by a function of ours alone")
+        raise NotSerializable(f"{step.node.label} is not run by a function of ours alone")
     if not all(map(_is_plain, attrs.values())):
-        raise Unkept(f"{step.node.label} has an attribute that is not plain")
+        raise NotSerializable(f"{step.node.label} has an attribute that is not plain")
     return module, name, attrs
 
 
@@ -50,7 +50,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in PLAIN or (type(value) in (list, tuple) and all(map(_is_plain, value)))
 
 
-class KeptProgram(Program):
+class DeserializedProgram(Program):
     """Runs nodes of which only the labels are here."""
 
     def __init__(self, plain: dict[str, Any], arrays: Sequence[Any]) -> None:

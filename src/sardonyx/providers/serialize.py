@@ -1,0 +1,124 @@
+"""Serialization of executables: plain values and arrays, from which they are made again without the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sardonyx.interpret import serialize as programs
+from sardonyx.interpret.program import Program
+from sardonyx.interpret.serialize import DeserializedProgram, ModelNeeded, NotSerializable
+from sardonyx.interpret.single import Single
+from sardonyx.partition.chain import Chain, Link
+from sardonyx.partition.provider import Executable
+from sardonyx.providers.cpu.program.prepack import Source
+from sardonyx.providers.cpu.runtime import serialize as tables
+from sardonyx.providers.cpu.runtime.deferred import DeferredExecutable, KeyInputs, SpecializationKey
+from sardonyx.providers.cpu.runtime.executable import CpuExecutable
+
+if TYPE_CHECKING:
+    from sardonyx.providers.cpu import CpuProvider
+
+Serialized = tuple[str, Any]
+"""The kind of an executable, and its plain values."""
+
+
+class Serializer:
+    """Turns executables into plain values and gathers their arrays."""
+
+    def __init__(self, file: object = None) -> None:
+        """``file`` identifies the model's file, from which large arrays may be read again instead of being stored."""
+        self._file = file
+        self.arrays: list[Any] = []
+        self.sources: list[Source | None] = []
+        """For each array, where the model's file has the tensor that it is packed from."""
+        self._deferred: set[str] = set()
+
+    def chain(self, made: Any) -> tuple[Any, ...]:
+        """Of the parts of a graph, or of a dynamic partition."""
+        chain: Chain | None = getattr(made, "chain", None)
+        if chain is None:
+            raise NotSerializable(f"{type(made).__name__} cannot be serialized")
+        return chain.inputs, [(self.executable(link.executable), link.takes) for link in chain.links], chain.gives
+
+    def executable(self, executable: Executable) -> Serialized:
+        if isinstance(executable, CpuExecutable):
+            return "table", self._with_arrays(*tables.serialize(executable), tables.sources(executable, self._file))
+        if isinstance(executable, Single):
+            return "single", self._with_arrays(*programs.serialize(executable.program))
+        if isinstance(executable, Program):
+            return "program", self._with_arrays(*programs.serialize(executable))
+        if isinstance(executable, DeferredExecutable):
+            if executable.name in self._deferred:
+                raise NotSerializable("two deferred parts have one name")
+            self._deferred.add(executable.name)
+            return "late", (executable.name, tuple(executable.reads))
+        return "chain", self.chain(executable)
+
+    def _with_arrays(
+        self, plain: dict[str, Any], arrays: Sequence[Any], sources: Sequence[Source | None] | None = None
+    ) -> tuple[dict[str, Any], int, int]:
+        """Plain values, and where their arrays are."""
+        first = len(self.arrays)
+        self.arrays += arrays
+        self.sources += sources or [None] * len(arrays)
+        return plain, first, len(self.arrays)
+
+
+class ObjectMissing(Exception):
+    """The object file of a kernel is no longer in the cache."""
+
+
+class Deserializer:
+    """Makes executables of plain values. A run that needs more than was stored raises ``ModelNeeded``."""
+
+    def __init__(
+        self,
+        arrays: Sequence[Any],
+        provider: CpuProvider,
+        find: Callable[[str, SpecializationKey], Executable | None] | None,
+    ) -> None:
+        """``find`` gives a kind of the nodes of a name, if it was kept; None where no nodes wait for a run."""
+        self._arrays, self._provider, self._find = arrays, provider, find
+
+    def chain(self, plain: Any) -> Chain:
+        inputs, links, gives = plain
+        return Chain(inputs, [Link(self.executable(serialized), takes) for serialized, takes in links], gives)
+
+    def executable(self, serialized: Serialized) -> Executable:
+        kind, plain = serialized
+        if kind == "chain":
+            return self.chain(plain)
+        if kind == "late":
+            name, reads = plain
+            return self._deferred(name, KeyInputs(*reads))
+        plain, first, end = plain
+        arrays = self._arrays[first:end]
+        if kind == "table":
+            made = tables.deserialize(plain, arrays, self._provider)
+            if made is None:
+                raise ObjectMissing
+            return made
+        program = DeserializedProgram(plain, arrays)
+        return Single(program) if kind == "single" else program
+
+    def _deferred(self, name: str, reads: KeyInputs) -> DeferredExecutable:
+        find = self._find
+        assert find is not None
+
+        def found(args: Sequence[Any]) -> Executable:
+            return find(name, reads.key(args)) or missing()
+
+        def missing() -> Executable:
+            raise ModelNeeded
+
+        return DeferredExecutable(name, reads, found, missing)
+
+
+def deferred_executables(made: Any) -> Iterator[DeferredExecutable]:
+    """The deferred executables among the parts of a graph."""
+    for _, executable in made.compiled:
+        if isinstance(executable, DeferredExecutable):
+            yield executable
+        elif hasattr(executable, "compiled"):
+            yield from deferred_executables(executable)
