@@ -30,7 +30,7 @@ from sardonyx.lower.groups import Apply, Convolution, Expression, Storage, View,
 from sardonyx.lower.views import dense, permuted
 from sardonyx.providers.cpu.codegen import machine_limits
 from sardonyx.providers.cpu.codegen.launch import Launch
-from sardonyx.providers.cpu.kernels.common.window import Frame
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import direct, nhwc
 from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import Padded
@@ -131,7 +131,7 @@ class Ours:
             images = {y: Image(after, Storage("temporary", bf16, after.elements), False)}
             first = conv_on_tiles.steps(group, parts, Target(chip, precision, images=images))
             self.before = [self._launch(step) for step in first[:-1]]
-            found = conv_on_tiles.geometry(group, Frame.of(group, is_joined=False), parts).layout
+            found = conv_on_tiles.geometry(group, WindowGeometry.of(group, collapse=False), parts).layout
             images[x] = Image(found, Storage("temporary", bf16, found.elements), False)
             self.steps = conv_on_tiles.steps(group, parts, Target(chip, precision, images=images))
         self._launches = [self._launch(step) for step in self.steps]

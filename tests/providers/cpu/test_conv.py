@@ -24,7 +24,7 @@ NUMPY = {"float": np.float32, "double": np.float64, "float16": np.float16, "bflo
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(nhwc, "LEAST_LANES", 1 << 10)
+    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
 
 
 @dataclass(frozen=True)

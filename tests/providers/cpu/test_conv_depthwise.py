@@ -16,7 +16,7 @@ from tests.providers.cpu.test_conv import CHIPS, Case, assert_close, expected, g
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(nhwc, "LEAST_LANES", 1 << 10)
+    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
 
 
 def case(size: tuple[int, ...], window: tuple[int, ...], attributes: str = "", then: str = "y = Relu(a)") -> Case:

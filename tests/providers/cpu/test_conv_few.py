@@ -45,7 +45,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay as they are on every chip."""
-    monkeypatch.setattr(nhwc, "LEAST_LANES", 1 << 10)
+    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
 
 
 def compiled(case: Case, weights: Array, cpu: str | None = None) -> Compiled:

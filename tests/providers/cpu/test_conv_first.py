@@ -27,7 +27,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (nhwc, stem):
-        monkeypatch.setattr(module, "LEAST_LANES", 1)
+        monkeypatch.setattr(module, "MIN_NHWC_LANES", 1)
 
 
 @pytest.mark.parametrize("cpu", [None, "haswell", WIDE])

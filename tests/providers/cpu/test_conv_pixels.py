@@ -42,7 +42,7 @@ ALL = {**CASES, **MORE}
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """On every chip, and term by term."""
-    monkeypatch.setattr(nhwc_layout, "LEAST_LANES", 1)
+    monkeypatch.setattr(nhwc_layout, "MIN_NHWC_LANES", 1)
     monkeypatch.setattr(winograd_nhwc, "LEAST", 1 << 20)
 
 

@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nhwc, "LEAST_LANES", 1)
+    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1)
 
 
 class Model:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx as sx
-from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES
+from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.conv import winograd_nchw, winograd_nhwc
 from sardonyx.providers.cpu.layout import nhwc
 from sardonyx.providers.cpu.machine import isa
@@ -28,8 +28,8 @@ NAMES = {"by plane": "convolve_winograd", "by pixel": "convolve_winograd_pixels"
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How images lie, even where it does not pay; scratch memory is not zero. Gives the kernel's name."""
     if request.param == "by plane":
-        monkeypatch.setattr(nhwc, "LEAST_LANES", 1 << 10)
-    elif isa.named(None).lanes < LEAST_LANES:
+        monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
+    elif isa.named(None).lanes < MIN_NHWC_LANES:
         pytest.skip("images lie in planes where vectors are short")
     monkeypatch.setattr(Memory, "garbage", b"\xff")
     monkeypatch.setattr(winograd_nchw, "GAIN", 0.0)
@@ -193,7 +193,7 @@ def test_other_windows_are_multiplied_term_by_term(attributes: str, chip: str | 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 def test_few_channels_and_narrow_images_do_not_pay(chip: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nhwc, "LEAST_LANES", 1 << 10)
+    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
     for channels, wide, pays in ((7, 40, 0), (64, 1, 0), (64, 40, 1)):
         found = compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, chip)
         assert kinds(found)[NAMES["by plane"]] == pays

@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES
+from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.machine import isa
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv_winograd import CHIPS, NAMES, SAME, compiled, exact, kinds, random
 
 NAME = NAMES["by pixel"]
-pytestmark = pytest.mark.skipif(isa.named(None).lanes < LEAST_LANES, reason="images lie in planes")
+pytestmark = pytest.mark.skipif(isa.named(None).lanes < MIN_NHWC_LANES, reason="images lie in planes")
 PADS = "pads = [1, 1, 1, 1]"
 
 

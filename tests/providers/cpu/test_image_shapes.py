@@ -68,7 +68,7 @@ def expected(name: str, feeds: dict[str, Array]) -> Array:
 @pytest.mark.parametrize("cpu", [None, "skylake-avx512", "sapphirerapids"])
 @pytest.mark.parametrize("name", CASES)
 def test_small_images(name: str, cpu: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nhwc, "LEAST_LANES", 1)
+    monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1)
     x, weights = given(name)
     made = compiled(name, cpu, weights, "n" if len(x) % 2 else str(len(x)))
     (got,) = made.run([x], checked=True)

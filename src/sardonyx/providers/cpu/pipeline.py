@@ -43,8 +43,8 @@ PACKING = (pack.pack_panels, pack.pack_rows, bf16.split, int8_slices.split_digit
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
     groups = placed_inside(groups, packed_images.in_parts(groups, target))
-    groups = long_rows.lengthwise(widen.widened(groups, target))
-    groups = long_rows.stacked(nhwc.turned(groups, target))
+    groups = long_rows.unit_axes_first(widen.widened(groups, target))
+    groups = long_rows.batch_as_depth(nhwc.to_nhwc(groups, target))
     target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
     return in_place(_steps(groups, replace(target, handed=packed_operands.handed(groups, target))))
 
@@ -61,7 +61,7 @@ def _steps(
     ``is_inside``: others may read what the groups write.
     """
     steps: list[Step] = []
-    target = replace(target, between=pointwise_depthwise.between(groups, target))
+    target = replace(target, between=pointwise_depthwise.fusable_pairs(groups, target))
     target = replace(target, beside={} if is_inside else summed_pair.beside(groups, target))
     unsigned = never_negative(groups) if target.isa.amx else frozenset[Storage]()
     target = replace(target, images=packed_images.images(groups, target), unsigned=unsigned)

@@ -76,9 +76,9 @@ class CpuProvider:
         images convolved before they are enlarged; what is read behind a count is turned there.
         """
         from sardonyx.optimize import manager, pipelines
-        from sardonyx.providers.cpu.layout.deferred_transpose import turn_late
+        from sardonyx.providers.cpu.layout.deferred_transpose import defer_transposes
 
-        if made := turn_late(graph, owned):
+        if made := defer_transposes(graph, owned):
             self._learned = None
             owned = [*owned, *made]
         kinds = {node.op_type for node in owned}

@@ -16,7 +16,7 @@ from sardonyx.ir.graph import Graph, Node
 from sardonyx.lower.lowering import COUNTED
 
 
-def turn_late(graph: Graph, owned: Iterable[Node]) -> list[Node]:
+def defer_transposes(graph: Graph, owned: Iterable[Node]) -> list[Node]:
     """The Transposes that were added: every piece behind a count gets its own."""
     mine, piece = set(owned), 0
     places: dict[Node, int] = {}

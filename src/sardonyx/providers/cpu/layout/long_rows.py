@@ -13,18 +13,18 @@ from dataclasses import replace
 
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, View, Window
-from sardonyx.providers.cpu.kernels.common.window import is_by_pixel
+from sardonyx.providers.cpu.kernels.common.window import is_nhwc
 
 FEW = 48
 """Pixels of a result below which a batch of them is taken together."""
 
 
-def lengthwise(groups: Sequence[Group]) -> list[Group]:
+def unit_axes_first(groups: Sequence[Group]) -> list[Group]:
     """The groups, with axes of one element in front."""
-    return [_lengthwise(g) if isinstance(g, Convolution) else g for g in groups]
+    return [_unit_axes_first(g) if isinstance(g, Convolution) else g for g in groups]
 
 
-def _lengthwise(group: Convolution) -> Convolution:
+def _unit_axes_first(group: Convolution) -> Convolution:
     window, rank = group.window, len(group.window.kernel)
     sides = zip(window.kernel, window.pads, group.x.shape[2:], group.box[2:], strict=True)
     order = sorted(range(rank), key=[side != (1, 0, 1, 1) for side in sides].__getitem__)
@@ -32,34 +32,34 @@ def _lengthwise(group: Convolution) -> Convolution:
     x, w, *rest = (views.permuted(v, axes) for v in (group.x, group.w, *group.extra, *group.outputs))
     extra, outputs = tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :])
     kernel, strides, dilations = (tuple(n[i] for i in order) for n in (window.kernel, window.strides, window.dilations))
-    turned = Window(kernel, strides, dilations, tuple(window.pads[i] for i in order))
-    return replace(group, x=x, w=w, extra=extra, outputs=outputs, window=turned)
+    permuted = Window(kernel, strides, dilations, tuple(window.pads[i] for i in order))
+    return replace(group, x=x, w=w, extra=extra, outputs=outputs, window=permuted)
 
 
-def stacked(groups: Sequence[Group]) -> list[Group]:
+def batch_as_depth(groups: Sequence[Group]) -> list[Group]:
     """The groups, with small images of a batch as planes."""
-    return [_stacked(g) if isinstance(g, Convolution) and _is_small(g) else g for g in groups]
+    return [_batch_as_depth(g) if isinstance(g, Convolution) and _is_small(g) else g for g in groups]
 
 
 def _is_small(group: Convolution) -> bool:
     batch, _, *sizes = group.box
     known = [d for d in sizes if isinstance(d, int)]
     is_room = len(sizes) < 3 and group.groups == 1 and batch != 1
-    lies_so = all(map(is_by_pixel, (group.x, *group.outputs)))
-    return is_room and lies_so and len(known) == len(sizes) and math.prod(known) < FEW
+    is_all_nhwc = all(map(is_nhwc, (group.x, *group.outputs)))
+    return is_room and is_all_nhwc and len(known) == len(sizes) and math.prod(known) < FEW
 
 
-def _stacked(group: Convolution) -> Convolution:
+def _batch_as_depth(group: Convolution) -> Convolution:
     w, window = group.w, group.window
     return replace(
-        group, x=_as_planes(group.x), extra=tuple(map(_as_planes, group.extra)),
-        outputs=tuple(map(_as_planes, group.outputs)),
+        group, x=_as_depth(group.x), extra=tuple(map(_as_depth, group.extra)),
+        outputs=tuple(map(_as_depth, group.outputs)),
         w=View(w.storage, (*w.shape[:2], 1, *w.shape[2:]), (*w.strides[:2], 0, *w.strides[2:]), w.offset),
         window=Window((1, *window.kernel), (1, *window.strides), (1, *window.dilations), (0, *window.pads)),
     )  # fmt: skip
 
 
-def _as_planes(view: View) -> View:
+def _as_depth(view: View) -> View:
     batch, channels, *sizes = view.shape
     along, step, *strides = view.strides
     return View(view.storage, (1, channels, batch, *sizes), (0, step, along, *strides), view.offset)

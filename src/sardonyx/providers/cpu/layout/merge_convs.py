@@ -24,7 +24,7 @@ from sardonyx.providers.cpu.program.constants import identity
 Array = np.ndarray[Any, Any]
 
 
-def joined(groups: Sequence[Group]) -> list[Group]:
+def merged(groups: Sequence[Group]) -> list[Group]:
     """The groups, of which some are one with the one before."""
     made: list[Group] = []
     for group in groups:
@@ -92,13 +92,13 @@ def _constant(parts: Sequence[View]) -> View | None:
     if not all(isinstance(d, int) for known in sizes for d in known):
         return None
 
-    def joined() -> Array:
+    def concatenated() -> Array:
         return np.concatenate([_elements(view) for view in parts])
 
     tensors = [v.storage.tensor for v in parts if v.storage.tensor is not None]
-    origin = ("joined", *((identity(t), *known) for t, known in zip(tensors, sizes, strict=True)))
+    origin = ("concatenated", *((identity(t), *known) for t, known in zip(tensors, sizes, strict=True)))
     shape = (sum(int(v.shape[0]) for v in parts), *(int(d) for d in parts[0].shape[1:]))
-    made = Tensor(parts[0].dtype, shape, joined, lies=joined, origin=origin)
+    made = Tensor(parts[0].dtype, shape, concatenated, lies=concatenated, origin=origin)
     return views.dense(Storage("constant", made.dtype, made.size, parts[0].storage.value, made), shape)
 
 

@@ -19,7 +19,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Loop, Pool, Reduce, Resample, Storage, View
-from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES
+from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.conv import few_filters, few_outputs, nhwc, on_tiles, stem
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.steps import Target
@@ -28,9 +28,9 @@ LEAST_FILTERS = 4
 """Filters and channels of a group, where there are several, below which lanes stay empty."""
 
 
-def turned(groups: Sequence[Group], target: Target) -> list[Group]:
+def to_nhwc(groups: Sequence[Group], target: Target) -> list[Group]:
     """The groups, with their images pixel by pixel."""
-    if target.isa.lanes < LEAST_LANES:
+    if target.isa.lanes < MIN_NHWC_LANES:
         return list(groups)
     wanted = {id(g) for g in groups if isinstance(g, Convolution) and _is_wanted(g, target)}
     if not wanted:
@@ -39,9 +39,9 @@ def turned(groups: Sequence[Group], target: Target) -> list[Group]:
     groups = [_unfolded(g, images) if isinstance(g, Loop) else g for g in groups]
     images = _chosen(groups, wanted, images)
     made: list[Group] = []
-    for group in merge_convs.joined([_placed(g, images) for g in groups]):
+    for group in merge_convs.merged([_placed(g, images) for g in groups]):
         if isinstance(group, Convolution) and _is_wanted(group, target) and on_tiles.parts_for(group, target) is None:
-            made += nhwc_edges.with_copies(group, target.isa)
+            made += nhwc_edges.with_edge_copies(group, target.isa)
         else:
             made.append(group)
     return made
@@ -105,14 +105,14 @@ def _is_below(a: dims.Dim, b: Known) -> bool:
 def _is_wanted(group: Convolution, target: Target) -> bool:
     """Whether a convolution is carried out pixel by pixel."""
     filters, channels = group.w.shape[0], group.w.shape[1]
-    if group.x.shape[1] == 0 or few_outputs.is_for(group, target) is True:
+    if group.x.shape[1] == 0 or few_outputs.has_few_outputs(group, target) is True:
         return False
     if on_tiles.parts_for(group, target) is not None:
         return True
-    if not nhwc.fits(group):
+    if not nhwc.supports(group):
         return False
     if group.groups == 1:
-        return stem.has_few_channels(group) or few_filters.fills_lanes(group, target.isa)
+        return stem.has_few_channels(group) or few_filters.has_full_vectors(group, target.isa)
     each = int(filters) // group.groups
     return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
 

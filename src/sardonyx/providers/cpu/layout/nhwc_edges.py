@@ -14,25 +14,25 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Fill, Group, Loop, Storage, View, Window
-from sardonyx.providers.cpu.kernels.common.window import is_by_pixel
+from sardonyx.providers.cpu.kernels.common.window import is_nhwc
 from sardonyx.providers.cpu.kernels.conv import stem
 from sardonyx.providers.cpu.machine.isa import Isa
 
 
-def with_copies(group: Convolution, isa: Isa) -> list[Group]:
+def with_edge_copies(group: Convolution, isa: Isa) -> list[Group]:
     """The convolution, with copies of what does not lie pixel by pixel."""
     before, after, outputs = list[Group](), list[Group](), list[View]()
     for view in group.outputs:
-        if is_by_pixel(view):
+        if is_nhwc(view):
             outputs.append(view)
         else:
             outputs.append(_fresh(view))
             after.append(Loop.copying(group.nodes, outputs[-1], view))
     group = replace(group, outputs=tuple(outputs))
     if stem.has_few_channels(group):
-        if stem.rows_of(group, isa) is None:
-            before, group = _joined(group)
-    elif not is_by_pixel(group.x):
+        if stem.as_stem(group, isa) is None:
+            before, group = _with_taps_as_channels(group)
+    elif not is_nhwc(group.x):
         copy = _fresh(group.x)
         before, group = [Loop.copying(group.nodes, group.x, copy)], replace(group, x=copy)
     return [*before, group, *after]
@@ -48,7 +48,7 @@ def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
     return views.permuted(made, (0, len(shape) - 1, *range(1, len(shape) - 1)))
 
 
-def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
+def _with_taps_as_channels(group: Convolution) -> tuple[list[Group], Convolution]:
     """The taps of a row as channels, of an image with its padding."""
     window, x, w = group.window, group.x, group.w
     sizes, result = x.shape[2:], group.box[2:]
@@ -71,11 +71,11 @@ def _joined(group: Convolution) -> tuple[list[Group], Convolution]:
     taps, stride = window.kernel[-1], window.strides[-1]
     step = dims.known(dims.mul(image.strides[-1], stride))
     assert step is not None
-    joined = replace(
+    with_taps = replace(
         image,
         shape=(image.shape[0], taps * channels, *image.shape[2:-1], result[-1]),
         strides=(image.strides[0], 1, *image.strides[2:-1], step),
     )
     kernel = (*window.kernel[:-1], 1)
     made = Window(kernel, (*window.strides[:-1], 1), (*window.dilations[:-1], 1), (0,) * len(kernel))
-    return before, replace(group, x=joined, w=stem.taps_as_channels(w), window=made)
+    return before, replace(group, x=with_taps, w=stem.taps_as_channels(w), window=made)

@@ -19,7 +19,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, Pool, Storage, View
 from sardonyx.providers.cpu.kernels.common import nhwc_window
-from sardonyx.providers.cpu.kernels.common.window import Frame
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import depthwise_nhwc, few_outputs, int8_slices
 from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, closest
@@ -95,7 +95,7 @@ class _Kinds:
 
     @staticmethod
     def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], target: Target) -> _Kinds:
-        many = [g for g in groups if isinstance(g, Convolution) and few_outputs.is_for(g, target) is False]
+        many = [g for g in groups if isinstance(g, Convolution) and few_outputs.has_few_outputs(g, target) is False]
         in_digits = {id(g) for g in many if conv_on_tiles.is_in_digits(g, target)}
         on_tiles = {id(g): p for g in many if id(g) not in in_digits and (p := conv_on_tiles.parts_for(g, target))}
         sliding = {id(g) for g in groups if _slides(g, target)}
@@ -146,7 +146,7 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, parts: int) -> Image 
         elif not isinstance(reader, Convolution) or kinds.on_tiles.get(id(reader)) != parts:
             rest.append(use)
         elif view is reader.x:
-            found.append(conv_on_tiles.geometry(reader, Frame.of(reader, is_joined=False), parts))
+            found.append(conv_on_tiles.geometry(reader, WindowGeometry.of(reader, collapse=False), parts))
         elif not any(view is one for one in reader.extra) or (parts not in ADDED and out.dtype is f32):
             rest.append(use)
     layouts = [one.layout for one in found]

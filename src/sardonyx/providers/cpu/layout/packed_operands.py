@@ -102,7 +102,7 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: 
     steps = of_known(dims.ceildiv(p.n, STEP))
     squares = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
     parts = maker.parts or int8_slices.PARTS
-    return _Made(p.m, p.n, parts, maker.few, squares, steps) if out.is_all(p.m, p.n) else None
+    return _Made(p.m, p.n, parts, maker.few, squares, steps) if out.covers_storage(p.m, p.n) else None
 
 
 def _rows(group: Loop, storage: Storage) -> _Made | None:

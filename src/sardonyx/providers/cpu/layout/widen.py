@@ -23,7 +23,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, Expression, Finished, Group, Loop, Pool, Resample, Storage, View
 from sardonyx.lower.rules.pointwise import as_type
-from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES
+from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
 from sardonyx.providers.cpu.language.values import bf16, f16, f32
 from sardonyx.providers.cpu.program.constants import identity
@@ -35,7 +35,7 @@ LEAST_PRODUCTS = 16
 
 def widened(groups: Sequence[Group], target: Target) -> list[Group]:
     """The groups, with images of narrow floats in f32."""
-    if target.isa.amx or target.isa.lanes < LEAST_LANES:
+    if target.isa.amx or target.isa.lanes < MIN_NHWC_LANES:
         return list(groups)
     narrow = {id(g) for g in groups if isinstance(g, Convolution) and _is_narrow(g)}
     if not narrow:

@@ -1,12 +1,13 @@
-"""What follows a sum of products element by element, as contraction kernels write it.
+"""Epilogues: the pointwise expression that a product, convolution or pooling kernel applies to its sums.
 
-An ``Epilogue`` is a constant of a kernel: the expression, and for each further operand and output its type and the
-class of its strides. Row, column and batch strides are run-time numbers, so an operand is a residual or a number for
-each row by its strides alone; a bias and a single number, whose rows are all the same, are known as such.
+``Epilogue`` is a compile-time constant of a kernel: the expression and, for each further operand and each output, its
+type and the class of its column stride (1, 0 or any). Row, column and batch strides are run-time numbers, so a residual
+and a value per row differ by strides alone. A bias and a scalar are the same in every row; the epilogue knows that
+(``is_row_invariant``) and loads them once.
 
-A kernel declares ``epilogue.params``, binds them with ``Finish`` for one matrix of the batch, and gives it tiles of
-sums that lie in scratch memory. There they are in L1, one load away: the expression is written once (twice, for a
-row's masked rest) however many registers a kernel sums in.
+A kernel declares ``epilogue.params``, binds them to one matrix of the batch with ``BoundEpilogue``, and passes it
+tiles of sums in scratch memory. These stay in L1, so the expression is emitted only once (twice with the masked tail
+of a row), however many registers the kernel accumulates in.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from sardonyx.providers.cpu.program.steps import Ref, Target
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-UNIT, SAME, STRIDED = "unit", "same", "strided"
-PANELS = "panels"
+UNIT, BROADCAST, STRIDED = "unit", "same", "strided"
+PACKED = "panels"
 """Beside these: an output in tiles, for the product that reads it (``gemm.packed_epilogue``)."""
 SHORT = 8
 """Operations that may be done in registers, at most."""
@@ -39,7 +40,7 @@ QUICK = frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", 
 """Those that may."""
 
 
-def is_short(expression: Expression) -> bool:
+def is_cheap(expression: Expression) -> bool:
     """Whether what follows sums is worth writing out for every register of a tile."""
     programs = [step.program for step in expression.steps if isinstance(step, Apply)]
     done = [step.op for program in programs for step in program.steps[program.arity :]]
@@ -52,19 +53,19 @@ class Access:
 
     dtype: DType
     columns: str
-    is_flat: bool = False
+    is_row_invariant: bool = False
     """Every row is the same: a bias, or a single number."""
     is_past: bool = False
     """An output that goes past the caches."""
 
     @staticmethod
     def of(matrix: Matrix, n: Known) -> Access:
-        is_flat = matrix.row == 0
-        if matrix.lies:
-            return Access(matrix.dtype, matrix.lies)
+        is_row_invariant = matrix.row == 0
+        if matrix.stride_class:
+            return Access(matrix.dtype, matrix.stride_class)
         if matrix.column == 1 or n == 1:
-            return Access(matrix.dtype, UNIT, is_flat)
-        return Access(matrix.dtype, SAME if matrix.column == 0 else STRIDED, is_flat)
+            return Access(matrix.dtype, UNIT, is_row_invariant)
+        return Access(matrix.dtype, BROADCAST if matrix.column == 0 else STRIDED, is_row_invariant)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Epilogue:
         expression: Expression, extra: Sequence[Matrix], outputs: Sequence[Matrix], n: Known, batch_axes: int
     ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
         """For matrices of n columns, and its arguments."""
-        stored = (replace(Access.of(y, n), is_flat=False) for y in outputs)
+        stored = (replace(Access.of(y, n), is_row_invariant=False) for y in outputs)
         made = Epilogue(expression, tuple(Access.of(x, n) for x in extra), tuple(stored), batch_axes)
         given = zip(made.names, (*extra, *outputs), strict=True)
         return made, {a: v for (name, _), x in given for a, v in x.args(name).items()}
@@ -96,40 +97,42 @@ class Epilogue:
         return (*extra, *((f"y{i}", y) for i, y in enumerate(self.outputs)))
 
     @property
-    def is_long(self) -> bool:
-        return not is_short(self.expression)
+    def is_expensive(self) -> bool:
+        return not is_cheap(self.expression)
 
     @property
     def params(self) -> Params:
         found = {p: t for name, x in self.names for p, t in matrix_params(name, x.dtype, self.batch_axes).items()}
-        flags = {f"{name}_flags": (i32,) for name in self.in_tiles}
-        return {**found, **flags, **{f"{name}_flags_panel": i64 for name in self.in_tiles}}
+        flags = {f"{name}_flags": (i32,) for name in self.packed_outputs}
+        return {**found, **flags, **{f"{name}_flags_panel": i64 for name in self.packed_outputs}}
 
     def args(self, p: Problem) -> dict[str, Ref | Known | float]:
         given = (*p.extra, *p.outputs)
         return {a: v for (name, _), x in zip(self.names, given, strict=True) for a, v in x.args(name).items()}
 
-    def past(self, views: Sequence[View], target: Target) -> Epilogue:
+    def with_non_temporal_stores(self, views: Sequence[View], target: Target) -> Epilogue:
         """The same, with outputs that go past the caches where that pays."""
         seen = zip(self.outputs, views, strict=True)
         return replace(self, outputs=tuple(replace(y, is_past=target.writes_past(view)) for y, view in seen))
 
     @property
     def writes(self) -> frozenset[str]:
-        return frozenset((*(f"y{i}" for i in range(len(self.outputs))), *(f"{name}_flags" for name in self.in_tiles)))
+        return frozenset(
+            (*(f"y{i}" for i in range(len(self.outputs))), *(f"{name}_flags" for name in self.packed_outputs))
+        )
 
     @property
-    def fetched(self) -> list[tuple[str, Access]]:
+    def prefetchable(self) -> list[tuple[str, Access]]:
         """What may be brought near before it is read or written."""
-        return [(name, x) for name, x in self.names if x.columns == UNIT and not x.is_flat]
+        return [(name, x) for name, x in self.names if x.columns == UNIT and not x.is_row_invariant]
 
     @property
-    def in_tiles(self) -> list[str]:
+    def packed_outputs(self) -> list[str]:
         """The outputs that the next product reads."""
-        return [name for name, y in self.names if y.columns == PANELS]
+        return [name for name, y in self.names if y.columns == PACKED]
 
 
-class Finish:
+class BoundEpilogue:
     """An epilogue inside a kernel, for one matrix of the batch."""
 
     def __init__(
@@ -139,7 +142,7 @@ class Finish:
         self.k, self.epilogue, self.n = k, epilogue, n
         self._memory = memory
         self._at = {name: matrix_at(memory, name, batch) for name, _ in epilogue.names}
-        names = [name for name, x in epilogue.names if x.is_flat and x.columns == SAME]
+        names = [name for name, x in epilogue.names if x.is_row_invariant and x.columns == BROADCAST]
         self._single = {name: self._at[name].load() for name in names}
         self._held: dict[str, Val] = {}
 
@@ -182,18 +185,18 @@ class Finish:
                 t = Tile(column + at, lanes, k.mask(columns - at, lanes))
                 self.put(row + i, t, sums.load(i * stride + at, lanes))
 
-    def of_row(self, row: Operand) -> Finish:
+    def of_row(self, row: Operand) -> BoundEpilogue:
         """For this row only: what has one number for all of it is loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
-        names = [name for name, x in extra if x.columns == SAME and not x.is_flat]
+        names = [name for name, x in extra if x.columns == BROADCAST and not x.is_row_invariant]
         made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
         return made
 
     def of_columns(self, t: Tile) -> Self:
         """For these columns only: what is the same in every row is loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
-        flat = [name for name, x in extra if x.is_flat and x.columns == UNIT]
-        made._held = {name: self._row(name, 0, is_flat=True).load(t) for name in flat}
+        flat = [name for name, x in extra if x.is_row_invariant and x.columns == UNIT]
+        made._held = {name: self._row(name, 0, is_row_invariant=True).load(t) for name in flat}
         return made
 
     def rows(self, sums: Buf, stride: Operand, row: Val, rows: Val, t: Tile) -> None:
@@ -219,17 +222,17 @@ class Finish:
             values.append(scalar_program.emit(k, step.program, [values[i] for i in step.args], types))
         return [values[result] for result in expression.results]
 
-    def fetch(self, row: Operand, column: Operand, width: int) -> None:
+    def prefetch(self, row: Operand, column: Operand, width: int) -> None:
         """Bring near what ``width`` columns of a row will read and write: a store that waits for its line holds up all
         stores behind it, and loads of what those hold.
         """
-        for name, x in self.epilogue.fetched:
+        for name, x in self.epilogue.prefetchable:
             at, line = self._row(name, row).at(column), max(LINE_NBYTES // x.dtype.itemsize, 1)
             for j in range(0, width, line):  # where rows begin within lines, the first is that of the columns before
                 at.prefetch(j + line - 1, write=name.startswith("y"))
 
-    def _row(self, name: str, row: Operand, *, is_flat: bool = False) -> Buf:
-        return self._at[name] if is_flat else self._at[name].at(self._number(name, "row") * row)
+    def _row(self, name: str, row: Operand, *, is_row_invariant: bool = False) -> Buf:
+        return self._at[name] if is_row_invariant else self._at[name].at(self._number(name, "row") * row)
 
     def _number(self, name: str, stride: str) -> Val:
         return number(self._memory, f"{name}_{stride}")
@@ -239,10 +242,10 @@ class Finish:
             return self.k.splat(self._single[name], t.lanes)
         if name in self._held:
             return self._held[name]
-        at = self._row(name, row, is_flat=x.is_flat)
+        at = self._row(name, row, is_row_invariant=x.is_row_invariant)
         if x.columns == UNIT:
             return at.load(t)
-        if x.columns == SAME:
+        if x.columns == BROADCAST:
             return self.k.splat(at.load(), t.lanes)
         k, local = self.k, self.k.local(register_dtype(x.dtype), t.lanes)
         with k.loop(0, self._existing(t)) as j:

@@ -1,13 +1,13 @@
-"""Strips: what a block of outputs sees of an image, in scratch memory.
+"""Image blocks: the part of an image that a block of outputs reads, copied into scratch memory with its padding.
 
-The outputs of a plane are cut into blocks of rows (``Blocks``). For each channel a strip holds the elements that the
-block's windows touch, with the padding filled in, one plane for each phase of the strides (``Taps.phases``): whatever
-stride, dilation and padding are, a tap of the outputs in a row is then a run of neighbours, at a distance from the
-block's first that is the same for all outputs, and no buffer holds an element once for each tap.
+``OutputBlocks`` cuts the outputs of a plane into blocks of rows. ``ImageBlock`` holds, for each channel, the elements
+that the windows of one block touch. A strided window is decomposed into stride phases (``Taps.phases``), one plane of
+the block each. Whatever stride, dilation and padding are, the outputs of a row then read neighbouring elements for each
+tap, at an offset that depends only on the tap. Nothing is stored once per tap, as im2col would.
 
-Outputs are numbered by *places*, vectors of them being neighbours in the strip. Either rows follow each other without
-gap at the pitch of the strip's rows, where the reach of the window is wasted at each row's end, or every row begins a
-vector; whichever wastes less. Lanes without an output compute what nobody reads.
+Vectors of outputs take one of two layouts, whichever wastes fewer lanes: rows follow each other at the pitch of the
+block's rows, which wastes the window's reach at the end of each row; or every row begins with a new vector. Lanes
+without an output compute values that are never stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LINE = 16
 
 
 @dataclass(frozen=True)
-class Layout:
+class ScratchLayout:
     """How scratch memory is divided, in bytes."""
 
     taps: Taps
@@ -87,7 +87,7 @@ def layout_params() -> Params:
     return dict.fromkeys((*(f"{what}_{a}" for what in _WINDOW for a in AXES), *(f"layout_{p}" for p in _PLACES)), i64)
 
 
-class Moving:
+class RuntimeWindow:
     """A window inside a kernel."""
 
     def __init__(self, k: Kernel, memory: Mapping[str, Any]) -> None:
@@ -110,10 +110,12 @@ class Moving:
         return tap % self._periods[axis], tap * self.dilations[axis] // self.strides[axis]
 
 
-class Blocks:
+class OutputBlocks:
     """The outputs of one plane in blocks of equal numbers of rows, and, where a row is too long, parts of rows."""
 
-    def __init__(self, k: Kernel, taps: Moving, memory: Mapping[str, Any], room: Val, rows: int, lanes: int) -> None:
+    def __init__(
+        self, k: Kernel, taps: RuntimeWindow, memory: Mapping[str, Any], room: Val, rows: int, lanes: int
+    ) -> None:
         """``room`` elements for a plane of a strip; ``rows`` of sums."""
         _, high, wide = taps.reach
         _, self.out_y, self.out_x = sizes(memory, "out")
@@ -130,15 +132,15 @@ class Blocks:
         self.count = self.bands * self.parts
 
 
-class Strip:
+class ImageBlock:
     """The strip of one block."""
 
     def __init__(
         self,
         k: Kernel,
-        taps: Moving,
+        taps: RuntimeWindow,
         memory: Mapping[str, Any],
-        blocks: Blocks,
+        blocks: OutputBlocks,
         block: Val,
         dtype: DType,
         lanes: int,
@@ -260,7 +262,7 @@ class Strip:
 class _Row:
     """How a row of one phase is copied: the elements between ``low`` and ``high`` are in the image."""
 
-    def __init__(self, strip: Strip, phase: Val, padding: float) -> None:
+    def __init__(self, strip: ImageBlock, phase: Val, padding: float) -> None:
         k, self.strip, self.padding = strip.k, strip, padding
         self.k, self.step = k, strip.step
         stride = self.stride = k.const(strip.step) if strip.step else strip.taps.strides[2]
@@ -320,7 +322,7 @@ class _Pair:
     are neighbours of one phase.
     """
 
-    def __init__(self, strip: Strip) -> None:
+    def __init__(self, strip: ImageBlock) -> None:
         k, self.strip = strip.k, strip
         (*_, width), (*_, pad) = sizes(strip.memory, "in"), sizes(strip.memory, "pad")
         first = strip.left * 2 - pad
@@ -356,7 +358,7 @@ def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
     return c + a * b if k.isa.is_plain else k.fma(a, b, c)
 
 
-def spread(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:
+def broadcast_weights(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:
     """Neighbouring weights, each in all lanes.
 
     NEON multiplies by a lane of a vector, so whole vectors are loaded; others when they are asked for: few are held.

@@ -32,7 +32,7 @@ class Matrix:
     row: Known
     column: Known
 
-    lies: ClassVar[str] = ""
+    stride_class: ClassVar[str] = ""
     """The class of its strides, where those alone do not tell (``common.epilogue``)."""
 
     @property
@@ -43,7 +43,7 @@ class Matrix:
     def of(view: View) -> Matrix:
         return Matrix(view.storage, view.offset, view.strides[:-2], view.strides[-2], view.strides[-1])
 
-    def is_all(self, rows: Known, columns: Known) -> bool:
+    def covers_storage(self, rows: Known, columns: Known) -> bool:
         """Whether it is all of its storage, row by row."""
         is_plain = (self.offset, self.batch, self.column) == (0, (), 1) and (self.row == columns or rows == 1)
         return is_plain and dims.mul(rows, columns) == self.storage.elements

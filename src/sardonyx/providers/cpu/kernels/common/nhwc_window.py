@@ -22,10 +22,10 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Pool
-from sardonyx.providers.cpu.kernels.common.epilogue import SAME, UNIT, Access, Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import AXES, Frame, Taps, frame_params, pixels_by_channels, sizes
+from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, nhwc_matrix, sizes
 from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, next_params, store_parts
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, Padded, zero_frame
@@ -86,7 +86,7 @@ class Form:
 class Pixels:
     """A group whose image and results lie pixel by pixel, with all that kernels are told of it."""
 
-    frame: Frame
+    geometry: WindowGeometry
     form: Form
     x_dtype: DType
     """In memory."""
@@ -101,30 +101,30 @@ class Pixels:
         isa, images = target.isa, [target.images[v.storage] for v in group.outputs if v.storage in target.images]
         source = target.images.get(group.x.storage)
         source = None if source is None or source.is_kept else source
-        frame = Frame.of(group, is_joined=not images and source is None)
-        is_turned = any(v.strides[1] != 1 for v in frame.outputs)
-        if frame.x.strides[1] != 1 or (is_turned and (not may_turn or frame.is_unit or images)):
+        geometry = WindowGeometry.of(group, collapse=not images and source is None)
+        is_turned = any(v.strides[1] != 1 for v in geometry.outputs)
+        if geometry.x.strides[1] != 1 or (is_turned and (not may_turn or geometry.has_unit_stride or images)):
             return None
-        extra, outputs = ([pixels_by_channels(v) for v in seen] for seen in (frame.extra, frame.outputs))
+        extra, outputs = ([nhwc_matrix(v) for v in seen] for seen in (geometry.extra, geometry.outputs))
         if images:
-            epilogue, more = on_tiles.epilogue_of(group, frame, target)
+            epilogue, more = on_tiles.epilogue_of(group, geometry, target)
         else:
             epilogue, more = Epilogue.over(group.epilogue, extra, outputs, group.box[1], 3)
-        if any(x.columns not in (UNIT, SAME) for x in epilogue.extra):
+        if any(x.columns not in (UNIT, BROADCAST) for x in epilogue.extra):
             return None
         dtype, channels = register_dtype(group.x.dtype), group.box[1]
         is_even = isinstance(channels, int) and channels % lanes_of(isa.lanes, dtype) == 0
         held = tuple(all(s == 0 for s in (m.row, *m.batch[1:])) for m in extra)
-        form = Form(dtype, frame.taps, _width(frame.size[2]), is_even, held, is_blocked=source is not None)
+        form = Form(dtype, geometry.taps, _width(geometry.size[2]), is_even, held, is_blocked=source is not None)
         if images:
             form = replace(form, parts=images[0].layout.parts, has_rest=_has_rest(images[0].layout))
-        x_dtype, seen = group.x.dtype, frame.args()
+        x_dtype, seen = group.x.dtype, geometry.args()
         if source is not None:
             x_dtype, strides = source.storage.dtype, source.layout.strides()
             seen |= {"x": Ref(source.storage, source.layout.at(0, 0, 0))}
             seen |= {f"x_{name}": strides[name] for name in ("b", "block", *AXES)}
         room = isa.l1_nbytes // 2 // x_dtype.itemsize
-        return Pixels(frame, form, x_dtype, epilogue, {**seen, "channels": channels, "room": room, **more})
+        return Pixels(geometry, form, x_dtype, epilogue, {**seen, "channels": channels, "room": room, **more})
 
 
 def slides(group: Convolution | Pool, target: Target) -> bool:
@@ -153,7 +153,7 @@ def _width(columns: Known) -> int:
 
 def pixels_params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
     block: Params = {"x_block": i64} if form.is_blocked else {}
-    return {**frame_params(x_dtype), **block, "channels": i64, "room": i64, **next_params(epilogue)}
+    return {**geometry_params(x_dtype), **block, "channels": i64, "room": i64, **next_params(epilogue)}
 
 
 class Sliding(ABC):
@@ -343,7 +343,7 @@ class _Seen:
                     total.set(window.add(total.get(), seen, weight))
 
 
-class _Ending(Finish):
+class _Ending(BoundEpilogue):
     """What follows, with operands that all pixels share in registers."""
 
     def __init__(self, k: Kernel, epilogue: Epilogue, memory: Any, form: Form, place: list[Val]) -> None:

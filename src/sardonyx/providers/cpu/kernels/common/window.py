@@ -21,7 +21,7 @@ from sardonyx.providers.cpu.language.values import Val, i64
 from sardonyx.providers.cpu.program.steps import Ref
 
 AXES = ("z", "y", "x")
-LEAST_LANES = 8
+MIN_NHWC_LANES = 8
 """Lanes of a vector from which on images lie pixel by pixel (``layout.nhwc``)."""
 
 
@@ -70,13 +70,13 @@ class Taps:
         return self.kernel[0] * len(self.phases(1)) * len(self.phases(2))
 
 
-def is_by_pixel(view: View) -> bool:
+def is_nhwc(view: View) -> bool:
     """Whether the channels of a pixel are neighbours."""
     return view.strides[1] == 1 or view.shape[1] == 1
 
 
 @dataclass(frozen=True)
-class Frame:
+class WindowGeometry:
     """A group's views over (batch, channels, z, y, x), and its window over three axes."""
 
     x: View
@@ -85,10 +85,10 @@ class Frame:
     outputs: tuple[View, ...]
 
     @staticmethod
-    def of(group: Convolution | Pool, *, is_joined: bool = True) -> Frame:
+    def of(group: Convolution | Pool, *, collapse: bool = True) -> WindowGeometry:
         """``is_joined`` makes one row of all pixels where windows are single elements."""
         window, seen = group.window, [group.x, *group.extra, *group.outputs]
-        if is_joined and _is_pointwise(window) and group.x.shape[2:] == group.box[2:]:
+        if collapse and _is_pointwise(window) and group.x.shape[2:] == group.box[2:]:
             for axis in reversed(range(2, len(group.x.shape) - 1)):
                 if all(views.joins(v, axis) for v in seen):
                     seen = [views.joined(v, axis) for v in seen]
@@ -101,7 +101,7 @@ class Frame:
             ones + window.kernel, ones + window.strides, ones + window.dilations, zeros + window.pads
         )  # fmt: skip
         x, *rest = seen
-        return Frame(x, window, tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :]))
+        return WindowGeometry(x, window, tuple(rest[: len(group.extra)]), tuple(rest[len(group.extra) :]))
 
     @property
     def taps(self) -> Taps:
@@ -113,17 +113,17 @@ class Frame:
         return self.outputs[0].shape[2:]
 
     @property
-    def is_unit(self) -> bool:
+    def has_unit_stride(self) -> bool:
         """Whether neighbours along a row are neighbours in memory."""
         return self.x.strides[4] == 1 or self.x.shape[4] == 1
 
     @property
-    def is_row(self) -> bool:
+    def is_flat_pointwise(self) -> bool:
         """Whether windows are single elements, those of the image in order, and all of them one row."""
         return _is_pointwise(self.window) and self.x.shape[2:4] == (1, 1) and self.x.shape[2:] == self.size
 
     @property
-    def stays_inside(self) -> bool:
+    def is_unpadded(self) -> bool:
         """Whether no window reaches over the image: results are as many as fit, or fewer."""
         window = self.window
         for i, (n, out) in enumerate(zip(self.x.shape[2:], self.size, strict=True)):
@@ -134,12 +134,12 @@ class Frame:
         return not any(window.pads)
 
     @property
-    def is_joined(self) -> bool:
+    def rows_are_contiguous(self) -> bool:
         """Whether rows of the result, and of what is read beside it, follow each other without gap."""
         return self.size[1] == 1 or all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
 
     def args(self) -> dict[str, Ref | Known | float]:
-        """The arguments of ``frame_params``."""
+        """The arguments of ``geometry_params``."""
         x = self.x
         found: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": x.shape[0]}
         found |= {f"x_{name}": s for name, s in zip(("b", "c", *AXES), x.strides, strict=True)}
@@ -151,7 +151,7 @@ class Frame:
     def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
         """What follows, a row of the result being the columns and channels the rows of a matrix; and its arguments."""
         extra, outputs = ([_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
-        columns = self.size[1] if self.is_joined and self.size[2] == 1 else self.size[2]
+        columns = self.size[1] if self.rows_are_contiguous and self.size[2] == 1 else self.size[2]
         made = Epilogue(
             group.epilogue,
             tuple(Access.of(m, columns) for m in extra),
@@ -178,7 +178,7 @@ def _lifted(view: View, lead: int) -> View:
     return view
 
 
-def pixels_by_channels(view: View) -> Matrix:
+def nhwc_matrix(view: View) -> Matrix:
     """A row of an image for each of (batch, z, y): pixels are the rows of a matrix, channels its columns."""
     b, c, z, y, x = view.strides
     return Matrix(view.storage, view.offset, (b, z, y), x, c)
@@ -198,7 +198,7 @@ def nbytes_of(view: View, each: int) -> Known | None:
 # -- inside kernels
 
 
-def frame_params(dtype: DType) -> Params:
+def geometry_params(dtype: DType) -> Params:
     """Declares an image, its strides, its sizes and those of the result."""
     numbers = ["batch", *(f"x_{name}" for name in ("b", "c", *AXES))]
     numbers += [f"{what}_{name}" for name in AXES for what in ("in", "out", "pad")]

@@ -240,7 +240,7 @@ class _PartsWork(Work):
     def _by_fetching(self, run: _Run, products: Callable[[_Run], None]) -> None:
         """With a loop that fetches, and one that does not; there is but one where much else is in it."""
         assert run.fetched is not None
-        if self.parts > 1 or self.epilogue.is_long:
+        if self.parts > 1 or self.epilogue.is_expensive:
             products(replace(run, fetched=self.k.max(run.fetched, FETCHED)))
             return
         with self.k.either(run.fetched.eq(0)) as (none, some):

@@ -22,20 +22,20 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.block_epilogue import StripEnding
-from sardonyx.providers.cpu.kernels.common.epilogue import SAME, Epilogue
+from sardonyx.providers.cpu.kernels.common.block_epilogue import BlockEpilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import (
-    Blocks,
-    Layout,
-    Moving,
-    Strip,
+    ImageBlock,
+    OutputBlocks,
+    RuntimeWindow,
+    ScratchLayout,
+    broadcast_weights,
     ceil_div,
     fma,
     layout_params,
-    spread,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number, of_known
-from sardonyx.providers.cpu.kernels.common.window import Frame, Taps, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -71,46 +71,46 @@ class Form:
     is_direct: bool
     """What follows the sums of tiles is done in registers: it is short, and rows have vectors."""
 
-    def layout(self, lanes: int) -> Layout:
-        return Layout(self.taps, self.dtype, lanes_of(lanes, self.dtype), 1)
+    def layout(self, lanes: int) -> ScratchLayout:
+        return ScratchLayout(self.taps, self.dtype, lanes_of(lanes, self.dtype), 1)
 
 
 def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
     """``per_channel`` filters see each channel."""
-    frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
-    epilogue, more = frame.epilogue(group)
-    rows = _rows(frame, isa)
-    is_direct = rows > 0 and _is_direct(frame, epilogue, lanes_of(isa.lanes, dtype))
-    form = Form(dtype, frame.taps, rows, frame.is_unit, frame.is_joined, is_direct)
+    geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
+    epilogue, more = geometry.epilogue(group)
+    rows = _rows(geometry, isa)
+    is_direct = rows > 0 and _is_direct(geometry, epilogue, lanes_of(isa.lanes, dtype))
+    form = Form(dtype, geometry.taps, rows, geometry.has_unit_stride, geometry.rows_are_contiguous, is_direct)
     before, weights = _weights(group, form, isa)
     room_nbytes = isa.l1_nbytes // 2
     numbers = {"filters": group.box[1], "per_channel": per_channel, "room": room_nbytes * 8 // dtype.bits}
-    flops = of_known(dims.product((2 * frame.taps.count, *group.box)))
+    flops = of_known(dims.product((2 * geometry.taps.count, *group.box)))
     layout = form.layout(isa.lanes)
     scratch = layout.nbytes(1, room_nbytes)
     spec = convolve_depthwise(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
-    args = {**frame.args(), **layout.args(), **numbers, "w": weights, **more}
+    args = {**geometry.args(), **layout.args(), **numbers, "w": weights, **more}
     return [
         *before,
-        Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, "one channel at a time"),
+        Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, "one channel at a time"),
     ]
 
 
-def _rows(frame: Frame, isa: Isa) -> int:
+def _rows(geometry: WindowGeometry, isa: Isa) -> int:
     """As many as leave the fewest that are made twice."""
-    rows = frame.size[1]
-    if not 1 < frame.taps.count <= TILED:
+    rows = geometry.size[1]
+    if not 1 < geometry.taps.count <= TILED:
         return 0
     if not isinstance(rows, int) or isa.registers < 32:
         return HEIGHTS[-1]
     return min((h for h in HEIGHTS if h <= rows), key=lambda h: -rows % h, default=HEIGHTS[-1])
 
 
-def _is_direct(frame: Frame, epilogue: Epilogue, lanes: int) -> bool:
+def _is_direct(geometry: WindowGeometry, epilogue: Epilogue, lanes: int) -> bool:
     """Overlapping vectors are finished twice: nothing that may lie where the result does is read for it."""
-    columns, is_alone = frame.size[2], all(x.columns == SAME for x in epilogue.extra)
+    columns, is_alone = geometry.size[2], all(x.columns == BROADCAST for x in epilogue.extra)
     has_vectors = not isinstance(columns, int) or columns >= lanes
-    return frame.is_joined and is_alone and has_vectors and not epilogue.is_long
+    return geometry.rows_are_contiguous and is_alone and has_vectors and not epilogue.is_expensive
 
 
 def _weights(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Ref]:
@@ -126,7 +126,7 @@ def _weights(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Ref]
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("filters", "per_channel", "room"), i64)
-    return {**frame_params(x_dtype), **layout_params(), **numbers, "w": (form.dtype,), **epilogue.params}
+    return {**geometry_params(x_dtype), **layout_params(), **numbers, "w": (form.dtype,), **epilogue.params}
 
 
 @kernel(_params)
@@ -136,15 +136,15 @@ def convolve_depthwise(
 ) -> None:  # fmt: skip
     memory = {**memory, "is_unit": form.is_unit}
     planes, *_ = sizes(memory, "out")
-    taps, lanes = Moving(k, memory), lanes_of(k.lanes, form.dtype)
-    blocks = Blocks(k, taps, memory, room // taps.planes, 1, lanes)
+    taps, lanes = RuntimeWindow(k, memory), lanes_of(k.lanes, form.dtype)
+    blocks = OutputBlocks(k, taps, memory, room // taps.planes, 1, lanes)
     count = batch * planes * blocks.count
     chunks = k.max(ceil_div(filters, CHUNK), k.min(ceil_div(k.const(GRID), k.max(count, 1)), filters))
     padded = k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         block, plane, image = which % blocks.count, which // blocks.count % planes, which // blocks.count // planes
-        strip = Strip(k, taps, memory, blocks, block, form.dtype, lanes, form.taps.step, is_padded=True)
+        strip = ImageBlock(k, taps, memory, blocks, block, form.dtype, lanes, form.taps.step, is_padded=True)
         with k.when(padded.get().ne(which)):
             strip.blank()
             padded.set(which)
@@ -161,7 +161,7 @@ def convolve_depthwise(
 
 
 @dataclass(frozen=True)
-class _Ending(StripEnding):
+class _Ending(BlockEpilogue):
     """What follows the sums of a filter."""
 
     form: Form
@@ -188,7 +188,7 @@ class _Channel:
 
     k: Kernel
     form: Form
-    strip: Strip
+    strip: ImageBlock
     w: Buf
     """The filter."""
     ending: _Ending
@@ -237,7 +237,7 @@ class _Channel:
         k, strip, taps = self.k, self.strip, self.form.taps
         lanes, high, wide = strip.lanes, len(taps.phases(1)), len(taps.phases(2))
         found = [[k.zeros(self.form.dtype, lanes)] * width for _ in range(self.form.rows)]
-        weights = list(spread(k, self.w, taps.count, lanes))
+        weights = list(broadcast_weights(k, self.w, taps.count, lanes))
         start = strip.elements.at(y * strip.pitch + x)
         for tz in range(taps.kernel[0]):
             for phase in range(high):

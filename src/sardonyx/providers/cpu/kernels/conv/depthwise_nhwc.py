@@ -28,14 +28,14 @@ def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] 
     if found is None:
         return None
     isa = target.isa
-    form, frame = found.form, found.frame
+    form, geometry = found.form, found.geometry
     before, weights = weights_of(group, form, isa)
     spec = convolve_depthwise_pixels(form=form, x_dtype=found.x_dtype, epilogue=found.epilogue)
     flops = dims.known(dims.product((2 * form.taps.count, *group.box))) or 0
     variant = f"{form.pixels} pixels x a vector of channels"
     args = {**found.args, "w": Ref(weights.storage)}
     writes = found.epilogue.writes | ({"image"} if form.parts else set())
-    return [*before, Step(spec, args, writes, group.nodes, 0, flops, frame.nbytes, variant)]
+    return [*before, Step(spec, args, writes, group.nodes, 0, flops, geometry.nbytes, variant)]
 
 
 def weights_of(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Matrix]:

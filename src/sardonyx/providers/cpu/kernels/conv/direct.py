@@ -28,21 +28,21 @@ from sardonyx.dtypes import DType
 from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Convolution
-from sardonyx.providers.cpu.kernels.common.block_epilogue import StripEnding
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_short
+from sardonyx.providers.cpu.kernels.common.block_epilogue import BlockEpilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.image_block import (
     LINE,
-    Blocks,
-    Layout,
-    Moving,
-    Strip,
+    ImageBlock,
+    OutputBlocks,
+    RuntimeWindow,
+    ScratchLayout,
+    broadcast_weights,
     ceil_div,
     fma,
     layout_params,
-    spread,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv import (
     depthwise_nchw,
     depthwise_nhwc,
@@ -102,14 +102,14 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         return on_tiles.steps(both.group, 1, target, both.beside)
     if group.x.storage in target.between:
         return pointwise_depthwise.steps(target.between[group.x.storage], group, target)
-    parts, is_by_pixel = on_tiles.parts_for(group, target), _is_by_pixel(group, target.isa)
-    if parts is None and (first := stem.rows_of(group, target.isa)) is not None:
+    parts, is_nhwc = on_tiles.parts_for(group, target), _is_by_pixel(group, target.isa)
+    if parts is None and (first := stem.as_stem(group, target.isa)) is not None:
         return nhwc.steps(first.group, target, first)
-    if is_by_pixel and parts is None:
+    if is_nhwc and parts is None:
         return _by_pixel(group, target)
-    few = few_outputs.is_for(group, target)
+    few = few_outputs.has_few_outputs(group, target)
     if isinstance(few, Only):
-        quick = _by_pixel if is_by_pixel else few_outputs.steps
+        quick = _by_pixel if is_nhwc else few_outputs.steps
         return either(few, target, partial(quick, group), partial(_many, group, parts))
     return few_outputs.steps(group, target) if few else _many(group, parts, target)
 
@@ -122,48 +122,48 @@ def _many(group: Convolution, parts: int | None, target: Target) -> list[Step]:
 
 
 def _by_pixel(group: Convolution, target: Target) -> list[Step]:
-    if few_filters.is_for(group, target.isa):
+    if few_filters.supports(group, target.isa):
         return few_filters.steps(group, target)
-    if winograd_nhwc.is_for(group, target):
+    if winograd_nhwc.supports(group, target):
         return winograd_nhwc.steps(group, target)
     return nhwc.steps(group, target)
 
 
 def _is_by_pixel(group: Convolution, isa: Isa) -> bool:
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1
-    is_here = not is_depthwise and nhwc.fits(group) and nhwc.lies_so(group)
-    return is_here and few_filters.fills_lanes(group, isa)
+    is_here = not is_depthwise and nhwc.supports(group) and nhwc.has_nhwc_views(group)
+    return is_here and few_filters.has_full_vectors(group, isa)
 
 
 def on_vectors(group: Convolution, target: Target) -> list[Step]:
     """By multiply-adds."""
-    isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
+    isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
-    if winograd_nchw.is_for(group, target):
+    if winograd_nchw.supports(group, target):
         return winograd_nchw.steps(group, target)
     if channels == 1 and group.groups > 1:
         return depthwise_nhwc.steps(group, target, filters) or depthwise_nchw.steps(group, isa, filters)
-    if frame.is_row and frame.is_unit:
+    if geometry.is_flat_pointwise and geometry.has_unit_stride:
         return pointwise_nchw.steps(group, target)
-    close = pointwise_nchw.close_together(group, frame, target)
+    close = pointwise_nchw.with_dense_copy(group, geometry, target)
     if close is not None:
         copying, group = close
         return [*copying, *pointwise_nchw.steps(group, target)]
     shape = Shape.of(isa, filters)
-    is_joined = frame.is_joined
-    is_direct = is_joined and is_shallow(frame.taps, channels) and is_short(group.epilogue)
-    form = Form(dtype, frame.taps.step, shape, frame.is_unit, is_joined, is_direct)
+    is_joined = geometry.rows_are_contiguous
+    is_direct = is_joined and is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
+    form = Form(dtype, geometry.taps.step, shape, geometry.has_unit_stride, is_joined, is_direct)
     before, weights = packed_filters(group, dtype, shape.rows, isa)
-    epilogue, more = frame.epilogue(group)
-    run = channels if is_direct and isinstance(channels, int) else per_run(frame.taps, channels)
-    layout = Layout(frame.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
+    epilogue, more = geometry.epilogue(group)
+    run = channels if is_direct and isinstance(channels, int) else per_run(geometry.taps, channels)
+    layout = ScratchLayout(geometry.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
     room_nbytes = isa.l2_nbytes // 2
     args = {
-        **frame.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
+        **geometry.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
         "filters": filters, "room": room_nbytes * 8 // form.dtype.bits, **more,
     }  # fmt: skip
-    flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
-    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8))) or 0
+    flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8))) or 0
     spec = convolve(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
     variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
     scratch = layout.nbytes(channels, room_nbytes)
@@ -172,7 +172,7 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("groups", "channels", "filters", "room"), i64)
-    return {**frame_params(x_dtype), **layout_params(), "w": (form.dtype,), **numbers, **epilogue.params}
+    return {**geometry_params(x_dtype), **layout_params(), "w": (form.dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
@@ -180,11 +180,11 @@ def convolve(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val,
     *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    taps, shape, lanes = Moving(k, memory), form.shape, lanes_of(k.lanes, form.dtype)
+    taps, shape, lanes = RuntimeWindow(k, memory), form.shape, lanes_of(k.lanes, form.dtype)
     memory = {**memory, "is_unit": form.is_unit}
     depth, (planes, *_) = channels * taps.count, sizes(memory, "out")
     tiles = ceil_div(filters, shape.rows)
-    blocks = Blocks(k, taps, memory, room // k.max(channels * taps.planes, 1), shape.rows, lanes)
+    blocks = OutputBlocks(k, taps, memory, room // k.max(channels * taps.planes, 1), shape.rows, lanes)
     count = batch * groups * planes * blocks.count
     chunks, filled = chunks_of(k, count, tiles), k.var(-1)
     with k.share(count * chunks) as at:
@@ -192,7 +192,7 @@ def convolve(
         image, block = which // blocks.count, which % blocks.count
         plane, image = image % planes, image // planes
         group, image = image % groups, image // groups
-        strip = Strip(k, taps, memory, blocks, block, form.dtype, lanes, form.step)
+        strip = ImageBlock(k, taps, memory, blocks, block, form.dtype, lanes, form.step)
         start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
         with k.when(filled.ne(which)):
             strip.tables()
@@ -215,7 +215,7 @@ def convolve(
 
 
 @dataclass(frozen=True)
-class _Ending(StripEnding):
+class _Ending(BlockEpilogue):
     """What follows the sums of a tile of filters."""
 
     form: Form
@@ -262,7 +262,7 @@ class _Run:
 
     k: Kernel
     form: Form
-    strip: Strip
+    strip: ImageBlock
     weights: Buf
     channel: Val
     count: Val
@@ -294,7 +294,9 @@ class _Run:
                 starts[-1].at(here).prefetch(LINE)
             vectors = [s.load(here, strip.lanes) for s in starts]
             sums = [[x.get() for x in row] for row in total]
-            made = self._step(sums, spread(k, self.weights.at(term * shape.rows), shape.rows, strip.lanes), vectors)
+            made = self._step(
+                sums, broadcast_weights(k, self.weights.at(term * shape.rows), shape.rows, strip.lanes), vectors
+            )
             for row, new in zip(total, made, strict=True):
                 for x, value in zip(row, new, strict=True):
                     x.set(value)

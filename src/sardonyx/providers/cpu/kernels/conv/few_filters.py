@@ -17,10 +17,10 @@ import numpy as np
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix
-from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, Block, is_inside, taps_args
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
@@ -42,19 +42,19 @@ def has_few_filters(group: Convolution, isa: Isa) -> bool:
     return group.groups == 1 and int(group.w.shape[0]) * FEW <= lanes_of(isa.lanes, group.x.dtype)
 
 
-def is_for(group: Convolution, isa: Isa) -> bool:
+def supports(group: Convolution, isa: Isa) -> bool:
     """Whether a convolution has few filters, and channels that fill half a vector at least."""
     return has_few_filters(group, isa) and 2 * int(group.w.shape[1]) >= lanes_of(isa.lanes, group.x.dtype)
 
 
-def fills_lanes(group: Convolution, isa: Isa) -> bool:
+def has_full_vectors(group: Convolution, isa: Isa) -> bool:
     """Whether filters or, where these are few, channels fill the lanes."""
-    return is_for(group, isa) or not has_few_filters(group, isa)
+    return supports(group, isa) or not has_few_filters(group, isa)
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
     """The convolution of an image that lies pixel by pixel."""
-    isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
+    isa, geometry, dtype = target.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
     filters, channels, lines = int(group.w.shape[0]), int(group.w.shape[1]), Lines.of(group)
     assert lines is not None
     extra, outputs = ([_turned(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
@@ -62,13 +62,13 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     lanes = lanes_of(isa.lanes, dtype)
     weights = _packed(group, lanes)
     args = {
-        **frame.args(), **taps_args(frame.taps), **lines.args(), "w": Ref(weights), "channels": channels, **more
+        **geometry.args(), **taps_args(geometry.taps), **lines.args(), "w": Ref(weights), "channels": channels, **more
     }  # fmt: skip
-    spec = convolve_dots(dtype=dtype, filters=filters, is_padded=not is_inside(frame), epilogue=epilogue)
-    flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
+    spec = convolve_dots(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
+    flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
     why = f"channels along the lanes: {filters} filters"
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes, why)]
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, why)]
 
 
 def _turned(m: Matrix) -> Matrix:
@@ -99,7 +99,7 @@ def _packed(group: Convolution, lanes: int) -> Packed:
 
 def _params(dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("channels", "lines", "length", *TAPS), i64)
-    return {**frame_params(dtype), "w": (dtype,), **numbers, **epilogue.params}
+    return {**geometry_params(dtype), "w": (dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
@@ -120,7 +120,7 @@ def convolve_dots(
             rows = [i + p for p in range(PIXELS)]
             for f, found in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
                 sums.store(f * BLOCK + i, found)
-        finish = Finish(k, epilogue, memory, length, [image, line])
+        finish = BoundEpilogue(k, epilogue, memory, length, [image, line])
         finish.tile(sums, BLOCK, k.const(0), filters, first, count)
 
 

@@ -17,7 +17,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Contraction, Convolution, Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known, problem
-from sardonyx.providers.cpu.kernels.common.window import AXES, Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import TAPS, taps_args
 from sardonyx.providers.cpu.kernels.gemm.contraction import multiply_adds
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -28,7 +28,7 @@ LEAST = 8
 """Outputs that are few on any chip; as many as a vector has lanes are everywhere."""
 
 
-def is_for(group: Convolution, target: Target) -> bool | Only:
+def has_few_outputs(group: Convolution, target: Target) -> bool | Only:
     """Whether a convolution has few outputs: always, never, or for some sizes of a sequence."""
     w = group.w
     if group.groups != 1 or w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
@@ -44,12 +44,14 @@ def is_for(group: Convolution, target: Target) -> bool | Only:
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
-    frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
+    geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
     filters, depth = int(group.w.shape[0]), of_known(dims.product(group.w.shape[1:]))
-    box = (frame.x.shape[0], *frame.size)
-    before, rows = _rows(group, frame, box, depth, dtype)
+    box = (geometry.x.shape[0], *geometry.size)
+    before, rows = _rows(group, geometry, box, depth, dtype)
     weights = View(group.w.storage, (*box[:-1], depth, filters), (0, 0, 0, 1, depth), group.w.offset)
-    extra, outputs = (tuple(views.permuted(v, (0, 2, 3, 4, 1)) for v in seen) for seen in (frame.extra, frame.outputs))
+    extra, outputs = (
+        tuple(views.permuted(v, (0, 2, 3, 4, 1)) for v in seen) for seen in (geometry.extra, geometry.outputs)
+    )
     made = Contraction(
         group.nodes, group.epilogue, extra, outputs, box[:-1], box[-1], filters, depth, rows, weights
     )  # fmt: skip
@@ -57,26 +59,26 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 
 
 def _rows(
-    group: Convolution, frame: Frame, box: tuple[Known, ...], depth: Known, dtype: DType
+    group: Convolution, geometry: WindowGeometry, box: tuple[Known, ...], depth: Known, dtype: DType
 ) -> tuple[list[Step], View]:
     """What each output sees, over (batch, z, y, x, depth), and the steps that bring it there."""
-    x, window = frame.x, frame.window
-    if frame.stays_inside:
+    x, window = geometry.x, geometry.window
+    if geometry.is_unpadded:
         moved = tuple(of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
-        if frame.taps.count == 1:
+        if geometry.taps.count == 1:
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, x.strides[1]), x.offset)
         if group.w.shape[1] == 1 and window.kernel[:2] == (1, 1):
             along = of_known(dims.mul(x.strides[4], window.dilations[2]))
             return [], View(x.storage, (*box, depth), (x.strides[0], *moved, along), x.offset)
     to = Storage("temporary", dtype, of_known(dims.product((*box, depth))))
-    args: dict[str, Any] = {**frame.args(), **taps_args(frame.taps), "channels": group.w.shape[1], "y": Ref(to)}
+    args: dict[str, Any] = {**geometry.args(), **taps_args(geometry.taps), "channels": group.w.shape[1], "y": Ref(to)}
     nbytes = of_known(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
     spec = unfold(x_dtype=x.dtype, dtype=dtype)
     return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
 
 
 def _params(x_dtype: DType, dtype: DType) -> Params:
-    return {**frame_params(x_dtype), "y": (dtype,), **dict.fromkeys((*TAPS, "channels"), i64)}
+    return {**geometry_params(x_dtype), "y": (dtype,), **dict.fromkeys((*TAPS, "channels"), i64)}
 
 
 @kernel(_params)

@@ -8,7 +8,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma, spread
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, broadcast_weights, ceil_div, fma
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, of_known
 from sardonyx.providers.cpu.kernels.common.window import Taps
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
@@ -88,7 +88,9 @@ class Sums:
         k, lanes, width = self.k, self.lanes, len(self.total[0])
         with k.loop(0, count) as term:
             vectors = [pixels.load(term * distance + j * lanes, lanes) for j in range(width)]
-            for row, w in zip(self.total, spread(k, weights.at(term * self.rows), self.rows, lanes), strict=True):
+            for row, w in zip(
+                self.total, broadcast_weights(k, weights.at(term * self.rows), self.rows, lanes), strict=True
+            ):
                 for sums, value in zip(row, vectors, strict=True):
                     sums.set(fma(k, w, value, sums.get()))
             if copy is not None:

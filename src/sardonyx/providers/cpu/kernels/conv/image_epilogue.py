@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sardonyx.providers.cpu.kernels.common.epilogue import Access, Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import Access, BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, frame_params, parts_of, whole_of
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
@@ -36,7 +36,7 @@ def has_next(epilogue: Epilogue) -> bool:
     return any(y.columns == SPLIT for y in epilogue.outputs)
 
 
-class ImageFinish(Finish):
+class ImageFinish(BoundEpilogue):
     """What follows the sums of pixels of one row, for operands of which one row is a pixel.
 
     Those that lie plane by plane go through a square of scratch memory, turned in registers.
@@ -51,13 +51,13 @@ class ImageFinish(Finish):
         super().__init__(k, epilogue, memory, n, place)
         self.parts = parts
         names = [name for name, x in epilogue.names if x.columns == PLANES]
-        self.is_wide = not names and not epilogue.is_long
+        self.is_wide = not names and not epilogue.is_expensive
         """Whether 32 filters are finished at a time."""
         self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
         self.turned = k.local(f32, HALF * HALF)
 
-    def fetch(self, row: Operand, column: Operand, width: int) -> None:
-        super().fetch(row, column, width)
+    def prefetch(self, row: Operand, column: Operand, width: int) -> None:
+        super().prefetch(row, column, width)
         for name, y in self.epilogue.names:
             if y.columns == SPLIT:
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
@@ -71,7 +71,7 @@ class ImageFinish(Finish):
         look far enough ahead. (YOLOv8n's convolutions of 32 channels take 0.90 of the time.)
         """
         k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
-        is_long = self.parts > 1 and self.epilogue.is_long
+        is_long = self.parts > 1 and self.epilogue.is_expensive
         later = [output for output in outputs if output[1].columns == SPLIT][: int(is_long)]
         with k.loop(0, many) as i:
             self.here = i * PANEL + half

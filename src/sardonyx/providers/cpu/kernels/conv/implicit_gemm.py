@@ -320,7 +320,7 @@ class Work:
         _, *place, x, many = self.grid.entry(r)
         finish = self._finishing(place)
         with self.k.loop(0, many) as i:
-            finish.fetch(x + i, column * PANEL, PANEL)
+            finish.prefetch(x + i, column * PANEL, PANEL)
 
     def end(self, r: Val, column: Val) -> None:
         """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""

@@ -21,7 +21,7 @@ from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import Frame
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     GROUP,
@@ -75,7 +75,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     """The convolution in digits."""
     made = [image.layout for v in group.outputs if (image := target.images.get(v.storage)) is not None]
     group = on_tiles.thinned(group)
-    frame = Frame.of(group, is_joined=all(one.is_bare for one in made))
+    frame = WindowGeometry.of(group, collapse=all(one.is_bare for one in made))
     found = on_tiles.geometry(group, frame, DIGITS, STEP)
     x = frame.x
     key = ("digits", x.storage.number, x.offset, x.shape, x.strides, found.layout)

@@ -34,9 +34,9 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Apply, Convolution, View
 from sardonyx.providers.cpu.codegen.launch import Launch
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, batch_args, of_known
-from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, is_by_pixel
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, is_nhwc
 from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
     TAPS,
     Block,
@@ -46,7 +46,7 @@ from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
     is_inside,
     taps_args,
 )
-from sardonyx.providers.cpu.kernels.conv.stem_rows import NUMBERS, FirstRows, Turning
+from sardonyx.providers.cpu.kernels.conv.stem_rows import NUMBERS, RowTransposer, StemRows
 from sardonyx.providers.cpu.kernels.gemm.pack import PLAIN_NBYTES, in_panels, pack_panels, unit_axis
 from sardonyx.providers.cpu.kernels.gemm.vector import (
     RUN,
@@ -80,7 +80,7 @@ EVEN_ROWS = {1: (24, 20, 16), 2: (12, 10)}
 """Neighbours of a tile by the vectors of its filters, the most liked first."""
 
 
-def fits(group: Convolution) -> bool:
+def supports(group: Convolution) -> bool:
     """Whether a convolution, its views aside, is one that is carried out here."""
     w = group.w
     is_constant = w.storage.tensor is not None and all(isinstance(d, int) for d in (*w.shape, w.offset))
@@ -89,14 +89,14 @@ def fits(group: Convolution) -> bool:
         and group.x.dtype is w.dtype
         and w.dtype in (f32, f64)
         and views.is_dense(w)
-        and has_room(Frame.of(group, is_joined=False))
+        and has_room(WindowGeometry.of(group, collapse=False))
         and all(isinstance(step, Apply) for step in group.epilogue.steps)
     )
 
 
-def lies_so(group: Convolution) -> bool:
+def has_nhwc_views(group: Convolution) -> bool:
     """Whether image and results lie pixel by pixel, and what is read beside them can be read so."""
-    return all(map(is_by_pixel, (group.x, *group.outputs))) and Lines.of(group) is not None
+    return all(map(is_nhwc, (group.x, *group.outputs))) and Lines.of(group) is not None
 
 
 @dataclass(frozen=True)
@@ -146,26 +146,26 @@ def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
     return stride
 
 
-def steps(group: Convolution, target: Target, first: FirstRows | None = None) -> list[Step]:
-    """The convolution of an image that ``lies_so``, or of the rows of a first layer."""
-    isa, frame, dtype = target.isa, Frame.of(group, is_joined=False), group.x.dtype
+def steps(group: Convolution, target: Target, first: StemRows | None = None) -> list[Step]:
+    """The convolution of an image that ``has_nhwc_views``, or of the rows of a first layer."""
+    isa, geometry, dtype = target.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
     lines = Lines.of(group) if first is None else Lines(group.box[2], group.box[3])
     assert lines is not None
     channels, filters = int(group.w.shape[1]), int(group.w.shape[0]) // group.groups
-    taps = frame.taps
-    shape, distance = _shape(frame, isa, dtype, filters)
+    taps = geometry.taps
+    shape, distance = _shape(geometry, isa, dtype, filters)
     extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = packed(group, shape.columns(isa, dtype), isa)
     run = run_of(taps.count * channels)
     args = {
-        **frame.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
+        **geometry.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
         "channels": channels, "filters": filters, "run": run, "run_taps": max(run // max(channels, 1), 1),
         "band_nbytes": isa.l2_nbytes // 2, "distance": distance, **more,
         **(first.args() if first is not None else {}),
     }  # fmt: skip
-    is_padded = not is_inside(frame)
-    is_direct = taps.count * channels <= SHALLOW and is_short(group.epilogue) and not _is_single(frame)
+    is_padded = not is_inside(geometry)
+    is_direct = taps.count * channels <= SHALLOW and is_cheap(group.epilogue) and not _is_single(geometry)
     planes = 0 if first is None else first.channels
     is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
     even = None if not distance else distance if is_large else 0
@@ -173,38 +173,41 @@ def steps(group: Convolution, target: Target, first: FirstRows | None = None) ->
         dtype=dtype, shape=shape, even=even, is_padded=is_padded, is_direct=is_direct, planes=planes, epilogue=epilogue
     )
     flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
-    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
+    nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
     scratch = _scratch(shape, isa, dtype) + (0 if first is None else first.nbytes)
     variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, channels last"
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _shape(frame: Frame, isa: Isa, dtype: DType, filters: int) -> tuple[Shape, int]:
+def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tuple[Shape, int]:
     """The register tile, and how far apart the pixels are that it sees; 0 where each has its own address.
 
     As many addresses as pixels do not fit into the registers of x86: 12 products of one vector took 17 loads. (16
     filters and 3 x 3 taps take 0.90 of the time, 32 take 0.94; pointwise ones of two vectors gain nothing.)
     """
-    shape, distance = Shape.fitted(isa, dtype, filters), of_known(dims.mul(frame.x.strides[4], frame.window.strides[2]))
-    if _is_single(frame) and not shape.by_lane:
+    shape, distance = (
+        Shape.fitted(isa, dtype, filters),
+        of_known(dims.mul(geometry.x.strides[4], geometry.window.strides[2])),
+    )
+    if _is_single(geometry) and not shape.by_lane:
         return Shape.fitted(isa, dtype, MANY), 0
     rows = EVEN_ROWS.get(shape.vectors)
-    is_worth = shape.vectors == 1 or frame.taps.count > 1
+    is_worth = shape.vectors == 1 or geometry.taps.count > 1
     if shape.by_lane or isa.registers < 32 or rows is None or not (is_worth and isinstance(distance, int) and distance):
         return shape, 0
-    wide = 0 if _joins(frame) else frame.size[2]
+    wide = 0 if _joins(geometry) else geometry.size[2]
     whole = (n for n in rows if isinstance(wide, int) and wide % n == 0)
     return replace(shape, rows=next(whole, rows[0])), distance
 
 
-def _is_single(frame: Frame) -> bool:
+def _is_single(geometry: WindowGeometry) -> bool:
     """Whether images have one pixel; those of a batch lie along the first axis."""
-    return frame.size[1:] == (1, 1)
+    return geometry.size[1:] == (1, 1)
 
 
-def _joins(frame: Frame) -> bool:
+def _joins(geometry: WindowGeometry) -> bool:
     """Whether the last pixel that a row of results sees and the first of the next are neighbours."""
-    return frame.taps.count == 1 and frame.window.strides[2] == 1 and views.joins(frame.x, 3)
+    return geometry.taps.count == 1 and geometry.window.strides[2] == 1 and views.joins(geometry.x, 3)
 
 
 def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
@@ -252,7 +255,7 @@ def _params(
 ) -> Params:  # fmt: skip
     numbers = ("groups", "channels", "filters", "run", "run_taps", "band_nbytes", "lines", "length", "distance", *TAPS)
     numbers += NUMBERS if planes else ()
-    return {**frame_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
+    return {**geometry_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
 
 @kernel(_params)
@@ -278,7 +281,7 @@ def convolve_pixels(
     row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
     images, panel_nbytes = batch * groups * lines, taps * channels * (nr * dtype.bits // 8)
     bands = Bands(k, length, panels, images, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
-    turning = Turning(k, x, k.scratch(dtype, _scratch(shape, k.isa, dtype)), memory, planes) if planes else None
+    turning = RowTransposer(k, x, k.scratch(dtype, _scratch(shape, k.isa, dtype)), memory, planes) if planes else None
     known = k.var(-1)
     with bands.share() as (index, panel, top, bottom):
         line, image = index % lines, index // lines
@@ -295,7 +298,7 @@ def convolve_pixels(
         source = x.at(group * channels) if turning is None else turning.rows
         weights = w.at((group * panels + panel) * taps * channels * nr)
         pace = pace_of(k, bottom - top, nr)
-        finish = Finish(k, epilogue, memory, filters, [image, group, line])
+        finish = BoundEpilogue(k, epilogue, memory, filters, [image, group, line])
         columns = k.min(filters - panel * nr, nr)
         with k.loop(0, taps, run_taps) as tap, k.loop(0, k.max(channels, 1), run) as c:
             deep = k.min(channels - c, run)
@@ -313,7 +316,7 @@ def convolve_pixels(
                         if is_high:  # of single pixels, the chip follows images by itself, and to ask takes time
                             with k.when((taps > 1) & is_last):
                                 for r in range(high):
-                                    finish.fetch(first + row + r, panel * nr, nr)
+                                    finish.prefetch(first + row + r, panel * nr, nr)
                             if not planes:
                                 with k.when((taps > 1) & ~is_later & (tile + 1 < bottom)):
                                     _fetch(source, block, row + high, high, channels)
@@ -341,7 +344,7 @@ def convolve_pixels(
                 finish.tile(sums.at(row * nr), nr, first + row, rows, panel * nr, columns, width=nr)
 
 
-def _put(finish: Finish, found: list[list[Var]], row: Val, column: Val) -> None:
+def _put(finish: BoundEpilogue, found: list[list[Var]], row: Val, column: Val) -> None:
     """Finish a whole tile in registers."""
     for r, sums in enumerate(found):
         for j, total in enumerate(sums):

@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import AXES, Frame, Taps, sizes
+from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, sizes
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, u8, u16, u32, u64
 
@@ -31,21 +31,21 @@ def taps_args(taps: Taps) -> dict[str, int]:
     return {f"{what}_{a}": n for what, ns in given.items() for a, n in zip(AXES, ns, strict=True)}
 
 
-def is_inside(frame: Frame) -> bool:
+def is_inside(geometry: WindowGeometry) -> bool:
     """Whether no window reaches over the image, as far as can be told."""
-    window = frame.window
+    window = geometry.window
     for i in range(3):
         reach = (window.kernel[i] - 1) * window.dilations[i]
-        last = dims.add(dims.mul(dims.sub(frame.size[i], 1), window.strides[i]), reach)
-        behind = dims.known(dims.sub(dims.sub(frame.x.shape[2 + i], 1), last))
+        last = dims.add(dims.mul(dims.sub(geometry.size[i], 1), window.strides[i]), reach)
+        behind = dims.known(dims.sub(dims.sub(geometry.x.shape[2 + i], 1), last))
         if window.pads[i] != 0 or not (isinstance(behind, int) and behind >= 0):
             return False
     return True
 
 
-def has_room(frame: Frame) -> bool:
+def has_room(geometry: WindowGeometry) -> bool:
     """Whether a block can hold what there is to know of the window's taps."""
-    return frame.taps.count <= (MOST_TAPS if is_inside(frame) else MOST_PADDED)
+    return geometry.taps.count <= (MOST_TAPS if is_inside(geometry) else MOST_PADDED)
 
 
 class Block:

@@ -16,7 +16,7 @@ from sardonyx.lower.groups import Apply, Convolution, Pool, Storage, View, Windo
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.epilogue import STRIDED, Access, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
-from sardonyx.providers.cpu.kernels.common.window import Frame, nbytes_of, pixels_by_channels
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, nbytes_of, nhwc_matrix
 from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import scratch_nbytes
@@ -177,7 +177,7 @@ def _parts_for(group: Convolution, target: Target) -> int | None:
     if not products:
         return None
     try:
-        found = geometry(group, Frame.of(group, is_joined=False), parts)
+        found = geometry(group, WindowGeometry.of(group, collapse=False), parts)
         _ = found.layout.elements
     except NotImplemented:  # sizes that are too long expressions
         return None
@@ -229,7 +229,7 @@ def thinned(group: Convolution) -> Convolution:
     return replace(group, x=x, window=replace(window, strides=tuple(strides)))
 
 
-def geometry(group: Convolution, frame: Frame, parts: int, block: int = BLOCK) -> Geometry:
+def geometry(group: Convolution, frame: WindowGeometry, parts: int, block: int = BLOCK) -> Geometry:
     """With a layout for this convolution alone, of blocks or, where channels do not fill those of 32, close."""
     window, size = frame.window, frame.size
     reach = [(n - 1) * d for n, d in zip(window.kernel, window.dilations, strict=True)]
@@ -284,7 +284,7 @@ def steps(group: Convolution, parts: int, target: Target, beside: Convolution | 
 
 def _image(
     group: Convolution, parts: int, target: Target, *, is_joined: bool = True, more: int = 0
-) -> tuple[list[Step], Geometry, Storage, Frame]:
+) -> tuple[list[Step], Geometry, Storage, WindowGeometry]:
     """The image in parts: made by the convolution before, or by a step of its own. Another convolution's ``more`` steps
     want its windows to move by one as well.
     """
@@ -296,7 +296,7 @@ def _image(
         group = thinned(group)
     else:
         layouts.append(given.layout)
-    frame = Frame.of(group, is_joined=is_joined and all(one.is_bare for one in layouts))
+    frame = WindowGeometry.of(group, collapse=is_joined and all(one.is_bare for one in layouts))
     found = geometry(group, frame, parts)
     if given is None:
         x = frame.x
@@ -317,7 +317,7 @@ def _image(
     return [step], replace(found, start=0, folded=folded), made, frame
 
 
-def _moved(frame: Frame, parts: int, target: Target) -> Known:
+def _moved(frame: WindowGeometry, parts: int, target: Target) -> Known:
     """Bytes that are read and written once, images in parts as these lie; 0 where that is too long an expression."""
     images = {v: target.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
     numbers = [v for v, image in images.items() if image is None or image.is_kept]
@@ -327,7 +327,7 @@ def _moved(frame: Frame, parts: int, target: Target) -> Known:
 
 
 def epilogue_of(
-    group: Convolution | Pool, frame: Frame, target: Target
+    group: Convolution | Pool, frame: WindowGeometry, target: Target
 ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
     """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
     extra, outputs, results = list[tuple[Matrix, Access]](), list[tuple[Matrix, Access]](), list[int]()
@@ -357,7 +357,7 @@ def _parts(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
 
 
 def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
-    matrix = pixels_by_channels(view)
+    matrix = nhwc_matrix(view)
     found = Access.of(matrix, channels)
     if found.columns == STRIDED and matrix.row == 1 and matrix.dtype in (f32, f16, bf16):
         found = Access(matrix.dtype, PLANES)

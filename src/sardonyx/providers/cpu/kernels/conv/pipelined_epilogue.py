@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.kernels.common.epilogue import SAME, UNIT, Access, Epilogue
+from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, ImageFinish
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, Grid
@@ -43,19 +43,23 @@ def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
     What is short must be lines of images and 32 filters each: where results are longer or there are fewer, it is the
     stores that take the time. (MobileNetV2, results in f32: 1.1 of the time.)
     """
-    if epilogue.is_long:
-        is_apart = all(x.columns in (UNIT, SPLIT) or (x.columns == SAME and not x.is_flat) for _, x in epilogue.names)
+    if epilogue.is_expensive:
+        is_apart = all(
+            x.columns in (UNIT, SPLIT) or (x.columns == BROADCAST and not x.is_row_invariant) for _, x in epilogue.names
+        )
     else:
-        is_apart = is_full and all(x.columns == SPLIT or (x.columns == UNIT and x.is_flat) for _, x in epilogue.names)
+        is_apart = is_full and all(
+            x.columns == SPLIT or (x.columns == UNIT and x.is_row_invariant) for _, x in epilogue.names
+        )
     least = -(-HALF // max(steps, 1))
-    return min(1 << (least - 1).bit_length(), MOST[epilogue.is_long]) if is_apart else 0
+    return min(1 << (least - 1).bit_length(), MOST[epilogue.is_expensive]) if is_apart else 0
 
 
 def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
     """Whether what has one number for a filter in a row of pixels has the same in all rows of an image, and so in a
     tile. Of a batch that is taken for the planes of one image it has others in each.
     """
-    names = [name for name, x in epilogue.names if x.is_flat and x.columns == UNIT]
+    names = [name for name, x in epilogue.names if x.is_row_invariant and x.columns == UNIT]
     return all(args[f"{name}_batch{axis}"] == 0 for name in names for axis in (1, 2))
 
 
@@ -80,10 +84,10 @@ class Places:
         for name, x in epilogue.names:
             strides = tuple(args[f"{name}_{stride}"] for stride in ("batch0", "batch1", "batch2", "row"))
             lies = (*strides, x.columns, args[f"{name}_col"])
-            if x.is_flat and not any(strides):
+            if x.is_row_invariant and not any(strides):
                 words.append(None)
                 continue
-            is_even &= x.is_flat or (x.columns == SPLIT and args[f"{name}_row"] == BLOCK)
+            is_even &= x.is_row_invariant or (x.columns == SPLIT and args[f"{name}_row"] == BLOCK)
             found += [] if lies in found else [lies]
             words.append(found.index(lies))
         out_z, out_y, out_x = (args[f"out_{axis}"] for axis in "zyx")
@@ -251,5 +255,5 @@ class _PixelFinish(ImageFinish):
 
     places: dict[str, Val]
 
-    def _row(self, name: str, row: Operand, *, is_flat: bool = False) -> Buf:
+    def _row(self, name: str, row: Operand, *, is_row_invariant: bool = False) -> Buf:
         return self._at[name].at(self.places[name])

@@ -21,11 +21,11 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, Group, Storage, Window
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.common.nhwc_window import SMALL, Form, Outputs, Pixels, pixels_params
-from sardonyx.providers.cpu.kernels.common.window import AXES, Frame, pixels_by_channels
+from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, nhwc_matrix
 from sardonyx.providers.cpu.kernels.conv import few_outputs, nhwc, on_tiles
 from sardonyx.providers.cpu.kernels.conv.depthwise_nhwc import Filters, weights_of
 from sardonyx.providers.cpu.kernels.conv.packed_image import zero_frame
@@ -61,7 +61,7 @@ class Between:
     ending: Epilogue
 
 
-def between(groups: Sequence[Group], target: Target) -> dict[Storage, Convolution]:
+def fusable_pairs(groups: Sequence[Group], target: Target) -> dict[Storage, Convolution]:
     """The pointwise convolutions that are made together with the depthwise ones that read them."""
     reads = Counter(view.storage for group in groups for view in group.reads)
     writes = Counter(view.storage for group in groups for view in group.writes)
@@ -78,19 +78,19 @@ def between(groups: Sequence[Group], target: Target) -> dict[Storage, Convolutio
 
 def _is_first(group: Convolution, target: Target) -> bool:
     """Whether a convolution is pointwise and shallow, of an image whose rows follow each other without gap."""
-    frame = Frame.of(group, is_joined=False)
-    image, window = frame.x, frame.window
+    geometry = WindowGeometry.of(group, collapse=False)
+    image, window = geometry.x, geometry.window
     is_plain = window == Window((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)) and group.groups == len(group.outputs) == 1
     if not is_plain or group.x.dtype is not f32 or target.isa.name == "neon":
         return False
-    if few_outputs.is_for(group, target) is not False:
+    if few_outputs.has_few_outputs(group, target) is not False:
         return False
-    if not nhwc.fits(group) or not nhwc.lies_so(group):
+    if not nhwc.supports(group) or not nhwc.has_nhwc_views(group):
         return False
     filters, channels = (int(d) for d in group.w.shape[:2])
     is_flat = image.shape[2] == 1 and image.strides[3] == dims.mul(image.strides[4], image.shape[4])
-    is_by_channel = not any(s for v in frame.extra for s in (v.strides[0], *v.strides[2:]))
-    is_worth = channels <= DEEPEST and 2 * filters >= target.isa.lanes and image.shape[2:] == frame.size
+    is_by_channel = not any(s for v in geometry.extra for s in (v.strides[0], *v.strides[2:]))
+    is_worth = channels <= DEEPEST and 2 * filters >= target.isa.lanes and image.shape[2:] == geometry.size
     return is_flat and is_by_channel and is_worth and on_tiles.parts_for(group, target) in (None, int8_slices.DIGITS)
 
 
@@ -100,17 +100,17 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is f32
     found = Pixels.of(group, target) if is_depthwise and is_all else None
-    if found is None or found.frame.is_row or found.frame.size[0] != 1:
+    if found is None or found.geometry.is_flat_pointwise or found.geometry.size[0] != 1:
         return False
     filters, channels = (int(d) for d in first.w.shape[:2])
     ring = _ring_nbytes(found, Shape.fitted(target.isa, f32, filters, VECTORS), target.isa)
     is_near = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
-    return is_near and _is_worth(found.frame, channels)
+    return is_near and _is_worth(found.geometry, channels)
 
 
-def _is_worth(frame: Frame, channels: int) -> bool:
+def _is_worth(geometry: WindowGeometry, channels: int) -> bool:
     """Whether there are bands of rows, and making those that two see twice costs less than a way through memory."""
-    taps, (rows, columns) = frame.taps, frame.size[1:]
+    taps, (rows, columns) = geometry.taps, geometry.size[1:]
     again = max((taps.kernel[1] - 1) * taps.dilations[1] + 1 - taps.strides[1], 0)
     if not isinstance(rows, int) or not isinstance(columns, int) or rows * columns <= SMALL:
         return True
@@ -119,11 +119,11 @@ def _is_worth(frame: Frame, channels: int) -> bool:
 
 def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
     """What two convolutions do."""
-    isa, found, before = target.isa, Pixels.of(group, target), Frame.of(first, is_joined=False)
+    isa, found, before = target.isa, Pixels.of(group, target), WindowGeometry.of(first, collapse=False)
     assert found is not None
     filters, channels = (int(d) for d in first.w.shape[:2])
     shape = Shape.fitted(isa, f32, filters, VECTORS)
-    ending, more = Epilogue.over(first.epilogue, [pixels_by_channels(v) for v in before.extra], [], filters, 3)
+    ending, more = Epilogue.over(first.epilogue, [nhwc_matrix(v) for v in before.extra], [], filters, 3)
     packing, depthwise = weights_of(group, found.form, isa)
     panels = nhwc.packed(first, shape.columns(isa, f32), isa)
     source = before.args()
@@ -152,7 +152,7 @@ def _ring(form: Form) -> int:
 
 
 def _ring_nbytes(found: Pixels, shape: Shape, isa: Isa) -> Known | None:
-    return dims.known(dims.product((_ring(found.form), found.frame.x.shape[4], shape.columns(isa, f32), 4)))
+    return dims.known(dims.product((_ring(found.form), found.geometry.x.shape[4], shape.columns(isa, f32), 4)))
 
 
 # -- the kernel
@@ -176,7 +176,7 @@ class _Pair(Filters):
         self.between, self.shape, self.rows = between, between.shape, between.rows
         self.wide = self.shape.vectors * self.lanes
         own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
-        self.finish = Finish(k, between.ending, own, number(memory, "channels"), [k.const(0)] * 3)
+        self.finish = BoundEpilogue(k, between.ending, own, number(memory, "channels"), [k.const(0)] * 3)
         self.sums, self.ring = k.scratch(f32), k.scratch(f32, self.shape.rows * self.wide * 4)
         self.pixel, self.stride = self.stride[2], [k.const(0), self.size[2] * self.wide, k.const(self.wide)]
         self.first = k.const(0)
@@ -228,7 +228,7 @@ class _Pair(Filters):
         given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
         found = tile_of(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
         start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
-        if self.between.ending.is_long:
+        if self.between.ending.is_expensive:
             for at, total in enumerate(total for row in found for total in row):
                 self.sums.store(at * lanes, total)
             with k.loop(0, k.min(room - pixel, many)) as i:

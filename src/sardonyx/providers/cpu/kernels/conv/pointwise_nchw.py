@@ -23,10 +23,10 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish, is_short
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, SUMS, ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     SHALLOW,
     Shape,
@@ -64,14 +64,16 @@ class Form:
         return (SUMS // self.shape.rows // LINE | 1) * LINE
 
 
-def close_together(group: Convolution, frame: Frame, target: Target) -> tuple[list[Step], Convolution] | None:
+def with_dense_copy(
+    group: Convolution, geometry: WindowGeometry, target: Target
+) -> tuple[list[Step], Convolution] | None:
     """A convolution of single elements some apart as one of all elements of a copy of them, and what copies.
 
     None if it is none, if it has so few filters that each element is read only a few times, or if rows of results, or
     of what is read beside them, do not follow each other.
     """
     window, x, filters = group.window, group.x, dims.exact_div(group.w.shape[0], group.groups)
-    is_single = {*window.kernel} == {1} and {*window.strides} != {1} and frame.stays_inside
+    is_single = {*window.kernel} == {1} and {*window.strides} != {1} and geometry.is_unpadded
     if not is_single or not isinstance(filters, int) or filters < MANY:
         return None
     size = (*x.shape[:2], *group.box[2:])
@@ -80,25 +82,25 @@ def close_together(group: Convolution, frame: Frame, target: Target) -> tuple[li
     copy = views.dense(Storage("temporary", x.dtype, of_known(dims.product(size))), size)
     ones = (1,) * len(window.kernel)
     made = replace(group, x=copy, window=Window(ones, ones, ones, (0,) * len(ones)))
-    if not Frame.of(made).is_row:
+    if not WindowGeometry.of(made).is_flat_pointwise:
         return None
     return loop.steps(Loop.copying(group.nodes, seen, copy), target), made
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
-    isa, frame, dtype = target.isa, Frame.of(group), register_dtype(group.x.dtype)
+    isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
-    is_direct = is_shallow(frame.taps, channels) and is_short(group.epilogue)
+    is_direct = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
     form = Form(dtype, Shape.of(isa, filters), is_direct)
     before, weights = packed_filters(group, dtype, form.shape.rows, isa)
-    epilogue, more = frame.epilogue(group)
+    epilogue, more = geometry.epilogue(group)
     room = isa.l2_nbytes // 2 * 8 // dtype.bits
     args = {
-        **frame.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels, "filters": filters,
-        "run": SHALLOW if is_direct else per_run(frame.taps, channels), "room": room, **more,
+        **geometry.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
+        "filters": filters, "run": SHALLOW if is_direct else per_run(geometry.taps, channels), "room": room, **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2, channels, *group.box))) or 0
-    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0
+    nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0
     spec = convolve_pointwise(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
     variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {dtype}, pixels in panels"
     scratch = _scratch_nbytes(form, channels, room, lanes_of(isa.lanes, dtype))
@@ -113,7 +115,7 @@ def _scratch_nbytes(form: Form, channels: Known, room: int, lanes: int) -> Known
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("groups", "channels", "filters", "run", "room"), i64)
-    return {**frame_params(x_dtype), "w": (form.dtype,), **numbers, **epilogue.params}
+    return {**geometry_params(x_dtype), "w": (form.dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
@@ -136,7 +138,7 @@ def convolve_pointwise(
         distance = number(memory, "x_c")
         source = x.at(image * number(memory, "x_b") + group * channels * distance + first)
         block = _Block(k, form, source, distance, channels, run, k.min(pixels - first, each))
-        finish = Finish(k, epilogue, memory, pixels, [image, k.const(0), k.const(0)])
+        finish = BoundEpilogue(k, epilogue, memory, pixels, [image, k.const(0), k.const(0)])
         with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
             own = tile * shape.rows
             rows = k.min(filters - own, shape.rows)
@@ -149,7 +151,7 @@ def convolve_pointwise(
 class _Ending:
     """What follows the sums of some filters."""
 
-    finish: Finish
+    finish: BoundEpilogue
     filter: Val
     """The first."""
     rows: Val
@@ -166,7 +168,7 @@ class _Ending:
 
     def rest(self, sums: Buf, pitch: int, pixel: Val, count: Val) -> None:
         """Finish what lies in scratch, from a pixel of the block on."""
-        unroll = 1 if self.finish.epilogue.is_long else UNROLLED
+        unroll = 1 if self.finish.epilogue.is_expensive else UNROLLED
         self.finish.tile(sums, pitch, self.filter, self.rows, self.pixel + pixel, count, unroll=unroll)
 
 

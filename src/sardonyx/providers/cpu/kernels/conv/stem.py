@@ -13,9 +13,9 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Storage, View
-from sardonyx.providers.cpu.kernels.common.window import LEAST_LANES, is_by_pixel
+from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES, is_nhwc
 from sardonyx.providers.cpu.kernels.conv import few_filters, nhwc
-from sardonyx.providers.cpu.kernels.conv.stem_rows import CHANNELS, FirstRows
+from sardonyx.providers.cpu.kernels.conv.stem_rows import CHANNELS, StemRows
 from sardonyx.providers.cpu.kernels.gemm.vector import BLOCK
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -53,19 +53,19 @@ def padded_sizes(group: Convolution) -> tuple[Known, ...] | None:
     return tuple(found) if is_short else None
 
 
-def rows_of(group: Convolution, isa: Isa) -> FirstRows | None:
+def as_stem(group: Convolution, isa: Isa) -> StemRows | None:
     """A first layer of an image that lies plane by plane, whose rows are turned as they are needed; None for others."""
     x = group.x
     is_plane = len(x.shape) == 4 and x.strides[3] == 1 and x.shape[1] in range(2, CHANNELS + 1) and x.dtype is f32
     is_known = all(isinstance(n, int) and n > 0 for n in (*x.shape[2:], *group.box[2:]))
-    if isa.lanes < LEAST_LANES or not (is_plane and is_known and has_few_channels(group)):
+    if isa.lanes < MIN_NHWC_LANES or not (is_plane and is_known and has_few_channels(group)):
         return None
     padded = padded_sizes(group)
-    if padded is None or not (nhwc.fits(group) and all(map(is_by_pixel, group.outputs))):
+    if padded is None or not (nhwc.supports(group) and all(map(is_nhwc, group.outputs))):
         return None
     if few_filters.has_few_filters(group, isa):  # which may take another kernel
         return None
-    found = FirstRows.of(group, taps_as_channels(group.w), int(padded[0]), BLOCK)
+    found = StemRows.of(group, taps_as_channels(group.w), int(padded[0]), BLOCK)
     return found if found.nbytes <= isa.l1_nbytes // 2 else None
 
 

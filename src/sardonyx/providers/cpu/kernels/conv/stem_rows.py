@@ -28,7 +28,7 @@ that a result sees."""
 
 
 @dataclass(frozen=True)
-class FirstRows:
+class StemRows:
     """The image of a first layer, and the convolution of what blocks turn of it."""
 
     x: View
@@ -37,7 +37,7 @@ class FirstRows:
     window: Window
 
     @staticmethod
-    def of(group: Convolution, weights: View, high: int, pixels: int) -> FirstRows:
+    def of(group: Convolution, weights: View, high: int, pixels: int) -> StemRows:
         """Of a convolution whose ``weights`` have the taps of a row as channels, over an image that has ``high`` rows
         with its padding, in blocks of so many pixels.
         """
@@ -47,7 +47,7 @@ class FirstRows:
         strides = (0, 1, -(-pitch // LINE) * LINE, window.strides[1] * channels)
         taps = Window((window.kernel[0], 1), (window.strides[0], 1), (window.dilations[0], 1), (0, 0))
         rows = View(group.x.storage, shape, strides, group.x.offset)
-        return FirstRows(group.x, replace(group, x=rows, w=weights, window=taps), window)
+        return StemRows(group.x, replace(group, x=rows, w=weights, window=taps), window)
 
     @property
     def channels(self) -> int:
@@ -68,7 +68,7 @@ class FirstRows:
 # -- inside kernels
 
 
-class Turning:
+class RowTransposer:
     """Turns what a block of results sees."""
 
     def __init__(self, k: Kernel, x: Buf, to: Buf, memory: Any, channels: int) -> None:

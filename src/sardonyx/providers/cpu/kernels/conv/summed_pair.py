@@ -61,7 +61,7 @@ def _is_plain(group: Convolution, target: Target) -> bool:
     if not is_single or not all(isinstance(d, int) for d in (filters, channels, *group.box[2:])):
         return False
     is_full = int(filters) % PANEL == 0 and int(channels) % BLOCK == 0
-    return is_full and few_outputs.is_for(group, target) is False and on_tiles.parts_for(group, target) == 1
+    return is_full and few_outputs.has_few_outputs(group, target) is False and on_tiles.parts_for(group, target) == 1
 
 
 def _with_one(group: Convolution, made: Mapping[Storage, Convolution]) -> Both | None:

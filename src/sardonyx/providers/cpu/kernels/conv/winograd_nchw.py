@@ -33,10 +33,10 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma, odd_lines
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import Shape, Sums, chunks_of
 from sardonyx.providers.cpu.kernels.gemm.vector import add_run
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -66,15 +66,19 @@ LARGEST = float(np.finfo(np.float32).max) * 4 / 9
 """Weight of which all nine make a finite sum: a quarter of each."""
 
 
-def is_for(group: Convolution, target: Target) -> bool:
+def supports(group: Convolution, target: Target) -> bool:
     """Whether a convolution by multiply-adds of planes is carried out here."""
-    frame = Frame.of(group, is_joined=False)
-    return frame.is_unit and has_sums(group, frame, target) and _gain(frame.size[1:], target.isa) >= GAIN
+    geometry = WindowGeometry.of(group, collapse=False)
+    return (
+        geometry.has_unit_stride
+        and supports_transform(group, geometry, target)
+        and _gain(geometry.size[1:], target.isa) >= GAIN
+    )
 
 
-def has_sums(group: Convolution, frame: Frame, target: Target) -> bool:
+def supports_transform(group: Convolution, geometry: WindowGeometry, target: Target) -> bool:
     """Whether sums of elements and of weights can take the place of those, however the image lies."""
-    window, w, isa = frame.window, group.w, target.isa
+    window, w, isa = geometry.window, group.w, target.isa
     if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1}:
         return False
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
@@ -82,7 +86,7 @@ def has_sums(group: Convolution, frame: Frame, target: Target) -> bool:
     if refused(w.storage.tensor) in target.exceptional:
         return False
     is_plain = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
-    is_known = frame.x.shape[2] == frame.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
+    is_known = geometry.x.shape[2] == geometry.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
     is_deep = all(int(d) >= LEAST for d in w.shape[:2])
     return is_plain and is_known and is_deep
 
@@ -98,16 +102,16 @@ def _gain(size: tuple[Known, ...], isa: Isa) -> float:
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
-    isa, frame = target.isa, Frame.of(group, is_joined=False)
+    isa, geometry = target.isa, WindowGeometry.of(group, collapse=False)
     filters, channels = (int(d) for d in group.w.shape[:2])
-    epilogue, more = frame.epilogue(group)
+    epilogue, more = geometry.epilogue(group)
     weights = packed(group, ROWS)
     args = {
-        **frame.args(), "u": Ref(weights), "channels": channels, "filters": filters,
+        **geometry.args(), "u": Ref(weights), "channels": channels, "filters": filters,
         "room": isa.l2_nbytes // 2 // 4, **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
-    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, 4))) or 0
+    nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
     spec = convolve_winograd(epilogue=epilogue)
     variant = f"{SUMS} products for four outputs, {ROWS} filters x {WIDTHS[0]} vectors of f32"
     scratch = _scratch_nbytes(channels, isa)
@@ -165,7 +169,12 @@ def _scratch_nbytes(channels: int, isa: Isa) -> Known:
 
 
 def _params(epilogue: Epilogue) -> Params:
-    return {**frame_params(f32), "u": (f32,), **dict.fromkeys(("channels", "filters", "room"), i64), **epilogue.params}
+    return {
+        **geometry_params(f32),
+        "u": (f32,),
+        **dict.fromkeys(("channels", "filters", "room"), i64),
+        **epilogue.params,
+    }
 
 
 @kernel(_params)
@@ -204,7 +213,7 @@ def convolve_winograd(
                 with k.when(is_odd, likely=False):
                     block.mend(u.at((begin + i) * channels * ROWS), tiles * channels * ROWS, here)
                 with k.loop(0, k.min(here_y * 2, out_y - top * 2)) as y:
-                    finish = Finish(k, epilogue, memory, out_x, [image, k.const(0), top * 2 + y])
+                    finish = BoundEpilogue(k, epilogue, memory, out_x, [image, k.const(0), top * 2 + y])
                     made = k.min(here_x * 2, out_x - left * 2)
                     finish.tile(block.out.at(y * block.length), block.pitch, first, here, left * 2, made)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.window import Frame, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv import winograd_nchw
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
 from sardonyx.providers.cpu.kernels.conv.winograd_nchw import RUN, SUMS, differences_of, ends_of, weights_of
@@ -42,16 +42,16 @@ CHUNKS = 2
 """Parts of work for each thread, at least; panels are shared out, too, where blocks are few."""
 
 
-def is_for(group: Convolution, target: Target) -> bool:
-    """Whether a convolution of an image that ``lies_so`` is carried out here."""
-    frame = Frame.of(group, is_joined=False)
+def supports(group: Convolution, target: Target) -> bool:
+    """Whether a convolution of an image that ``has_nhwc_views`` is carried out here."""
+    geometry = WindowGeometry.of(group, collapse=False)
     is_deep = all(isinstance(d, int) and d >= LEAST for d in group.w.shape[:2])
-    return is_deep and winograd_nchw.has_sums(group, frame, target) and _pays(group, frame)
+    return is_deep and winograd_nchw.supports_transform(group, geometry, target) and _pays(group, geometry)
 
 
-def _pays(group: Convolution, frame: Frame) -> bool:
+def _pays(group: Convolution, geometry: WindowGeometry) -> bool:
     """Whether images of this size have as many fours, and few outputs in these that do not exist."""
-    size = group.box[0], *frame.size[1:]
+    size = group.box[0], *geometry.size[1:]
     if not all(isinstance(d, int) for d in size):
         return True
     batch, high, wide = (int(d) for d in size)
@@ -60,7 +60,7 @@ def _pays(group: Convolution, frame: Frame) -> bool:
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
-    isa, frame, lines = target.isa, Frame.of(group, is_joined=False), Lines.of(group)
+    isa, geometry, lines = target.isa, WindowGeometry.of(group, collapse=False), Lines.of(group)
     assert lines is not None
     filters, channels = (int(d) for d in group.w.shape[:2])
     shape = Shape.fitted(isa, f32, filters)
@@ -68,11 +68,11 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = winograd_nchw.packed(group, shape.columns(isa, f32))
     args = {
-        **frame.args(), "u": Ref(weights), "channels": channels, "filters": filters, "lines": lines.count,
+        **geometry.args(), "u": Ref(weights), "channels": channels, "filters": filters, "lines": lines.count,
         "most": _most(channels, shape, isa), "distance": _distance(channels), **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
-    nbytes = dims.known(dims.add(frame.nbytes, dims.mul(weights.elements, 4))) or 0
+    nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
     spec = convolve_winograd_pixels(shape=shape, epilogue=epilogue)
     variant = f"{SUMS} products for four outputs, {shape.rows} fours x {shape.vectors} vectors of f32, channels last"
     scratch = _scratch_nbytes(channels, shape, isa)
@@ -105,7 +105,7 @@ def _scratch_nbytes(channels: int, shape: Shape, isa: Isa) -> int:
 
 def _params(shape: Shape, epilogue: Epilogue) -> Params:
     numbers = ("channels", "filters", "most", "distance", "lines")
-    return {**frame_params(f32), "u": (f32,), **dict.fromkeys(numbers, i64), **epilogue.params}
+    return {**geometry_params(f32), "u": (f32,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
 
 @kernel(_params)
@@ -141,7 +141,7 @@ def convolve_winograd_pixels(
                 with k.loop(0, k.min(out_y - top * 2, 2)) as y:
                     line, first = top * 2 + y, left * 2
                     is_one = lines.eq(1)
-                    finish = Finish(k, epilogue, memory, filters, [image, k.const(0), k.select(is_one, 0, line)])
+                    finish = BoundEpilogue(k, epilogue, memory, filters, [image, k.const(0), k.select(is_one, 0, line)])
                     row = first + k.select(is_one, line * out_x, 0)
                     made = k.min(many * 2, out_x - first)
                     finish.tile(block.out.at(y * (2 * PIECE * nr)), nr, row, made, panel * nr, columns, width=nr)

@@ -385,7 +385,7 @@ class _Product:
 
 def is_woven(schedule: Schedule, epilogue: Epilogue, isa: Isa) -> bool:
     """Whether a group is finished between the products of the next, which is of the same matrix."""
-    return (schedule.is_woven or epilogue.is_long) and epilogue.batch_axes == 0 and isa.amx
+    return (schedule.is_woven or epilogue.is_expensive) and epilogue.batch_axes == 0 and isa.amx
 
 
 def parts_of(precision: str, *dtypes: DType) -> int:

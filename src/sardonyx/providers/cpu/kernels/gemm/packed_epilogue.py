@@ -19,7 +19,7 @@ from typing import ClassVar
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
-from sardonyx.providers.cpu.kernels.common.epilogue import PANELS, Access, Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import PACKED, Access, BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, parts_of, whole_of
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, Handed, heads_of, is_odd, step_elements
@@ -41,7 +41,7 @@ class Panels(Matrix):
     flags: Storage
     flags_panel: Known
 
-    lies: ClassVar[str] = PANELS
+    stride_class: ClassVar[str] = PACKED
 
     @staticmethod
     def over(handed: Handed) -> Panels:
@@ -62,7 +62,7 @@ class Rows(View):
     parts: int
 
 
-class TileFinish(Finish):
+class TileFinish(BoundEpilogue):
     """An epilogue for squares of 32 rows and columns."""
 
     def __init__(
@@ -73,21 +73,21 @@ class TileFinish(Finish):
 
     def begin(self, panel: Val, step: Val) -> None:
         """Nothing odd is known of a square: done before any of its rows is finished."""
-        for name in self.epilogue.in_tiles:
+        for name in self.epilogue.packed_outputs:
             self._flag(name, panel, step).store(0, 0)
 
     def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, turn: Val, rows: Val) -> None:
         """Bring near what ``rows`` rows in a half of a square read and write, others in each turn."""
-        if not self.epilogue.fetched:
+        if not self.epilogue.prefetchable:
             return
         k, top = self.k, panel * PANEL + half * HALF
         with k.loop(turn * rows, k.min(k.min((turn + 1) * rows, HALF), m - top)) as i:
-            self.fetch(top + i, column * PANEL, PANEL)
+            self.prefetch(top + i, column * PANEL, PANEL)
 
     def square(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
         """Finish rows of a square, which lie on end."""
         k, columns = self.k, self.n - column
-        if not self.epilogue.in_tiles:
+        if not self.epilogue.packed_outputs:
             self.tile(sums, PANEL, row, rows, column, k.min(columns, PANEL), width=PANEL)
             return
         with k.either(columns >= PANEL) as (whole, part):
@@ -112,7 +112,7 @@ class TileFinish(Finish):
         return flags.at(panel * self._number(name, "flags_panel") + step)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
-        if y.columns != PANELS:
+        if y.columns != PACKED:
             super()._store(name, y, row, t, value)
             return
         line = self.k.value(row, i64)

@@ -29,7 +29,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import (
     batch_count,
     batch_indices,
@@ -197,7 +197,7 @@ def gemm(
         a = matrix_at(memory, "a", batch)
         b = matrix_at(memory, "b", batch).at(panel * nr * depth)
         a_row = number(memory, "a_row")
-        pace, finish = pace_of(k, bottom - top, nr), Finish(k, epilogue, memory, n, batch)
+        pace, finish = pace_of(k, bottom - top, nr), BoundEpilogue(k, epilogue, memory, n, batch)
         with k.loop(0, k.max(depth, 1), RUN) as start:
             length = k.min(depth - start, RUN)
             run, following = b.at(start * nr), b.at((start + length) * nr)
@@ -208,9 +208,9 @@ def gemm(
                 row = tile * shape.rows
                 rows = k.min(m - row, shape.rows)
                 corner = a.at(row * a_row + start)
-                if epilogue.fetched:
+                if epilogue.prefetchable:
                     with k.when(start + RUN >= depth), k.loop(row, row + rows) as line:
-                        finish.fetch(line, panel * nr, nr)
+                        finish.prefetch(line, panel * nr, nr)
                 partial = sums.at((tile - top) * (shape.rows * nr))
                 for low, high in zip((0, *shape.heights), shape.heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):

@@ -17,7 +17,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Sample
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
@@ -93,7 +93,7 @@ def read(
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(points - first, BLOCK)
         _taps(k, form, memory, image * points + first, batch * points, count, places, weights)
-        finish = Finish(k, epilogue, memory, points, [image])
+        finish = BoundEpilogue(k, epilogue, memory, points, [image])
         start = x.at(image * number(memory, "x_b"))
         with k.loop(0, channels) as channel:
             plane = start.at(channel * number(memory, "x_c"))

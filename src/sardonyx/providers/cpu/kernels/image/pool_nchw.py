@@ -21,10 +21,10 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, Pool
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.common.window import AXES, Frame, Taps, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.image import pool_nhwc
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX, MEAN
@@ -66,11 +66,16 @@ class Form:
     front: int = 0
     """Padding in front of a row of those."""
 
-    def written(self, frame: Frame, lanes: int) -> Form:
+    def written(self, geometry: WindowGeometry, lanes: int) -> Form:
         """For windows that give rows as long as those of the image."""
-        size, front, taps = frame.x.shape[2:], frame.window.pads[-1], self.taps
+        size, front, taps = geometry.x.shape[2:], geometry.window.pads[-1], self.taps
         width = size[-1]
-        if not self.is_streamed(lanes) or taps.strides[2] != 1 or width != frame.size[2] or not isinstance(front, int):
+        if (
+            not self.is_streamed(lanes)
+            or taps.strides[2] != 1
+            or width != geometry.size[2]
+            or not isinstance(front, int)
+        ):
             return self
         if not isinstance(width, int) or not all(isinstance(n, int) and n > 0 for n in size):
             return self
@@ -109,20 +114,22 @@ def steps(group: Pool, target: Target) -> list[Step]:
     by_pixel = pool_nhwc.steps(group, counted, target)
     if by_pixel is not None:
         return by_pixel
-    frame, dtype = Frame.of(group), register_dtype(group.x.dtype)
+    geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
     lanes = lanes_of(target.isa.lanes, dtype)
-    form = Form(group.kind, dtype, frame.taps, frame.is_unit, target.exceeds_cache(group.x)).written(frame, lanes)
-    epilogue, more = frame.epilogue(group)
-    epilogue = epilogue.past(group.outputs, target)
-    args = {**frame.args(), "channels": group.box[1], **counted, **more}
-    flops = of_known(dims.product((sum(frame.taps.kernel), *group.box)))
+    form = Form(group.kind, dtype, geometry.taps, geometry.has_unit_stride, target.exceeds_cache(group.x)).written(
+        geometry, lanes
+    )
+    epilogue, more = geometry.epilogue(group)
+    epilogue = epilogue.with_non_temporal_stores(group.outputs, target)
+    args = {**geometry.args(), "channels": group.box[1], **counted, **more}
+    flops = of_known(dims.product((sum(geometry.taps.kernel), *group.box)))
     scratch = form.scratch_nbytes(lanes)
     spec = slide(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, frame.nbytes)]
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes)]
 
 
 def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**frame_params(x_dtype), "channels": i64, **pool_nhwc.counted_params(form.kind), **epilogue.params}
+    return {**geometry_params(x_dtype), "channels": i64, **pool_nhwc.counted_params(form.kind), **epilogue.params}
 
 
 @kernel(_params)
@@ -146,7 +153,7 @@ def slide(
 
             def make(y: Val, rows: int = 1) -> None:
                 """A row of outputs, or two neighbours that see no padding above or below."""
-                finishes = [Finish(k, epilogue, memory, out_x, [image, plane, y + i]) for i in range(rows)]
+                finishes = [BoundEpilogue(k, epilogue, memory, out_x, [image, plane, y + i]) for i in range(rows)]
                 if form.kind == MEAN:
                     row.share(plane, y, columns)
 

@@ -50,7 +50,7 @@ def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) 
     variant = f"{form.pixels} pixels x {'32' if form.is_bits else 'a vector of'} channels"
     args = {**found.args, **counted}
     writes = epilogue.writes | ({"image"} if form.parts else set())
-    return [Step(spec, args, writes, group.nodes, 0, flops, found.frame.nbytes, variant)]
+    return [Step(spec, args, writes, group.nodes, 0, flops, found.geometry.nbytes, variant)]
 
 
 def _are_bits(found: Pixels) -> bool:

@@ -20,7 +20,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Resample, Table, View
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, known, traffic, walk
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.image.resize_config import MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
@@ -91,7 +91,7 @@ def steps(group: Resample, target: Target) -> list[Step]:
     epilogue, more = Epilogue.over(expression, before, after, box[last], last - 1)
     if is_copy:
         epilogue = replace(epilogue, outputs=tuple(replace(y, dtype=x_dtype) for y in epilogue.outputs))
-    epilogue = epilogue.past(outputs, target)
+    epilogue = epilogue.with_non_temporal_stores(outputs, target)
     args: dict[str, Ref | Known | float] = {"x": Ref.of(x), **more}
     args |= {f"n{i}": d for i, d in enumerate(box)}
     args |= {f"in{i}": d for i, d in enumerate(x.shape)}
@@ -169,7 +169,7 @@ def _one_by_one(
     step = number(memory, f"s{last}") * PIECE if form.inner is None else k.const(0)
     with walk(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
         row = Row(k, form, memory, x.at(moved), index[:last])
-        finish = Finish(k, epilogue, memory, sizes[last], index[: last - 1])
+        finish = BoundEpilogue(k, epilogue, memory, sizes[last], index[: last - 1])
         if picks is not None:
             row.stream_table(picks, finish, index[last - 1], sizes[last])
         elif form.is_staged:
@@ -192,7 +192,7 @@ def _pairs(
     with walk(k, [*sizes[: last - 1], pairs], [strides]) as (index, (moved,)):
         first, second = k.max(index[-1] * 2 - 1, 0), k.min(index[-1] * 2, sizes[last - 1] - 1)
         row = Row(k, form, memory, x.at(moved), [*index[:-1], first])
-        row.stream(Finish(k, epilogue, memory, sizes[last], index[:-1]), first, sizes[last], second)
+        row.stream(BoundEpilogue(k, epilogue, memory, sizes[last], index[:-1]), first, sizes[last], second)
 
 
 def _repeated(
@@ -203,7 +203,7 @@ def _repeated(
     length, step = number(memory, f"in{last - 1}"), number(memory, f"s{last - 1}")
     still = replace(form, outer=(*form.outer[:-1], None))
     with walk(k, sizes[: last - 1], [strides[: last - 1]]) as (index, (moved,)):
-        finish = Finish(k, epilogue, memory, sizes[last], index)
+        finish = BoundEpilogue(k, epilogue, memory, sizes[last], index)
         with k.loop(0, length) as at, k.loop(0, form.repeated) as i:
             row = Row(k, still, memory, x.at(moved + at * step), [*index, at])
             row.put_as_it_is(finish, at * form.repeated + i, k.const(0), sizes[last])
@@ -230,6 +230,6 @@ def _staged(
         with k.loop(0, count) as r:
             row = Row(k, form, memory, x.at(moved + r * strides[-1]), [*outer, first + r])
             row.make(place.at(r * pitch), beside)
-        finish = Finish(k, epilogue, memory, sizes[last], outer)
+        finish = BoundEpilogue(k, epilogue, memory, sizes[last], outer)
         with k.loop(0, count) as r:
             row.put_along(place.at(r * pitch), finish, first + r, sizes[last])

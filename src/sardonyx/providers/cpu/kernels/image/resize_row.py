@@ -11,7 +11,7 @@ from typing import Any
 
 from sardonyx.dtypes import of_name
 from sardonyx.lower.groups import Phases
-from sardonyx.providers.cpu.kernels.common.epilogue import Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.image.resize_config import MANY, Form, Tabled
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import Picks, picked
@@ -133,7 +133,7 @@ class Row:
                 v = self._load(at, t)
                 to.store(t, to.load(t) + v if weight is None else k.fma(v, weight, to.load(t)))
 
-    def put_as_it_is(self, finish: Finish, row: Val, left: Val, count: Val) -> None:
+    def put_as_it_is(self, finish: BoundEpilogue, row: Val, left: Val, count: Val) -> None:
         """Where the innermost axis stays: ``left`` is counted by the walk already."""
         k = self.k
         if self.form.rows == MANY:
@@ -168,14 +168,14 @@ class Row:
             to.store(i - beside, k.splat(first, self.lanes))
             to.store(size + i, k.splat(last, self.lanes))
 
-    def put_along(self, source: Buf, finish: Finish, row: Val, count: Val) -> None:
+    def put_along(self, source: Buf, finish: BoundEpilogue, row: Val, count: Val) -> None:
         if isinstance(self.form.inner, Phases):
             self._put_phases(self.form.inner, source, finish, row, number(self.memory, f"in{self.last}"), count)
         else:
             assert self.form.inner is not None
             self._put_table(self.form.inner, source, finish, row, count)
 
-    def stream_table(self, picks: Picks, finish: Finish, row: Val, count: Val) -> None:
+    def stream_table(self, picks: Picks, finish: BoundEpilogue, row: Val, count: Val) -> None:
         """The vectors that one of results is picked out of are made in registers."""
         k, lanes, rows, weights = self.k, self.lanes, self._written_out(), self.memory[f"w{self.last}"]
         size = number(self.memory, f"in{self.last}")
@@ -189,11 +189,11 @@ class Row:
                 total = k.fma(seen, weights.at(count * tap).load(t), total)
             finish.put(row, t, total)
 
-    def _put_phases(self, read: Phases, source: Buf, finish: Finish, row: Val, size: Val, count: Val) -> None:
+    def _put_phases(self, read: Phases, source: Buf, finish: BoundEpilogue, row: Val, size: Val, count: Val) -> None:
         for t in self.k.tiles(size, self.lanes):
             self._put_parts(read, self._window(source, t), t, finish, row, count)
 
-    def _put_parts(self, read: Phases, window: Window, t: Tile, finish: Finish, row: Val, count: Val) -> None:
+    def _put_parts(self, read: Phases, window: Window, t: Tile, finish: BoundEpilogue, row: Val, count: Val) -> None:
         """What stands for the elements of a tile; ``window`` gives the vectors that begin some elements beside it."""
         k = self.k
         parts = self._interleaved(read, window) if read.factor in (2, 4, 8) else self._picked(read, window)
@@ -202,7 +202,7 @@ class Row:
             mask = None if t.mask is None else k.mask(count - at, v.lanes)
             finish.put(row, Tile(at, v.lanes, mask), v)
 
-    def stream(self, finish: Finish, row: Val, count: Val, other: Val | None = None) -> None:
+    def stream(self, finish: BoundEpilogue, row: Val, count: Val, other: Val | None = None) -> None:
         """The vectors before, at and behind a tile are in registers; beside them those of the ``other`` row, which is
         made of the same ones of the image.
         """
@@ -304,7 +304,7 @@ class Row:
             parts.append(total)
         return parts
 
-    def _put_table(self, read: Tabled, source: Buf, finish: Finish, row: Val, count: Val) -> None:
+    def _put_table(self, read: Tabled, source: Buf, finish: BoundEpilogue, row: Val, count: Val) -> None:
         k, lanes = self.k, self.lanes
         firsts, weights = self.memory[f"i{self.last}"], self.memory.get(f"w{self.last}")
         for t in k.tiles(count, lanes):

@@ -10,7 +10,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Regions
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
@@ -94,7 +94,7 @@ def gather_cells(
             sides = ((y1, y2, row, height, "y"), (x1, x2, column, width, "x"))
             side = _Cell if form.kind == INSIDE else _Samples
             down, along = (side(k, form, memory, *s) for s in sides)
-            finish = Finish(k, epilogue, memory, channels, [region, row])
+            finish = BoundEpilogue(k, epilogue, memory, channels, [region, row])
             start = x.at(image * number(memory, "x_b"))
             for t in k.tiles(channels, lanes_of(k.lanes, form.work)):
                 finish.put(column, t, _held(k, form, memory, start, down, along, t))

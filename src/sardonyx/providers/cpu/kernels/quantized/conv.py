@@ -25,10 +25,10 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Apply, IntegerConvolution, Storage
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number, of_known
-from sardonyx.providers.cpu.kernels.common.window import Frame, Taps, frame_params, sizes
+from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS
 from sardonyx.providers.cpu.kernels.gemm.vector import Shape
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import FLIP, offset, other_sign
@@ -83,26 +83,26 @@ class Form:
 def steps(group: IntegerConvolution, target: Target) -> list[Step]:
     if not all(isinstance(step, Apply) for step in group.epilogue.steps):
         raise NotImplemented("a reduction follows the sums", where=group.nodes[0].op_type)
-    isa, frame = target.isa, Frame.of(group)
+    isa, geometry = target.isa, WindowGeometry.of(group)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
-    in_place = frame.is_row and frame.is_unit
-    shape = Shape.of(isa, i32, frame.size[2] if in_place else dims.known(dims.mul(*frame.size[1:])) or 1 << 20)
-    form = Form(group.x.dtype, frame.taps, shape, frame.is_unit, in_place, frame.is_joined)
-    depth = of_known(dims.product((frame.taps.count, channels)))
+    in_place = geometry.is_flat_pointwise and geometry.has_unit_stride
+    shape = Shape.of(isa, i32, geometry.size[2] if in_place else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20)
+    form = Form(group.x.dtype, geometry.taps, shape, geometry.has_unit_stride, in_place, geometry.rows_are_contiguous)
+    depth = of_known(dims.product((geometry.taps.count, channels)))
     before, w = _weights(group, isa, depth)
     more_before, w_sums = _weight_sums(group, w, of_known(depth_of(depth, isa)), form, isa)
-    epilogue, more = frame.epilogue(group)
+    epilogue, more = geometry.epilogue(group)
     padded, nr = depth_of(depth, isa), form.nr(isa)
-    strip = form.strip_nbytes(channels, frame.size[2])
+    strip = form.strip_nbytes(channels, geometry.size[2])
     args = {
-        **frame.args(), "w": Ref(w.storage, w.offset), "w_sums": w_sums, "zero": Ref.of(group.zero),
+        **geometry.args(), "w": Ref(w.storage, w.offset), "w_sums": w_sums, "zero": Ref.of(group.zero),
         "groups": group.groups, "channels": channels, "filters": filters, "depth": padded, "strip_nbytes": strip,
         **more,
     }  # fmt: skip
     panels = dims.mul(padded, PANELS * nr + QUAD)
     scratch = dims.total((_Scratch.fixed_nbytes(form, isa), strip, panels))
-    flops = dims.known(dims.product((2 * frame.taps.count, channels, *group.box))) or 0
-    nbytes = dims.known(dims.add(frame.nbytes, w.storage.elements)) or 0
+    flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
+    nbytes = dims.known(dims.add(geometry.nbytes, w.storage.elements)) or 0
     variant = "tiles of bytes" if isa.amx else f"{shape.rows} filters x {shape.vectors} vectors of fours of bytes"
     spec = convolve_bytes(form=form, epilogue=epilogue)
     return [
@@ -196,7 +196,7 @@ class _Scratch:
 def _params(form: Form, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("groups", "channels", "filters", "depth", "strip_nbytes"), i64)
     return {
-        **frame_params(form.x_dtype),
+        **geometry_params(form.x_dtype),
         "w": (i8,),
         "w_sums": (i32,),
         "zero": (form.x_dtype,),
@@ -283,14 +283,14 @@ class _Ending:
         k, nr, (_, out_y, out_x) = self.k, self.form.nr(self.k.isa), sizes(self.memory, "out")
         pixel, columns = self.pixel, self.columns
         if self.form.is_joined:
-            finish = Finish(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
+            finish = BoundEpilogue(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
             finish.tile(sums, nr, self.first + row, rows, pixel, columns, width=nr, at_once=True)
             return
         done = k.var(0)
         with k.loop_while(lambda: done.get() < columns):
             y, left = (pixel + done.get()) // out_x, (pixel + done.get()) % out_x
             here = k.min(columns - done.get(), out_x - left)
-            finish = Finish(k, self.epilogue, self.memory, out_x, [*self.at, y])
+            finish = BoundEpilogue(k, self.epilogue, self.memory, out_x, [*self.at, y])
             finish.tile(sums.at(done.get()), nr, self.first + row, rows, left, here)
             done.set(done.get() + here)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import (
     Problem,
     batch_args,
@@ -80,7 +80,7 @@ def gemm_bytes(
         batch = batch_indices(k, memory, index, axes)
         a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")
         b = matrix_at(memory, "b", batch).at(panel * (depth + QUAD) * nr)
-        finish = Finish(k, epilogue, memory, n, batch)
+        finish = BoundEpilogue(k, epilogue, memory, n, batch)
         columns = k.min(n - panel * nr, nr)
         with k.loop(*tiles) as tile:
             row = tile * shape.rows

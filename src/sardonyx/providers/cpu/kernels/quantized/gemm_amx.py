@@ -14,7 +14,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue, Finish
+from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, batch_count, batch_indices, matrix_at, number
 from sardonyx.providers.cpu.kernels.gemm.vector import Bands
 from sardonyx.providers.cpu.kernels.quantized.gemm import byte_args, byte_params
@@ -72,7 +72,7 @@ def gemm_bytes_amx(
                     for branch, count in ((short, 1), (whole, 2)):
                         with branch:
                             square.add(rows[:count], a_row, b.at(start * PANEL), length)
-        finish, columns = Finish(k, epilogue, memory, n, batch), k.min(n - panel * PANEL, PANEL)
+        finish, columns = BoundEpilogue(k, epilogue, memory, n, batch), k.min(n - panel * PANEL, PANEL)
         with k.loop(top * PANEL, k.min(m, bottom * PANEL), ROWS) as row:
             found = sums.at((row - top * PANEL + row - first_row(k, row, m)) * PANEL)
             finish.tile(found, PANEL, row, k.min(m - row, ROWS), panel * PANEL, columns, width=PANEL, at_once=True)

@@ -243,7 +243,7 @@ class Handed:
 
     def serves(self, p: Problem, parts: int | None) -> bool:
         """Whether it is the left operand of a product."""
-        return (p.m, p.k, parts) == (self.rows, self.columns, self.parts) and p.a.is_all(p.m, p.k)
+        return (p.m, p.k, parts) == (self.rows, self.columns, self.parts) and p.a.covers_storage(p.m, p.k)
 
     @property
     def words(self) -> str:
