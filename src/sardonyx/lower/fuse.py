@@ -6,8 +6,8 @@ The rules, tried for every loop in order on the groups that make its operands, t
   what is one number per row, anywhere in that row. Boxes count as the same when their axes can be split to the same
   sizes. A loop that reduces nothing may be walked in any order of axes, so transposes between loops vanish. Loops
   that reduce must reduce the same axes.
-- A loop that reduces nothing becomes part of the epilogue of a group that has one (``Finished``) and whose elements it
-  reads at the same index, where its views can be walked by the axes of that group.
+- A loop that reduces nothing becomes part of the epilogue of a group that has one (``EpilogueGroup``) and whose
+  elements it reads at the same index, where its views can be walked by the axes of that group.
 - A loop that reduces nothing is shared out among several groups with epilogues that make an operand together, each its
   own part (a transposed convolution, phase by phase), where all it touches lies as that operand does.
 - What is computed from one long row's result, element by element, stays apart: threads share it.
@@ -23,7 +23,7 @@ from dataclasses import replace
 from sardonyx.limits import check_time
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
-from sardonyx.lower.groups import Expression, Finished, Group, Loop, Storage, View
+from sardonyx.lower.groups import EpilogueGroup, Expression, Group, Loop, Storage, View
 from sardonyx.lower.nest import Nest, common, matching_order
 from sardonyx.lower.sizes import Refused, product
 
@@ -86,7 +86,7 @@ class _Fusion:
             return False
         for p in dict.fromkeys(w for v in second.inputs for w in self.writers.get(v.storage, ())):
             first = self.groups[p]
-            if not isinstance(first, (Loop, Finished)) or p == i:
+            if not isinstance(first, (Loop, EpilogueGroup)) or p == i:
                 continue
             if any(len(self.writers[v.storage]) > 1 for v in second.inputs if p in self.writers.get(v.storage, ())):
                 continue
@@ -184,7 +184,7 @@ class _Fusion:
         return {w for v in group.reads for w in self.writers.get(v.storage, ())}
 
 
-def _fused(first: Loop | Finished, second: Loop, kept: Sequence[View]) -> Loop | Finished | None:
+def _fused(first: Loop | EpilogueGroup, second: Loop, kept: Sequence[View]) -> Loop | EpilogueGroup | None:
     """The two as one group that still stores the views ``kept`` of the first."""
     before = first.expression if isinstance(first, Loop) else first.epilogue
     if len(before.steps) + len(second.expression.steps) > MAX_STEPS:
@@ -226,9 +226,9 @@ def _fused(first: Loop | Finished, second: Loop, kept: Sequence[View]) -> Loop |
     return Loop(nodes, nest.extents, nest.reduced, nest.inputs, nest.expression, nest.stored())
 
 
-def _fused_part(first: Group | None, second: Loop, whole: View) -> Loop | Finished | None:
+def _fused_part(first: Group | None, second: Loop, whole: View) -> Loop | EpilogueGroup | None:
     """What a loop does to the part of its operand ``whole`` that a group makes, as one group with that."""
-    if not isinstance(first, Finished) or len(first.outputs) != 1 or not views.is_whole(whole):
+    if not isinstance(first, EpilogueGroup) or len(first.outputs) != 1 or not views.is_whole(whole):
         return None
     part = first.outputs[0]
 
@@ -330,7 +330,7 @@ def _meets(outputs: Sequence[View], inputs: Sequence[View]) -> bool:
     return all(views.same_elements(made[v.storage], v) for v in inputs if v.storage in made)
 
 
-def _over_box(first: Finished, second: Nest) -> Nest | None:
+def _over_box(first: EpilogueGroup, second: Nest) -> Nest | None:
     """A nest walked by the axes of a group whose results it reads at the same index."""
     if second.reduced:
         return None

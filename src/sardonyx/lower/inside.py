@@ -12,7 +12,7 @@ from dataclasses import replace
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Expression, Finished, Group, Loop, Moving, Storage, View
+from sardonyx.lower.groups import EpilogueGroup, Expression, Group, IndirectStorage, Loop, Storage, View
 
 
 def placed_inside(groups: Sequence[Group], kept: Collection[Storage] = ()) -> list[Group]:
@@ -42,7 +42,7 @@ def _pairs(group: Group) -> Iterator[tuple[View, View]]:
     """Two views with the same elements once a group is done: all of a storage, and some that follow each other
     likewise.
     """
-    if not isinstance(group, (Finished, Loop)):
+    if not isinstance(group, (EpilogueGroup, Loop)):
         return
     stored = list(zip(_expression(group).results, group.outputs, strict=True))
     if isinstance(group, Loop) and group.is_copy:
@@ -59,8 +59,8 @@ def _is_idle(group: Group) -> bool:
     return isinstance(group, Loop) and group.is_copy and group.outputs == group.inputs
 
 
-def _expression(group: Finished | Loop) -> Expression:
-    return group.epilogue if isinstance(group, Finished) else group.expression
+def _expression(group: EpilogueGroup | Loop) -> Expression:
+    return group.epilogue if isinstance(group, EpilogueGroup) else group.expression
 
 
 def _strides(view: View) -> list[Known]:
@@ -73,8 +73,10 @@ def _is_free(groups: Sequence[Group], i: int, inner: View, outer: View) -> bool:
     """
     if inner.storage.kind != "temporary" or outer.storage.kind != "temporary":
         return False
-    if any(isinstance(v.storage, Moving) and outer.storage in v.storage.backing for g in groups for v in g.writes):
-        return False  # trips write to it through addresses of the run
+    if any(
+        isinstance(v.storage, IndirectStorage) and outer.storage in v.storage.backing for g in groups for v in g.writes
+    ):
+        return False  # iterations write to it through a pointer
     is_final = not any(v.storage is inner.storage for g in groups[i + 1 :] for v in g.writes)
     others = (v for j, g in enumerate(groups) for v in g.writes if j != i or v is not outer)
     return is_final and all(_is_apart(outer, v) for v in others if v.storage is outer.storage)
@@ -95,11 +97,11 @@ def _end(view: View) -> dims.Dim:
 
 def _moved(group: Group, inner: Storage, outer: View) -> Group:
     """With a storage in its place inside another, to which nothing is written twice."""
-    if isinstance(group, (Finished, Loop)) and any(v is outer for v in group.outputs):
+    if isinstance(group, (EpilogueGroup, Loop)) and any(v is outer for v in group.outputs):
         expression = _expression(group)
         stored = [(r, v) for r, v in zip(expression.results, group.outputs, strict=True) if v.storage is not inner]
         made, outputs = replace(expression, results=tuple(r for r, _ in stored)), tuple(v for _, v in stored)
-        if isinstance(group, Finished):
+        if isinstance(group, EpilogueGroup):
             group = replace(group, epilogue=made, outputs=outputs)
         else:
             group = replace(group, expression=made, outputs=outputs)

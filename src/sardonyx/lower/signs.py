@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from sardonyx.ir.scalar import Program
-from sardonyx.lower.groups import Apply, Count, Expression, Finished, Group, Loop, Pool, Reduce, Storage
+from sardonyx.lower.groups import Apply, Count, EpilogueGroup, Expression, Group, Loop, Pool, Reduce, Storage
 
 _ALWAYS = frozenset(("abs", "exp", "sqrt"))
 _IF_ALL = frozenset(("add", "mul", "div", "minimum", "copy"))
@@ -35,7 +35,7 @@ def _results(group: Group, known: Container[Storage]) -> list[bool]:
     """Of each result of a group, whether it is never negative; none where the group's kind does not tell."""
     if isinstance(group, Loop):
         return _stored(group.expression, [v.storage in known for v in group.inputs])
-    if isinstance(group, Finished):
+    if isinstance(group, EpilogueGroup):
         first = isinstance(group, Pool) and group.x.storage in known
         return _stored(group.epilogue, [first, *(v.storage in known for v in group.extra)])
     return []

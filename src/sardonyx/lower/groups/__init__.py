@@ -1,97 +1,97 @@
-"""Groups of work: what lowering gives to a provider that compiles.
+"""Groups: the operations that lowering produces and that a compiling provider turns into kernels.
 
-A group reads and writes *views*: strided windows of storages. Its sizes are numbers or symbolic dimensions
-(``ir.dims``), so one list of groups serves every shape of the inputs.
+A group reads and writes *views*: strided windows of storages. Sizes are numbers or symbolic dimensions (``ir.dims``),
+so one list of groups serves every input shape. A group with an *epilogue* applies a scalar expression to its results
+before it stores them.
 
-    Loop          scalar expressions over a box of indices, with reductions over its last axes
-    Contraction   sums of products (MatMul, Gemm), with what follows element by element
-    Convolution   sums of products over windows of an image, likewise; of bytes: IntegerConvolution
-    Pool          the largest or the mean of each window of an image, likewise
-    Attention     softmax(q k^T + mask) v
-    Gather        rows picked by an index tensor; Pick, elements; Scatter, the way back
-    Accumulate    running sums; Best, the k largest
-    Find, Keep, Distinct, Suppress    results whose size the run finds out
-    Recurrence    steps over time, each with sums of products and states
-    Forest        weights of the leaves that rows reach in decision trees
-    Resample      an image read between its elements: short weighted sums along axes, likewise
-    Sample        an image read at places that data name, likewise
-    Regions       cells of parts of images that data name, likewise
-    LinearAttention   a state that tokens write and read in order
-    Gather        rows picked by an index tensor
-    Forest        weights of the leaves that rows reach in decision trees
-    Branch        one of two lists of groups
-    Repeat        a list of groups, again and again
-    Fill          numbers that follow from the shapes alone
-    Draw          a place in a stream of random numbers
-    Bits          the same bits as another type
-    Custom        a kernel of the user's own
+    Loop              scalar expressions over a box of indices, with reductions over its last axes
+    Contraction       MatMul, Gemm; with an epilogue
+    Convolution       with an epilogue; IntegerConvolution: of 8-bit integers
+    Pool              max, mean or sum of each window of an image, with an epilogue
+    Attention         softmax(q k^T + mask) v
+    LinearAttention   a recurrent state that each token updates and reads
+    Gather, GatherElements, Scatter
+    CumulativeSum, TopK
+    NonZero, CountedGather, Unique, NonMaxSuppression    results whose size depends on the data
+    Recurrence        RNN, GRU, LSTM: matrix products and state updates, time step by time step
+    Forest            decision trees: the weights of the leaves that each row reaches
+    Resample          Resize, Pad: separable filters along some axes of an image, with an epilogue
+    GridSample        interpolation at positions given by data, with an epilogue
+    RoiAlign          pooled cells of regions of interest, with an epilogue
+    Branch            one of two lists of groups
+    Repeat            a list of groups, iterated
+    Fill              integers that follow from the shapes alone
+    RandomStream      a range of positions in a stream of random numbers
+    BitCast           the same bits as another type
+    Custom            a user's own kernel
 
-A new kind of group is a class here, its meaning in numpy in ``lower.interpret``, and for each provider an entry in its
+A new kind of group is a class here, its numpy meaning in ``lower.interpret``, and for each provider an entry in its
 table of families.
 """
 
 from sardonyx.lower.groups.attention import Attention
 from sardonyx.lower.groups.base import Group, Storage, View
-from sardonyx.lower.groups.bits import Bits
+from sardonyx.lower.groups.bit_cast import BitCast
 from sardonyx.lower.groups.contraction import Contraction
-from sardonyx.lower.groups.control import Branch, Moving, Repeat
+from sardonyx.lower.groups.control import Branch, IndirectStorage, Repeat
+from sardonyx.lower.groups.cumulative_sum import CumulativeSum
 from sardonyx.lower.groups.custom import Custom
-from sardonyx.lower.groups.draw import Draw
+from sardonyx.lower.groups.data_dependent import CountedGather, NonMaxSuppression, NonZero, Unique
+from sardonyx.lower.groups.epilogue import EpilogueGroup
 from sardonyx.lower.groups.expression import Apply, Count, Expression, Reduce
 from sardonyx.lower.groups.fill import Fill
-from sardonyx.lower.groups.finished import Finished
 from sardonyx.lower.groups.forest import Forest
-from sardonyx.lower.groups.found import Distinct, Find, Keep, Suppress
-from sardonyx.lower.groups.gather import Gather, Pick, Scatter
+from sardonyx.lower.groups.gather import Gather, GatherElements, Scatter
+from sardonyx.lower.groups.grid_sample import GridSample
 from sardonyx.lower.groups.image import Convolution, Pool, Window
 from sardonyx.lower.groups.integer_convolution import IntegerConvolution
 from sardonyx.lower.groups.linear_attention import LinearAttention
 from sardonyx.lower.groups.loop import Loop
-from sardonyx.lower.groups.order import Accumulate, Best
+from sardonyx.lower.groups.random_stream import RandomStream
 from sardonyx.lower.groups.recurrence import Recurrence, Stage
-from sardonyx.lower.groups.regions import Regions
-from sardonyx.lower.groups.resample import Phases, Resample, Table
-from sardonyx.lower.groups.sample import Sample
+from sardonyx.lower.groups.resample import PolyphaseFilter, Resample, TapTable
+from sardonyx.lower.groups.roi_align import RoiAlign
+from sardonyx.lower.groups.top_k import TopK
 
 __all__ = [
-    "Accumulate",
     "Apply",
     "Attention",
-    "Best",
-    "Bits",
+    "BitCast",
     "Branch",
     "Contraction",
     "Convolution",
     "Count",
+    "CountedGather",
+    "CumulativeSum",
     "Custom",
-    "Distinct",
-    "Draw",
+    "EpilogueGroup",
     "Expression",
     "Fill",
-    "Find",
-    "Finished",
     "Forest",
     "Gather",
+    "GatherElements",
+    "GridSample",
     "Group",
+    "IndirectStorage",
     "IntegerConvolution",
-    "Keep",
     "LinearAttention",
     "Loop",
-    "Moving",
-    "Phases",
-    "Pick",
+    "NonMaxSuppression",
+    "NonZero",
+    "PolyphaseFilter",
     "Pool",
+    "RandomStream",
     "Recurrence",
     "Reduce",
-    "Regions",
     "Repeat",
     "Resample",
-    "Sample",
+    "RoiAlign",
     "Scatter",
     "Stage",
     "Storage",
-    "Suppress",
-    "Table",
+    "TapTable",
+    "TopK",
+    "Unique",
     "View",
     "Window",
 ]

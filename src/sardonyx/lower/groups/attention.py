@@ -1,4 +1,4 @@
-"""Attention as one piece of work."""
+"""Scaled dot-product attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Attention(Group):
 
     ``q``, ``out``: (batch, heads, rows, width); ``k``, ``v``: (batch, key heads, keys, width), each key head serving
     ``heads / key heads`` neighbouring heads. ``mask`` is additive f32 or bool (false hides), of axes (batch, heads,
-    rows, keys). ``causal`` hides key j from row i where j > i + ``past``: so many keys lie before that of row 0. With
+    rows, keys). ``causal`` hides key j from row i where j > i + ``past``,
+    the number of keys before that of row 0. With
     ``softcap`` c, scores are c * tanh(score / c) before the mask. A row that sees no key gives zeros.
     """
 

@@ -1,4 +1,4 @@
-"""Memory, views of it, and what every group of work tells about itself."""
+"""Storages, views and the base class of groups."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _numbers = itertools.count()
 
 @dataclass(eq=False)
 class Storage:
-    """Memory that some values live in. ``kind`` says whose it is."""
+    """A buffer. ``kind`` says who owns it."""
 
     kind: str
-    """``temporary`` (planned into the arena), ``input``, ``output`` (the caller's), or ``constant``."""
+    """``temporary`` (planned into the arena), ``input`` or ``output`` (the caller's), ``constant`` or ``indirect``."""
     dtype: DType
     elements: Known
     value: Value | None = None
-    """The graph's value behind an input, an output or a constant, and the first of a temporary."""
+    """The graph's value; for a temporary, the first that lives in it."""
     tensor: Tensor | None = None
     """The content of a constant."""
     number: int = field(default_factory=lambda: next(_numbers))
@@ -36,9 +36,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class View:
-    """Where elements lie: element (i, j, ...) is at ``offset + i * strides[0] + j * strides[1] + ...`` of its storage.
+    """A window of a storage: element (i, j, ...) is at ``offset + i * strides[0] + j * strides[1] + ...`` of it.
 
-    An axis along which a value is repeated has stride 0.
+    A broadcast axis has stride 0.
     """
 
     storage: Storage
@@ -53,7 +53,7 @@ class View:
 
 @dataclass(frozen=True)
 class Group(ABC):
-    """A piece of work on views; ``nodes`` are what it was made from."""
+    """An operation on views; ``nodes`` are the graph nodes it was lowered from."""
 
     nodes: tuple[Node, ...]
 
@@ -66,7 +66,7 @@ class Group(ABC):
     def writes(self) -> tuple[View, ...]: ...
 
     def with_views(self, change: Callable[[View], View]) -> Group:
-        """The same work on other views: each that it holds, or a tuple that it holds, as ``change`` tells."""
+        """A copy of the group with ``change`` applied to every view in its fields and tuples."""
         changed: dict[str, Any] = {}
         for own in fields(self):
             value = getattr(self, own.name)

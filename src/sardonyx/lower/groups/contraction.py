@@ -1,4 +1,4 @@
-"""Sums of products of matrices."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import View
-from sardonyx.lower.groups.finished import Finished
+from sardonyx.lower.groups.epilogue import EpilogueGroup
 
 
 @dataclass(frozen=True)
-class Contraction(Finished):
+class Contraction(EpilogueGroup):
     """out[..., m, n] = epilogue(sum over k of a[..., m, k] * b[..., k, n], further operands).
 
     The sum is in f32 (or f64, or i32 for 8-bit integers).

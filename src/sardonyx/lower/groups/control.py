@@ -1,8 +1,8 @@
-"""Control flow: groups of work that is skipped or done again.
+"""Control flow: branches and loops over groups.
 
-Nothing of it moves data by itself. What differs from trip to trip lies in a ``Moving`` storage, of which a run keeps
-the address: a row of a tensor, at another place in every trip, or one of the two memories of a carried value, which
-change places after each.
+Control flow copies no data. What differs between iterations lives in an ``IndirectStorage``, whose address the run
+updates: a row of a tensor that advances with each iteration, or one of the two buffers of a loop-carried value, which
+are swapped after each iteration.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from sardonyx.lower.groups.base import Group, Storage, View
 
 
 @dataclass(eq=False)
-class Moving(Storage):
-    """Memory that lies elsewhere in every trip, always inside ``backing``."""
+class IndirectStorage(Storage):
+    """Memory behind a pointer that changes in every iteration, always inside one of the ``backing`` storages."""
 
     backing: tuple[Storage, ...] = ()
 
 
 @dataclass(frozen=True)
 class Branch(Group):
-    """``then`` where the condition, one flag, holds, and ``other`` where it does not. Both write the same results.
+    """``then`` if the condition, a scalar bool, holds, else ``other``. Both write the same outputs.
 
-    An arm whose conditions on sizes do not hold must not be taken.
+    Taking an arm whose size checks fail is an error.
     """
 
     condition: View
@@ -46,9 +46,9 @@ class Branch(Group):
 
 @dataclass(frozen=True)
 class Row:
-    """One index of an axis of ``source``: the first, or counted from the end, in the first trip, then the next."""
+    """Slice t (``is_backward``: slice t from the end) along an axis of ``source``, in iteration t."""
 
-    place: Moving
+    place: IndirectStorage
     source: View
     axis: int
     is_backward: bool
@@ -56,19 +56,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Carried:
-    """A value that a trip reads in ``now`` and writes, for the next, in ``after``: in the first trip, these views."""
+    """A loop-carried value: an iteration reads ``now`` and writes ``after``, which are then swapped.
 
-    now: Moving
-    after: Moving
+    In the first iteration they point to ``first`` and ``second``.
+    """
+
+    now: IndirectStorage
+    after: IndirectStorage
     first: View
     second: View
 
 
 @dataclass(frozen=True)
 class Repeat(Group):
-    """``body`` while ``count`` is below ``limit`` and the flag holds: ``going`` in front of it, ``again`` after a trip.
+    """Repeats ``body`` while ``count`` < ``limit`` and the condition holds.
 
-    ``count`` is the number of the trip at hand, and in the end that of all. Then carried values are in ``now``.
+    The condition is ``going`` before the first iteration and ``again`` after each. ``count`` is the number of the
+    current iteration, and after the loop the number of iterations; carried values are then in ``now``.
     """
 
     count: View
@@ -76,13 +80,13 @@ class Repeat(Group):
     going: View
     again: View
     rows: tuple[Row, ...]
-    """Of what is read and of what is collected."""
+    """Of scanned inputs and of collected outputs."""
     carried: tuple[Carried, ...]
     body: tuple[Group, ...]
     trips: Known | None
-    """How often the body runs, where that follows from sizes."""
+    """The number of iterations, if the sizes determine it."""
     is_endless: bool
-    """Whether nothing but the limit can end it."""
+    """Whether only the limit can end the loop."""
 
     @property
     def reads(self) -> tuple[View, ...]:
@@ -100,7 +104,7 @@ class Repeat(Group):
 
 
 def _read(groups: Sequence[Group]) -> tuple[View, ...]:
-    """What is read that is not made here."""
+    """Views read but not written by these groups."""
     made = {v.storage for v in _written(groups)}
     return tuple(dict.fromkeys(v for g in groups for v in g.reads if v.storage not in made))
 
@@ -110,7 +114,7 @@ def _written(groups: Sequence[Group]) -> tuple[View, ...]:
 
 
 def checks_of(groups: Sequence[Group]) -> Iterator[Check]:
-    """What the arms of branches, however deep, ask of sizes."""
+    """Size checks of all branch arms, including nested ones."""
     for group in groups:
         if isinstance(group, Branch):
             yield from (*group.then_checks, *group.other_checks)

@@ -1,4 +1,4 @@
-"""Scalar code that groups compute element by element."""
+"""Scalar expressions that groups evaluate for each element."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Apply:
     program: Program
     args: tuple[int, ...]
     dtype: DType
-    """Of the result, as the graph types it. Narrow floats are rounded where they are stored, not in between."""
+    """Of the result in the graph. Intermediate narrow floats are not rounded; only stores round."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Reduce:
     """One number for each row: ``sum``, ``max``, ``min``, ``prod``, ``argmax`` or ``argmin`` over the reduced axes.
 
     Sums of floats narrower than 64 bits are kept in f32, of integers in their own type. ``argmax`` and ``argmin`` give
-    the index along the one reduced axis; ``is_last`` picks the last of equals. NaN is taken as ONNX's numpy meaning
-    does. What is reduced may itself be one number for each row: it counts as often as the row has elements.
+    the index along the one reduced axis; ``is_last`` takes the last of equal elements. NaN is handled as in ONNX's
+    numpy reference. An argument that is constant along a row counts once for each element of the row.
     """
 
     kind: str
@@ -32,12 +32,12 @@ class Reduce:
     dtype: DType
     is_last: bool = False
     is_loose: bool = False
-    """NaN may be left out of ``max`` or ``min``: what comes of the row meets it otherwise."""
+    """``max`` or ``min`` may ignore NaN: the row's results see the NaN through another operand."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many elements the reduced axes have, as a number of type ``dtype``."""
+    """The number of elements of the reduced axes, as ``dtype``."""
 
     dtype: DType
 

@@ -1,4 +1,4 @@
-"""Numbers that follow from sizes."""
+"""Integers that follow from the shapes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from sardonyx.lower.groups.base import Group, View
 
 @dataclass(frozen=True)
 class Fill(Group):
-    """Elements that follow from the shapes: ``values`` in order, or, for a range, start + i * step.
-
-    They are whole numbers, whatever the type of the elements.
-    """
+    """``values`` in order, or, with ``start`` and ``step``, start + i * step; converted to the element type."""
 
     out: View
     values: tuple[Known, ...] = ()

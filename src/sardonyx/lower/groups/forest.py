@@ -9,11 +9,11 @@ from sardonyx.lower.groups.base import Group, View
 
 @dataclass(frozen=True)
 class Forest(Group):
-    """out[n, target] = the weights of the leaves that row n of x reaches, combined tree after tree.
+    """out[n, target] = the weights of the leaves that row n of x reaches, combined over the trees in order.
 
-    Nodes are numbered leaves first; a leaf is its own child. At node i, the way on is ``children[i, 1]`` where x[n,
-    ``features[i]``] and ``splits[i]`` compare as ``mode`` says, or the former is NaN and ``tracks[i]`` is not 0, else
-    ``children[i, 0]``. ``weights``: (leaves, targets), in the type of ``out``. All of these lie dense.
+    Leaves are numbered before inner nodes; a leaf is its own child. From node i the path continues with
+    ``children[i, 1]`` if x[n, ``features[i]``] compares as true with ``splits[i]`` (or is NaN and ``tracks[i]`` is not
+    0), else with ``children[i, 0]``. ``weights``: (leaves, targets), in the type of ``out``. All tables are dense.
     """
 
     x: View
@@ -24,7 +24,7 @@ class Forest(Group):
     tracks: View | None
     weights: View
     mode: str
-    """``le``, ``lt``, ``ge``, ``gt``, ``eq`` or ``ne``."""
+    """The comparison: ``le``, ``lt``, ``ge``, ``gt``, ``eq`` or ``ne``."""
     combine: str
     """``sum``, ``mean``, ``min`` or ``max``."""
     out: View

@@ -1,4 +1,4 @@
-"""Elements picked by indices, and put where indices say."""
+"""Gather and scatter by index tensors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Gather(Group):
 
 
 @dataclass(frozen=True)
-class Pick(Group):
+class GatherElements(Group):
     """out[o.., i, n..] = data[o.., indices[o.., i, n..], n..]; ``axis`` is that of i. Indices are checked.
 
-    Beside the axis, data may be longer than indices and result.
+    Along the other axes, data may be longer than indices and out.
     """
 
     data: View
@@ -49,11 +49,10 @@ class Pick(Group):
 
 @dataclass(frozen=True)
 class Scatter(Group):
-    """out = data, and then, for every element of a box in order, out[place + index] = update, or combined with it.
+    """out = data; then, for every element of a box in row-major order, out[place + index * pitch] is updated.
 
-    ``indices``, ``updates`` and ``places`` have the axes of the box. ``places`` is a view of the result's memory that
-    stands still along the axes that the indices stand for; an index moves it by ``pitch`` elements, and is checked to
-    be one of ``size``. Updates of one element are applied in the row-major order of the box.
+    ``indices``, ``updates`` and ``places`` have the axes of the box. ``places`` is a view of the output with stride 0
+    along the indexed axes. An index is checked against ``size``. Several updates of one element apply in order.
     """
 
     data: View

@@ -1,4 +1,4 @@
-"""What slides a window over an image."""
+"""Sliding windows over images: convolution and pooling."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import View
-from sardonyx.lower.groups.finished import Finished
+from sardonyx.lower.groups.epilogue import EpilogueGroup
 
 
 @dataclass(frozen=True)
 class Window:
-    """What an output sees of an image: at p, along each spatial axis, elements p * stride + tap * dilation - pad.
+    """Output p reads input p * stride + tap * dilation - pad along each spatial axis.
 
-    Elements that the image does not have are padding. How much of it lies behind the image follows from the sizes. A
-    pad below 0 leaves out elements of the image.
+    Inputs outside of the image are padding. ``pads`` are those before the image; the sizes determine those after it. A
+    negative pad crops the image.
     """
 
     kernel: tuple[int, ...]
@@ -24,7 +24,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Convolution(Finished):
+class Convolution(EpilogueGroup):
     """out[b, c, p..] = epilogue(sum over i and taps t.. of x[b, g * I + i, p.. at t..] * w[c, i, t..], further
     operands).
 
@@ -44,14 +44,13 @@ class Convolution(Finished):
 
 
 @dataclass(frozen=True)
-class Pool(Finished):
-    """out[b, c, p..] = epilogue(the largest, the mean or the sum of x[b, c, p.. at t..] over the taps t.., further
+class Pool(EpilogueGroup):
+    """out[b, c, p..] = epilogue(the max, mean or sum of x[b, c, p.. at t..] over the taps t.., further
     operands).
 
-    ``ends`` are the pads behind the image if means count padding; otherwise it is None, and they count what is in the
-    image. What lies behind these pads never counts. A window without a single element has -Inf (the lowest integer) as
-    its largest and NaN as its mean. Operand 0 of the epilogue is the result, a narrow float widened to f32; the axes
-    are those of ``Convolution``.
+    ``ends`` are the pads after the image if a mean counts padding; if None, a mean counts only elements of the image.
+    Positions after these pads never count. The max of an empty window is -Inf (or the lowest integer), its mean NaN.
+    Operand 0 of the epilogue is the result, a narrow float widened to f32; the axes are those of ``Convolution``.
     """
 
     kind: str

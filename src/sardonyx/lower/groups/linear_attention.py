@@ -1,4 +1,4 @@
-"""A state of key-value products that tokens write and read in order."""
+"""Linear attention: a recurrent state of key-value products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class LinearAttention(Group):
     ``q``, ``out``: (batch, heads, tokens, width); ``k``, ``v``: (batch, key heads, tokens, width), each key head
     serving ``heads / key heads`` neighbouring heads; ``fade``: axes of ``k``; ``rate``: (batch, key heads, tokens);
     ``past``, ``present``: (batch, key heads, width of a key, width of a value). Without ``past`` S begins with zeros;
-    ``k S`` is of the faded state. The last axes of all but ``fade`` and ``rate`` have neighbours. S is in f32.
+    ``k S`` uses the state after fading. All but ``fade`` and ``rate`` have stride 1 along the last axis. S is f32.
     """
 
     q: View

@@ -14,10 +14,10 @@ from sardonyx.lower.groups.expression import Expression
 class Loop(Group):
     """An expression over every index of a box. The last ``reduced`` axes are what its reductions run over.
 
-    Inputs have one axis for each extent. An output has either all axes or, when its result is one number for each row,
-    only those that are not reduced. One number for each row are reductions, counts, operands of stride 0 along all
-    reduced axes, and what is applied to these alone. An expression without steps is a copy. A box has at least one
-    axis, and at least one reduced axis where something is reduced. Outputs do not overlap.
+    Inputs have one axis for each extent. An output has all axes, or only those that are not reduced if its value is
+    constant along a row. Constant along a row are reductions, counts, operands with stride 0 along all reduced axes,
+    and expressions of these alone. An expression without steps is a copy. A box has at least one axis, and at least
+    one reduced axis if the expression has a reduction. Outputs do not overlap.
     """
 
     extents: tuple[Known, ...]
@@ -33,7 +33,7 @@ class Loop(Group):
 
     @property
     def is_copy(self) -> bool:
-        """Whether results are operands."""
+        """Whether every result is an operand."""
         return not self.expression.steps
 
     @property

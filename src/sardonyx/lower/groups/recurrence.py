@@ -1,4 +1,4 @@
-"""Layers that walk over time."""
+"""Recurrent layers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sardonyx.lower.groups.expression import Expression
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of what one step computes: sums of products with some gates of r, then an expression of each unit.
+    """A part of a time step: matrix-vector products with some gates of r, then a scalar expression for each unit.
 
-    ``source`` is what is multiplied: 0 the first state before the step, i what an earlier stage kept as number i - 1.
-    The operands of the expression are the projected inputs of every gate, the sums of ``gates``, the states before
-    the step, the constants of the units, and what earlier stages kept; all are of the type of the sums. Its results
-    are kept, those of the last stage are the states after the step.
+    ``source`` is the vector that is multiplied: 0 is the first state before the step, i the result i - 1 of earlier
+    stages. The operands of the expression are the projected inputs of every gate, the products of ``gates``, the
+    states before the step, the constants of the units, and the results of earlier stages, all in the accumulator's
+    type. The results of the last stage are the states after the step.
     """
 
     gates: tuple[int, ...]
@@ -31,8 +31,8 @@ class Recurrence(Group):
     (directions, gates, units, units), where r[d, g, u, j] is the weight of element j of the source in gate g of unit u;
     ``constants``: (directions, units) each; ``initial`` and ``finals``: (directions, batch, units) for every state, 0
     where it is absent; ``y``: (directions, steps, batch, units), the first state after each step. A backward direction
-    begins at the end. With ``lengths``, one for each sequence, a sequence ends there: states stay, y is 0. Units are
-    neighbours in memory except in ``r``. Lengths outside of 0 to steps are an error.
+    begins at the end. With ``lengths``, one for each sequence, a sequence ends there: states stay, y is 0. Units have
+    stride 1 except in ``r``. Lengths outside of 0 to steps are an error.
     """
 
     x: View

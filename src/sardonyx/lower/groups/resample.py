@@ -1,4 +1,4 @@
-"""Images read at other places than whole steps: along each axis a short weighted sum."""
+"""Separable resampling: along each axis, an output is a short weighted sum of neighbouring inputs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups.base import View
-from sardonyx.lower.groups.finished import Finished
+from sardonyx.lower.groups.epilogue import EpilogueGroup
 
 
 @dataclass(frozen=True)
-class Table:
-    """Position p is the sum over taps t of element ``firsts[p] + t`` times ``weights[t, p]``.
+class TapTable:
+    """Output p is the sum over taps t of input ``firsts[p] + t`` times ``weights[t, p]``, from tables in memory.
 
-    Beside the axis lie its first and its last element. Firsts are i64, from 1 - taps to the last index of the axis.
-    Taps are even in number; without weights there is one, inside the axis, and it is taken as it is.
+    Inputs outside of the axis equal its nearest element. Firsts are i64, from 1 - taps to the last index of the axis.
+    The number of taps is even; without weights, output p is input ``firsts[p]``, which lies inside the axis.
     """
 
     firsts: View
@@ -26,11 +26,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Phases:
-    """Position q * factor + p is the sum over taps t of element q + firsts[p] + t times weights[p][t].
+class PolyphaseFilter:
+    """Upsampling by an integer factor: output q * factor + p is the sum over t of input q + firsts[p] + t times
+    weights[p][t].
 
-    Beside the axis lie its first and its last element. Without weights there is one tap, and it is taken as it is. The
-    result is ``factor`` times as long as the axis.
+    Inputs outside of the axis equal its nearest element. Without weights, the output is the one input.
     """
 
     factor: int
@@ -43,20 +43,20 @@ class Phases:
 
 
 @dataclass(frozen=True)
-class Resample(Finished):
-    """out[.., p, ..] = epilogue(x at the sums that stand for p along some axes, further operands).
+class Resample(EpilogueGroup):
+    """out = epilogue(x resampled along the axes of ``along``, extra operands).
 
-    ``x`` has the axes of the outputs, and their sizes along those that are not in ``along``. Operand 0 of the epilogue
-    is f32 or f64 where something is weighted, and otherwise has x's type, a narrow float widened to f32.
+    ``x`` has the axes of the outputs, and their sizes along axes that are not resampled. Operand 0 of the epilogue is
+    f32 or f64 if any axis has weights, else of x's type, narrow floats widened to f32.
     """
 
     x: View
-    along: tuple[tuple[int, Table | Phases], ...]
+    along: tuple[tuple[int, TapTable | PolyphaseFilter], ...]
     """By axis, in order."""
 
     @property
     def operands(self) -> tuple[View, ...]:
-        tables = (v for _, a in self.along if isinstance(a, Table) for v in (a.firsts, a.weights) if v is not None)
+        tables = (v for _, a in self.along if isinstance(a, TapTable) for v in (a.firsts, a.weights) if v is not None)
         return (self.x, *tables)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.ir.scalar import run_numpy
-from sardonyx.lower.groups import Apply, Count, Expression, Finished, Loop, Reduce, View
+from sardonyx.lower.groups import Apply, Count, EpilogueGroup, Expression, Loop, Reduce, View
 from sardonyx.lower.interpret.memory import Array, Memory, meaning
 
 
@@ -76,7 +76,7 @@ def _by_row(view: View, outer: int) -> View:
     return replace(view, shape=(*view.shape[:outer], *[1] * (len(view.shape) - outer)))
 
 
-def finish(memory: Memory, group: Finished, result: Array) -> None:
+def finish(memory: Memory, group: EpilogueGroup, result: Array) -> None:
     operands = [result, *(memory.at(v) for v in group.extra)]
     for view, result in zip(group.outputs, evaluate(group.epilogue, operands, (), 0), strict=True):
         target = memory.at(view)

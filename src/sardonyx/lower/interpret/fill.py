@@ -1,10 +1,10 @@
-"""Numbers that follow from sizes, and bits as they are."""
+"""Fills and bit casts."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.groups import Bits, Fill
+from sardonyx.lower.groups import BitCast, Fill
 from sardonyx.lower.interpret.memory import Memory, meaning
 
 
@@ -18,7 +18,7 @@ def fill(memory: Memory, group: Fill) -> None:
     target[...] = numbers.reshape(target.shape).astype(target.dtype)
 
 
-@meaning(Bits)
-def bits(memory: Memory, group: Bits) -> None:
+@meaning(BitCast)
+def bit_cast(memory: Memory, group: BitCast) -> None:
     out = memory.at(group.out)
     out[...] = np.ascontiguousarray(memory.at(group.x)).view(out.dtype)

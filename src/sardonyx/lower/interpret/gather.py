@@ -1,4 +1,4 @@
-"""Elements picked by indices, and put where indices say."""
+"""Gather and scatter by index tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.lower.groups import Gather, Group, Pick, Scatter
+from sardonyx.lower.groups import Gather, GatherElements, Group, Scatter
 from sardonyx.lower.interpret.expression import wide
 from sardonyx.lower.interpret.memory import Array, Memory, meaning
 
@@ -27,8 +27,8 @@ def gather(memory: Memory, group: Gather) -> None:
     memory.at(group.out)[...] = np.take(data, at, axis=group.axis)
 
 
-@meaning(Pick)
-def pick(memory: Memory, group: Pick) -> None:
+@meaning(GatherElements)
+def gather_elements(memory: Memory, group: GatherElements) -> None:
     data, indices = memory.at(group.data), memory.at(group.indices)
     at = checked(group, indices, data.shape[group.axis])
     reach = tuple(slice(None) if a == group.axis else slice(n) for a, n in enumerate(indices.shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.groups import Phases, Resample, Table
+from sardonyx.lower.groups import PolyphaseFilter, Resample, TapTable
 from sardonyx.lower.interpret.expression import finish, wide
 from sardonyx.lower.interpret.memory import Array, Memory, meaning
 
@@ -15,18 +15,18 @@ def resample(memory: Memory, group: Resample) -> None:
     if group.is_weighted:
         x = x.astype(group.epilogue.operands[0].numpy)
     for axis, along in group.along:
-        x = _phases(x, axis, along) if isinstance(along, Phases) else _table(memory, x, axis, along)
+        x = _phases(x, axis, along) if isinstance(along, PolyphaseFilter) else _table(memory, x, axis, along)
     finish(memory, group, x)
 
 
-def _table(memory: Memory, x: Array, axis: int, along: Table) -> Array:
+def _table(memory: Memory, x: Array, axis: int, along: TapTable) -> Array:
     firsts, taps, size = memory.at(along.firsts), memory.size(along.taps), x.shape[axis]
     assert not firsts.size or 1 - taps <= firsts.min() <= firsts.max() < size
     indices = np.clip(firsts + np.arange(taps)[:, None], 0, size - 1)
     return _summed(x, axis, indices, None if along.weights is None else memory.at(along.weights))
 
 
-def _phases(x: Array, axis: int, along: Phases) -> Array:
+def _phases(x: Array, axis: int, along: PolyphaseFilter) -> Array:
     place, phase = np.divmod(np.arange(x.shape[axis] * along.factor), along.factor)
     indices = place + np.asarray(along.firsts)[phase] + np.arange(along.taps)[:, None]
     weights = None if along.weights is None else np.asarray(along.weights)[phase].T

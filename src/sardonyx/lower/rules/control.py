@@ -14,7 +14,7 @@ from sardonyx.interpret.control import ENDLESS, condition_varies
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.lower import views
-from sardonyx.lower.groups import Branch, Moving, Repeat, View
+from sardonyx.lower.groups import Branch, IndirectStorage, Repeat, View
 from sardonyx.lower.groups.control import Carried, Row
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.sizes import Refused, maximum, mul, sub
@@ -142,7 +142,7 @@ def _repeat(
         results = [*form.nexts, *(form.collected[i] for i in collected)]
         _give(low, results, wanted)
         flag = low.scalar(True, dtypes.bool_) if again is None else _one(low, again)
-        if isinstance(flag.storage, Moving):
+        if isinstance(flag.storage, IndirectStorage):
             moved, flag = flag, low.temporary(dtypes.bool_, ())
             low.copy(moved, flag)
         inner.kept.add(flag.storage)
@@ -175,7 +175,7 @@ def _carried(low: Lowering, start: Value | None, state: Value, after: Value) -> 
     first, second = (low.temporary(low.dtype(start), shape) for _ in range(2))
     low.copy(low.view(start), first)
     backing = (first.storage, second.storage)
-    now, then = (Moving("moving", first.dtype, first.storage.elements, backing=backing) for _ in range(2))
+    now, then = (IndirectStorage("indirect", first.dtype, first.storage.elements, backing=backing) for _ in range(2))
     return Carried(now, then, first, second)
 
 
@@ -191,7 +191,7 @@ def _dense(low: Lowering, source: Value) -> View:
 def _row(source: View, axis: int, back: int) -> Row:
     past = mul(sub(source.shape[axis], 1), source.strides[axis])
     elements = sub(source.storage.elements, past)
-    place = Moving("moving", source.dtype, elements, backing=(source.storage,))
+    place = IndirectStorage("indirect", source.dtype, elements, backing=(source.storage,))
     return Row(place, source, axis, bool(back))
 
 

@@ -10,7 +10,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
 from sardonyx.lower.body import Body
-from sardonyx.lower.groups import Gather, Pick, View
+from sardonyx.lower.groups import Gather, GatherElements, View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.sizes import Refused, add, product, sub
 
@@ -98,7 +98,7 @@ def gather_elements(low: Lowering, node: Node) -> None:
     data, indices = low.view(low.input(0)), low.view(low.input(1))
     axis = axis_of(node.attrs.get("axis", 0), len(data.shape))
     reaches(low, data, indices, axis)
-    low.groups.append(Pick((node,), data, indices, axis, low.make(node.output)))
+    low.groups.append(GatherElements((node,), data, indices, axis, low.make(node.output)))
 
 
 def reaches(low: Lowering, data: View, indices: View, axis: int) -> None:
@@ -131,4 +131,4 @@ def reverse_sequence(low: Lowering, node: Node) -> None:
     low.loop(box, body, [(body.apply(trace(_reversed, (True,) * 3), *args, dtype=dtypes.i64), index)])
     strides = tuple(index.strides[(batch, time).index(a)] if a in (batch, time) else 0 for a in range(rank))
     spread = View(index.storage, x.shape, strides, index.offset)
-    low.groups.append(Pick((node,), x, spread, time, low.make(node.output)))
+    low.groups.append(GatherElements((node,), x, spread, time, low.make(node.output)))

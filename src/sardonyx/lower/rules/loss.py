@@ -8,7 +8,7 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle, work_type
-from sardonyx.lower.groups import Gather, Pick, View
+from sardonyx.lower.groups import Gather, GatherElements, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.gather import OUTSIDE
 from sardonyx.lower.rules.reduce import Rows, apply, divide, minus
@@ -69,7 +69,7 @@ def _likelihood(low: Lowering, node: Node, x: View) -> None:
     body = Body()
     found = apply(body, _safe, body.operand(target), dtype=dtypes.i64, ignored=ignored)
     low.loop(box, body, [(found, safe)])
-    low.groups.append(Pick((node,), x, views.inserted(safe, 1), 1, views.inserted(picked, 1)))
+    low.groups.append(GatherElements((node,), x, views.inserted(safe, 1), 1, views.inserted(picked, 1)))
     of_class = _weights(low, weight, x, safe)
     is_reduced, out = node.attrs.get("reduction", "mean") != "none", low.make(node.outputs[0])
     rows = Rows(low, picked, range(len(box)) if is_reduced else [])

@@ -11,7 +11,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, work_type
-from sardonyx.lower.groups import Resample, Table, View
+from sardonyx.lower.groups import Resample, TapTable, View
 from sardonyx.lower.lowering import Lowering, axes_of, rule
 from sardonyx.lower.sizes import Refused, add, certain, maximum, minimum, sub
 from sardonyx.lower.tables import table
@@ -44,7 +44,7 @@ def pad(low: Lowering, node: Node) -> None:
         if b != 0 or e != 0:
             low.require_least(f"Pad: mode {mode} has nothing to repeat", x.shape[axis], 1)
             sources = table(low, (out.shape[axis],), _SOURCES[mode], b, x.shape[axis], dtype=dtypes.i64)
-            found.append((axis, Table(sources, None)))
+            found.append((axis, TapTable(sources, None)))
     body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
     low.groups.append(Resample((node,), body.expression([~0]), (), (out,), x, tuple(found)))
 

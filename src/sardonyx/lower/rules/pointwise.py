@@ -9,7 +9,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, Program, trace
 from sardonyx.lower.body import Body
-from sardonyx.lower.groups import Bits, View
+from sardonyx.lower.groups import BitCast, View
 from sardonyx.lower.lowering import OTHER, Lowering, rule
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops import registry
@@ -145,6 +145,6 @@ def bit_cast(low: Lowering, node: Node) -> None:
     if source.bits != to.bits or to is dtypes.bool_ or min(source.bits, to.bits) < 8:
         raise Refused(f"BitCast of {source} to {to} is not compiled")
     if any(t.is_float and t.bits < 32 for t in (source, to)):
-        low.groups.append(Bits((node,), low.view(low.input(0)), low.make(node.output)))
+        low.groups.append(BitCast((node,), low.view(low.input(0)), low.make(node.output)))
     else:
         apply(low, node, trace(_as_bits, (True,), source=source, to=to))

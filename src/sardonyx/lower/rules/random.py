@@ -12,7 +12,7 @@ from sardonyx.ir.scalar import Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
-from sardonyx.lower.groups import Draw
+from sardonyx.lower.groups import RandomStream
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.lower.rules.reduce import apply
@@ -24,7 +24,7 @@ def _number(low: Lowering, node: Node, body: Body, box: Sequence[Known]) -> list
     """For each element of a box: its number, that of the first, and the seed."""
     count = product(box)
     words, place = low.constant(Tensor.of(random.stream(node.attrs.get("seed")).words)), low.temporary(dtypes.i64, (2,))
-    low.groups.append(Draw((node,), words, count, place))
+    low.groups.append(RandomStream((node,), words, count, place))
     index = low.reshaped(low.indices(count), box)
     first, seed = (low.fit(views.removed(place, 0, i), box) for i in (1, 0))
     return [body.operand(v) for v in (index, first, seed)]

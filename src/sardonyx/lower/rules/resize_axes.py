@@ -16,7 +16,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.body import work_type
-from sardonyx.lower.groups import Phases, Table, View
+from sardonyx.lower.groups import PolyphaseFilter, TapTable, View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.reduce import Rows, apply
 from sardonyx.lower.sizes import Refused, certain, maximum, mul
@@ -177,7 +177,7 @@ def outside(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: boo
 # -- tables of them
 
 
-def along(low: Lowering, axis: Axis, style: Style) -> Table | Phases:
+def along(low: Lowering, axis: Axis, style: Style) -> TapTable | PolyphaseFilter:
     factor = axis.factor
     if factor is not None and 1 < factor <= MAX_FACTOR and style.transform in _EVEN and not style.excludes:
         found = phases(factor, replace(style, antialias=False))
@@ -185,15 +185,17 @@ def along(low: Lowering, axis: Axis, style: Style) -> Table | Phases:
             return found
     numbers, given = axis.numbers, axis.scale is not None
     if style.mode == "nearest":
-        return Table(table(low, (axis.output,), _nearest, *numbers, dtype=dtypes.i64, style=style, given=given), None)
+        return TapTable(
+            table(low, (axis.output,), _nearest, *numbers, dtype=dtypes.i64, style=style, given=given), None
+        )
     taps = axis.taps(style)
     firsts = table(low, (axis.output,), _first, taps, *numbers, dtype=dtypes.i64, style=style, given=given)
     weights = table(low, (taps, axis.output), _weight, taps, *numbers, dtype=style.work, style=style, given=given)
-    return Table(firsts, _shares(low, weights) if style.antialias or style.excludes else weights)
+    return TapTable(firsts, _shares(low, weights) if style.antialias or style.excludes else weights)
 
 
 @lru_cache(maxsize=64)
-def phases(factor: int, style: Style) -> Phases | None:
+def phases(factor: int, style: Style) -> PolyphaseFilter | None:
     """The rule behind the tables of an axis that becomes a whole number of times as long, if there is one."""
     size, middle = 32, 16 * factor
     taps, length = Axis(size, size * factor, None).taps(style), size * factor
@@ -208,13 +210,13 @@ def phases(factor: int, style: Style) -> Phases | None:
     if (found != np.clip(place + firsts[phase], 1 - taps, size - 1)).any():
         return None
     if style.mode == "nearest":
-        return Phases(factor, tuple(firsts.tolist()), None)
+        return PolyphaseFilter(factor, tuple(firsts.tolist()), None)
     weigh = trace(_weight, (True,) * (2 + len(numbers)), style=style, given=False)
     weights = tabulated(weigh, (taps, length), numbers, dtypes.f64)
     one = weights[:, middle : middle + factor]
     if np.abs(weights - one[:, phase]).max() > 1e-6:
         return None
-    return Phases(factor, tuple(firsts.tolist()), tuple(map(tuple, one.T.tolist())))
+    return PolyphaseFilter(factor, tuple(firsts.tolist()), tuple(map(tuple, one.T.tolist())))
 
 
 def _part(e: Emitter, x: Expr, total: Expr) -> Expr:

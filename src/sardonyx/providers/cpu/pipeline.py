@@ -15,7 +15,7 @@ from sardonyx.interpret.control import ENDLESS
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.limits import check_time
-from sardonyx.lower.groups import Attention, Branch, Group, Moving, Repeat, Storage
+from sardonyx.lower.groups import Attention, Branch, Group, IndirectStorage, Repeat, Storage
 from sardonyx.lower.groups.control import Row
 from sardonyx.lower.inside import placed_inside
 from sardonyx.lower.signs import never_negative
@@ -94,7 +94,7 @@ def _touched(step: Step) -> tuple[set[Storage], set[Storage]]:
 
 
 def _moves(storage: Storage, made: set[Storage]) -> bool:
-    return storage in made or isinstance(storage, Moving)
+    return storage in made or isinstance(storage, IndirectStorage)
 
 
 def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:

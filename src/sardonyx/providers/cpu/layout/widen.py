@@ -21,7 +21,18 @@ from sardonyx.ir import dims
 from sardonyx.ir.scalar import trace
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.groups import Apply, Convolution, Expression, Finished, Group, Loop, Pool, Resample, Storage, View
+from sardonyx.lower.groups import (
+    Apply,
+    Convolution,
+    EpilogueGroup,
+    Expression,
+    Group,
+    Loop,
+    Pool,
+    Resample,
+    Storage,
+    View,
+)
 from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
@@ -90,7 +101,7 @@ def _compared(groups: Sequence[Group]) -> set[Storage]:
     """What others than convolutions and pooling read, and what is stored in several places."""
     found = {v.storage for g in groups if not isinstance(g, (Convolution, Pool)) for v in g.reads}
     for group in groups:
-        if isinstance(group, Finished):
+        if isinstance(group, EpilogueGroup):
             stored = list(zip(group.epilogue.results, group.outputs, strict=True))
             found.update(
                 a.storage for i, (x, a) in enumerate(stored) for j, (y, _) in enumerate(stored) if x == y and i != j
@@ -114,7 +125,7 @@ def _retyped(group: Group, narrowed: Mapping[Storage, DType], rounded: Mapping[S
     if isinstance(group, Loop):
         found = replace(group.expression, operands=tuple(v.dtype for v in group.inputs))
         return replace(group, expression=_rounding(found, group.outputs, narrowed, len(group.inputs)))
-    if isinstance(group, Finished):
+    if isinstance(group, EpilogueGroup):
         operands = group.epilogue.operands[0], *(v.dtype for v in group.extra)
         is_exact = isinstance(group, Pool) and group.kind == MAX and group.x.storage in rounded
         found = replace(group.epilogue, operands=operands)

@@ -10,7 +10,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower.check import Check
-from sardonyx.lower.groups import Moving, Storage, View
+from sardonyx.lower.groups import IndirectStorage, Storage, View
 from sardonyx.plan.sizes import Only as Only  # noqa: PLC0414 -- kernels know it as a part of steps
 from sardonyx.providers.cpu.language.dsl import Spec
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -37,7 +37,7 @@ class Ref:
 class Slot:
     """A number argument: which of a run's addresses is that of a moving storage."""
 
-    storage: Moving
+    storage: IndirectStorage
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sardonyx import knobs
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.lower.check import Check
-from sardonyx.lower.groups import Moving, Storage, View
+from sardonyx.lower.groups import IndirectStorage, Storage, View
 from sardonyx.lower.lowering import Counted
 from sardonyx.plan.liveness import Access, intervals, lifetimes
 from sardonyx.plan.sizes import Binding, Results, Sizes, multiple
@@ -56,7 +56,7 @@ class StepTable:
         self.temporaries = _unique(touched, "temporary")
         self.constants = _unique(touched, "constant")
         given = [v.storage for v in (*inputs, *outputs)]
-        storages = [None, *self.constants, *given, *_unique(touched, "moving")]
+        storages = [None, *self.constants, *given, *_unique(touched, "indirect")]
         self.bases = {s: i for i, s in enumerate(storages) if s is not None}
         self.first_input, self.given_count = 1 + len(self.constants), len(given)
         self.base_count = len(storages)
@@ -222,7 +222,7 @@ def _meets(steps: Sequence[Step], numbers: Sequence[int]) -> Iterator[bool]:
 
 def _changing(storages: frozenset[Storage]) -> frozenset[object]:
     """Inputs and constants are never written; outputs may be read again by a later step."""
-    return frozenset(s for s in storages if s.kind in ("temporary", "output", "moving"))
+    return frozenset(s for s in storages if s.kind in ("temporary", "output", "indirect"))
 
 
 def _backed(access: Access) -> Access:
@@ -232,7 +232,7 @@ def _backed(access: Access) -> Access:
 
 
 def _behind(storage: object) -> Iterator[object]:
-    if isinstance(storage, Moving):
+    if isinstance(storage, IndirectStorage):
         for backing in storage.backing:
             yield from _behind(backing)
     else:

@@ -16,7 +16,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Sample
+from sardonyx.lower.groups import GridSample
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
@@ -48,7 +48,7 @@ class Form:
         return self.count * BLOCK * (8 + self.work.bits // 8)
 
 
-def steps(group: Sample, target: Target) -> list[Step]:
+def steps(group: GridSample, target: Target) -> list[Step]:
     x, box = group.x, group.box
     taps = tuple(v.shape[0] for v in group.indices if isinstance(v.shape[0], int))
     if not all(views.is_dense(v) for v in (*group.indices, *group.weights)):

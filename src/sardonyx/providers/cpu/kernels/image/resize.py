@@ -2,9 +2,10 @@
 
 The elements of all axes but the innermost that stand for a row of the result are rows of the image. They are summed
 with their weights, vector by vector: into registers where the innermost axis stays as it is, otherwise into a row in
-scratch memory, which is then read along. For a whole factor (``Phases``) that is a few vectors with constant weights,
-shuffled by constants; by a table, elements are picked out of a vector or two, or, where they lie too far apart, one by
-one. Where vectors are long, scratch memory is left out. Rows that are only picked are read where they lie.
+scratch memory, which is then read along. For a whole factor (``PolyphaseFilter``) that is a few vectors with constant
+weights, shuffled by constants; by a table, elements are picked out of a vector or two, or, where they lie too far
+apart, one by one. Where vectors are long, scratch memory is left out. Rows that are only picked are read where they
+lie.
 
 The grid of work is the rows of the result: each is made in one place, in one order.
 """
@@ -19,7 +20,7 @@ from sardonyx.dtypes import of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Expression, Resample, Table, View
+from sardonyx.lower.groups import Expression, Resample, TapTable, View
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, known, traffic, walk
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
@@ -97,14 +98,14 @@ def steps(group: Resample, target: Target) -> list[Step]:
     args |= {f"in{i}": d for i, d in enumerate(x.shape)}
     args |= {f"s{i}": s for i, s in enumerate(x.strides)}
     for i, a in layout.along.items():
-        if isinstance(a, Table):
+        if isinstance(a, TapTable):
             args |= {f"i{i}": Ref.of(a.firsts), f"taps{i}": a.taps}
             args |= {} if a.weights is None else {f"w{i}": Ref.of(a.weights)}
     scratch: Known = 0
     if not form.is_direct and (form.inner is not None or form.rows == MANY):
         length = x.shape[last] if form.inner is not None else PIECE
         inner = layout.along.get(last)
-        beside = inner.taps if isinstance(inner, Table) else max(form.beside)
+        beside = inner.taps if isinstance(inner, TapTable) else max(form.beside)
         row = dims.total((length, dims.mul(2, beside), (2 + SLACK) * lanes))
         scratch = known(dims.mul(dims.mul(row, STAGED if form.is_staged else 1), work.bits // 8))
         if may_pick(form, lanes):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Phases, Table
+from sardonyx.lower.groups import PolyphaseFilter, TapTable
 
 PIECE = 4096
 """Elements of a row that stays as it is which are made at a time."""
@@ -39,8 +39,8 @@ class Form:
 
     x: DType
     work: DType
-    outer: tuple[Phases | Tabled | None, ...]
-    inner: Phases | Tabled | None
+    outer: tuple[PolyphaseFilter | Tabled | None, ...]
+    inner: PolyphaseFilter | Tabled | None
     is_unit: bool
     """Neighbours along the innermost axis are neighbours in memory."""
     is_copy: bool
@@ -60,7 +60,7 @@ class Form:
     def repeated(self) -> int:
         """How often each row stands beside itself, along the next axis, where that is all there is to it; else 0."""
         read = self.outer[-1]
-        if self.inner is not None or self.rows == MANY or len(self.outer) < 2 or not isinstance(read, Phases):
+        if self.inner is not None or self.rows == MANY or len(self.outer) < 2 or not isinstance(read, PolyphaseFilter):
             return 0
         return read.factor if read.weights is None and not any(read.firsts) else 0
 
@@ -68,7 +68,7 @@ class Form:
     def is_direct(self) -> bool:
         """Whether rows are read where they lie."""
         plain = self.rows == 1 and not any(is_weighted(r) for r in (*self.outer, self.inner))
-        return plain and not (isinstance(self.inner, Phases) and (any(self.inner.firsts) or not self.is_unit))
+        return plain and not (isinstance(self.inner, PolyphaseFilter) and (any(self.inner.firsts) or not self.is_unit))
 
     @property
     def is_staged(self) -> bool:
@@ -77,7 +77,7 @@ class Form:
 
     def is_streamed(self, machine: int) -> bool:
         """Whether rows that would be made in scratch memory are made in registers instead."""
-        is_near = isinstance(self.inner, Phases) and self.inner.factor in (2, 4, 8)
+        is_near = isinstance(self.inner, PolyphaseFilter) and self.inner.factor in (2, 4, 8)
         lanes = self.lanes(machine)
         is_near = is_near and lanes >= SHORTEST and max(self.beside) <= lanes
         return self.is_staged and is_near and self.is_unit and self.rows != MANY
@@ -87,14 +87,14 @@ class Form:
         lanes = self.lanes(machine)
         if not self.is_streamed(machine) or not isinstance(length, int) or length % lanes:
             return self
-        assert isinstance(self.inner, Phases)
+        assert isinstance(self.inner, PolyphaseFilter)
         return replace(self, vectors=length // lanes) if length * self.inner.factor <= WRITTEN * lanes else self
 
     @property
     def is_paired(self) -> bool:
         """Whether rows 2i - 1 and 2i of the result are made of the same rows of the image."""
         read = self.outer[-1]
-        return isinstance(read, Phases) and read.factor == 2 and read.firsts[1] == read.firsts[0] + 1
+        return isinstance(read, PolyphaseFilter) and read.factor == 2 and read.firsts[1] == read.firsts[0] + 1
 
     def lanes(self, machine: int) -> int:
         """Of a vector, where the machine has so many of f32."""
@@ -103,17 +103,17 @@ class Form:
     @property
     def beside(self) -> tuple[int, int]:
         """Elements in front of the row in scratch memory, and behind it; of a table there are as many as taps."""
-        if not isinstance(self.inner, Phases):
+        if not isinstance(self.inner, PolyphaseFilter):
             return 0, 0
         return max(0, -min(self.inner.firsts)), max(0, max(self.inner.firsts) + self.inner.taps - 1)
 
 
-def is_weighted(read: Phases | Tabled | None) -> bool:
-    return read.weights is not None if isinstance(read, Phases) else read is not None and read.is_weighted
+def is_weighted(read: PolyphaseFilter | Tabled | None) -> bool:
+    return read.weights is not None if isinstance(read, PolyphaseFilter) else read is not None and read.is_weighted
 
 
-def read_of(along: Table | Phases) -> Phases | Tabled:
-    if isinstance(along, Phases):
+def read_of(along: TapTable | PolyphaseFilter) -> PolyphaseFilter | Tabled:
+    if isinstance(along, PolyphaseFilter):
         return along
     taps = along.taps
     return Tabled(taps if isinstance(taps, int) and taps <= ROWS else MANY, along.weights is not None)

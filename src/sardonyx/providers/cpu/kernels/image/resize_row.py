@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from sardonyx.dtypes import of_name
-from sardonyx.lower.groups import Phases
+from sardonyx.lower.groups import PolyphaseFilter
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.image.resize_config import MANY, Form, Tabled
@@ -44,7 +44,7 @@ class Row:
             if any(read.firsts):
                 first = first + k.table(read.firsts, i64).load(p)
             weight = None if read.weights is None else self._constant(read.weights, p * read.taps + tap)
-        index = first + tap if weight is not None or isinstance(read, Phases) else first
+        index = first + tap if weight is not None or isinstance(read, PolyphaseFilter) else first
         index = k.min(k.max(index, 0), number(self.memory, f"in{axis}") - 1)
         return index * number(self.memory, f"s{axis}"), weight
 
@@ -169,7 +169,7 @@ class Row:
             to.store(size + i, k.splat(last, self.lanes))
 
     def put_along(self, source: Buf, finish: BoundEpilogue, row: Val, count: Val) -> None:
-        if isinstance(self.form.inner, Phases):
+        if isinstance(self.form.inner, PolyphaseFilter):
             self._put_phases(self.form.inner, source, finish, row, number(self.memory, f"in{self.last}"), count)
         else:
             assert self.form.inner is not None
@@ -189,11 +189,15 @@ class Row:
                 total = k.fma(seen, weights.at(count * tap).load(t), total)
             finish.put(row, t, total)
 
-    def _put_phases(self, read: Phases, source: Buf, finish: BoundEpilogue, row: Val, size: Val, count: Val) -> None:
+    def _put_phases(
+        self, read: PolyphaseFilter, source: Buf, finish: BoundEpilogue, row: Val, size: Val, count: Val
+    ) -> None:
         for t in self.k.tiles(size, self.lanes):
             self._put_parts(read, self._window(source, t), t, finish, row, count)
 
-    def _put_parts(self, read: Phases, window: Window, t: Tile, finish: BoundEpilogue, row: Val, count: Val) -> None:
+    def _put_parts(
+        self, read: PolyphaseFilter, window: Window, t: Tile, finish: BoundEpilogue, row: Val, count: Val
+    ) -> None:
         """What stands for the elements of a tile; ``window`` gives the vectors that begin some elements beside it."""
         k = self.k
         parts = self._interleaved(read, window) if read.factor in (2, 4, 8) else self._picked(read, window)
@@ -207,7 +211,7 @@ class Row:
         made of the same ones of the image.
         """
         k, lanes, read, size = self.k, self.lanes, self.form.inner, number(self.memory, f"in{self.last}")
-        assert isinstance(read, Phases)
+        assert isinstance(read, PolyphaseFilter)
         rows = [(buf, [w]) for buf, w in self._written_out()] if other is None else self._for_both(other)
         if self.form.vectors:
             first, last = ([lane] * lanes for lane in (0, lanes - 1))
@@ -253,7 +257,7 @@ class Row:
         with k.loop(inside, size, lanes) as at:
             put(at, ends(), k.mask(size - at, lanes))
 
-    def _interleaved(self, read: Phases, window: Window) -> list[Val]:
+    def _interleaved(self, read: PolyphaseFilter, window: Window) -> list[Val]:
         """Every phase as a vector, and their elements in turns. The largest weights come first: a whole factor's phases
         mostly have the same one for the same element, and the product is then theirs together.
         """
@@ -285,7 +289,7 @@ class Row:
         assert total is not None
         return total
 
-    def _picked(self, read: Phases, window: Window) -> list[Val]:
+    def _picked(self, read: PolyphaseFilter, window: Window) -> list[Val]:
         """Vectors of neighbouring results, whose taps are shuffled out of vectors of the row."""
         k, lanes, parts = self.k, self.lanes, list[Val]()
         for j in range(read.factor):

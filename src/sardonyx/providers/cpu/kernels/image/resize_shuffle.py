@@ -7,7 +7,7 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Phases
+from sardonyx.lower.groups import PolyphaseFilter
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.image.resize_config import MANY, SHORTEST, Form, Tabled
@@ -21,7 +21,7 @@ def may_pick(form: Form, machine: int) -> bool:
     return is_short and form.is_unit and form.work is f32 and form.lanes(machine) >= SHORTEST
 
 
-def reach_of(read: Phases | Tabled | None, image: Known, result: Known, lanes: int) -> int:
+def reach_of(read: PolyphaseFilter | Tabled | None, image: Known, result: Known, lanes: int) -> int:
     """How many vectors: one where a row is known to grow so much that what a vector of results reads lies in it."""
     if not isinstance(read, Tabled):
         return 1

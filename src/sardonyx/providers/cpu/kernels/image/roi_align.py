@@ -9,7 +9,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower import views
-from sardonyx.lower.groups import Regions
+from sardonyx.lower.groups import RoiAlign
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
@@ -44,9 +44,9 @@ class Form:
         return register_dtype(self.x)
 
 
-def steps(group: Regions, target: Target) -> list[Step]:
+def steps(group: RoiAlign, target: Target) -> list[Step]:
     x, rois, batches = group.operands
-    form = Form(x.dtype, rois.dtype, batches.dtype, group.kind, group.scale, group.shift, group.ratio)
+    form = Form(x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio)
     extra, outputs = (
         [Matrix.of(views.permuted(v, (0, 2, 3, 1))) for v in seen] for seen in (group.extra, group.outputs)
     )  # fmt: skip
@@ -58,7 +58,7 @@ def steps(group: Regions, target: Target) -> list[Step]:
     args |= {"count": count, "channels": channels, "height": height, "width": width}
     args |= {"roi": rois.strides[0], "corner": rois.strides[1], "batch": batches.strides[0]}
     args |= more
-    flops = dims.known(dims.product((8 * max(group.ratio, 1) ** 2, *group.box))) or 0
+    flops = dims.known(dims.product((8 * max(group.sampling_ratio, 1) ** 2, *group.box))) or 0
     return [Step(gather_cells(form=form, epilogue=epilogue), args, epilogue.writes, group.nodes, flops=flops)]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import DType
-from sardonyx.lower.groups import Accumulate, View
+from sardonyx.lower.groups import CumulativeSum, View
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, load, product, store, stride_class, walk
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Val, i64, register_dtype
@@ -26,7 +26,7 @@ class Form:
     exclusive: bool
 
 
-def steps(group: Accumulate, target: Target) -> list[Step]:
+def steps(group: CumulativeSum, target: Target) -> list[Step]:
     views = [_without(v, group.axis) for v in (group.x, group.out)]
     axes = Nest.of(views[0].shape, views).ordered(1).axes or (Axis(1, (1, 1)),)
     kinds = stride_class(axes[-1].strides[0]), stride_class(axes[-1].strides[1])

@@ -13,7 +13,7 @@ from typing import Any
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Gather, Pick, View
+from sardonyx.lower.groups import Gather, GatherElements, View
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, known, load, product, store, stride_class, walk
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
@@ -54,7 +54,7 @@ def steps(group: Gather, target: Target) -> list[Step]:
     return [_step(group, axes, is_single=not rows)]
 
 
-def pick_steps(group: Pick, target: Target) -> list[Step]:
+def pick_steps(group: GatherElements, target: Target) -> list[Step]:
     """Each element by an index of its own, or, where neighbours have the same index, by rows."""
     out, axis = group.out, group.axis
     data = replace(
@@ -64,7 +64,7 @@ def pick_steps(group: Pick, target: Target) -> list[Step]:
     return [_step(group, axes, is_single=axes[-1].strides[INDICES] != 0)]
 
 
-def _step(group: Gather | Pick, axes: list[Axis], *, is_single: bool) -> Step:
+def _step(group: Gather | GatherElements, axes: list[Axis], *, is_single: bool) -> Step:
     last, axis, out = axes[-1], group.axis, group.out
     dtype = of_name(f"u{group.data.dtype.itemsize * 8}")
     kinds = stride_class(last.strides[DATA]), stride_class(last.strides[OUT])

@@ -9,7 +9,7 @@ from typing import Any
 
 from sardonyx import dtypes
 from sardonyx.ir import dims
-from sardonyx.lower.groups import Storage, Suppress
+from sardonyx.lower.groups import NonMaxSuppression, Storage
 from sardonyx.providers.cpu.kernels.common.loop_nest import known, product
 from sardonyx.providers.cpu.kernels.index.heap import Heap
 from sardonyx.providers.cpu.kernels.index.top_k import key_of, worse
@@ -22,25 +22,25 @@ SIDES = 5
 """Numbers kept of a box: its lower and upper corner, and its area."""
 
 
-def steps(group: Suppress, target: Target) -> list[Step]:
+def steps(group: NonMaxSuppression, target: Target) -> list[Step]:
     batch, classes, count = group.scores.shape
     units = product((batch, classes))
-    kept, counts = (Ref(Storage("temporary", dtypes.i64, n)) for n in (product((units, group.most)), units))
+    kept, counts = (Ref(Storage("temporary", dtypes.i64, n)) for n in (product((units, group.max_per_class)), units))
     args: dict[str, Any] = {
-        "boxes": Ref.of(group.boxes), "scores": Ref.of(group.scores), "overlap": Ref.of(group.overlap),
-        "kept": kept, "counts": counts, "units": units, "classes": classes, "size": count, "most": group.most,
+        "boxes": Ref.of(group.boxes), "scores": Ref.of(group.scores), "overlap": Ref.of(group.iou_threshold),
+        "kept": kept, "counts": counts, "units": units, "classes": classes, "size": count, "most": group.max_per_class,
         **{f"b{i}": s for i, s in enumerate(group.boxes.strides)},
         **{f"s{i}": s for i, s in enumerate(group.scores.strides)},
     }  # fmt: skip
-    if group.least is not None:
-        args["least"] = Ref.of(group.least)
-    room = known(dims.mul(group.most, SIDES * 4))
+    if group.score_threshold is not None:
+        args["least"] = Ref.of(group.score_threshold)
+    room = known(dims.mul(group.max_per_class, SIDES * 4))
     scratch = known(dims.add(known(dims.mul(count, 16)), room))
-    spec = suppress(is_centered=group.is_centered, has_least=group.least is not None)
+    spec = suppress(is_centered=group.is_centered, has_least=group.score_threshold is not None)
     writes = frozenset(("kept", "counts"))
     found = Step(spec, args, writes, group.nodes, scratch_nbytes=scratch, nbytes=product((16, *group.scores.shape)))
     joined: dict[str, Any] = {"kept": kept, "counts": counts, "out": Ref.of(group.out), "total": Ref.of(group.count)}
-    joined |= {"units": units, "classes": classes, "most": group.most}
+    joined |= {"units": units, "classes": classes, "most": group.max_per_class}
     return [found, Step(join(), joined, frozenset(("out", "total")), group.nodes)]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from sardonyx import dtypes
 from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
-from sardonyx.lower.groups import Find, Keep, Storage
+from sardonyx.lower.groups import CountedGather, NonZero, Storage
 from sardonyx.providers.cpu.kernels.common.loop_nest import known, load, product, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64
@@ -21,7 +21,7 @@ CHUNK = 4096
 """Elements of the mask that are counted together."""
 
 
-def steps(group: Find, target: Target) -> list[Step]:
+def steps(group: NonZero, target: Target) -> list[Step]:
     (size,), (stride,) = group.mask.shape, group.mask.strides
     chunks = known(dims.ceildiv(size, CHUNK))
     counts = Ref(Storage("temporary", dtypes.i64, chunks))
@@ -98,12 +98,12 @@ def locate(
             before += 1
 
 
-def keep_steps(group: Keep, target: Target) -> list[Step]:
+def keep_steps(group: CountedGather, target: Target) -> list[Step]:
     outer, size, inner = group.x.shape
     dtype = of_name(f"u{group.x.dtype.itemsize * 8}")
     spec = keep(dtype=dtype, kind=stride_class(group.x.strides[2]))
     args: dict[str, Any] = {
-        "x": Ref.of(group.x), "chosen": Ref.of(group.chosen), "count": Ref.of(group.count), "out": Ref.of(group.out),
+        "x": Ref.of(group.x), "chosen": Ref.of(group.indices), "count": Ref.of(group.count), "out": Ref.of(group.out),
         "outer": outer, "size": size, "inner": inner,
         **{f"s{i}": s for i, s in enumerate(group.x.strides)},
     }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
-from sardonyx.lower.groups import Best, View
+from sardonyx.lower.groups import TopK, View
 from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, load, product, stride_class, walk
 from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -34,7 +34,7 @@ class Form:
     largest: bool
 
 
-def steps(group: Best, target: Target) -> list[Step]:
+def steps(group: TopK, target: Target) -> list[Step]:
     views = (group.x, group.values, group.indices)
     axes = Nest.of(group.x.shape[:-1], [_rows(v) for v in views]).axes
     form = Form(group.x.dtype, len(axes), stride_class(group.x.strides[-1]), group.largest)
@@ -42,9 +42,9 @@ def steps(group: Best, target: Target) -> list[Step]:
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
     args |= {f"along{v}": x.strides[-1] for v, x in enumerate(views)}
-    args |= {"size": group.x.shape[-1], "count": group.count}
+    args |= {"size": group.x.shape[-1], "count": group.k}
     seen = product((8, *group.x.shape))
-    scratch = known(dims.mul(2 * 8, group.count))
+    scratch = known(dims.mul(2 * 8, group.k))
     writes = frozenset((f"m{VALUES}", f"m{INDICES}"))
     return [Step(select(form=form), args, writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
 

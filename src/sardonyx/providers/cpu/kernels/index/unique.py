@@ -9,7 +9,7 @@ from typing import Any
 
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
-from sardonyx.lower.groups import Distinct, Storage
+from sardonyx.lower.groups import Storage, Unique
 from sardonyx.providers.cpu.kernels.common.loop_nest import product
 from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
 from sardonyx.providers.cpu.kernels.index.top_k import key_of, worse
@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 
-def steps(group: Distinct, target: Target) -> list[Step]:
+def steps(group: Unique, target: Target) -> list[Step]:
     rows, width = group.x.shape
     args: dict[str, Any] = {
         "x": Ref.of(group.x), "rows": rows, "width": width, "along": group.x.strides[0], "across": group.x.strides[1],

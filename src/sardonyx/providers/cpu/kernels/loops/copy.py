@@ -11,7 +11,7 @@ from typing import Any
 
 from sardonyx.dtypes import of_name
 from sardonyx.ir import dims
-from sardonyx.lower.groups import Apply, Bits, Expression, Loop
+from sardonyx.lower.groups import Apply, BitCast, Expression, Loop
 from sardonyx.providers.cpu.kernels.common.loop_nest import (
     Axis,
     Nest,
@@ -52,7 +52,7 @@ speed in place of 0.73.) Along the output they read more rows than it follows, w
 nearest cache: those are asked for a piece ahead (NHWC to NCHW: 0.85 in place of 0.67 without)."""
 
 
-def bits_loop(group: Bits) -> Loop:
+def bits_loop(group: BitCast) -> Loop:
     """A copy in which the bits of one type are those of another."""
     whole = Expression((of_name(f"u{group.x.dtype.bits}"),), (), (0,))
     return Loop(group.nodes, group.out.shape, 0, (group.x,), whole, (group.out,))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Apply, Bits, Expression, Loop, Reduce, View
+from sardonyx.lower.groups import Apply, BitCast, Expression, Loop, Reduce, View
 from sardonyx.providers.cpu.kernels.common.loop_nest import (
     TYPICAL_SIZE,
     Axis,
@@ -69,7 +69,7 @@ def steps(group: Loop, target: Target) -> list[Step]:
     return [_reduction(halves[0], target, count, piece), _reduction(halves[1], target, count)]
 
 
-def bits_steps(group: Bits, target: Target) -> list[Step]:
+def bits_steps(group: BitCast, target: Target) -> list[Step]:
     return steps(copy.bits_loop(group), target)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from sardonyx.ir.dims import Known
-from sardonyx.lower.groups import Draw
+from sardonyx.lower.groups import RandomStream
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 
-def steps(group: Draw, target: Target) -> list[Step]:
+def steps(group: RandomStream, target: Target) -> list[Step]:
     args: dict[str, Ref | Known | float] = {
         "stream": Ref.of(group.stream),
         "out": Ref.of(group.out),

@@ -1,4 +1,4 @@
-"""Images read at places that data name, tap by tap."""
+"""Interpolation at positions given by data, tap by tap."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from itertools import product
 
 import numpy as np
 
-from sardonyx.lower.groups import Sample
+from sardonyx.lower.groups import GridSample
 from sardonyx.lower.interpret.expression import finish, wide
 from sardonyx.lower.interpret.memory import Memory, meaning
 
 
-@meaning(Sample)
-def sample(memory: Memory, group: Sample) -> None:
+@meaning(GridSample)
+def grid_sample(memory: Memory, group: GridSample) -> None:
     x = wide(memory.at(group.x)).astype(group.epilogue.operands[0].numpy)
     indices, weights = ([memory.at(v) for v in seen] for seen in (group.indices, group.weights))
     batch = np.arange(x.shape[0])[:, None]

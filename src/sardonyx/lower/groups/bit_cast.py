@@ -8,8 +8,8 @@ from sardonyx.lower.groups.base import Group, View
 
 
 @dataclass(frozen=True)
-class Bits(Group):
-    """The elements of ``x``, bit by bit, in ``out``, whose type is as wide."""
+class BitCast(Group):
+    """The bits of each element of ``x`` as an element of ``out``, whose type has the same width."""
 
     x: View
     out: View

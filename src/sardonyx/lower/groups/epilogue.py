@@ -1,4 +1,4 @@
-"""Groups whose results pass through an expression before they are stored."""
+"""Groups that apply a scalar expression to their results before storing them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sardonyx.lower.groups.expression import Expression
 
 
 @dataclass(frozen=True)
-class Finished(Group):
-    """Operand 0 of the epilogue is the result; ``extra`` are its further operands.
+class EpilogueGroup(Group):
+    """``epilogue`` is applied to each result (its operand 0) and to the elements of ``extra`` at the same index.
 
-    They and the outputs have the axes of ``box``. An epilogue without steps stores the result.
+    ``extra`` and ``outputs`` have the axes of ``box``. An epilogue without steps stores the result unchanged.
     """
 
     epilogue: Expression
@@ -28,7 +28,7 @@ class Finished(Group):
     @property
     @abstractmethod
     def operands(self) -> tuple[View, ...]:
-        """What the result is made from."""
+        """Inputs other than those of the epilogue."""
 
     @property
     def reads(self) -> tuple[View, ...]:

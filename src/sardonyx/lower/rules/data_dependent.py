@@ -1,4 +1,4 @@
-"""Results whose size the run finds out."""
+"""Operators whose output size depends on the data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import trace
 from sardonyx.lower import views
 from sardonyx.lower.body import Body
-from sardonyx.lower.groups import Distinct, Find, Keep, Suppress, View
+from sardonyx.lower.groups import CountedGather, NonMaxSuppression, NonZero, Unique, View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.lower.sizes import Refused, minimum, product
@@ -33,7 +33,7 @@ def non_zero(low: Lowering, node: Node) -> None:
     x, count = low.view(low.input(0)), low.count()
     mask = _flat(low, _as(low, x, dtypes.bool_))
     out = low.make_counted(node.output, 1, mask.shape[0], count)
-    low.groups.append(Find((node,), mask, x.shape, out, count))
+    low.groups.append(NonZero((node,), mask, x.shape, out, count))
 
 
 @rule("Compress")
@@ -46,10 +46,10 @@ def compress(low: Lowering, node: Node) -> None:
     if axis is None:
         x, axis = _flat(low, x), 0
     axis = axis_of(axis, len(x.shape))
-    chosen = low.temporary(dtypes.i64, condition.shape)
-    low.groups.append(Find((node,), _flat(low, condition), condition.shape, chosen, count))
+    indices = low.temporary(dtypes.i64, condition.shape)
+    low.groups.append(NonZero((node,), _flat(low, condition), condition.shape, indices, count))
     out = low.make_counted(node.output, axis, condition.shape[0], count)
-    low.groups.append(Keep((node,), _three(low, x, axis), chosen, count, out))
+    low.groups.append(CountedGather((node,), _three(low, x, axis), indices, count, out))
 
 
 def _three(low: Lowering, x: View, axis: int) -> View:
@@ -71,9 +71,9 @@ def unique(low: Lowering, node: Node) -> None:
     first, counts = (_counted(low, v, length, count) for v in (where, often))
     inverse = low.temporary(dtypes.i64, (length,)) if which is None else low.make(which)
     is_sorted = bool(node.attrs.get("sorted", 1))
-    low.groups.append(Distinct((node,), rows, first, _flat(low, inverse), counts, count, is_sorted))
+    low.groups.append(Unique((node,), rows, first, _flat(low, inverse), counts, count, is_sorted))
     if values is not None:
-        low.groups.append(Keep((node,), whole, first, count, low.make_counted(values, axis, length, count)))
+        low.groups.append(CountedGather((node,), whole, first, count, low.make_counted(values, axis, length, count)))
 
 
 def _counted(low: Lowering, value: Value | None, length: Known, count: View) -> View:
@@ -100,7 +100,7 @@ def non_max_suppression(low: Lowering, node: Node) -> None:
         raise Refused("NonMaxSuppression: iou_threshold is out of range")
     out = low.make_counted(node.output, 0, product((*scores.shape[:2], most)), count)
     low.groups.append(
-        Suppress(
+        NonMaxSuppression(
             (node,), boxes, scores, low.scalar(0.0, dtypes.f32) if overlap is None else overlap,
             _number(low, node.input(4)), most, bool(node.attrs.get("center_point_box", 0)), out, count,
         )

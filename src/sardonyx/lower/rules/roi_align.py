@@ -5,11 +5,11 @@ from __future__ import annotations
 from sardonyx.ir.graph import Node
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, work_type
-from sardonyx.lower.groups import Regions, View
+from sardonyx.lower.groups import RoiAlign, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.sizes import Refused
 
-MOST_RATIO = 256
+MAX_SAMPLING_RATIO = 256
 """Samples along each side of a cell: the reference provider bounds the memory, and so the time, of more."""
 _SHIFTS = {"half_pixel": 0.5, "output_half_pixel": 0.0}
 
@@ -22,7 +22,7 @@ def roi_align(low: Lowering, node: Node) -> None:
         raise Refused(f"RoiAlign of mode {mode!r} and transformation {transform!r} is not known")
     low.require("RoiAlign: rois do not have four columns", rois.shape[1], 4)
     ratio = max(get("sampling_ratio", 0), 0)
-    if ratio > MOST_RATIO:
+    if ratio > MAX_SAMPLING_RATIO:
         raise Refused(f"RoiAlign of {ratio} samples along each side of a cell is not compiled")
     kind, shift = "mean" if mode == "avg" else "max", _SHIFTS[transform]
     _emit(low, node, rois, batches, kind, shift, ratio)
@@ -41,4 +41,4 @@ def _emit(low: Lowering, node: Node, rois: View, batches: View, kind: str, shift
         raise Refused(f"{node.op_type}: the image is not of four axes and reals")
     low.require(f"{node.op_type}: there is not one image for each region", batches.shape[0], rois.shape[0])
     expression, scale = Body([work_type(x.dtype)]).expression([~0]), float(node.attrs.get("spatial_scale", 1.0))
-    low.groups.append(Regions((node,), expression, (), (out,), x, rois, batches, kind, scale, shift, ratio))
+    low.groups.append(RoiAlign((node,), expression, (), (out,), x, rois, batches, kind, scale, shift, ratio))

@@ -1,26 +1,25 @@
-"""Regions of interest, by the meaning of the operators that have them."""
+"""Regions of interest, by the numpy meaning of the operators."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from sardonyx.lower.groups import Regions
+from sardonyx.lower.groups import RoiAlign
 from sardonyx.lower.interpret.expression import finish, wide
 from sardonyx.lower.interpret.memory import Memory, meaning
-from sardonyx.ops.pool import max_roi_pool
-from sardonyx.ops.sample import roi_align
+from sardonyx.ops import pool, sample
 
 
-@meaning(Regions)
-def regions(memory: Memory, group: Regions) -> None:
+@meaning(RoiAlign)
+def roi_align(memory: Memory, group: RoiAlign) -> None:
     x, rois, batches = (memory.at(v) for v in group.operands)
     height, width = (memory.size(d) for d in group.box[2:])
     x = wide(x)
     if group.kind == "inside":
         boxes = np.concatenate([batches[:, None].astype(rois.dtype), rois], axis=1)
-        found = max_roi_pool(x, boxes, pooled_shape=[height, width], spatial_scale=group.scale)
+        found = pool.max_roi_pool(x, boxes, pooled_shape=[height, width], spatial_scale=group.spatial_scale)
     else:
-        found = roi_align(
+        found = sample.roi_align(
             x,
             rois,
             batches.astype(np.int64),
@@ -28,7 +27,7 @@ def regions(memory: Memory, group: Regions) -> None:
             coordinate_transformation_mode="half_pixel" if group.shift else "output_half_pixel",
             output_height=height,
             output_width=width,
-            sampling_ratio=group.ratio,
-            spatial_scale=group.scale,
+            sampling_ratio=group.sampling_ratio,
+            spatial_scale=group.spatial_scale,
         )
     finish(memory, group, np.asarray(found))

@@ -8,7 +8,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, work_type
-from sardonyx.lower.groups import Sample, View
+from sardonyx.lower.groups import GridSample, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.rules.resize_axes import keys
@@ -59,7 +59,7 @@ def grid_sample(low: Lowering, node: Node) -> None:
     target = low.reshaped(out, (*out.shape[:2], points))
     body = Body([work if x.dtype.is_float else x.dtype])
     expression = body.expression([~0])
-    low.groups.append(Sample((node,), expression, (), (target,), x, tuple(indices), tuple(weights)))
+    low.groups.append(GridSample((node,), expression, (), (target,), x, tuple(indices), tuple(weights)))
 
 
 def _reflected(e: Emitter, x: Expr, low: Expr | float, high: Expr) -> Expr:

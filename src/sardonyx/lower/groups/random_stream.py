@@ -1,4 +1,4 @@
-"""Numbers that are drawn from a stream."""
+"""Streams of random numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sardonyx.lower.groups.base import Group, View
 
 
 @dataclass(frozen=True)
-class Draw(Group):
-    """Take ``count`` numbers from a stream: ``out`` gets its seed and the number of the first, as two i64.
+class RandomStream(Group):
+    """Reserves ``count`` positions of a counter-based random stream; ``out`` gets the seed and the first position.
 
-    ``stream`` is memory that outlives the run: the seed, and the number of the next draw, which grows by ``count``.
-    Runs at one time draw different numbers.
+    ``stream`` is two i64 that outlive the run: the seed and the next position, which is advanced by ``count``
+    atomically, so that concurrent runs get disjoint ranges.
     """
 
     stream: View
