@@ -1,4 +1,4 @@
-"""What a run of an untrusted model takes, checked before it begins: the plan's memory, and the work of its steps.
+"""Limits on a run of an untrusted model, checked before it begins: the plan's memory, and the work of its steps.
 
 The deadline is looked at between steps; a step is not interrupted. So work that the table knows of is estimated for a
 modest core, and refused where it would outlast the deadline. Operators whose work the table does not know are left to

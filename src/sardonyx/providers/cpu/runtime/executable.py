@@ -1,4 +1,4 @@
-"""A compiled part: shapes to plan, arrays to addresses, one native call, and errors with the node's name."""
+"""A compiled part: finds the plan of the input shapes, makes one native call, reports errors with the node's name."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 FAR_S = 1e6
-"""A deadline that is further off than this many seconds is taken for one that is."""
+"""Deadlines further off than this many seconds are clipped to it."""
 MAX_SHAPES = 256
-"""Shapes whose sizes are remembered."""
+"""Input shapes whose sizes are cached."""
 MAX_APPENDING = 8
-"""Sets of states, with their capacities, for which the part is kept in a form that appends to them."""
+"""Sets of states (KV caches, by capacity) for which a version of the part is kept that appends to them in place."""
 
 _compiling = forks.rlock()
-"""Held for seconds, while a part is compiled for sizes that nobody expected."""
+"""Held for the seconds that compiling for further sizes takes."""
 
 
 class CpuExecutable:
@@ -114,7 +114,7 @@ class CpuExecutable:
         return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _for_others(self) -> Executable | None:
-        """What runs shapes that this one does not."""
+        """The executable for shapes outside the guards of this one."""
         if self._otherwise is None:
             return self._other
         from sardonyx.lower.sizes import Refused
@@ -130,7 +130,7 @@ class CpuExecutable:
         return self._other
 
     def _run_in_place(self, args: Sequence[Any], context: RunContext) -> list[Any] | None:
-        """With the context's states appended to; None for shapes outside the model's dimensions."""
+        """Run with the context's states appended to in place; None for shapes outside the model's dimensions."""
         shapes = tuple([a.shape for a in args])
         try:
             shape = self._shapes.get(shapes) or self._bind(shapes)
@@ -150,7 +150,7 @@ class CpuExecutable:
         return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _for_states(self, held: tuple[Held, ...]) -> CpuExecutable | None:
-        """The part with these states in place; None where it does not append to them."""
+        """The version of the part that appends to these states; None where there is none."""
         key = tuple((h.input, h.output, h.axis, h.memory.shape[h.axis]) for h in held)
         with self._lock:
             if key in self._appending:
@@ -193,7 +193,7 @@ class CpuExecutable:
         return results if self._trim is None else self._trim(shape.sizes, results)
 
     def _execute(self, shape: Shape, args: Sequence[Any], results: list[Array], context: RunContext | None) -> bool:
-        """Fill the results; False if the run was stopped though nobody asked for it."""
+        """Compute the results; False if a stop meant for an earlier run ended this one, which is then repeated."""
         plan, idle = shape.plan, self._idle
         plan.is_used = True
         team = self._team if self._generation == runtime_team.generation else self._new_team()
@@ -230,7 +230,7 @@ class CpuExecutable:
         return is_done
 
     def _as_compiled(self, args: Sequence[Array]) -> list[Array]:
-        """The inputs as native code takes them: of the part's very types, their elements in order."""
+        """The inputs as native code expects them: contiguous, with the part's own dtype objects."""
         given = []
         for a, dtype in zip(args, self.table.inputs, strict=True):
             if a.dtype != dtype:
@@ -239,7 +239,7 @@ class CpuExecutable:
         return given
 
     def _new_frame(self, plan: Plan, arena: Arena | None, team: Team) -> Frame:
-        """One in this arena, or in another if this is too small."""
+        """A frame of the plan in this arena, or in another if this is too small."""
         try:
             if not plan.is_allowed:
                 check_nbytes(plan.arena_nbytes, f"the intermediates would take {plan.arena_nbytes} bytes")
@@ -255,13 +255,13 @@ class CpuExecutable:
         return frame
 
     def _new_team(self) -> Team:
-        """The team of this process; in a forked child, of which threads are gone, another."""
+        """The team of this process: a forked child needs a new one."""
         self._generation = runtime_team.generation
         self._team = team_for(self._settings)
         return self._team
 
     def _execute_tried(self, frame: Frame, shape: Shape, trial: Trial) -> None:
-        """As the trial wants it, with the time of each step."""
+        """Run with the trial's current choice, and time each step."""
         count, rows = way = trial.choice
         recorder = self._recorder(count, frame.slots)
         frame.shape = None
@@ -277,7 +277,7 @@ class CpuExecutable:
             shape.learn(trial, way, took, recorder.seconds())
 
     def _execute_watched(self, frame: Frame, shape: Shape, context: RunContext) -> None:
-        """With a cancel flag; in slices, so that signals are seen; perhaps with a deadline or a profile."""
+        """Run in slices, so that signals are handled, with a cancel flag and perhaps a deadline or a profile."""
         slots, team = frame.slots, self._team
         if context.deadline is not None:
             left_s = min(context.deadline - time.monotonic(), FAR_S)
@@ -310,8 +310,8 @@ class CpuExecutable:
         return Recorder(self.table, count, slots)
 
     def _goes_on(self, frame: Frame, shape: Shape, context: RunContext | None) -> bool | None:
-        """Raise the error that stopped the walk; False if it was a stop meant for an earlier run, None if an input is
-        not as native code takes it. ``Code.LOOK`` has stopped nothing.
+        """Raise the error that stopped the run. False if the stop was meant for an earlier run, None if an input has
+        strides or another dtype object. ``Code.LOOK`` only asks for the trial of threads to be repeated.
         """
         slots = frame.slots
         code, step, value = (int(slots[i]) for i in (Context.ERROR, Context.ERROR_STEP, Context.ERROR_VALUE))
@@ -330,7 +330,7 @@ class CpuExecutable:
         raise self._error(code, step, value)
 
     def _error(self, code: int, step: int, value: int) -> Exception:
-        """What a kernel reported, in words."""
+        """The exception for an error code."""
         if code == Code.TOO_LONG:
             return SizesDiffer("a size has more than 62 bits")
         from sardonyx.providers.cpu.runtime.profile import main_node
@@ -367,7 +367,7 @@ class CpuExecutable:
 
     @property
     def packed_nbytes(self) -> int:
-        """What the constants take that were packed for kernels: about what a run reads of them."""
+        """Bytes of prepacked constants: about what a run reads of the weights."""
         from sardonyx.providers.cpu.program.steps import Packed
 
         return sum(a.nbytes for s, a in zip(self.table.constants, self.constants, strict=True) if isinstance(s, Packed))
@@ -379,14 +379,14 @@ class CpuExecutable:
         return Memory(self._constants_nbytes, plan.arena_nbytes, plan.live_nbytes, scratch, outputs)
 
     def _bind(self, shapes: tuple[tuple[int, ...], ...], *, remember: bool = True) -> Shape:
-        """Sizes, checks and a plan for shapes not seen lately."""
+        """Check shapes that are not cached, and find or make their plan."""
         measured = self._measure(shapes)
         plan = self._plans.find(measured[1]) or self._new_plan(measured[0])
         shape = Shape(plan, measured, self._threads)
         return self._remembered(shapes, shape) if remember else shape
 
     def _bind_within(self, shapes: tuple[tuple[int, ...], ...]) -> Shape | None:
-        """The same in a bucket that has a plan; None in others, and where there is something to say."""
+        """The same where a plan exists; None where it does not, or where a check fails."""
         try:
             measured = self._measure(shapes)
             plan = self._plans.find(measured[1])
@@ -397,7 +397,7 @@ class CpuExecutable:
         return None
 
     def _remembered(self, shapes: tuple[tuple[int, ...], ...], shape: Shape) -> Shape:
-        """A shape for the runs to come, if it keeps to the budget."""
+        """Cache a shape, if it keeps to the memory limits."""
         if self._max_memory is not None:
             peak_nbytes = self._memory(shape).peak_nbytes
             if peak_nbytes > self._max_memory:
@@ -422,14 +422,14 @@ class CpuExecutable:
         return plan
 
     def _forget(self, gone: list[Plan]) -> None:
-        """Shapes of plans that are kept no longer."""
+        """Drop the cached shapes of evicted plans."""
         if gone:
             for shapes, shape in tuple(self._shapes.items()):
                 if shape.plan in gone:
                     self._shapes.pop(shapes, None)
 
     def _without_plan(self, args: Sequence[Any], context: RunContext) -> list[Any]:
-        """Shapes that do not fit the model's dimensions: node by node, which computes or says what is wrong."""
+        """Run shapes outside the model's dimensions node by node on numpy, which computes or reports what is wrong."""
         from sardonyx.interpret.bind import bind
         from sardonyx.interpret.program import Program
 
@@ -437,7 +437,7 @@ class CpuExecutable:
 
 
 def _results(shape: Shape, places: Mapping[int, Array], args: Sequence[Array]) -> list[Array]:
-    """Where outputs are computed: right into a caller's arrays, where these are like them and apart from all inputs."""
+    """Output arrays: the caller's where they fit and overlap no input, else new ones."""
     usable = {}
     for i, place in places.items():
         dims, dtype, _ = shape.outputs[i]

@@ -1,11 +1,11 @@
-"""Plans and frames: a step table with its sizes, and with memory to run in.
+"""Plans and frames: the memory plan of a step table for a bucket of shapes, and the state of its runs.
 
-A ``Plan`` is immutable and serves a bucket of shapes: where each intermediate lies does not change inside it. A
-``Frame`` holds what the runs of a plan in one arena write outside of it: argument blocks and context. A run takes its
-arena from those of the session, which all plans share, and with it the frame that its plan has for this arena; a frame
-that last ran another shape of the bucket refreshes the words that hold sizes.
+A ``Plan`` is immutable: the offset of each intermediate in the arena is the same for all shapes of its bucket. A
+``Frame`` holds the argument blocks and the context that runs of a plan in one arena write. A run takes an idle arena of
+the session and the frame that its plan has for it. If the frame last ran another shape, the words that hold sizes are
+written again (``shape_program``).
 
-Plans are kept up to so many bytes with their frames; the least recently used go first.
+Plans and their frames are an LRU cache bounded in bytes.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 4e10, 1e10
-"""A modest core, for the choice of threads and of slices: only orders of magnitude matter."""
+"""Rates of a modest core, to estimate runs for the choice of threads and slices; only orders of magnitude matter."""
 ALONE_S = 15e-6
-"""A run expected to take less is not worth waking a team for."""
+"""Runs estimated to take less use one thread."""
 BARRIER_S = 2e-6
-"""What it takes a team to meet, with those that are late."""
+"""Seconds of a barrier, with threads that arrive late."""
 FIRST_LOOK, FACTOR, LAST_LOOK = 64, 8, 1 << 15
-"""Runs of a shape after which the choice of threads is looked at again, more and more rarely."""
+"""Runs of a shape after which the choice of threads is tried again: the first, the growth factor, and the largest."""
 SOON_LOOK = FIRST_LOOK * FACTOR
-"""... where it may have been a busy moment that one thread was chosen in."""
+"""The same where one thread was chosen though the team promised more."""
 MAX_PLANS = 64
 PLANS_NBYTES = 1 << 24
-"""Bytes that the plans of a table may take, with their frames; the plan used last stays in any case."""
+"""Bytes of the plans and frames of a step table; the most recently used plan is kept in any case."""
 SLICE_S = 0.1
-"""Python looks for signals about this often. What is cut for that is guessed for a modest core, until a run was shorter
-than a slice: ResNet-50 on tiles takes 4 ms and not 0.2 s, and to return to Python takes 15 us each time."""
+"""Long runs return to Python about this often, to handle signals. Slices are cut by estimated times; once a whole run
+turns out shorter than a slice, it is not cut any more, since each return costs microseconds."""
 
 
 def values_of(table: StepTable, sizes: tuple[int, ...]) -> Array:
-    """Those of all expressions, by number; SizesDiffer says what is wrong with the sizes."""
+    """The values of all expressions, by number. Raises SizesDiffer if the sizes violate a check."""
     try:
         return np.array(table.evaluate(sizes), np.int64)
     except OverflowError:
@@ -61,10 +61,10 @@ def values_of(table: StepTable, sizes: tuple[int, ...]) -> Array:
 
 
 class Plan:
-    """Where every intermediate lies, for all shapes of a bucket."""
+    """The memory plan for all shapes of a bucket."""
 
     def __init__(self, table: StepTable, sizes: tuple[int, ...], threads: int) -> None:
-        """``sizes`` are those of one of the shapes; so many threads may take part in a run."""
+        """``sizes`` of one of the shapes; ``threads`` is the most that a run uses."""
         self.table = table
         values = values_of(table, sizes).tolist()
         nbytes = (bucket(values[i])[1] for i in table.nbytes.tolist())
@@ -72,46 +72,46 @@ class Plan:
         placement = place(blocks)
         self.arena_nbytes = placement.nbytes
         self.live_nbytes = lower_bound(blocks)
-        """No placement needs less than this."""
+        """The lower bound of any placement: the most bytes that are alive at once."""
         self.scratch_nbytes = bucket(values[table.scratch])[1]
-        """Of each thread."""
+        """Per thread."""
         self.threads = threads
         self.scratch_at = aligned(self.arena_nbytes + PADDING)
         self.counters_at = self.scratch_at + aligned(self.scratch_nbytes * threads + PADDING)
         self.run_nbytes = self.counters_at + len(table.steps) * COUNTERS * 8 * threads
-        """Of the arena that a run takes: what lies between steps, what is one step's, and the steps' counters."""
+        """Bytes of the arena: intermediates, scratch of all threads, and the tile counters of the steps."""
         bounds: dict[int, tuple[int, int]] = {}
         for i, extent, times in table.bounded:
             low, high = (n // times for n in bucket(values[i]))
             least, most = bounds.get(extent, (low, high))
             bounds[extent] = max(low, least), min(high, most)
         self.bounds = tuple((extent, low, high) for extent, (low, high) in bounds.items())
-        """Of the table's extents: what they are larger than, and what they are not."""
+        """For each extent of the table, the bounds of the bucket: low < extent <= high."""
         self.words = table.words.copy()
         if len(table.placed_at):
             self.words[table.placed_at] += np.array(placement.offsets, np.int64)[table.placed_by]
         self.sized = np.column_stack([table.sized_at, table.sized_by, self.words[table.sized_at]])
-        """Rows of ``Sized``."""
+        """Rows of ``Sized``: which argument words hold sizes."""
         self.frames: dict[Arena | None, Frame] = {}
-        """Of each arena that it ran in the frame that knows it."""
+        """By arena."""
         self.frame_nbytes: int = self.words.nbytes + 8 * (Context.SLOTS + len(table.program) + table.base_count)
         self.is_used = True
-        """Whether a run used it since plans were last looked through..."""
+        """Set by runs, cleared when the cache is trimmed."""
         self.used = 0
-        """... and when that was so for the last time, in a count of these looks."""
+        """The trim before which it was last used."""
         self.is_allowed = False
-        """Whether its memory was found not to be too much for what the caller brought."""
+        """Whether its memory passed the check against the size of the model and its inputs."""
         self.schedules: dict[tuple[int, tuple[bool, ...]], Schedule] = {}
-        """By how much shapes do, and which of the table's steps."""
+        """By the amount of work (its bits) and by which conditional steps run."""
 
     @property
     def nbytes(self) -> int:
-        """What it takes, with its frames."""
+        """With its frames."""
         rows: int = sum(schedule.nbytes for schedule in tuple(self.schedules.values()))
         return int(self.sized.nbytes + self.words.nbytes) + self.frame_nbytes * len(self.frames) + rows
 
     def fits(self, extents: tuple[int, ...]) -> bool:
-        """Whether these values of the table's extents are of its bucket."""
+        """Whether the extents of a shape are in its bucket."""
         for i, low, high in self.bounds:  # noqa: SIM110 a generator costs twice as much with cold caches
             if not low < extents[i] <= high:
                 return False
@@ -119,11 +119,11 @@ class Plan:
 
 
 class Plans:
-    """Those of a table."""
+    """The plans of a step table: an LRU cache in bytes."""
 
     def __init__(self) -> None:
         self._all: tuple[Plan, ...] = ()
-        """Replaced, never changed: who looks for a plan needs no lock."""
+        """Replaced, never mutated, so that lookups need no lock."""
         self._last: Plan | None = None
         """The most recently used."""
         self._looks = 0
@@ -137,7 +137,7 @@ class Plans:
         return sum(plan.nbytes for plan in self._all)
 
     def find(self, extents: tuple[int, ...]) -> Plan | None:
-        """The plan of the bucket that these values of the table's extents fall into, if there is one."""
+        """The plan whose bucket the extents of a shape are in, if there is one."""
         last = self._last
         if last is not None and last.fits(extents):
             return last
@@ -148,14 +148,14 @@ class Plans:
         return None
 
     def add(self, plan: Plan) -> list[Plan]:
-        """Gives the plans that have to go for it."""
+        """Returns the plans that were evicted."""
         with self._lock:
             self._all = (plan, *(p for p in self._all if p.bounds != plan.bounds))
             self._last = plan
         return self.trim(plan)
 
     def trim(self, plan: Plan) -> list[Plan]:
-        """Have plans, with another frame of this one, keep to their number and bytes; gives those that go."""
+        """Evict plans to make room for another frame of this one; returns those evicted."""
         with self._lock:
             self._looks += 1
             for known in self._all:
@@ -181,17 +181,17 @@ class Plans:
 
 
 class Schedule(NamedTuple):
-    """How those shapes of a plan are run that do the same steps and about as much."""
+    """How shapes of a plan are run that carry out the same steps and about as much work."""
 
     threads: int
-    """That are worth it."""
+    """The number estimated to pay."""
     rows: Array
     ends: list[int]
-    """Steps up to which it runs without Python looking for signals."""
+    """The last step of each slice; Python handles signals between slices."""
     is_quick: bool
-    """Whether Python need not look at all."""
+    """Whether there is one slice, whose work is bounded."""
     trial: Trial | None
-    """What finds out who takes part in each step."""
+    """The measurement that chooses between team and single thread for each step."""
 
     @property
     def nbytes(self) -> int:
@@ -199,7 +199,7 @@ class Schedule(NamedTuple):
 
 
 class Shape:
-    """What one set of input shapes needs beside its plan."""
+    """One set of input shapes: its sizes, outputs and schedule."""
 
     def __init__(self, plan: Plan, measured: ShapeSizes, threads: int) -> None:
         self.plan = plan
@@ -212,29 +212,29 @@ class Shape:
         for dims, dtype, nbytes in self.outputs:
             if not nbytes:
                 check_empty(dims, dtype, f"an output would be {dtype}{list(dims)}")
-        # Where nothing lies between steps, buckets do not tell how much the largest does.
+        # Without intermediates, the bucket does not tell the amount of work.
         kind = work.bit_length(), only
         schedule = plan.schedules.get(kind) or plan.schedules.setdefault(kind, self._schedule(only, threads))
         self.threads, self.rows, self.ends, self.is_quick, trial = schedule
         self.trial = self._last_trial = trial
-        """``trial``: of the quick runs; None when it is over."""
+        """``trial`` is None once it is decided."""
         self.runs_left = 0
-        """Until the next look; 0 where there is none."""
+        """Until the trial is repeated; 0 for never."""
         if trial is not None:
             self.runs_left = FIRST_LOOK
             if trial.is_over:
                 (self.threads, self.rows), self.trial = trial.choice, None
 
     def _schedule(self, only: tuple[bool, ...], threads: int) -> Schedule:
-        """How this shape is run, and those of its plan that do as much."""
+        """The schedule of this shape, and of those of its plan with as much work."""
         plan, table, rows = self.plan, self.plan.table, _rows(self.plan.table, only)
         is_there, values = rows[:, Row.WHO] != NOBODY, values_of(table, self.sizes)
         flops, traffic = values[table.flops] * is_there, values[table.traffic] * is_there
         seconds = flops * (1 / FLOPS_PER_SECOND) + traffic * (1 / BYTES_PER_SECOND)
-        # Sizes too long to be written down count nothing: then the memory that is filled tells the work at least.
+        # Work whose expression is too long counts as 0: then the memory that is written is a lower bound.
         total = max(float(seconds.sum()), plan.arena_nbytes / BYTES_PER_SECOND)
         if table.has_loops and threads > 1:
-            # What a team saves, less what it takes to meet in every trip.
+            # What a team saves, less the barriers of every trip.
             total -= float(values[table.meetings].sum()) * BARRIER_S * threads / (threads - 1)
         turns = np.maximum(values[table.turns], 1)
         trial = Trial(table, rows, turns, threads, total) if threads > 1 else None
@@ -243,20 +243,20 @@ class Shape:
         return Schedule(threads if total > ALONE_S else 1, rows, ends, is_quick, trial)
 
     def took(self, seconds: float) -> None:
-        """A run in slices took so long: if that is less than one of them, there need not be any. Where data choose
-        among steps, the next run may take longer.
+        """Record the time of a run in slices. If it was shorter than one slice, later runs are not cut, unless control
+        flow may make them longer.
         """
         table = self.plan.table
         if seconds < SLICE_S and not any(step.is_control for step in table.steps):
             self.ends, self.is_quick = [len(table.steps)], table.is_bounded
 
     def learn(self, trial: Trial, way: ThreadChoice, took: float, steps: Array) -> None:
-        """How long a run took, and each of its steps, of all threads."""
+        """Record the time of a run and of its steps, summed over threads."""
         trial.take(way, took, steps)
         self._follow(trial)
 
     def look_again(self) -> None:
-        """Try once more who takes part in which step: the moment of the last trial may have been a busy one."""
+        """Repeat the trial: the machine may have been busy during the last one."""
         if self._last_trial is not None:
             is_soon = self._last_trial.is_doubtful
             self.runs_left = SOON_LOOK if is_soon else min(self.runs_left * FACTOR, LAST_LOOK)
@@ -269,7 +269,7 @@ class Shape:
             (self.threads, self.rows), self.trial = trial.choice, None
 
     def new_outputs(self) -> list[Array]:
-        """Arrays for the results of a run."""
+        """New arrays for the outputs of a run."""
         if not self._pooled:
             made = []
             for dims, dtype, _ in self.outputs:
@@ -278,7 +278,7 @@ class Shape:
         return [self._new(output) for output in self.outputs]
 
     def outputs_in(self, places: Mapping[int, Array]) -> list[Array]:
-        """The same, of which some are given."""
+        """The same, with some of them given."""
         return [places[i] if i in places else self._new(output) for i, output in enumerate(self.outputs)]
 
     def _new(self, output: tuple[tuple[int, ...], np.dtype[Any], int]) -> Array:
@@ -289,7 +289,7 @@ class Shape:
 
 
 def _rows(table: StepTable, only: tuple[bool, ...]) -> Array:
-    """The table's rows, without the steps that are for other sizes alone."""
+    """The table's rows, without steps that run for other sizes only."""
     if all(only):
         return table.rows
     rows: Array = table.rows.copy()
@@ -300,22 +300,22 @@ def _rows(table: StepTable, only: tuple[bool, ...]) -> Array:
 
 
 def _slices(seconds: Array) -> list[int]:
-    """The ends of runs of steps that take about ``SLICE_S``."""
+    """The ends of slices that take about ``SLICE_S``."""
     total = np.cumsum(seconds)
     cuts = np.flatnonzero(np.diff(total // SLICE_S)) + 1
     return [*cuts.tolist(), len(total)]
 
 
 class Frame:
-    """What the runs of a plan in one arena write outside of it, one run after the other."""
+    """Context and argument blocks for the runs of a plan in one arena, one run at a time."""
 
     def __init__(self, plan: Plan, arena: Arena, team: Team, constants: Array) -> None:
-        """``constants`` are the addresses of the table's constants."""
+        """``constants`` holds the addresses of the table's constants."""
         table = plan.table
         self.arena, self.team = arena, team
         self.shape: Shape | None = None
         self.rows: Array | None = None
-        """Those of the shape when it was taken, which ``slots`` knows."""
+        """The shape's rows when ``take`` was called; the context holds their address."""
         names, program = len(table.binding.names), table.program
         context = new_context(team, names + len(program))
         self.at = address(context)
@@ -326,7 +326,7 @@ class Frame:
         self.bases = (ctypes.c_int64 * table.base_count)()
         count = table.given_count
         self.objects = (ctypes.c_int64 * count)()
-        """The arrays of a run: inputs, then outputs."""
+        """Addresses of the array objects of a run: inputs, then outputs."""
         self.bases[1 : 1 + len(constants)] = constants.tolist()
         slots = self.slots
         slots[Context.BASES] = ctypes.addressof(self.bases)
@@ -344,8 +344,8 @@ class Frame:
         self.bases[ARENA], slots[Context.SCRATCH], slots[Context.COUNTERS] = arena.places(plan)
 
     def take(self, shape: Shape, team: Team) -> None:
-        """Make ready for a shape of the plan's bucket, and for a team."""
-        self.shape, rows = None, shape.rows  # no shape until it is ready: signals may raise in between
+        """Prepare for a shape of the plan's bucket, and for a team."""
+        self.shape, rows = None, shape.rows  # None while the slots are inconsistent: a signal handler may raise
         wanted = team.workers(shape.threads)
         self.slots[self._taken] = [team.at, wanted, shape.runs_left, id(rows), 1, *shape.sizes]
         self.shape, self.rows, self.team = shape, rows, team

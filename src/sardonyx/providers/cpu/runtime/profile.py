@@ -1,4 +1,4 @@
-"""What the time stamps of a run say, step by step."""
+"""Time stamps of a profiled run, reported node by node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The step table of a part: everything about it that does not depend on the sizes of its inputs.
+"""The step table of a part: everything that does not depend on the sizes of its inputs.
 
-Argument blocks are one array of int64 words. Most words are the same for every shape; of the others the table knows
-where they lie and which expression gives them, so that a run of another shape fills them before its first step.
+Argument blocks are one array of int64 words. Most words are the same for every shape. For the others the table records
+position and expression, and the first run of a new shape writes them (``shape_program``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Unplannable(Exception):
 
 
 class StepTable:
-    """Steps with their argument blocks, before any size is known."""
+    """Steps and their argument blocks, for any sizes."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class StepTable:
         self.lives = [lives[s] for s in self.temporaries]
         self.nbytes = self._numbers([self._storage_nbytes(s) for s in self.temporaries])
         self.scratch = self.sizes.largest(s.scratch_nbytes for s in steps)
-        """The number of the most bytes that a step takes."""
+        """The expression, by number, of the largest scratch of a step."""
         self.extents, self.bounded = self._bounded()
-        """Values that tell buckets apart. For bytes that depend on sizes: their number, which of those values they are
-        a multiple of, and how many times."""
+        """``extents``: expressions whose buckets identify a plan. ``bounded``: for each size-dependent number of bytes,
+        the extent that it is a multiple of, and the factor."""
         self.flops = self._numbers([s.flops for s in steps])
         self.traffic = self._numbers([s.nbytes for s in steps])
         self.meetings = self._numbers(
             [s.turns if meets else 0 for s, meets in zip(steps, _meets(steps, numbers), strict=True)]
         )
-        """How often threads meet in front of each step."""
+        """How many barriers a run has in front of each step."""
         self.turns = self._numbers([s.turns for s in steps])
         self.inputs, self.outputs = [v.dtype.numpy for v in inputs], [v.dtype.numpy for v in outputs]
         for c in checks:
@@ -87,28 +87,28 @@ class StepTable:
         self._lay_out()
         self.rows = np.zeros((len(steps), Row.WORDS), np.int64)
         self.code = [linker.address(step.spec, isa) for step in steps]
-        """As long as these are held, rows may hold their numbers."""
+        """Keeps the code alive whose addresses ``rows`` holds."""
         for i, step in enumerate(steps):
             meets = i > 0 and numbers[i] != numbers[i - 1]
             before = CONTROL if step.is_control else MEET if meets else NONE
             self.rows[i] = self.code[i], self.starts[i] * 8, before, 0
         self.only = [i for i, step in enumerate(steps) if step.only]
-        """Steps that are carried out for some sizes alone."""
+        """Steps that run for some sizes only."""
         self.kernels = [(linker.name(step.spec, isa), step.spec.name) for step in steps]
-        """What the objects of the steps are kept under, and the functions in them."""
+        """Keys of the steps' object files, and the names of the functions in them."""
         measured = self._measured(outputs)
         if self.sizes.unbound:
             raise Unplannable(f"no input gives a size to {', '.join(sorted(self.sizes.unbound))}")
         self.evaluate = self.sizes.compiled()
-        """The values of all expressions, which the checks allow."""
+        """From sizes to the values of all expressions; raises if a check fails."""
         self.measure = self.sizes.compiled(measured, self.binding, **named(self.outputs))
-        """From shapes that the checks allow to a ``ShapeSizes``, in one function: a run leaves no cache warm."""
+        """From input shapes to ``ShapeSizes``; raises if a check fails."""
 
     def _numbers(self, expressions: Sequence[Known]) -> Array:
         return np.array([self.sizes.number(e) for e in expressions], np.int64)
 
     def _bounded(self) -> tuple[tuple[int, ...], list[tuple[int, int, int]]]:
-        """``extents`` and ``bounded``: all memory of a transformer is a multiple of a few values."""
+        """``extents`` and ``bounded``. Most models need few: all memory of a transformer is a multiple of one."""
         found: dict[int, tuple[int, int]] = {}
         for storage in self.temporaries:
             nbytes = self._storage_nbytes(storage)
@@ -121,7 +121,7 @@ class StepTable:
         return extents, [(i, extents.index(extent), times) for i, (extent, times) in found.items()]
 
     def _measured(self, outputs: Sequence[View]) -> Results:
-        """The numbers that make a ``ShapeSizes``."""
+        """The expressions that make up ``ShapeSizes``."""
         sizes = self.sizes
         work = sizes.as_long_as(size for s in self.steps for size in (s.flops, s.nbytes))
         only = tuple(sizes.within(s.only) for s in self.steps if s.only)
@@ -139,7 +139,7 @@ class StepTable:
         return known(dims.mul(storage.elements, storage.dtype.itemsize))
 
     def _lay_out(self) -> None:
-        """Fill the constant words; remember the others."""
+        """Write the words that are the same for all shapes; record the others."""
         words: list[int] = []
         self.starts: list[int] = []
         sized: list[tuple[int, int]] = []
@@ -183,7 +183,7 @@ class StepTable:
         self.words = np.array(words, np.int64)
         rows, places = self.sizes.program(number for _, number in sized)
         self.program = np.array(rows, np.int64).reshape(-1, ROW_WORDS)
-        """Makes the values that words hold."""
+        """The shape program: rows that compute the size-dependent words."""
         self.sized_at, self.sized_by = _columns([(at, places[number]) for at, number in sized])
         self.placed_at, self.placed_by = _columns(placed)
         assert STEP_SLOT == 0
@@ -212,7 +212,7 @@ def _access(step: Step) -> Access:
 
 
 def _meets(steps: Sequence[Step], numbers: Sequence[int]) -> Iterator[bool]:
-    """Whether threads meet in front of a step; they do once for control steps in a row."""
+    """Whether there is a barrier in front of each step. Consecutive control steps share one."""
     for i, step in enumerate(steps):
         if step.is_control:
             yield i == 0 or not steps[i - 1].is_control
@@ -226,7 +226,7 @@ def _changing(storages: frozenset[Storage]) -> frozenset[object]:
 
 
 def _backed(access: Access) -> Access:
-    """What is touched, with the memories behind what moves."""
+    """The access with moving storages replaced by the memory that they alternate between."""
     reads, writes = (frozenset(b for s in side for b in _behind(s)) for side in (access.reads, access.writes))
     return Access(reads, writes)
 

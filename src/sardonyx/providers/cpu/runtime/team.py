@@ -28,7 +28,7 @@ from sardonyx.records import Record
 Array = np.ndarray[Any, Any]
 
 SPIN_US, IDLE_US = 200 if KNOWS_CPU else 20, 20
-"""Microseconds that a thread spins before it parks (``spin_park``). In a run: longer than a parked thread takes to wake,
+"""Microseconds that a thread spins before it parks (``spin_park``). In a run: longer than waking a parked thread takes,
 unless the thread cannot tell whether another needs its CPU. Between runs: as long as a busy caller takes to come back.
 """
 
@@ -141,7 +141,7 @@ class Team:
         return _ticks(self.settings.spin_us)
 
     def workers(self, threads: int) -> int:
-        """The number of workers for a run of so many threads, the caller's included. They are started if they were not."""
+        """The number of workers for a run of so many threads, the caller's included; starts those that are missing."""
         if threads - 1 > self._count:
             self._grow(min(threads - 1, MAX_WORKERS))
         return threads - 1
