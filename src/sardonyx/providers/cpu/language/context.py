@@ -1,10 +1,10 @@
-"""What lies at the head of a run's memory: the words that native code and Python both know."""
+"""Memory layouts that native code and Python share: the context of a run, rows of the step table, mailboxes."""
 
 from __future__ import annotations
 
 
 class Context:
-    """The int64 slots at the head of a run's context. Those that threads fight over have a cache line of their own."""
+    """The int64 slots of a run's context. Contended slots have a cache line of their own."""
 
     ERROR, ERROR_STEP, ERROR_VALUE, CANCEL, DEADLINE, BASES, SCRATCH, SCRATCH_STRIDE = range(8)
     STEPS, ARGS, FIRST, LAST, STOP, SPIN, PROFILE, PROFILE_THREADS = range(8, 16)
@@ -14,15 +14,14 @@ class Context:
     CPUS, CPU_WORDS = 56, 8
     TEAM, WANTED, LEFT, ROWS, IS_NEW = range(67, 72)
     SLOTS = 72
-    """What a frame takes from a shape ends the slots, and the sizes of names follow them: Python writes all of it at
-    once. ``ROWS`` is the step table, by the address of the numpy array that holds it; ``IS_NEW`` tells that the shape
-    of the last run was another. Behind the sizes lie the values that ``PROGRAM`` makes of them. ``CPUS`` tell which
-    ones threads are on (``waiting``)."""
+    """``TEAM`` to ``IS_NEW`` and the sizes of named dimensions, which follow the slots, are written at once by Python
+    when the shape changes. The values computed by ``PROGRAM`` follow the sizes. ``ROWS`` is the address of the
+    numpy array of the step table; ``IS_NEW`` says that the last run had another shape; ``CPUS`` are those that threads
+    were last seen on (``spin_park``)."""
 
 
 class Sized:
-    """The int64 words that tell of a word of the argument blocks what it holds: where it lies, which of a shape's
-    values it takes, and what is added to that."""
+    """A word of the argument blocks that depends on sizes: its position, the value that it takes, and an offset."""
 
     AT, BY, PLUS = range(3)
     WORDS = 3
@@ -36,13 +35,13 @@ class Row:
 
 
 NONE, MEET, CONTROL = range(3)
-"""What happens in front of a row: nothing, a barrier, or a barrier behind which one thread carries it out."""
+"""In front of a row: nothing, a barrier, or a barrier whose last thread carries out the row (a control step)."""
 
 ALL, ONE, NOBODY = range(3)
-"""Who carries out a row: every thread its share, or the first thread all of it, unless there was an error before."""
+"""Who carries out a row: each thread its share; the first thread all of it, unless there was an error; nobody."""
 
 PAUSED = 1 << 40
-"""Added to the next step by a control step that wants Python to look for signals first."""
+"""Added to the next step by a control step that wants Python to handle signals first."""
 
 
 class Stamp:

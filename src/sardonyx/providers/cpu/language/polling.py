@@ -1,4 +1,4 @@
-"""Whether a run goes on: asked where threads meet, and by kernels whose time data decide."""
+"""Cancellation and deadlines: checked at barriers, and by kernels whose run time depends on data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val
 
 
 def look(k: Kernel, context: Buf) -> Val:
-    """Whether the run is to end: an error is recorded, and so are a cancelled run and a passed deadline."""
+    """Whether the run has to stop. Cancellation and a passed deadline are recorded as errors."""
     with k.when(context.load_atomic(Context.CANCEL).ne(0), likely=False):
         context.swap_atomic(Context.ERROR, 0, Code.CANCELLED)
     deadline = context.load(Context.DEADLINE)
@@ -19,5 +19,5 @@ def look(k: Kernel, context: Buf) -> Val:
 
 
 def is_stopped(k: Kernel) -> Val:
-    """The same, for a kernel of the step table, which may leave the rest of its work undone then."""
+    """The same inside a kernel, which may then skip the rest of its work."""
     return look(k, k.context())

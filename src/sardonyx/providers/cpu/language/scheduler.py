@@ -1,10 +1,10 @@
-"""How the threads of a team divide the tiles of a step.
+"""The tile scheduler: static ranges with work stealing.
 
-The tiles are cut into one stretch for each thread, and a thread takes its own first: rows of an image and of a matrix
-fall to the same thread in every step, so what it reads lies in the cache of the core that wrote it. A run is half of
-what is left of a stretch, so that neighbours stay together and threads of unequal speed finish at once: one whose own
-stretch is taken helps with the next, from its end, so that it does the same tiles again in later steps. What it needs
-for that it has to fetch from the other's cache; where that is much, a few tiles are left to their own thread.
+The tiles of a step are divided into one contiguous range per thread. A thread takes tiles of its own range first, so
+the same rows fall to the same thread in every step and are found in its core's cache. It takes half of what is left at
+a time, so that neighbouring tiles stay together and threads of unequal speed finish together. A thread whose range is
+empty steals from the end of the next range: in later steps it then steals the same tiles. Stolen tiles are read from
+another core's cache; where that is expensive, the last few tiles of a range are not stolen.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.language.writer import Kernel
 
 
-ONE_BEHIND = 1 << 32
-"""A word for each stretch counts the tiles that are taken: those before by ones, and those behind by these."""
+ONE_FROM_END = 1 << 32
+"""One word per range counts the tiles taken: from the front in its low half, from the end in its high half."""
 
 
-class Runs:
-    """The runs of tiles that one thread takes."""
+class TileScheduler:
+    """Gives a thread consecutive tiles to work on."""
 
     def __init__(self, k: Kernel, total: Val, own: Operand = 0) -> None:
-        """``own``: how many tiles of a stretch no other thread takes."""
+        """``own``: how many tiles of a range are never stolen."""
         self.k, self.total, self.own, self._taken = k, total, k.value(own, i64), k.counter()
         self._passed = k.var(0)
-        """Stretches of which nothing is left."""
+        """Ranges that are empty."""
 
     def take(self) -> tuple[Val, Val]:
-        """The next run and where it ends; an empty one when all are taken. Alone, a thread takes all at once."""
+        """The next tiles as [first, last); empty when none are left. A single thread gets all of them at once."""
         k, first, last = self.k, self.k.var(0), self.k.var(0)
         with k.either(k.threads > 1) as (team, alone):
             with team, k.loop_while(lambda: last.get().eq(0) & (self._passed.get() < k.threads)):
@@ -40,11 +40,11 @@ class Runs:
                 number = k.select(number < k.threads, number, number - k.threads)
                 start, end = (self.total * n // k.threads for n in (number, number + 1))
                 taken, is_own = self._taken.load_atomic(number), self._passed.get().eq(0)
-                front, back = taken & (ONE_BEHIND - 1), taken // ONE_BEHIND
+                front, back = taken & (ONE_FROM_END - 1), taken // ONE_FROM_END
                 left = end - start - front - back - k.select(is_own, 0, self.own)
                 many = (left + 1) // 2
                 with k.either(left > 0) as (some, none):
-                    now = taken + k.select(is_own, many, many * ONE_BEHIND)
+                    now = taken + k.select(is_own, many, many * ONE_FROM_END)
                     with some, k.when(self._taken.swap_atomic(number, taken, now)):
                         first.set(k.select(is_own, start + front, end - back - many))
                         last.set(first.get() + many)
@@ -57,7 +57,7 @@ class Runs:
 
 
 def clear_counters(k: Kernel, context: Buf, first: Val, last: Val) -> None:
-    """Nothing of these steps is taken."""
+    """Reset the counters of these steps: no tile is taken."""
     nbytes = context.load(Context.COUNTER_NBYTES)
     words = k.memory(context.load(Context.COUNTERS) + first * nbytes * COUNTERS, i64)
     lanes = max(k.lanes // 2, 1)

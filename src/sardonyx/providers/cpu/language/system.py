@@ -41,7 +41,7 @@ def pause(k: Kernel) -> None:
         k.call("llvm.x86.sse2.pause")
 
 
-def give_way(k: Kernel) -> None:
+def yield_cpu(k: Kernel) -> None:
     """Let another thread that wants this CPU have it."""
     _ask(k, X86_YIELD, ARM_YIELD)
 

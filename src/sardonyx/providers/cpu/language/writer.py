@@ -12,7 +12,7 @@ from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.language import text
 from sardonyx.providers.cpu.language.builder import Builder
 from sardonyx.providers.cpu.language.context import COUNTERS, STEP_SLOT, WORDS_PER_BUFFER, Code, Context
-from sardonyx.providers.cpu.language.scheduler import Runs
+from sardonyx.providers.cpu.language.scheduler import TileScheduler
 from sardonyx.providers.cpu.language.text import I8, I32, I64, POINTER, Function, Type, Value
 from sardonyx.providers.cpu.language.values import (  # fmt: skip
     Buf,
@@ -479,7 +479,7 @@ class Kernel:
         Once in a step: not inside a loop.
         """
         assert self._depth == 0, f"{self.name} shares inside a loop: use share_of"
-        runs, more = Runs(self, self.value(count, i64), own), self.var(1)
+        runs, more = TileScheduler(self, self.value(count, i64), own), self.var(1)
         with self.loop_while(lambda: more.get().ne(0)):
             first, last = runs.take()
             with self.loop(first, last) as i:

@@ -63,12 +63,11 @@ class CpuExecutable:
         otherwise: Callable[[], Executable] | None = None,
         arenas: Arenas | None = None,
     ) -> None:
-        """``constants`` are the table's; ``count`` threads may take part. Runs lie in ``runtime.arenas``, or in their
-        own.
+        """``constants`` are the table's; ``count`` is the most threads of a run; ``arenas`` are the session's.
 
-        ``max_memory`` bytes is the most that a run may take, constants included.
-        ``recompile`` makes the part ready once more, with states in place; ``otherwise`` does for shapes that this one
-        does not run.
+        ``max_memory`` limits the bytes of a run, constants included.
+        ``recompile`` compiles the part with states updated in place; ``otherwise`` compiles it for shapes outside the
+        guards of this one.
         """
         self.part, self.table, self._views, self._max_memory = part, table, views, max_memory
         self._settings, self._threads, self._trim = settings, count, table.trim

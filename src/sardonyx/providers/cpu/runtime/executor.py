@@ -1,11 +1,11 @@
 """The native executor: every thread of a team goes through the same step table.
 
 A row of the table holds a kernel's address, the offset of its argument block, whether a barrier comes before it, and
-whether all threads carry it out or the first alone (``team_size``). At a barrier the last thread to arrive checks for
+whether all threads carry it out or the first alone (``team_size``). At a barrier the last thread to record checks for
 errors, cancellation and the deadline; if one is found, all threads leave there. (How they wait: ``spin_park``.)
 
 A control step (If, Loop) decides which step comes next. Threads meet at a barrier in front of it, and the last to
-arrive carries it out, with the control steps that follow it, before it releases the others. What a control step changes
+record carries it out, with the control steps that follow it, before it releases the others. What a control step changes
 (trip counts, addresses of loop-carried values) is in the run's memory, never in the table.
 
 A worker waits in ``worker`` for its mailbox to be filled. A caller (``run``) claims idle workers, up to the number that
@@ -30,7 +30,7 @@ from sardonyx.providers.cpu.language.context import (  # fmt: skip
 from sardonyx.providers.cpu.language.dsl import Kernel, function
 from sardonyx.providers.cpu.language.polling import look
 from sardonyx.providers.cpu.language.scheduler import clear_counters
-from sardonyx.providers.cpu.language.spin_park import Crew, tell, wait_while
+from sardonyx.providers.cpu.language.spin_park import TeamCpus, wait_while, wake_waiters
 from sardonyx.providers.cpu.language.system import ticks
 from sardonyx.providers.cpu.language.values import Buf, Val, i32, i64
 from sardonyx.providers.cpu.memory.pages import C_CONTIGUOUS, TO_DTYPE, TO_FLAGS
@@ -65,7 +65,7 @@ def _cross(k: Kernel, context: Buf, step: Val) -> None:
                 more.set(k.select(table.load(at.get() * Row.WORDS + Row.BARRIER).eq(CONTROL), k.const(1), k.const(0)))
 
 
-def _barrier(k: Kernel, context: Buf, crew: Crew, threads: Val, step: Val) -> None:
+def _barrier(k: Kernel, context: Buf, team_cpus: TeamCpus, threads: Val, step: Val) -> None:
     generation, sleepers = context.at(Context.GENERATION), context.at(Context.SLEEPERS)
     now = generation.load_atomic()
     arrived = context.add_atomic(Context.ARRIVED, 1)
@@ -74,9 +74,9 @@ def _barrier(k: Kernel, context: Buf, crew: Crew, threads: Val, step: Val) -> No
             _cross(k, context, step)
             context.store_atomic(Context.ARRIVED, 0, "monotonic")
             generation.store_atomic(0, now + 1, "seq_cst")
-            tell(k, generation, sleepers)
+            wake_waiters(k, generation, sleepers)
         with others:
-            wait_while(k, generation, now.eq, context.load(Context.SPIN), sleepers, crew)
+            wait_while(k, generation, now.eq, context.load(Context.SPIN), sleepers, team_cpus)
 
 
 def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) -> None:
@@ -99,9 +99,9 @@ def _carry_out(k: Kernel, context: Buf, step: Val, thread: Val, threads: Val) ->
 
 
 def _execute_steps(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
-    table, crew = k.memory(context.load(Context.STEPS), i64), Crew(k, context, thread)
+    table, team_cpus = k.memory(context.load(Context.STEPS), i64), TeamCpus(k, context, thread)
     with k.when(threads > 1):
-        crew.arrive()
+        team_cpus.record()
     step = k.var(context.load(Context.FIRST))
     last = context.load(Context.LAST)
     with k.loop_while(lambda: step.get() < last):
@@ -109,7 +109,7 @@ def _execute_steps(k: Kernel, context: Buf, thread: Val, threads: Val) -> None:
         barrier = row.load(Row.BARRIER)
         with k.when(barrier.ne(NONE)), k.either(threads > 1) as (team, alone):
             with team:
-                _barrier(k, context, crew, threads, step.get())
+                _barrier(k, context, team_cpus, threads, step.get())
             with alone:
                 _cross(k, context, step.get())
         with k.either((barrier.eq(CONTROL)) | context.load_atomic(Context.STOP).ne(0)) as (jump, go):
@@ -171,21 +171,21 @@ def run(k: Kernel, context: Buf, *, data_offset: int) -> None:
             mine.store(claimed.get() * 2, w)
             mine.store(claimed.get() * 2 + 1, started)
             claimed += 1
-    threads, crew = claimed.get() + 1, Crew(k, context, k.const(0))
+    threads, team_cpus = claimed.get() + 1, TeamCpus(k, context, k.const(0))
     with k.when(threads > 1):
-        crew.gather()
+        team_cpus.clear()
     with k.loop(0, claimed.get()) as c:
         box = team.at(mine.load(c * 2) * Mailbox.WORDS)
         box.store(Mailbox.CONTEXT, context.address())
         box.store(Mailbox.THREAD, c + 1)
         box.store(Mailbox.THREADS, threads)
         box.store_atomic(Mailbox.STATE, READY, "seq_cst")
-        tell(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
+        wake_waiters(k, box.at(Mailbox.STATE), box.at(Mailbox.SLEEPERS))
     _execute_steps(k, context, k.const(0), threads)
     spin = context.load(Context.SPIN)
     with k.loop(0, claimed.get()) as c:
         box = team.at(mine.load(c * 2) * Mailbox.WORDS)
-        wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS), crew)
+        wait_while(k, box.at(Mailbox.ENDED), mine.load(c * 2 + 1).__gt__, spin, box.at(Mailbox.WAITERS), team_cpus)
     left = context.load(Context.LEFT)
     with k.when(left > 0):
         context.store(Context.LEFT, left - 1)
@@ -208,4 +208,4 @@ def worker(k: Kernel, mailbox: Buf, spin: Val) -> None:
                 _execute_steps(k, context, mailbox.load(Mailbox.THREAD), mailbox.load(Mailbox.THREADS))
                 state.store_atomic(0, IDLE, "seq_cst")
                 mailbox.add_atomic(Mailbox.ENDED, 1, "seq_cst")
-                tell(k, mailbox.at(Mailbox.ENDED), mailbox.at(Mailbox.WAITERS))
+                wake_waiters(k, mailbox.at(Mailbox.ENDED), mailbox.at(Mailbox.WAITERS))

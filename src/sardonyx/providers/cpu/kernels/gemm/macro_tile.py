@@ -16,7 +16,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileFinish
 from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, count_of
 from sardonyx.providers.cpu.language.dsl import Kernel
-from sardonyx.providers.cpu.language.scheduler import Runs
+from sardonyx.providers.cpu.language.scheduler import TileScheduler
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 
@@ -128,7 +128,7 @@ class Groups:
         """Groups of rows, of one size."""
         self.rows, self.columns = count_of(row_panels, k.max(self.each_product, 1)), group_columns
         self.total = self.each_product * column_panels * count
-        self._runs, self._base = Runs(k, self.total), k.var(k.const(spare * SQUARE))
+        self._runs, self._base = TileScheduler(k, self.total), k.var(k.const(spare * SQUARE))
         self._other = (self.rows * group_columns + 2 * spare) * SQUARE
 
     @contextmanager

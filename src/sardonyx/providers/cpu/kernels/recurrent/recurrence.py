@@ -33,7 +33,7 @@ from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.language.context import COUNTERS, Code, Context
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
-from sardonyx.providers.cpu.language.spin_park import Crew, tell, wait_while
+from sardonyx.providers.cpu.language.spin_park import TeamCpus, wait_while, wake_waiters
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import KIB, Isa
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
@@ -222,9 +222,9 @@ class _Phases:
                 yield panel
             with k.when(self.is_shared):
                 done.add_atomic(0, last.get() - first.get(), "seq_cst")
-                tell(k, done, sleepers)
+                wake_waiters(k, done, sleepers)
         with k.when(self.is_shared):
-            spin, crew = k.context().load(Context.SPIN), Crew(k, k.context(), k.thread)
+            spin, crew = k.context().load(Context.SPIN), TeamCpus(k, k.context(), k.thread)
             wait_while(k, done, self.end.get().__gt__, spin, sleepers, crew)
 
     def _take(self, first: Var, last: Var) -> Val:
