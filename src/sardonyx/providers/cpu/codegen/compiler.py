@@ -1,8 +1,7 @@
-"""From a kernel's IR to an object of machine code: target machine, optimization, emission.
+"""From a kernel's IR to an object file: target machine, optimization, emission.
 
-llvmlite lets one thread at a time into LLVM. LLVM itself only asks that each thread keeps to a context and a target
-machine of its own; so the two calls that take nearly all of the time are made past that lock, and kernels are
-compiled side by side.
+llvmlite holds a lock around every call of LLVM. LLVM itself only needs a context and a target machine per thread, so
+the two calls that take nearly all of the time bypass that lock, and kernels are compiled in parallel.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ from sardonyx.providers.cpu.memory.allocator import need_headroom
 CODEGEN_LEVEL = 2
 
 ALLOWED_SYMBOLS = frozenset(("memcpy", "memmove", "memset"))
-"""What an object may refer to."""
+"""The only symbols that an object may import."""
 
 _writing = forks.lock()
-"""IR is written by one thread at a time: Python's lock allows no more."""
+"""IR is written by one thread at a time: the GIL allows no more."""
 
 _gate = forks.Gate()
-"""What LLVM does past llvmlite's lock. A fork waits for it, and for that lock: LLVM has locks that a child could not
-free.
-"""
+"""Counts the calls that bypass llvmlite's lock. A fork waits for them and for that lock: a child could not release
+LLVM's own locks."""
 _lock: Any = ffi.lib._lock._lock
 forks.at_fork(before=_lock.acquire, in_parent=_lock.release, in_child=_lock.release)
 
@@ -46,7 +44,7 @@ def _initialized() -> bool:
 
 @cache
 def _unlocked(name: str) -> Any:
-    """A function of llvmlite's library, without llvmlite's lock around it."""
+    """A function of llvmlite's library, without llvmlite's lock."""
     locked = getattr(ffi.lib, name)
     found = getattr(ctypes.CDLL(ffi.lib._name), name)
     found.argtypes, found.restype = locked.argtypes, locked.restype
@@ -67,10 +65,10 @@ def _machine(isa: Isa) -> Any:
 
 
 def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> Any:
-    """The module of a kernel, in a context of its own, after those of LLVM's passes that still find something to do.
+    """The kernel's module, in a context of its own, after the LLVM passes that still find work.
 
-    The kernel language vectorizes, and ``builder`` repeats nothing and keeps loops free of what does not change in
-    them: variables become registers, and blocks are joined.
+    The kernel language vectorizes, eliminates common subexpressions and hoists while it emits (``builder``). What is
+    left is to promote variables to registers and to merge blocks.
     """
     with _writing:
         written = spec.emit(isa, checked=checked)
@@ -93,7 +91,7 @@ def optimized(spec: Spec, isa: Isa, machine: Any, *, checked: bool = False) -> A
 
 
 def compiled(spec: Spec, isa: Isa, *, checked: bool = False) -> bytes:
-    """The object of a kernel."""
+    """The object file of a kernel."""
     need_headroom()
     _initialized()
     machine = _machine(isa)
@@ -111,7 +109,7 @@ def compiled(spec: Spec, isa: Isa, *, checked: bool = False) -> bytes:
 
 
 def assembly(spec: Spec, isa: Isa | None = None) -> str:
-    """The machine code as text, for eyes."""
+    """The machine code as assembly text."""
     _initialized()
     isa = isa or current()
     machine = _machine(isa)

@@ -1,4 +1,4 @@
-"""Kernels as native functions: linked before, found on disk, or compiled now, many of them side by side."""
+"""The linker: kernels as native functions, loaded already, read from the object cache, or compiled in parallel."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def key(spec: Spec, isa: Isa, checked: bool) -> str:
-    """What a compiled object is known by."""
+    """The key of a compiled object."""
     return f"{spec.digest}-{isa.key}-{checked:d}-{objects.compiler_version()}"
 
 
 CODE_NBYTES = 1 << 26
-"""Bytes of code that are kept for sessions to come; what sessions have of it stays as long as they do."""
+"""Bytes of code that stay loaded for later sessions; code in use by a session stays in any case."""
 
 
 COMPILING = 0.6
@@ -35,7 +35,7 @@ COMPILING = 0.6
 
 
 class Statistics:
-    """What this process compiled and what it found."""
+    """What this process compiled, and what it read from the object cache."""
 
     def __init__(self) -> None:
         self.compiled: list[str] = []
@@ -46,26 +46,26 @@ statistics = Statistics()
 
 
 class Linker:
-    """Gives the addresses of kernels; each is made by whoever asks first."""
+    """The addresses of kernels. Each kernel is compiled once, by the first thread that asks for it."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, Address] = {}
-        """The one asked for last comes last."""
+        """Most recently used last."""
         self._makers: dict[str, threading.Lock] = {}
         self._lock = forks.lock()
         self.natives: dict[tuple[Any, ...], str] = {}
-        """What objects of functions are kept under that Python itself calls."""
+        """The keys of the objects of native functions that Python calls."""
 
     def address(self, spec: Spec, isa: Isa | None = None, *, checked: bool | None = None) -> Address:
-        """The native function of a kernel, which stays as long as the caller has its address."""
+        """A kernel's native function, loaded as long as the caller holds its address."""
         isa = isa or current()
         checked = knobs.CHECK_ADDRESSES.get() if checked is None else checked
         name = key(spec, isa, checked)
         return self._made(name, spec.name, lambda: _object(spec, isa, checked, name))
 
     def native(self, module: str, function: str, **statics: Any) -> Address:
-        """The address of a function by where it is written, which is read only where it is not known already. It stays
-        for the life of the process."""
+        """A native function by module and name; the module is imported only if the function is not known yet. It stays
+        loaded for the life of the process."""
         known = module, function, tuple(statics.items()), current().key, knobs.CHECK_ADDRESSES.get()
         name = self.natives.get(known)
         found = None if name is None else self.kept(name, function)
@@ -77,11 +77,11 @@ class Linker:
         return found
 
     def name(self, spec: Spec, isa: Isa) -> str:
-        """What the object of a kernel is kept under."""
+        """The key of the object of a kernel."""
         return key(spec, isa, knobs.CHECK_ADDRESSES.get())
 
     def kept(self, name: str, function: str) -> Address | None:
-        """The native function of an object that was compiled before, if it is still there."""
+        """The native function of an object in the cache, if it is still there."""
         try:
             return self._made(name, function, lambda: _kept(name, function))
         except FileNotFoundError:
@@ -106,7 +106,7 @@ class Linker:
         return made
 
     def _trim(self) -> list[Address]:
-        """Have code keep to its bytes, but for what was asked for last; gives what goes."""
+        """Drop code beyond the limit in bytes, least recently used first; returns what was dropped."""
         nbytes = sum(address.nbytes for address in self._addresses.values())
         gone = []
         for name in list(self._addresses)[:-1]:
@@ -119,9 +119,8 @@ class Linker:
     def prepare(
         self, specs: Iterable[Spec], isa: Isa, threads: int, others: Iterable[Callable[[], Any]] = ()
     ) -> list[Any]:
-        """Make kernels ready, and then what others make, by so many threads: most of the time is spent outside of
-        Python. Gives what they made; one thread alone leaves everything to whoever needs it.
-        """
+        """Compile kernels and do other tasks on so many threads; most of the time is spent without the GIL. Returns
+        what the tasks returned; with one thread, nothing is done in advance."""
         kernels = {spec.digest: partial(self.address, spec, isa) for spec in specs}
         tasks: list[Callable[[], Any]] = [*kernels.values(), *others]
         if threads == 1 or len(tasks) < 2:
@@ -138,7 +137,7 @@ def _kept(name: str, function: str) -> bytes:
 
 
 def _check_compiling(budget: limits.Budget) -> None:
-    """Hand a part of an untrusted model to numpy when most of its time is gone."""
+    """Decline to compile a part of an untrusted model when most of its time is used up."""
     if budget.used > COMPILING:
         raise NotImplemented("too little of an untrusted model's time is left to compile it")
 

@@ -1,4 +1,4 @@
-"""One kernel called by hand, on numpy arrays: for tests, benchmarks and the packing of weights."""
+"""Calls of a single kernel on numpy arrays: for tests, benchmarks and packing weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 STEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-"""What a kernel of the step table is to C."""
+"""The C signature of a kernel."""
 
 
 def word(value: float, dtype: DType) -> int:
-    """A number as it lies in an argument block."""
+    """A number as a word of an argument block."""
     if not dtype.is_float:
         return int(value)
     code, as_int = ("d", "q") if dtype.bits == 64 else ("f", "i")
@@ -32,7 +32,7 @@ def word(value: float, dtype: DType) -> int:
 
 
 class Signature(NamedTuple):
-    """What there is to know of a kernel that is compiled already."""
+    """What a call needs of a kernel that is compiled already."""
 
     name: str
     params: Mapping[str, tuple[str, DType]]
@@ -41,8 +41,7 @@ class Signature(NamedTuple):
 class Launch:
     """A kernel with its arguments, ready to be called; arrays are written in place.
 
-    An array may come with the place of its element 0: others may lie in front of it. ``at`` is the kernel's address,
-    where that is known.
+    An array may come with the index of its element 0. ``at`` is the kernel's address, if it is known.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Launch:
             raise Fail(f"kernel {self.spec.name} reports error {code}", got=int(value))
 
     def run_thread(self, thread: int) -> None:
-        """What one thread does, of what the others have left."""
+        """Run one thread's share."""
         self._call(*self._addresses, thread, self.threads)
 
 

@@ -1,11 +1,10 @@
-"""What the machine at hand can reach at best, measured: multiply-adds in registers, and reading memory.
+"""The limits of this machine, measured: multiply-adds in registers, tile products, memory bandwidth.
 
-Shares of these limits say how good a kernel is. Each figure is the best of several short bursts, so that a busy
-neighbour costs bursts and not truth, or ``MIDDLE``: what the machine does at the moment, neighbours and all. With
-several threads, all of them work at once and the slowest counts.
+A kernel is judged by its share of these limits. Each figure is the best of several short bursts, so that a busy
+neighbour does not count, or ``MIDDLE``: the median, neighbours included. With several threads all work at once and the
+slowest counts.
 
-Products are of numbers. The tile unit rests where an operand is zero, and the chip raises its clock (2.9 GHz for 2.4 on
-Emerald Rapids): no product that tells anybody anything comes at that rate.
+Products are of random numbers: tile units save power on zeros and then run at a higher clock.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa, current
 
 CHAINS = 12
-"""Independent sums: more than latency times units of any chip this runs on, and fewer than its registers."""
+"""Independent accumulators: more than latency times units of any supported chip, fewer than its registers."""
 BURSTS = 15
 READ_NBYTES = 1 << 22
-"""A smaller buffer is read over again until a burst has read as much: to be called takes a microsecond."""
+"""Smaller buffers are read repeatedly until a burst has read as much: a call takes a microsecond."""
 
 Pick = Callable[[Any], Any]
 BEST: Pick = np.min
@@ -39,7 +38,7 @@ MIDDLE: Pick = np.median
 
 @function(x=("dtype",), rounds=i64)
 def multiply_add(k: Kernel, x: Buf, rounds: Val, *, dtype: DType) -> None:
-    """A product added to each of ``CHAINS`` vectors, ``rounds`` times; nothing but registers."""
+    """A multiply-add to each of ``CHAINS`` vectors, ``rounds`` times, in registers only."""
     lanes = k.lanes * 32 // dtype.bits
     sums = [k.var(x.load(i * lanes, lanes)) for i in range(CHAINS)]
     factor, term = x.load(0, lanes), x.load(lanes, lanes)
@@ -52,7 +51,7 @@ def multiply_add(k: Kernel, x: Buf, rounds: Val, *, dtype: DType) -> None:
 
 @function(x=(bf16,), sums=(f32,), rounds=i64)
 def multiply_tiles(k: Kernel, x: Buf, sums: Buf, rounds: Val) -> None:
-    """The products of two tiles with two others, ``rounds`` times, added up; nothing but registers in between."""
+    """Products of two tiles with two others, accumulated ``rounds`` times, in registers only."""
     tiles = Tiles(k)
     tiles.configure()
     for i in range(4):
@@ -67,7 +66,7 @@ def multiply_tiles(k: Kernel, x: Buf, sums: Buf, rounds: Val) -> None:
 
 @function(x=(i64,), out=(i64,), elements=i64, rounds=i64)
 def read(k: Kernel, x: Buf, out: Buf, elements: Val, rounds: Val) -> None:
-    """Looks at every element, ``rounds`` times."""
+    """Read every element, ``rounds`` times."""
     lanes, unroll = k.lanes // 2, 8
     seen = [k.var(k.zeros(i64, lanes)) for _ in range(unroll)]
     with k.loop(0, rounds), k.loop(0, elements - (lanes * unroll - 1), lanes * unroll) as i:
@@ -79,21 +78,21 @@ def read(k: Kernel, x: Buf, out: Buf, elements: Val, rounds: Val) -> None:
 
 @function(x=(i64,), elements=i64)
 def fetch(k: Kernel, x: Buf, elements: Val) -> None:
-    """Cache lines into L2, and no further."""
+    """Prefetch cache lines into L2."""
     with k.loop(0, elements, LINE_NBYTES // 8) as i:
         x.prefetch(i, locality=2)
 
 
 @function(x=(i64,), y=(i64,), elements=i64)
 def copy(k: Kernel, x: Buf, y: Buf, elements: Val, *, is_past: bool) -> None:
-    """Whole cache lines, to memory that begins at one."""
+    """Store whole cache lines to aligned memory."""
     lanes = max(k.lanes // 2, LINE_NBYTES // 8)
     with k.loop(0, elements - (lanes - 1), lanes) as i:
         y.store(i, x.load(i, lanes), is_past=is_past)
 
 
 def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float:
-    """Operations in a second (a multiply-add is two) of a loop that only uses registers."""
+    """Operations per second (a multiply-add is two) of a loop in registers."""
     isa = isa or current()
     rounds, lanes = 50_000, isa.lanes * 32 // dtype.bits
     data = [np.full(CHAINS * lanes, 0.5 if dtype.is_float else 1, dtype.numpy) for _ in range(threads)]
@@ -103,7 +102,7 @@ def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None, pic
 
 
 def peak_tile_flops(threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float | None:
-    """The same of bf16 products on tiles; None where there are none."""
+    """The same for bf16 products on tiles; None without tiles."""
     isa = isa or current()
     if not isa.amx:
         return None
@@ -115,19 +114,18 @@ def peak_tile_flops(threads: int = 1, isa: Isa | None = None, pick: Pick = BEST)
 
 
 def tiles_of_numbers() -> Any:
-    """What ``multiply_tiles`` multiplies: four tiles of bf16, spread like weights are."""
+    """The operands of ``multiply_tiles``: four tiles of bf16, distributed like weights."""
     return np.random.default_rng(0).standard_normal(4 * NBYTES // 2).astype(bf16.numpy)
 
 
 def read_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float:
-    """Bytes in a second at which a buffer of this size is read, each thread taking its part of it."""
+    """Bytes per second at which a buffer of this size is read, each thread reading its part."""
     return _passing(np.ones(nbytes // 8, np.int64), threads, isa or current(), BURSTS, pick, is_read=True)
 
 
 def fetch_bandwidth(x: Any, threads: int = 1, isa: Isa | None = None, bursts: int = BURSTS, pick: Pick = BEST) -> float:
-    """Bytes in a second at which a buffer of words that L2 does not hold comes there, by the faster of fetching and
-    reading. Arm's chips drop what is asked for and would have to wait: there reading tells.
-    """
+    """Bytes per second at which a buffer larger than L2 is brought into it: the faster of prefetching and reading.
+    Arm's chips may drop prefetches, so there reading counts."""
     isa = isa or current()
     ways = (True,) if isa.name == "neon" else (True, False)
     return max(_passing(x, threads, isa, bursts, pick, is_read=is_read) for is_read in ways)
@@ -144,7 +142,7 @@ def _passing(x: Any, threads: int, isa: Isa, bursts: int, pick: Pick, *, is_read
 
 
 def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_past: bool = False) -> float:
-    """Bytes, read and written, in a second at which a buffer is copied, by plain stores or by those past the caches."""
+    """Bytes per second, read and written, of a copy with ordinary or non-temporal stores."""
     isa = isa or current()
     part = nbytes // threads // LINE_NBYTES * (LINE_NBYTES // 8)
     x, y = (np.ones(nbytes // 8 + LINE_NBYTES, np.int64) for _ in range(2))
@@ -154,7 +152,7 @@ def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_
 
 
 def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa, bursts: int = BURSTS, pick: Pick = BEST) -> float:
-    """Seconds of one of several calls of a plain function, each thread with arguments of its own."""
+    """Seconds of one of several calls of a plain function, each thread with its own arguments."""
     at = linker.address(spec, isa, checked=False)
     fn = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(calls[0]))(at)
     if len(calls) == 1:

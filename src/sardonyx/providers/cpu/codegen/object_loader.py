@@ -1,7 +1,7 @@
-"""Objects of machine code made runnable: sections laid out in memory, references between them filled in.
+"""Loads ELF objects of kernels: lays out sections in memory and resolves relocations.
 
-A kernel's object is small and plain: code, constants beside it, and perhaps calls of memcpy and its like, so LLVM is
-needed to make one but not to load it. Code stays in memory as long as somebody has its ``Address``.
+A kernel's object holds code, constants and perhaps calls of memcpy and its like, so LLVM is needed to make it but not
+to load it. Code stays loaded as long as an ``Address`` of it is held.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sardonyx.errors import Fail
 
 X86, ARM = 62, 183
 SYMBOLS, RELOCATIONS = 2, 4
-"""Kinds of sections."""
+"""Section types."""
 LOADED = 2
-"""The flag of a section that lies in memory."""
+"""The flag of a section that occupies memory."""
 
 _placing = forks.lock()
-"""One object at a time: Linux makes pages fit for code as they are sealed, and must not take others for ready too."""
+"""Objects are loaded one at a time, because pages are made executable in place."""
 
 Fill = tuple[str, Callable[[int, int, int], int]]
 
@@ -48,12 +48,12 @@ class Section(NamedTuple):
 class Symbol(NamedTuple):
     name: str
     section: int
-    """0 where the object does not hold it."""
+    """0 for an undefined symbol."""
     value: int
 
 
 class Object:
-    """An ELF object of 64 bits, little end first."""
+    """A 64-bit little-endian ELF object."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -77,7 +77,7 @@ class Object:
         return self.content[at : self.content.index(b"\0", at)].decode()
 
     def relocations(self) -> Iterator[tuple[int, int, int, int, int]]:
-        """Section, offset in it, kind, symbol, and what to add."""
+        """Section, offset, type, symbol and addend."""
         for section in self.sections:
             if section.kind == RELOCATIONS and self.sections[section.info].flags & LOADED:
                 rows = self.content[section.offset : section.offset + section.size]
@@ -86,16 +86,17 @@ class Object:
 
 
 def undefined_symbols(content: bytes) -> set[str]:
-    """What an object wants from elsewhere."""
+    """The symbols that an object imports."""
     return {s.name for s in Object(content).symbols() if s.name and not s.section}
 
 
 class Address(int):
-    """That of a function of an object. The object leaves memory with the last of them, unless ``keep`` is called."""
+    """The address of a function of a loaded object. The object is unloaded with the last of them, unless ``keep`` is
+    called."""
 
     _pages: tuple[int, int] | None = None
     nbytes = 0
-    """Of memory that the object takes."""
+    """Bytes of memory that the object occupies."""
 
     @classmethod
     def of(cls, function: int, base: int, nbytes: int) -> Address:
@@ -104,7 +105,7 @@ class Address(int):
         return made
 
     def keep(self) -> None:
-        """Have the object stay for the life of the process: threads may be inside."""
+        """Keep the object loaded for the life of the process: threads may be executing it."""
         self._pages = None
 
     def __del__(self) -> None:
@@ -113,7 +114,7 @@ class Address(int):
 
 
 def load(content: bytes, name: str) -> Address:
-    """The address of a function of an object, which is brought into memory."""
+    """Load an object; returns the address of a function in it."""
     found = Object(content)
     starts, nbytes = _places(found)
     symbols = found.symbols()
@@ -141,7 +142,7 @@ def load(content: bytes, name: str) -> Address:
 
 
 def _places(found: Object) -> tuple[dict[int, int], int]:
-    """Where the sections of memory begin, and how long they are together."""
+    """The offsets of the sections in memory, and their total size."""
     starts: dict[int, int] = {}
     at = 0
     for i, section in enumerate(found.sections):
@@ -152,19 +153,19 @@ def _places(found: Object) -> tuple[dict[int, int], int]:
 
 
 def _stub(machine: int, target: str) -> bytes:
-    """A jump through the address behind it: a call reaches 128 MiB, and the C library may lie farther."""
+    """A jump through the address that follows it: direct calls reach 128 MiB, the C library may be farther."""
     code = {X86: "ff2502000000cccc", ARM: "5000005800021fd6"}[machine]
     address = ctypes.cast(getattr(_library(), target), ctypes.c_void_p).value
     return bytes.fromhex(code) + struct.pack("<Q", address)
 
 
 def _low(shift: int) -> Fill:
-    """The low twelve bits of an address, in units of what is loaded."""
+    """The low twelve bits of an address, in units of the access."""
     return "<I", lambda word, at, target: word | (target & 0xFFF) >> shift << 10
 
 
 def _page(word: int, at: int, target: int) -> int:
-    """The distance between two pages, its low two bits apart from the others."""
+    """The distance between two pages, with its low two bits apart from the others."""
     pages = (target >> 12) - (at >> 12)
     return word | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
 
@@ -185,7 +186,7 @@ FILLS: dict[tuple[int, int], Fill] = {
     (ARM, 282): ("<I", lambda word, at, target: word | (target - at) >> 2 & 0x3FFFFFF),
     (ARM, 283): ("<I", lambda word, at, target: word | (target - at) >> 2 & 0x3FFFFFF),
 }
-"""By machine and kind of reference: how the word there is read and written, and what it becomes."""
+"""By machine and relocation type: how the word is read and written, and its new value."""
 
 
 @cache
@@ -199,7 +200,7 @@ def _library() -> Any:
 
 
 def _pages(nbytes: int) -> int:
-    """Fresh memory, which Linux makes fit for code when it is sealed."""
+    """Fresh memory that can be made executable."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     at: int | None = _library().mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if at is None or at == ctypes.c_void_p(-1).value:
@@ -208,6 +209,6 @@ def _pages(nbytes: int) -> int:
 
 
 def _seal(at: int, nbytes: int) -> None:
-    """Never written again, executed from now on."""
+    """Make the memory read-only and executable."""
     if _library().mprotect(at, nbytes, mmap.PROT_READ | mmap.PROT_EXEC):
         raise Fail("the system does not let compiled code be run", got=os.strerror(ctypes.get_errno()))

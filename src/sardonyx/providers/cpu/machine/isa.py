@@ -1,9 +1,9 @@
-"""What the machine at hand can do, as far as kernels ask: vector width, registers, matrix tiles, caches.
+"""The instruction set of the chip, as kernels see it: vector width, registers, matrix tiles, caches.
 
-An ``Isa`` has two sides. Its *shape* (lanes, registers, tiles) decides which kernels are written; its *target* (CPU
-name and features) decides what LLVM makes of them. ``SARDONYX_CPU`` names a real CPU, and both follow it: on a machine
-that can run it, the code is exactly that CPU's. On any other the shape is kept, and tile instructions are carried out
-by ordinary ones, so that every kernel can be tested everywhere.
+An ``Isa`` has two sides. Its *shape* (lanes, registers, tiles) decides which kernels are emitted; its *target* (CPU
+name and features) is what LLVM compiles for. ``SARDONYX_CPU`` names a CPU and sets both. On a machine that cannot run
+that CPU's code the shape is kept and tile instructions are emulated by ordinary ones, so every kernel can be tested
+everywhere.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from sardonyx.providers.cpu.machine import object_cache as objects
 from sardonyx.records import Record
 
 KIB, LINE_NBYTES = 1 << 10, 64
-"""Units of caches, and the bytes of a line of theirs."""
+"""Bytes, and bytes of a cache line."""
 
 
 class Isa(Record):
-    """One instruction set, as kernels see it."""
+    """One instruction set."""
 
     name: str
     """``amx``, ``avx512``, ``avx2``, ``neon`` or ``generic``."""
     cpu: str
-    """The CPU whose code is emitted, in LLVM's words."""
+    """LLVM's name of the CPU that code is emitted for."""
     features: str
-    """What LLVM is told beside the CPU's name."""
+    """LLVM's feature string."""
     lanes: int
     """f32 elements in a vector register."""
     registers: int
     amx: bool = False
     """Matrix tiles with bf16 products."""
     bf16_dot: bool = False
-    """A vector instruction that adds products of bf16 pairs to f32."""
+    """A vector dot product of bf16 pairs, accumulated in f32."""
     byte_dot: bool = False
-    """A vector instruction that adds four products of bytes to i32."""
+    """A vector dot product of four bytes, accumulated in i32."""
     is_emulated: bool = False
-    """Tiles and pair products are carried out by ordinary instructions."""
+    """Whether tiles and dot products are emulated by ordinary instructions."""
     l1_nbytes: int = 32 * KIB
     l2_nbytes: int = 1024 * KIB
     l3_nbytes: int = 8192 * KIB
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are no instructions to count on but those of every chip of the kind (``plain``)."""
+        """Whether only the baseline instructions of the architecture are available: no FMA (``soft_fma``)."""
         return self.name == "generic"
 
     @property
     def key(self) -> str:
-        """What compiled code depends on. Cache sizes are not part of it: they reach kernels as parameters."""
+        """What compiled code depends on. Cache sizes are not part of it: they are parameters of kernels."""
         shape = f"{self.lanes}/{self.registers}/{self.byte_dot:d}/{self.is_emulated:d}"
         return f"{self.name}/{self.cpu}/{self.features}/{shape}"
 
 
 WIDE = "-prefer-256-bit,-idivq-to-divl"
-"""Left alone, LLVM takes vectors of half the width on these CPUs, and writes every division twice, the second time for
-numbers of 32 bits, which takes longer to compile than it saves."""
+"""By default LLVM prefers half-width vectors on these CPUs, and emits a second, 32-bit version of every division, which
+costs compile time."""
 
 _X86: dict[str, Isa] = {
     "sapphirerapids": Isa("amx", "sapphirerapids", WIDE, 16, 32, amx=True, bf16_dot=True, byte_dot=True),
@@ -90,11 +90,11 @@ def is_arm() -> bool:
 
 
 KNOWS_CPU = is_x86()
-"""Whether a thread learns in a moment which CPU it is on (``system``)."""
+"""Whether a thread can cheaply read which CPU it runs on (``language.system``)."""
 
 
 def current() -> Isa:
-    """The instruction set to use: the host's, or the one that ``SARDONYX_CPU`` asks for."""
+    """The instruction set to use: the host's, or that of ``SARDONYX_CPU``."""
     return named(knobs.CPU.get())
 
 
@@ -144,7 +144,7 @@ def _features() -> frozenset[str]:
 
 @cache
 def _told() -> tuple[str, str]:
-    """The host's name and features in LLVM's words, kept on disk: LLVM takes longer to load than most models."""
+    """The host's name and features as LLVM detects them, cached on disk: loading LLVM takes longer than most starts."""
     key = f"host-{objects.compiler_version()}-{_processor()}"
     kept = objects.read(key) if _processor() else None
     if kept is not None:
@@ -163,7 +163,7 @@ _CHANGING = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "core id", "apicid"
 
 @cache
 def _processor() -> str:
-    """What Linux tells of the first processor, without what differs from one to the next or in time."""
+    """/proc/cpuinfo of the first processor, without fields that differ between processors or over time."""
     try:
         first = _text("/proc/cpuinfo").partition("\n\n")[0]
     except OSError:
@@ -172,14 +172,14 @@ def _processor() -> str:
 
 
 def _runs(isa: Isa) -> bool:
-    """Whether this x86 machine has what a chip's code needs."""
+    """Whether this x86 machine has the features of a chip."""
     dots = (("avx512bf16", isa.bf16_dot), ("avx512vnni", isa.byte_dot))
     needed = {*_NEEDS[isa.name], *(name for name, wanted in dots if wanted)}
     return needed <= _features() and (not isa.amx or allow_tiles())
 
 
 def _has_byte_dot() -> bool:
-    """Whether an Arm chip multiplies bytes by fours, which LLVM does not tell of the host."""
+    """Whether an Arm chip has byte dot products, which LLVM does not report for the host."""
     try:
         return "asimddp" in _text("/proc/cpuinfo").split()
     except OSError:
@@ -193,7 +193,7 @@ def _text(path: str) -> str:
 
 @cache
 def allow_tiles() -> bool:
-    """Ask Linux for the tile registers, once in a process; False when it refuses."""
+    """Ask Linux for permission to use tile registers, once per process; False if it is refused."""
     if not is_x86() or platform.system() != "Linux":
         return False
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
@@ -209,7 +209,7 @@ def _sized(isa: Isa) -> Isa:
 
 @cache
 def _cache_sizes() -> dict[str, int]:
-    """The data caches of the first CPU this process may use, from sysfs; whatever is not told keeps its default."""
+    """The sizes of the data caches of the first allowed CPU, from sysfs; defaults where they are missing."""
     if not hasattr(os, "sched_getaffinity"):
         return {}
     cpu = min(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Compiled objects on disk, under the digest of what they were compiled from; in a private folder, or not at all."""
+"""The object cache: compiled objects on disk by the digest of their source, in a private folder, or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx import entries, folders, limits
 
 @cache
 def compiler_version() -> str:
-    """What LLVM is known by without loading it: llvmlite's version, and the size of its library."""
+    """An identification of LLVM that does not load it: llvmlite's version and the size of its library."""
     import llvmlite
 
     folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
@@ -35,7 +35,7 @@ def read(key: str) -> bytes | None:
 
 
 def write(key: str, content: bytes) -> None:
-    """Keep an object; where it cannot be kept, or the model is untrusted, it is compiled again."""
+    """Store an object. Failure is harmless, and objects of untrusted models are not stored: they are compiled again."""
     if limits.current() is not None:
         return
     folder = _folder(make=True)

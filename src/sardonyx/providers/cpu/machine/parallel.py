@@ -1,4 +1,4 @@
-"""Tasks of a build that several threads do."""
+"""Build tasks on several threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def results(tasks: Iterable[Callable[[], T]], threads: int) -> list[T]:
-    """What tasks give, of which so many are done at a time; when one fails, those that wait are not begun."""
+    """The results of tasks, of which so many run at a time. When one fails, those not yet started are skipped."""
     from concurrent.futures import ThreadPoolExecutor
 
     need_headroom()

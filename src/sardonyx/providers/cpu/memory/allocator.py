@@ -1,7 +1,7 @@
-"""The one allocator: aligned, padded, in huge pages where that pays.
+"""The allocator: aligned to cache lines, padded, in huge pages where that pays.
 
-Large blocks lie in slabs of huge pages (``slabs``), outputs in blocks of a pool (``memory.output_pool``). When the
-last array over a block is gone, its memory is used again, or goes back to the system.
+Large blocks come from slabs of huge pages (``slabs``), outputs from a pool (``output_pool``). A block is reused, or
+returned to the system, when the last array over it is gone.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 PADDING = 1024
-"""Bytes after every allocation that a tile may read."""
+"""Bytes after every allocation that a kernel may read."""
 SLAB_FROM = 1 << 15
-"""Bytes from which a block lies in a slab."""
+"""Bytes from which a block is taken from a slab."""
 
 _slabs = Slabs()
 outputs = Pool()
 
 
 def allocate(nbytes: int) -> Array:
-    """Zeroed bytes, the first of them on a cache line's border."""
+    """Zeroed bytes, aligned to a cache line."""
     where = guard_pages.mode()
     if where is not None:
         return guard_pages.allocate(nbytes, ALIGNMENT, where)
@@ -52,7 +52,7 @@ def allocate(nbytes: int) -> Array:
 
 
 def reserve(nbytes: int) -> Array:
-    """The same, which are what they are."""
+    """The same, not zeroed."""
     where = guard_pages.mode()
     if where is not None:
         return guard_pages.allocate(nbytes, ALIGNMENT, where)
@@ -67,7 +67,7 @@ def _on_a_line(raw: Array, nbytes: int) -> Array:
 
 
 def _forget() -> None:
-    """What another thread was about to change, a forked child leaves alone."""
+    """A forked child does not touch its parent's slabs and pool: another thread may have been changing them."""
     global _slabs, outputs
     _slabs.returns.is_abandoned = outputs.returns.is_abandoned = True
     _slabs, outputs = Slabs(), Pool()

@@ -1,11 +1,10 @@
-"""Memory between two pages that nobody may touch: an access outside of it ends the process at once.
+"""Allocations between inaccessible pages: an access out of bounds ends the process at once.
 
-For debugging, by ``SARDONYX_GUARD_PAGES``: arenas, scratch memory, constants, copies of inputs, and outputs are
-allocated here. Memory ends right in front of an inaccessible page (``end``), or begins right behind one (``front``).
-The padding that other allocations have, which a tile may read, is left out. Arenas begin on a border of cache lines, as
-kernels expect, so that up to 63 bytes lie between their end and the page; inputs and outputs of a run, which callers
-may have put anywhere, end exactly there. What lies side by side in one arena, only address checks tell apart. Arrays
-that a caller binds for outputs get copies of the results; states that grow in place stay where they are.
+A debugging aid, switched on by ``SARDONYX_GUARD_PAGES``, for arenas, scratch, constants, copies of inputs, and outputs.
+An allocation ends right before a guard page (``end``), or begins right after one (``front``). The padding of other
+allocations is left out. Arenas are aligned to cache lines, as kernels expect, so up to 63 bytes may lie between their
+end and the page; inputs and outputs end exactly at it. Overflows between two values of one arena are found by address
+checks only. Output arrays that a caller binds receive copies of the results; states that grow in place are not guarded.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NO_ACCESS = 0
 
 
 def mode() -> str | None:
-    """Where guarded memory touches a page; None where it is not asked for."""
+    """Where guarded allocations touch a guard page; None when guarding is off."""
     found = knobs.GUARD_PAGES.get()
     if found not in (None, END, FRONT):
         raise InvalidArgument(f"{knobs.GUARD_PAGES.name} is not known", expected=f"{END} or {FRONT}", got=found)
@@ -34,7 +33,7 @@ def mode() -> str | None:
 
 
 def allocate(nbytes: int, alignment: int, where: str) -> Array:
-    """Zeroed bytes; the first of them is at a multiple of ``alignment``, a power of two of at most a page."""
+    """Zeroed bytes, aligned to ``alignment``, a power of two of at most a page."""
     page = mmap.PAGESIZE
     room = max(-(-nbytes // page), 1) * page
     pages = mmap.mmap(-1, room + 2 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -54,13 +53,13 @@ def _close(address: int, nbytes: int) -> None:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> Array:
-    """An array that begins or ends exactly at a page that nobody may touch."""
+    """An array that begins or ends exactly at a guard page."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return allocate(nbytes, 1, where).view(dtype).reshape(shape)
 
 
 def copies(arrays: Iterable[Array], where: str) -> list[Array]:
-    """The same numbers in guarded memory."""
+    """Copies of arrays in guarded memory."""
     made = []
     for a in arrays:
         copy = empty(a.shape, a.dtype, where)

@@ -1,7 +1,7 @@
-"""Outputs are taken from a pool: when the caller's last array over a block is gone, the block is lent again, and its
-pages need not be made anew by the system.
+"""The pool of outputs: blocks are reused when the caller drops its last array over them, so that pages need not be
+mapped again.
 
-What the pool keeps is bounded: with what callers have, it is no more than they had at a time, or a little.
+The pool is bounded: with what callers hold, it keeps about as much as they held at the most.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sardonyx.providers.cpu.memory.pages import Loan, Pages, Returns
 Array = np.ndarray[Any, Any]
 
 POOLED_FROM = 1 << 18
-"""Bytes from which outputs are pooled: the C library gives larger blocks back to the system each time."""
+"""Bytes from which outputs are pooled: the C library would return larger blocks to the system each time."""
 MOST_NBYTES = 1 << 28
-"""Bytes that the pool keeps at most for outputs to come..."""
+"""The most bytes that the pool keeps..."""
 LEAST_NBYTES = 1 << 22
-"""... and that it may keep in any case, for shapes that take turns."""
+"""... and the bytes that it may keep in any case, for alternating shapes."""
 STEPS_PER_DOUBLING = 8
-"""Sizes of blocks: outputs of about the same size share them."""
+"""Granularity of block sizes: outputs of about the same size share blocks."""
 DECAY = 8
-"""A new block lowers by this share what callers are taken to have at a time: others may be asked for now."""
+"""A new block lowers the estimate of what callers hold at a time by this share."""
 
 
 def _rounded(nbytes: int) -> int:
@@ -33,17 +33,17 @@ def _rounded(nbytes: int) -> int:
 
 
 class Pool:
-    """Blocks for outputs, by size."""
+    """Free blocks, by size."""
 
     def __init__(self, most_nbytes: int = MOST_NBYTES, least_nbytes: int = LEAST_NBYTES) -> None:
         self._most, self._least = most_nbytes, least_nbytes
         self._free: dict[int, list[Pages]] = {}
-        """The size that was last asked for comes last."""
+        """Most recently requested size last."""
         self.free_nbytes = self.lent_nbytes = self._mark = 0
         self.returns = Returns(self._put_back)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array:
-        """An array over a block that nobody has; its elements are what they are."""
+        """An array over a free or new block, not initialized."""
         size = _rounded(nbytes)
         with self.returns.lock:
             blocks = self._free.pop(size, None)
@@ -62,7 +62,7 @@ class Pool:
         return made
 
     def _make_room(self, size: int) -> None:
-        """For a new block: what others of its size leave of the pool's share."""
+        """Room for a new block: what blocks of its size leave of the limit."""
         self._mark -= self._mark // DECAY
         self._trim(max(self._mark, self.lent_nbytes + size) - self.lent_nbytes - size)
 
@@ -73,7 +73,7 @@ class Pool:
         self._trim(self._mark - self.lent_nbytes)
 
     def _trim(self, nbytes: int) -> None:
-        """Keep so many, within the pool's bounds; the sizes go first that were not asked for for the longest time."""
+        """Drop blocks beyond the limits, least recently requested sizes first."""
         allowed = min(max(nbytes, self._least), self._most)
         while self.free_nbytes > allowed:
             size = next(iter(self._free))
@@ -83,7 +83,7 @@ class Pool:
                 del self._free[size]
 
     def release(self) -> None:
-        """Give back to the system all that nobody has, unless somebody is at work here: the caller may be, too."""
+        """Return all free blocks to the system, unless another thread, or the caller further up, is using the pool."""
         if self.returns.lock.acquire(blocking=False):
             try:
                 self._free, self.free_nbytes, self._mark = {}, 0, self.lent_nbytes

@@ -1,4 +1,4 @@
-"""Pages of the system, and arrays over them whose lender is told when nobody has them any more."""
+"""Pages of the system, and arrays over them whose owner is notified when the last array is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HUGE_PAGE = 1 << 21
 
 
 def _data_offset() -> int:
-    """How far behind an array's own address numpy keeps that of its elements: right behind Python's object header."""
+    """The offset of the data pointer in numpy's array object."""
     probes = [np.zeros(n, np.uint8) for n in (1, 100, 10_000)]
     for offset in range(16, 65, 8):
         if all(_word_at(id(a) + offset).value == a.__array_interface__["data"][0] for a in probes):
@@ -32,9 +32,9 @@ def _data_offset() -> int:
 _word_at = ctypes.c_size_t.from_address
 DATA_OFFSET = _data_offset()
 TO_DTYPE, TO_FLAGS = 40, 48
-"""How far behind its elements' address an array keeps its type and, in 32 bits, its flags..."""
+"""Offsets of an array's dtype and 32-bit flags from its data pointer, in numpy's array object."""
 C_CONTIGUOUS = 1
-"""... of which this is one."""
+"""The flag of contiguous arrays."""
 
 
 def _check_layout() -> None:
@@ -49,7 +49,7 @@ _check_layout()
 
 
 def address(array: Array) -> int:
-    """Where an array's first element lies. Asking numpy takes four times as long, and 20 us when caches are cold."""
+    """The address of the first element. Asking numpy takes several times as long."""
     return _word_at(id(array) + DATA_OFFSET).value
 
 
@@ -71,20 +71,20 @@ def _mapped(nbytes: int) -> mmap.mmap:
 
 
 HEADROOM_NBYTES = 48 << 20
-"""What threads and LLVM may take on their way. They have no way to say that there was less: one hangs, one aborts."""
+"""Bytes that must be free before threads start or LLVM compiles: neither reports a failed allocation."""
 
 
 def need_headroom() -> None:
-    """``OutOfBudget`` where the system would not give this process what threads or LLVM need."""
+    """Raises ``OutOfBudget`` if the system would not give this process what threads or LLVM need."""
     _mapped(HEADROOM_NBYTES).close()
 
 
 class Pages:
-    """Zeroed memory from the system, on a huge page's border; huge pages, if it fills one. It goes back to the system
-    with the last array over it.
+    """Zeroed memory from the system, aligned to huge pages and backed by them if it fills one. It is unmapped with the
+    last array over it.
 
-    A forked child has its own copy of what it changes. (What is shared with it, which is Python's default, has no huge
-    pages besides.)
+    The mapping is private: a forked child gets a copy of what it changes, and shared mappings would not have huge
+    pages.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -94,10 +94,10 @@ class Pages:
             with contextlib.suppress(OSError, AttributeError):
                 self.mapped.madvise(mmap.MADV_HUGEPAGE)
         self.first = -address(np.frombuffer(self.mapped, np.uint8)) % HUGE_PAGE
-        """Where in the mapping they begin."""
+        """The offset in the mapping."""
 
     def release(self, start: int, end: int) -> None:
-        """Give back to the system what huge pages lie in this stretch; they are zero when they are touched again."""
+        """Return whole huge pages of a range to the system; they read as zero afterwards."""
         first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
         if first < last and hasattr(mmap, "MADV_DONTNEED"):
             with contextlib.suppress(OSError):
@@ -105,7 +105,7 @@ class Pages:
 
 
 class Loan(np.ndarray[Any, Any]):
-    """Bytes of which a lender is told when the last array over them is gone; callers get a plain array over it."""
+    """Bytes whose owner is notified when the last array over them is gone; callers get a plain array over it."""
 
     on_return: Callable[[], None] | None = None
 
@@ -121,16 +121,15 @@ class Loan(np.ndarray[Any, Any]):
 
 
 class Returns:
-    """What was returned, and not yet put away. Arrays die anywhere, also in the middle of the lender's own work, in
-    which no lock can be waited for: then whoever holds it puts away this one, too.
-    """
+    """Returned blocks that are not yet put away. Arrays die anywhere, also inside the owner's own methods, where its
+    lock cannot be waited for: then the holder of the lock puts them away."""
 
     def __init__(self, put_away: Callable[[Any], None]) -> None:
         """``put_away`` is called with the lock held."""
         self.lock = forks.lock()
         self._put_away, self._waiting = put_away, deque[Any]()
         self.is_abandoned = False
-        """In a forked child, which cannot know what another thread was about to change."""
+        """Set in a forked child, which must not touch what another thread may have been changing."""
 
     def add(self, what: Any) -> None:
         if not self.is_abandoned:
@@ -138,7 +137,7 @@ class Returns:
             self.settle()
 
     def settle(self) -> None:
-        """Put away all that waits, unless somebody else does."""
+        """Put away all returned blocks, unless another thread is doing it."""
         while self._waiting and self.lock.acquire(blocking=False):
             try:
                 while self._waiting:

@@ -1,8 +1,8 @@
-"""Slabs of huge pages, in which blocks lie one behind the other: reading the weights of a model never waits for page
-tables, and the chip's own fetching ahead does not stop every 4 KiB.
+"""Slabs of huge pages that hold many blocks: weights are read without TLB misses, and the hardware prefetcher does not
+stop at every 4 KiB page.
 
-What is returned is lent again, first fit. Whole huge pages of it go back to the system at once, and so does a slab of
-which nothing is lent.
+Free ranges are reused first fit. Whole huge pages of a freed range are returned to the system at once, and so is an
+empty slab.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ SLAB_NBYTES = 1 << 25
 
 
 class Slab:
-    """One of them, and the stretches of it that nobody has."""
+    """One slab and its free ranges."""
 
     def __init__(self) -> None:
         self.pages = Pages(SLAB_NBYTES)
         self.gaps = [(0, SLAB_NBYTES)]
-        """In order; no two of them meet."""
+        """In order, not adjacent."""
         self._untouched = 0
-        """From here on nothing was ever lent: it is zero."""
+        """The memory from here on was never used: it is zero."""
 
     @property
     def is_free(self) -> bool:
         return self.gaps == [(0, SLAB_NBYTES)]
 
     def take(self, nbytes: int) -> tuple[int, int] | None:
-        """The first stretch of so many bytes that is free, and up to where it must be cleared."""
+        """The first free range of so many bytes, and up to where it must be cleared."""
         for i, (start, end) in enumerate(self.gaps):
             if end - start >= nbytes:
                 taken = start + nbytes
@@ -55,14 +55,14 @@ class Slab:
 
 
 class Slabs:
-    """Those of a process."""
+    """The slabs of a process."""
 
     def __init__(self) -> None:
         self.all: list[Slab] = []
         self.returns = Returns(self._put_back)
 
     def take(self, nbytes: int, *, is_zeroed: bool = True) -> Array:
-        """Bytes on a cache line's border."""
+        """Bytes aligned to a cache line."""
         if nbytes > SLAB_NBYTES // 2:
             pages = Pages(nbytes)
             alone: Array = np.ndarray((nbytes,), np.uint8, pages.mapped, pages.first)

@@ -1,4 +1,4 @@
-"""Constants as kernels want them, made once in a process: tied weights and sessions of one model share."""
+"""Constants in the layouts of kernels, packed once per process: tied weights and sessions of one model share them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _lock = forks.lock()
 
 
 def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
-    """The elements of constants, packed by several threads: the kernels that pack let go of Python's lock."""
+    """The contents of constants, packed by several threads: packing kernels release the GIL."""
     from sardonyx.providers.cpu.program.steps import Packed
 
     makers = [partial(content, s) for s in storages]
@@ -33,14 +33,14 @@ def contents(storages: Sequence[Storage], threads: int) -> list[Array]:
 
 
 def made(makers: Iterable[Callable[[], Array]], threads: int) -> list[Array]:
-    """What makers give, of which so many are at work at a time."""
+    """The results of ``makers``, of which ``threads`` run at a time."""
     if threads == 1:
         return [make() for make in makers]
     return parallel.results(makers, threads)
 
 
 def content(storage: Storage) -> Array:
-    """A constant's elements, in one piece."""
+    """A constant's elements as one contiguous array."""
     from sardonyx.providers.cpu.program.steps import Packed
 
     if isinstance(storage, Packed):
@@ -54,12 +54,12 @@ def content(storage: Storage) -> Array:
 
 
 def as_stored(origin: object, dtype: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """What a constant that is used as its file has it is known by."""
+    """The key of a constant that is used as the file stores it."""
     return origin, "as stored", dtype, shape
 
 
 def once(key: tuple[Any, ...], make: Callable[[], Array]) -> Array:
-    """A constant in the layout that kernels want, made by whoever comes first."""
+    """A packed constant, made by the first caller that asks for its key."""
     with _lock:
         found = _packed.get(key)
         if found is not None:
@@ -78,10 +78,10 @@ def once(key: tuple[Any, ...], make: Callable[[], Array]) -> Array:
 
 
 def share(key: tuple[Any, ...], array: Array) -> None:
-    """Let others find a constant under another key."""
+    """Register a constant under another key."""
     _packed.setdefault(key, array)
 
 
 def identity(tensor: Tensor) -> object:
-    """What equal constants have in common: the place in a file, or the object."""
+    """The identity of a constant: its place in a file, or the tensor object."""
     return tensor if tensor.origin is None else tensor.origin

@@ -1,7 +1,7 @@
-"""Constants that a kernel makes of a tensor, and makes again at later starts of the model's file alone.
+"""Prepacked constants: a kernel packs a tensor of the model, at the first start and again at later starts.
 
-At a first start the tensor is the graph's. What is kept of it is a ``Source``: where in the file its elements lie, and
-the call of the kernel that packs them, in plain values.
+The compiled-model cache does not store large packed constants. It stores a ``Source``: where in the model's file the
+tensor is, and the call of the packing kernel, in plain values.
 """
 
 from __future__ import annotations
@@ -33,22 +33,23 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Packing:
-    """Gives what a kernel writes to its ``y`` when its ``x`` is a tensor."""
+    """The call of a packing kernel: what it writes to ``y`` when ``x`` is a tensor."""
 
     tensor: Tensor
     first: int
-    """The element of the tensor that is the first of ``x``."""
+    """The tensor's element that is element 0 of ``x``."""
     spec: Spec
     isa: Isa
     numbers: Mapping[str, Any]
-    """Its other parameters, but ``flags``."""
+    """Its other parameters, but for ``flags``."""
     elements: int
     dtype: DType
-    """Of ``y``."""
+    """The type of ``y``."""
     flags: int = 0
-    """Of a kernel with a parameter of this name: it sets one where its layout does not carry the numbers of a part."""
+    """The length of the parameter ``flags``, if the kernel has one: it sets a flag where numbers of a block are outside
+    the representable range of the layout."""
     refused: object = None
-    """What is then exceptional."""
+    """The identity that ``Exceptional`` reports in that case."""
 
     def __call__(self) -> Array:
         made, is_carried = _pack(self.tensor.peek(), self.spec, linker.address(self.spec, self.isa), *self._numbers)
@@ -72,32 +73,32 @@ class Packing:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What equal packed constants have in common."""
+        """The key by which equal packed constants are shared."""
         return identity(self.tensor), self.call
 
 
 class Source(NamedTuple):
-    """A constant as the model's file has it; plain values only."""
+    """A constant by its place in the model's file; plain values only."""
 
     span: tuple[int, ...]
-    """Where the tensor lies, as its origin tells it behind the file: the first number is the offset."""
+    """The tensor's place in the file, offset first."""
     dtype: str
     shape: tuple[int, ...]
     call: tuple[Any, ...] | None
-    """What packs it; None where it is used as it lies."""
+    """The call that packs it; None where it is used as stored."""
 
     @classmethod
     def of(cls, tensor: Tensor, file: object, packing: Packing | None = None) -> Source | None:
-        """That of a tensor, if the file has its elements as they are used."""
+        """The source of a tensor, if the file has its elements as they are used."""
         span = tensor.span_in(file)
         if span is None:
             return None
         return cls(span, tensor.dtype.name, tensor.shape, None if packing is None else packing.call)
 
     def array(self, file: SourceFile, scratch: Scratch) -> Array:
-        """The constant once more, of the model's file, which whoever packed the same in this process shares.
+        """The constant, read from the model's file and packed; shared with equal ones of this process.
 
-        ``FileNotFoundError`` where the object of a kernel is gone.
+        Raises ``FileNotFoundError`` where the object file of the kernel is gone.
         """
         origin = (file.identity, *self.span)
         if self.call is None:
@@ -128,14 +129,14 @@ class Source(NamedTuple):
 
 
 class Scratch:
-    """Memory for elements that are packed next, used again: fresh pages would take as long as reading into them."""
+    """A reused buffer for elements that are packed next: fresh pages would take as long as reading the file."""
 
     def __init__(self) -> None:
         self._free: list[Array] = []
 
     @contextmanager
     def taken(self, nbytes: int) -> Iterator[Array]:
-        """So many bytes, for one thread; a block that is too small makes room for a larger one."""
+        """So many bytes, for one thread; grows as needed."""
         try:
             block = self._free.pop()
         except IndexError:
@@ -150,7 +151,7 @@ def _pack(
     content: Array, kernel: Spec | Signature, at: int, first: int, numbers: dict[str, int], elements: int, dtype: DType,
     flags: int,
 ) -> tuple[Array, bool]:  # fmt: skip
-    """What the kernel at an address makes, and whether that carries all numbers."""
+    """What the kernel at an address packs, and whether all numbers are representable."""
     content = np.ascontiguousarray(content).reshape(-1)
     made = aligned(elements, dtype)
     found = np.zeros(flags, np.int32)

@@ -1,4 +1,4 @@
-"""Steps: kernels with their arguments, as the step table holds them before sizes are known."""
+"""Steps: kernels with their arguments, before sizes are known; and the target that they are made for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.prepack import Packing
 
 FAR = 4
-"""Times the cache that is a core's own: from that size on, whoever reads a result does not find it in caches."""
+"""Results larger than so many times the L2 cache are not found in caches by their reader."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """A memory argument: a storage, and where in it the kernel's element 0 lies."""
+    """A memory argument: a storage, and the offset of the kernel's element 0."""
 
     storage: Storage
     offset: Known = 0
@@ -35,7 +35,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Slot:
-    """A number argument: which of a run's addresses is that of a moving storage."""
+    """A number argument: the index of a moving storage's address among the bases of a run."""
 
     storage: IndirectStorage
 
@@ -48,7 +48,7 @@ class Holds:
 
 
 DOUBLED = 1 << 20
-"""Weights up to which they are kept in two layouts where only the run tells which of them is quicker."""
+"""Bytes of weights up to which two packed layouts are stored, where only the run tells which is quicker."""
 
 
 @dataclass(frozen=True)
@@ -57,82 +57,80 @@ class Step:
 
     spec: Spec
     args: Mapping[str, Ref | Slot | Holds | Known | float]
-    """By parameter name: memory, or a number that may follow from the shapes."""
+    """By parameter name: memory, or a number, which may be an expression of sizes."""
     writes: frozenset[str]
     """The memory parameters that the kernel writes; it only reads the others."""
     nodes: tuple[Node, ...]
     scratch_nbytes: Known = 0
-    """Memory of its own that each thread needs while the step runs."""
+    """Scratch bytes of each thread."""
     flops: Known = 0
     nbytes: Known = 0
-    """Work, for traces, shares of the limit and the choice of threads."""
+    """Work, for traces, roofline shares and the choice of threads."""
     variant: str = ""
-    """Which of several kernels was chosen, and why, in words."""
+    """Which of several kernels was chosen, and why, for ``explain()``."""
     is_control: bool = False
-    """One thread carries it out, with all others waiting; it may decide which step comes next."""
+    """A control step: one thread carries it out while the others wait, and it may decide which step comes next."""
     repeats: int = 0
-    """How many steps right before this one it may go back."""
+    """How many steps right before this one form the loop that it may jump back over."""
     is_bounded: bool = True
-    """Whether sizes tell how often it does."""
+    """Whether sizes bound the number of trips."""
     turns: Known = 1
-    """How often the step runs."""
+    """How often the step runs in a run of the part."""
     only: Only | None = None
-    """The sizes for which it does; None: all."""
+    """The sizes for which it runs; None for all."""
 
 
 @dataclass(eq=False)
 class Packed(Storage):
-    """A constant in the layout that a kernel wants, made when it is first needed and shared by equal ``key``."""
+    """A constant in the layout of a kernel, packed when it is first needed and shared by equal ``key``."""
 
     key: tuple[Any, ...] = ()
     make: Callable[[], Any] = field(default=lambda: None)
-    """Gives the packed array."""
+    """Returns the packed array."""
     packing: Packing | None = None
-    """The call of a kernel that gives it too, where nothing else is needed; what ``make`` refuses it need not."""
+    """The call of a kernel that packs it, where a tensor is all that is needed; it may report numbers as not
+    representable that ``make`` accepts."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """For what is compiled: the chip, and how exact contractions must be."""
+    """What code is compiled for: the chip, the precision of contractions, and what layout passes found."""
 
     isa: Isa
     precision: str = "highest"
     """``highest``, ``high`` or ``medium``."""
     is_repeated: bool = False
-    """Whether this is for the body of a loop."""
+    """Whether the groups are the body of a loop."""
     is_stepwise: bool = False
-    """Whether rows come a few at a time, as far as groups tell: attention sees keys from before."""
+    """Whether runs bring a few rows at a time, as decoding with a KV cache does."""
     exceptional: frozenset[object] = frozenset()
-    """Constants, by ``constants.identity``, with numbers that parts of bf16 do not carry."""
+    """Constants, by ``constants.identity``, with numbers outside the range of bf16 terms."""
     splits: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
-    """What one group of a compilation has split into parts and others read too (``split.bf16``,
-    ``conv.packed_image``)."""
+    """Operands that one group has split and others read too (``split.bf16``, ``conv.packed_image``)."""
     images: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What convolutions write for each other, split and padded (``layout.packed_images``)."""
+    """Images that a convolution packs for its consumer (``layout.packed_images``)."""
     between: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Pointwise convolutions by what they write, which only a depthwise one reads: one step makes both
-    (``conv.pointwise_depthwise``)."""
+    """Pointwise convolutions, by their output, whose only reader is a depthwise convolution: one fused step computes
+    both (``conv.pointwise_depthwise``)."""
     beside: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Convolutions by what would hold their sums, which another adds to its own: one step makes both
+    """Convolutions, by their output, that another one adds to its own sums: one step computes both
     (``conv.summed_pair``)."""
     unsigned: frozenset[Storage] = field(default=frozenset(), compare=False, repr=False)
-    """What holds no negative number (``lower.signs``)."""
+    """Storages without negative numbers (``lower.signs``)."""
     handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What is written in tiles for the matrix products that read it (``layout.packed_operands``)."""
+    """Results written in the packed layout of the matrix product that reads them (``layout.packed_operands``)."""
 
     tiled: dict[int, tuple[object, int | None]] = field(default_factory=dict, compare=False, repr=False)
-    """Convolutions by their ``id``, and how many parts they are split into (``conv.on_tiles``)."""
+    """Convolutions on tiles by their ``id``, with the number of bf16 terms (``conv.on_tiles``)."""
 
     def writes_past(self, view: View) -> bool:
-        """Whether a result goes past the caches: a store that finds no line in them reads it first, which is in vain.
-
-        What a later step reads stays within them.
-        """
+        """Whether a result is written with non-temporal stores: it is larger than the caches and no step reads it, so
+        an ordinary store would load lines in vain."""
         is_callers = view.storage.kind == "output" and self.isa.name in ("amx", "avx512")
         return is_callers and self.exceeds_cache(view, FAR)
 
     def exceeds_cache(self, view: View, times: int = 1) -> bool:
-        """Whether a view is known to be larger than the cache that is a core's own, or than several such."""
+        """Whether a view is known to be larger than so many times the L2 cache."""
         nbytes = dims.mul(dims.product(view.shape), view.dtype.itemsize)
         return isinstance(nbytes, int) and nbytes > times * self.isa.l2_nbytes
 
@@ -140,9 +138,9 @@ class Target:
 def either(
     few: Only, target: Target, quick: Callable[[Target], list[Step]], other: Callable[[Target], list[Step]]
 ) -> list[Step]:
-    """Steps for sizes in a range, and others beyond it.
+    """Steps for sizes in a range, and others for sizes outside of it.
 
-    What one of them has split is there for those alone that are carried out for the same sizes.
+    Operands that one of them splits are shared only among steps for the same sizes.
     """
     made: list[Step] = []
     for only, way in ((few, quick), (few.otherwise, other)):
@@ -153,7 +151,7 @@ def either(
 
 
 class Exceptional(Exception):
-    """A constant turned out, while it was packed, to hold numbers that its layout does not carry."""
+    """A constant holds numbers that its packed layout cannot represent; found while it was packed."""
 
     def __init__(self, identity: object) -> None:
         super().__init__(identity)
