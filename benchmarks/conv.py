@@ -122,7 +122,7 @@ class Ours:
         group = Convolution((), epilogue, (bias,), (result,), image, dense(w, weights.shape), window, 1)
         chip = isa.current()
         if not on_tiles:
-            steps = nhwc.steps if by_pixel else direct.on_vectors
+            steps = nhwc.steps if by_pixel else direct.vector_steps
             self.steps = steps(group, Target(chip, precision))
             self.before: list[Launch] = []
         else:

@@ -116,7 +116,7 @@ class Run:
         views = tuple(_unit(v) for v in extra)
         group = Convolution((), epilogue, views, (y,), _unit(x), w, case.window, c)
         self.isa = isa.named(cpu)
-        self.steps = direct.on_vectors(group, Target(self.isa))
+        self.steps = direct.vector_steps(group, Target(self.isa))
 
     def __call__(self, **options: Any) -> Array:
         self.memory.run(self.steps, isa=self.isa, **options)
@@ -163,7 +163,7 @@ def assert_close(got: Array, run: Run) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_against_numpy(name: str) -> None:
     run = Run(CASES[name])
-    assert run.steps[-1].spec.name == "convolve_depthwise_pixels"
+    assert run.steps[-1].spec.name == "conv_depthwise_nhwc"
     got = run(threads=1)
     assert_close(got, run)
     for threads in (2, 3):
@@ -197,7 +197,7 @@ def test_every_address_is_inside(name: str) -> None:
 
 def test_weights_of_the_run() -> None:
     run = Run(CASES["5x5"], weights_are_constant=False)
-    assert [step.spec.name for step in run.steps] == ["pack_panels", "convolve_depthwise_pixels"]
+    assert [step.spec.name for step in run.steps] == ["pack_panels", "conv_depthwise_nhwc"]
     assert_close(run(), run)
 
 
@@ -228,8 +228,8 @@ def test_planes_are_left_to_the_other_kernel() -> None:
         kinds = (dtypes.f32,) * (1 + len(extra))
         epilogue = Expression(kinds, (), (0,))
         group = Convolution((), epilogue, extra, (result,), x, w, run.case.window, run.case.x[1])
-        steps = direct.on_vectors(group, Target(isa.named(None)))
-        assert [step.spec.name for step in steps] == ["convolve_depthwise"]
+        steps = direct.vector_steps(group, Target(isa.named(None)))
+        assert [step.spec.name for step in steps] == ["conv_depthwise_nchw"]
 
 
 def test_sizes_are_numbers_of_the_run() -> None:
@@ -238,7 +238,7 @@ def test_sizes_are_numbers_of_the_run() -> None:
               c = Relu(b) y = Transpose<perm = [0, 2, 3, 1]>(c)"""
     w = np.random.default_rng(0).standard_normal((18, 1, 3, 3)).astype(np.float32)
     compiled = Compiled(body, "float[n,h,w,18] x, float[18,1,3,3] w", "float[n,p,q,18] y")
-    assert [step.spec.name for step in compiled.steps] == ["pack_panels", "convolve_depthwise_pixels"]
+    assert [step.spec.name for step in compiled.steps] == ["pack_panels", "conv_depthwise_nhwc"]
     for n, high, wide in ((1, 9, 40), (2, 1, 1), (0, 4, 4), (1, 30, 7)):
         x = np.random.default_rng(1).standard_normal((n, high, wide, 18)).astype(np.float32)
         (got,) = compiled.run([x, w], threads=2)
@@ -280,7 +280,7 @@ def test_results_go_to_convolutions_on_tiles_in_parts(name: str, monkeypatch: py
     weights = {k: v for k, v in feeds.items() if k != "x"}
     compiled = Compiled(body, inputs, "float[A,B,C,D] y", "sapphirerapids", constants=weights)
     names = [step.spec.name for step in compiled.steps]
-    assert names[-2:] == ["convolve_depthwise_pixels", "conv_amx"] and "spread" not in names
+    assert names[-2:] == ["conv_depthwise_nhwc", "conv_amx"] and "spread" not in names
     text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (float[A,B,C,D] y) {{ {body} }}'
     model = ReferenceEvaluator(onnx.parser.parse_model(text.replace("float", "double")))
     for odd in (None, np.inf, 1e38):

@@ -50,7 +50,7 @@ def _by_plane(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compiled(case: Case, weights: Array, cpu: str | None = None) -> Compiled:
     found = Compiled(*graph(case), cpu, constants={"w": weights})
-    assert found.steps[-1].spec.name in ("gemm", "convolve_pixels")
+    assert found.steps[-1].spec.name in ("gemm", "conv_nhwc")
     return found
 
 

@@ -101,7 +101,7 @@ def test_against_the_reference(name: str, cpu: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Memory, "garbage", b"\xff")  # NaN
     case = CASES[name]
     made, x = compiled(case, cpu), case.image()
-    assert names_of(made) == ["convolve_pair"]
+    assert names_of(made) == ["conv_pointwise_depthwise"]
     (got,) = made.run([x])
     np.testing.assert_allclose(got, expected(case, x), rtol=2e-5, atol=2e-5)
     for threads in (2, 3, 7):
@@ -126,7 +126,7 @@ def test_a_pair_is_the_two_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatc
     (together,) = compiled(case, "skylake-avx512").run([x])
     monkeypatch.setattr(pointwise_depthwise, "DEEPEST", 0)
     alone = compiled(case, "skylake-avx512")
-    assert names_of(alone) == ["convolve_pixels", "convolve_depthwise_pixels"]
+    assert names_of(alone) == ["conv_nhwc", "conv_depthwise_nhwc"]
     np.testing.assert_array_equal(together, alone.run([x])[0])
 
 
@@ -148,7 +148,7 @@ def test_what_something_else_reads_is_there() -> None:
     made = Compiled(
         body, f"{inputs}, float zero, float six", "float[n,p,q,144] y", CHIPS[1], constants=shared.weights()
     )
-    assert "convolve_pair" not in names_of(made)
+    assert "conv_pointwise_depthwise" not in names_of(made)
 
 
 @pytest.mark.parametrize("cpu", CHIPS)
@@ -158,7 +158,7 @@ def test_sums_of_another_type_are_not_made_together(cpu: str) -> None:
     body = case.body.replace("d = Conv", "f = Cast<to = 11>(c) d = Conv").replace("(c, w2", "(f, w2")
     inputs = "float[n,h,w,24] x, float[144,24,1,1] w1, float[144] b1, double[144,1,3,3] w2, double[144] b2"
     made = Compiled(body, f"{inputs}, float zero, float six", "double[n,p,q,144] y", cpu, constants=weights)
-    assert names_of(made) == ["convolve_pixels", "convolve_depthwise_pixels"]
+    assert names_of(made) == ["conv_nhwc", "conv_depthwise_nhwc"]
     (got,) = made.run([case.image()])
     np.testing.assert_allclose(got, expected(case, case.image()), rtol=2e-5, atol=2e-5)
 
@@ -173,9 +173,9 @@ ALONE = {
 @pytest.mark.parametrize("name", ALONE)
 def test_rings_stay_near(name: str) -> None:
     sizes = ",".join(map(str, ALONE[name].x))
-    assert "convolve_pair" not in names_of(compiled(ALONE[name], "skylake-avx512", sizes=sizes))
+    assert "conv_pointwise_depthwise" not in names_of(compiled(ALONE[name], "skylake-avx512", sizes=sizes))
 
 
 def test_tiles_are_quicker_where_parts_are_few() -> None:
     names = names_of(compiled(CASES["three vectors"], "sapphirerapids", sizes="1,14,14", precision="medium"))
-    assert "convolve_pair" not in names and "conv_amx" in names
+    assert "conv_pointwise_depthwise" not in names and "conv_amx" in names

@@ -21,7 +21,7 @@ CHIPS = [chip for chip in (None, "skylake-avx512") if isa.named(chip).registers 
 EPS = 2.0**-24
 
 
-NAMES = {"by plane": "convolve_winograd", "by pixel": "convolve_winograd_pixels"}
+NAMES = {"by plane": "conv_winograd_nchw", "by pixel": "conv_winograd_nhwc"}
 
 
 @pytest.fixture(params=NAMES)

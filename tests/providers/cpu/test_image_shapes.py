@@ -80,7 +80,7 @@ def test_small_images(name: str, cpu: str | None, monkeypatch: pytest.MonkeyPatc
 
 def test_images_of_a_batch_are_planes() -> None:
     made = compiled("single pixels", "skylake-avx512", given("single pixels")[1], "n")
-    batches = [step.args["batch"] for step in made.steps if step.spec.name == "convolve_pixels"]
+    batches = [step.args["batch"] for step in made.steps if step.spec.name == "conv_nhwc"]
     assert batches == [1, 1]
 
 

@@ -32,7 +32,7 @@ POOLS = {
     "max, large": "e = MaxPool<kernel_shape = [5, 5], pads = [2, 2, 2, 2]>(a) y = Conv(e, w1)",
     "mean": "e = AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(a) y = Conv(e, w1)",
 }
-NAMES = {"convolve_depthwise_pixels", "slide_pixels"}
+NAMES = {"conv_depthwise_nhwc", "pool_nhwc"}
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def test_pooling_writes_what_convolutions_read(name: str, precision: str, monkey
 def test_blocks_of_bits_are_compared_as_integers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = POOLS[name].replace("(a)", "(a0)")  # of either sign
     net = Net(rest, "medium", channels=64)
-    assert [dict(s.spec.statics)["form"].is_bits for s in net.compiled.steps if s.spec.name in NAMES] == [True]
+    assert [dict(s.spec.statics)["config"].compares_bits for s in net.compiled.steps if s.spec.name in NAMES] == [True]
     got = net.run(checked=True)
     assert error(got, net.expected()) < BOUNDS["medium"]
     np.testing.assert_array_equal(net.run(threads=3), got)

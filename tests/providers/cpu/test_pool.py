@@ -161,7 +161,7 @@ def test_a_few_whole_vectors_are_written_out(attributes: str, width: int, vector
     case = Case((2, 2, 7, width), attributes)
     open_width = "float[2,2,7,w] x", "float[A,B,C,D] y"
     written, looped = (Compiled(case.text(op), *t, "skylake-avx512") for t in (shape(case), open_width))
-    assert [dict(one.steps[0].spec.statics)["form"].vectors for one in (written, looped)] == [vectors, 0]
+    assert [dict(one.steps[0].spec.statics)["config"].vectors for one in (written, looped)] == [vectors, 0]
     x = case.feed
     x[0, 0, 2, 3], x[0, 1, 0, 0], x[1, 1, -1, -1] = np.nan, np.inf, -np.inf
     (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (written, looped))

@@ -196,8 +196,8 @@ def test_pixels_are_blended_along_their_channels(name: str) -> None:
     resize = case.text.replace("y =", "b =").replace("(x,", "(a,")
     body = f"a = Transpose<perm = [0, 3, 1, 2]>(x) {resize} y = Transpose<perm = [0, 2, 3, 1]>(b)"
     compiled = Compiled(body, "float[2,5,8,21] x", "float[A,B,C,D] y", "haswell")
-    assert [step.spec.name for step in compiled.steps] == ["blend"]
-    assert dict(compiled.steps[0].spec.statics)["form"].inner is None
+    assert [step.spec.name for step in compiled.steps] == ["resize"]
+    assert dict(compiled.steps[0].spec.statics)["config"].inner is None
     x = case.feed()
     (got,) = compiled.run([np.ascontiguousarray(x.transpose(0, 2, 3, 1))], threads=2, checked=True)
     np.testing.assert_allclose(got.transpose(0, 3, 1, 2), expected(case, x), rtol=1e-5, atol=2e-6)
@@ -234,7 +234,7 @@ def test_a_few_whole_vectors_are_written_out(mode: str, factor: int, vectors: in
     width = vectors * (16 if cpu == "skylake-avx512" else 8)
     case = Case((1, 2, 6, width), mode, (1, 1, 2, factor))
     written, looped = (Compiled(case.text, *t, cpu) for t in (types(case), ("float[1,2,6,w] x", "float[A,B,C,D] y")))
-    forms = [dict(one.steps[0].spec.statics)["form"].vectors for one in (written, looped)]
+    forms = [dict(one.steps[0].spec.statics)["config"].vectors for one in (written, looped)]
     assert forms == [vectors if vectors * factor <= 16 else 0, 0]
     x = case.feed()
     (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (written, looped))

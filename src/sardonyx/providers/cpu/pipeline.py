@@ -108,29 +108,31 @@ def _branch(group: Branch, target: Target) -> list[Step]:
         then.append(_control(group, control.jump(), skip=len(other)))
     may_do, may_skip = Holds(group.then_checks), Holds(group.other_checks)
     unless = _control(
-        group, control.unless(), flag=Ref.of(group.condition), skip=len(then), may_do=may_do, may_skip=may_skip
+        group, control.skip_unless(), flag=Ref.of(group.condition), skip=len(then), may_do=may_do, may_skip=may_skip
     )
     return [unless, *then, *other]
 
 
 def _repeat(group: Repeat, target: Target) -> list[Step]:
-    before = [_control(group, control.place(), m=_start(row), slot=Slot(row.place)) for row in group.rows]
+    before = [_control(group, control.set_base(), m=_start(row), slot=Slot(row.place)) for row in group.rows]
     after = [
-        _control(group, control.advance(), slot=Slot(row.place), nbytes=_stride_nbytes(row)) for row in group.rows
+        _control(group, control.advance_base(), slot=Slot(row.place), nbytes=_stride_nbytes(row)) for row in group.rows
     ]  # fmt: skip
     for c in group.carried:
-        before.append(_control(group, control.place(), m=Ref.of(c.first), slot=Slot(c.now)))
-        before.append(_control(group, control.place(), m=Ref.of(c.second), slot=Slot(c.after)))
-        after.append(_control(group, control.swap(), one=Slot(c.now), two=Slot(c.after)))
+        before.append(_control(group, control.set_base(), m=Ref.of(c.first), slot=Slot(c.now)))
+        before.append(_control(group, control.set_base(), m=Ref.of(c.second), slot=Slot(c.after)))
+        after.append(_control(group, control.swap_bases(), one=Slot(c.now), two=Slot(c.after)))
     once: list[Step] = []
     inner = _inside(group.body, replace(target, is_repeated=True), once)
     body = [_often(step, group.trips) for step in (*inner, *after)]
     count, limit = Ref.of(group.count), Ref.of(group.limit)
     most = ENDLESS - 1 if group.is_endless else MOST_TRIPS
     enter = _control(
-        group, control.enter(), count=count, limit=limit, flag=Ref.of(group.going), most=most, skip=len(body) + 1
+        group, control.enter_loop(), count=count, limit=limit, flag=Ref.of(group.going), most=most, skip=len(body) + 1
     )
-    turn = _control(group, control.turn(), count=count, limit=limit, flag=Ref.of(group.again), repeats=len(body))
+    turn = _control(
+        group, control.next_iteration(), count=count, limit=limit, flag=Ref.of(group.again), repeats=len(body)
+    )
     turn = replace(turn, repeats=len(body), is_bounded=group.trips is not None, nbytes=TURN_NBYTES)
     return [*once, *before, enter, *body, _often(turn, group.trips)]
 

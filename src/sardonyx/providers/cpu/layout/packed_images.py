@@ -130,7 +130,7 @@ def _slides(group: Group, target: Target) -> bool:
     """Whether a group is a window over pixels that takes images in parts."""
     if isinstance(group, Convolution):
         return depthwise_nhwc.has_next(group, target)
-    return isinstance(group, Pool) and nhwc_window.slides(group, target)
+    return isinstance(group, Pool) and nhwc_window.supports_packed_images(group, target)
 
 
 def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, parts: int) -> Image | None:

@@ -18,20 +18,20 @@ def _addresses(k: Kernel) -> Buf:
 
 
 @kernel(m=(u8,), slot=i64)
-def place(k: Kernel, m: Buf, slot: Val) -> None:
+def set_base(k: Kernel, m: Buf, slot: Val) -> None:
     """Moving memory begins at ``m``."""
     _addresses(k).store(slot, m.address())
 
 
 @kernel(slot=i64, nbytes=i64)
-def advance(k: Kernel, slot: Val, nbytes: Val) -> None:
+def advance_base(k: Kernel, slot: Val, nbytes: Val) -> None:
     """Moving memory goes on by some bytes."""
     at = _addresses(k).at(slot)
     at.store(0, at.load() + nbytes)
 
 
 @kernel(one=i64, two=i64)
-def swap(k: Kernel, one: Val, two: Val) -> None:
+def swap_bases(k: Kernel, one: Val, two: Val) -> None:
     """Two moving memories change places."""
     addresses = _addresses(k)
     first, second = addresses.load(one), addresses.load(two)
@@ -40,7 +40,7 @@ def swap(k: Kernel, one: Val, two: Val) -> None:
 
 
 @kernel(flag=(u8,), skip=i64, may_do=i64, may_skip=i64)
-def unless(k: Kernel, flag: Buf, skip: Val, may_do: Val, may_skip: Val) -> None:
+def skip_unless(k: Kernel, flag: Buf, skip: Val, may_do: Val, may_skip: Val) -> None:
     """Over ``skip`` steps, unless the flag holds; an error where that is what may not be done."""
     holds = flag.load().ne(0)
     with k.when(k.select(holds, may_do, may_skip).eq(0), likely=False):
@@ -56,7 +56,7 @@ def jump(k: Kernel, skip: Val) -> None:
 
 
 @kernel(count=(i64,), limit=(i64,), flag=(u8,), most=i64, skip=i64)
-def enter(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, skip: Val) -> None:
+def enter_loop(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, skip: Val) -> None:
     """Into a loop, or over its ``skip`` steps; more trips than ``most`` are an error."""
     trips = limit.load()
     count.store(0, 0)
@@ -67,7 +67,7 @@ def enter(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, skip: Val) ->
 
 
 @kernel(count=(i64,), limit=(i64,), flag=(u8,), repeats=i64)
-def turn(k: Kernel, count: Buf, limit: Buf, flag: Buf, repeats: Val) -> None:
+def next_iteration(k: Kernel, count: Buf, limit: Buf, flag: Buf, repeats: Val) -> None:
     """After a trip: the next, by going back over ``repeats`` steps, whose tiles are all to be taken again."""
     context, step = k.context(), k.step()
     trip = count.load() + 1

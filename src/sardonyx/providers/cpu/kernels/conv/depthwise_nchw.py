@@ -56,7 +56,7 @@ GRID, CHUNK = 64, 16
 
 
 @dataclass(frozen=True)
-class Form:
+class DepthwiseConfig:
     """What is constant."""
 
     dtype: DType
@@ -81,14 +81,16 @@ def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
     epilogue, more = geometry.epilogue(group)
     rows = _rows(geometry, isa)
     is_direct = rows > 0 and _is_direct(geometry, epilogue, lanes_of(isa.lanes, dtype))
-    form = Form(dtype, geometry.taps, rows, geometry.has_unit_stride, geometry.rows_are_contiguous, is_direct)
-    before, weights = _weights(group, form, isa)
+    config = DepthwiseConfig(
+        dtype, geometry.taps, rows, geometry.has_unit_stride, geometry.rows_are_contiguous, is_direct
+    )
+    before, weights = _weights(group, config, isa)
     room_nbytes = isa.l1_nbytes // 2
     numbers = {"filters": group.box[1], "per_channel": per_channel, "room": room_nbytes * 8 // dtype.bits}
     flops = of_known(dims.product((2 * geometry.taps.count, *group.box)))
-    layout = form.layout(isa.lanes)
+    layout = config.layout(isa.lanes)
     scratch = layout.nbytes(1, room_nbytes)
-    spec = convolve_depthwise(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    spec = conv_depthwise_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
     args = {**geometry.args(), **layout.args(), **numbers, "w": weights, **more}
     return [
         *before,
@@ -113,30 +115,30 @@ def _is_direct(geometry: WindowGeometry, epilogue: Epilogue, lanes: int) -> bool
     return geometry.rows_are_contiguous and is_alone and has_vectors and not epilogue.is_expensive
 
 
-def _weights(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Ref]:
+def _weights(group: Convolution, config: DepthwiseConfig, isa: Isa) -> tuple[list[Step], Ref]:
     """The weights in the type of the sums."""
-    w, count = group.w, form.taps.count
-    if w.dtype is form.dtype:
+    w, count = group.w, config.taps.count
+    if w.dtype is config.dtype:
         return [], Ref.of(w)
     matrix = Matrix(w.storage, w.offset, (), count, 1)
     problem = Problem(group.nodes, (), 0, count, w.shape[0], matrix, matrix, group.epilogue, (), ())
-    before, panel = packed_b(problem, form.dtype, count, isa)
+    before, panel = packed_b(problem, config.dtype, count, isa)
     return before, Ref(panel.storage)
 
 
-def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+def _params(config: DepthwiseConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("filters", "per_channel", "room"), i64)
-    return {**geometry_params(x_dtype), **layout_params(), **numbers, "w": (form.dtype,), **epilogue.params}
+    return {**geometry_params(x_dtype), **layout_params(), **numbers, "w": (config.dtype,), **epilogue.params}
 
 
 @kernel(_params)
-def convolve_depthwise(
+def conv_depthwise_nchw(
     k: Kernel, x: Buf, w: Buf, batch: Val, filters: Val, per_channel: Val, room: Val,
-    *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
+    *, config: DepthwiseConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    memory = {**memory, "is_unit": form.is_unit}
+    memory = {**memory, "is_unit": config.is_unit}
     planes, *_ = sizes(memory, "out")
-    taps, lanes = RuntimeWindow(k, memory), lanes_of(k.lanes, form.dtype)
+    taps, lanes = RuntimeWindow(k, memory), lanes_of(k.lanes, config.dtype)
     blocks = OutputBlocks(k, taps, memory, room // taps.planes, 1, lanes)
     count = batch * planes * blocks.count
     chunks = k.max(ceil_div(filters, CHUNK), k.min(ceil_div(k.const(GRID), k.max(count, 1)), filters))
@@ -144,27 +146,27 @@ def convolve_depthwise(
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         block, plane, image = which % blocks.count, which // blocks.count % planes, which // blocks.count // planes
-        strip = ImageBlock(k, taps, memory, blocks, block, form.dtype, lanes, form.taps.step, is_padded=True)
+        strip = ImageBlock(k, taps, memory, blocks, block, config.dtype, lanes, config.taps.step, is_padded=True)
         with k.when(padded.get().ne(which)):
             strip.blank()
             padded.set(which)
-        is_tiled = strip.rows >= form.rows if form.rows else k.const(0).ne(0)
-        if form.is_direct:
+        is_tiled = strip.rows >= config.rows if config.rows else k.const(0).ne(0)
+        if config.is_direct:
             is_tiled &= strip.columns >= lanes
         with k.when(~is_tiled):
             strip.tables()
         with k.loop(chunk * filters // chunks, (chunk + 1) * filters // chunks) as c:
             start = image * number(memory, "x_b") + c // per_channel * number(memory, "x_c")
-            strip.renew(x.at(start), plane, form.taps)
-            ending = _Ending(k, epilogue, memory, strip, [image, plane], c, k.const(1), form)
-            _Channel(k, form, strip, w.at(c * form.taps.count), ending).make(is_tiled)
+            strip.renew(x.at(start), plane, config.taps)
+            finish = _FilterEpilogue(k, epilogue, memory, strip, [image, plane], c, k.const(1), config)
+            _FilterSums(k, config, strip, w.at(c * config.taps.count), finish).make(is_tiled)
 
 
 @dataclass(frozen=True)
-class _Ending(BlockEpilogue):
+class _FilterEpilogue(BlockEpilogue):
     """What follows the sums of a filter."""
 
-    form: Form
+    config: DepthwiseConfig
 
     def put(self) -> Callable[[Val, Val], None]:
         """What finishes a vector of sums at a place of the block."""
@@ -175,7 +177,7 @@ class _Ending(BlockEpilogue):
     def rest(self) -> None:
         """Finish what lies in scratch."""
         strip = self.strip
-        if not self.form.is_joined:
+        if not self.config.is_joined:
             self.row_by_row(strip.columns)
             return
         finish, place = self.joined()
@@ -183,20 +185,20 @@ class _Ending(BlockEpilogue):
 
 
 @dataclass(frozen=True)
-class _Channel:
+class _FilterSums:
     """The sums of all outputs of a block for one filter."""
 
     k: Kernel
-    form: Form
+    config: DepthwiseConfig
     strip: ImageBlock
     w: Buf
     """The filter."""
-    ending: _Ending
+    finish: _FilterEpilogue
 
     def make(self, is_tiled: Val) -> None:
         """All outputs of the block."""
-        k, is_direct = self.k, self.form.is_direct
-        if not self.form.rows:
+        k, is_direct = self.k, self.config.is_direct
+        if not self.config.rows:
             self.vectors(WIDTHS)
         else:
             with k.either(is_tiled) as (yes, no):
@@ -205,9 +207,9 @@ class _Channel:
                 with no:
                     self.vectors(WIDTHS[1:])
                     if is_direct:
-                        self.ending.rest()
+                        self.finish.rest()
         if not is_direct:
-            self.ending.rest()
+            self.finish.rest()
 
     def tiles(self) -> None:
         """Tiles of some rows and two vectors or one, the last of which may overlap those before.
@@ -215,9 +217,9 @@ class _Channel:
         Sums go to their end, or into scratch. There, a vector that is longer than a row reaches into the next one,
         which is stored later.
         """
-        k, strip, lanes, rows = self.k, self.strip, self.strip.lanes, self.form.rows
+        k, strip, lanes, rows = self.k, self.strip, self.strip.lanes, self.config.rows
         columns, pair = strip.columns, 2 * lanes
-        put = self.ending.put() if self.form.is_direct else strip.sums.store
+        put = self.finish.put() if self.config.is_direct else strip.sums.store
 
         def tile(y: Val, x: Val, width: int) -> None:
             for out, vectors in enumerate(self._tile(y, x, width)):
@@ -234,16 +236,16 @@ class _Channel:
 
     def _tile(self, y: Val, x: Val, width: int) -> list[list[Val]]:
         """Phase by phase and row by row of the strip: each of its vectors meets all outputs that see it."""
-        k, strip, taps = self.k, self.strip, self.form.taps
+        k, strip, taps = self.k, self.strip, self.config.taps
         lanes, high, wide = strip.lanes, len(taps.phases(1)), len(taps.phases(2))
-        found = [[k.zeros(self.form.dtype, lanes)] * width for _ in range(self.form.rows)]
+        found = [[k.zeros(self.config.dtype, lanes)] * width for _ in range(self.config.rows)]
         weights = list(broadcast_weights(k, self.w, taps.count, lanes))
         start = strip.elements.at(y * strip.pitch + x)
         for tz in range(taps.kernel[0]):
             for phase in range(high):
                 rows = [(ty, ahead) for ty, (p, ahead) in enumerate(taps.places(1)) if p == phase]
-                for row in range(self.form.rows + taps.reach(1)):
-                    uses = [(ty, row - ahead) for ty, ahead in rows if 0 <= row - ahead < self.form.rows]
+                for row in range(self.config.rows + taps.reach(1)):
+                    uses = [(ty, row - ahead) for ty, ahead in rows if 0 <= row - ahead < self.config.rows]
                     for tx, (p, ahead) in enumerate(taps.places(2) if uses else ()):
                         at = start.at(strip.plane * ((tz * high + phase) * wide + p) + strip.pitch * row)
                         seen = [at.load(ahead + j * lanes, lanes) for j in range(width)]
@@ -265,13 +267,13 @@ class _Channel:
     def _sums(self, v: Val, width: int) -> list[Val]:
         k, strip = self.k, self.strip
         lanes = strip.lanes
-        found = [k.var(k.zeros(self.form.dtype, lanes)) for _ in range(width)]
+        found = [k.var(k.zeros(self.config.dtype, lanes)) for _ in range(width)]
         starts = [strip.elements.at(strip.place(v + j)) for j in range(width)]
-        wide = self.form.taps.kernel[2]
+        wide = self.config.taps.kernel[2]
         inner = wide if wide <= UNROLLED else 1
         with k.loop(0, strip.taps.count, inner) as i:
             here = strip.runs.load(i)
-            for t, (phase, ahead) in enumerate(self.form.taps.places(2)[:inner]):
+            for t, (phase, ahead) in enumerate(self.config.taps.places(2)[:inner]):
                 away, weight = here + (strip.plane * phase + ahead), k.splat(self.w.load(i + t), lanes)
                 for sums, at in zip(found, starts, strict=True):
                     sums.set(fma(k, weight, at.load(away, lanes), sums.get()))

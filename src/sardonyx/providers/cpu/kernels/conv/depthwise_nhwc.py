@@ -14,7 +14,13 @@ from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import fma
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
-from sardonyx.providers.cpu.kernels.common.nhwc_window import Form, Pixels, Sliding, pixels_params, slides
+from sardonyx.providers.cpu.kernels.common.nhwc_window import (
+    NhwcWindow,
+    NhwcWindowConfig,
+    SlidingWindow,
+    nhwc_window_params,
+    supports_packed_images,
+)
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
@@ -24,44 +30,46 @@ from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] | None:
     """None where ``per_channel`` filters see each channel and they are several, or channels are not neighbours."""
-    found = Pixels.of(group, target) if per_channel == 1 else None
+    found = NhwcWindow.of(group, target) if per_channel == 1 else None
     if found is None:
         return None
     isa = target.isa
-    form, geometry = found.form, found.geometry
-    before, weights = weights_of(group, form, isa)
-    spec = convolve_depthwise_pixels(form=form, x_dtype=found.x_dtype, epilogue=found.epilogue)
-    flops = dims.known(dims.product((2 * form.taps.count, *group.box))) or 0
-    variant = f"{form.pixels} pixels x a vector of channels"
+    config, geometry = found.config, found.geometry
+    before, weights = weights_of(group, config, isa)
+    spec = conv_depthwise_nhwc(config=config, x_dtype=found.x_dtype, epilogue=found.epilogue)
+    flops = dims.known(dims.product((2 * config.taps.count, *group.box))) or 0
+    variant = f"{config.pixels} pixels x a vector of channels"
     args = {**found.args, "w": Ref(weights.storage)}
-    writes = found.epilogue.writes | ({"image"} if form.parts else set())
+    writes = found.epilogue.writes | ({"image"} if config.terms else set())
     return [*before, Step(spec, args, writes, group.nodes, 0, flops, geometry.nbytes, variant)]
 
 
-def weights_of(group: Convolution, form: Form, isa: Isa) -> tuple[list[Step], Matrix]:
+def weights_of(group: Convolution, config: NhwcWindowConfig, isa: Isa) -> tuple[list[Step], Matrix]:
     """The filters as they are read, and what brings them there."""
-    matrix = Matrix(group.w.storage, group.w.offset, (), 1, form.taps.count)
-    depth = form.taps.count
+    matrix = Matrix(group.w.storage, group.w.offset, (), 1, config.taps.count)
+    depth = config.taps.count
     problem = Problem(group.nodes, (), 0, group.w.shape[0], depth, matrix, matrix, group.epilogue, (), ())
-    return packed_b(problem, form.dtype, form.lanes(isa), isa)
+    return packed_b(problem, config.dtype, config.lanes(isa), isa)
 
 
 def has_next(group: Convolution, target: Target) -> bool:
     """Whether a convolution is carried out here, and takes and writes images in parts."""
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
-    return is_depthwise and slides(group, target)
+    return is_depthwise and supports_packed_images(group, target)
 
 
-def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**pixels_params(form, x_dtype, epilogue), "w": (form.dtype,)}
+def _params(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
+    return {**nhwc_window_params(config, x_dtype, epilogue), "w": (config.dtype,)}
 
 
 @kernel(_params)
-def convolve_depthwise_pixels(k: Kernel, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
-    Filters(k, form, epilogue, memory).slide()
+def conv_depthwise_nhwc(
+    k: Kernel, *, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any
+) -> None:
+    DepthwiseWindow(k, config, epilogue, memory).slide()
 
 
-class Filters(Sliding):
+class DepthwiseWindow(SlidingWindow):
     """A filter for each channel."""
 
     def weight(self, channel: Val, tap: Val) -> Val:

@@ -66,7 +66,7 @@ from sardonyx.providers.cpu.program.steps import Only, Step, Target, either
 
 
 @dataclass(frozen=True)
-class Form:
+class DirectConvConfig:
     """What is constant about a convolution."""
 
     dtype: DType
@@ -102,26 +102,26 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         return on_tiles.steps(both.group, 1, target, both.beside)
     if group.x.storage in target.between:
         return pointwise_depthwise.steps(target.between[group.x.storage], group, target)
-    parts, is_nhwc = on_tiles.parts_for(group, target), _is_by_pixel(group, target.isa)
+    parts, is_nhwc = on_tiles.parts_for(group, target), _supports_nhwc(group, target.isa)
     if parts is None and (first := stem.as_stem(group, target.isa)) is not None:
         return nhwc.steps(first.group, target, first)
     if is_nhwc and parts is None:
-        return _by_pixel(group, target)
+        return _nhwc_steps(group, target)
     few = few_outputs.has_few_outputs(group, target)
     if isinstance(few, Only):
-        quick = _by_pixel if is_nhwc else few_outputs.steps
-        return either(few, target, partial(quick, group), partial(_many, group, parts))
-    return few_outputs.steps(group, target) if few else _many(group, parts, target)
+        quick = _nhwc_steps if is_nhwc else few_outputs.steps
+        return either(few, target, partial(quick, group), partial(_general_steps, group, parts))
+    return few_outputs.steps(group, target) if few else _general_steps(group, parts, target)
 
 
-def _many(group: Convolution, parts: int | None, target: Target) -> list[Step]:
+def _general_steps(group: Convolution, parts: int | None, target: Target) -> list[Step]:
     if parts is None:
-        return on_vectors(group, target)
+        return vector_steps(group, target)
     is_in_digits = on_tiles.is_in_digits(group, target)
     return int8_slices.steps(group, target) if is_in_digits else on_tiles.steps(group, parts, target)
 
 
-def _by_pixel(group: Convolution, target: Target) -> list[Step]:
+def _nhwc_steps(group: Convolution, target: Target) -> list[Step]:
     if few_filters.supports(group, target.isa):
         return few_filters.steps(group, target)
     if winograd_nhwc.supports(group, target):
@@ -129,13 +129,13 @@ def _by_pixel(group: Convolution, target: Target) -> list[Step]:
     return nhwc.steps(group, target)
 
 
-def _is_by_pixel(group: Convolution, isa: Isa) -> bool:
+def _supports_nhwc(group: Convolution, isa: Isa) -> bool:
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1
     is_here = not is_depthwise and nhwc.supports(group) and nhwc.has_nhwc_views(group)
     return is_here and few_filters.has_full_vectors(group, isa)
 
 
-def on_vectors(group: Convolution, target: Target) -> list[Step]:
+def vector_steps(group: Convolution, target: Target) -> list[Step]:
     """By multiply-adds."""
     isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
@@ -152,7 +152,7 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     shape = Shape.of(isa, filters)
     is_joined = geometry.rows_are_contiguous
     is_direct = is_joined and is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
-    form = Form(dtype, geometry.taps.step, shape, geometry.has_unit_stride, is_joined, is_direct)
+    config = DirectConvConfig(dtype, geometry.taps.step, shape, geometry.has_unit_stride, is_joined, is_direct)
     before, weights = packed_filters(group, dtype, shape.rows, isa)
     epilogue, more = geometry.epilogue(group)
     run = channels if is_direct and isinstance(channels, int) else per_run(geometry.taps, channels)
@@ -160,28 +160,28 @@ def on_vectors(group: Convolution, target: Target) -> list[Step]:
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **geometry.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
-        "filters": filters, "room": room_nbytes * 8 // form.dtype.bits, **more,
+        "filters": filters, "room": room_nbytes * 8 // config.dtype.bits, **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
-    nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, form.dtype.bits // 8))) or 0
-    spec = convolve(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
-    variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {form.dtype}"
+    nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, config.dtype.bits // 8))) or 0
+    spec = conv_direct(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
+    variant = f"{config.shape.rows} filters x {config.shape.vectors} vectors of {config.dtype}"
     scratch = layout.nbytes(channels, room_nbytes)
     return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+def _params(config: DirectConvConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("groups", "channels", "filters", "room"), i64)
-    return {**geometry_params(x_dtype), **layout_params(), "w": (form.dtype,), **numbers, **epilogue.params}
+    return {**geometry_params(x_dtype), **layout_params(), "w": (config.dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
-def convolve(
+def conv_direct(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, room: Val,
-    *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
+    *, config: DirectConvConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    taps, shape, lanes = RuntimeWindow(k, memory), form.shape, lanes_of(k.lanes, form.dtype)
-    memory = {**memory, "is_unit": form.is_unit}
+    taps, shape, lanes = RuntimeWindow(k, memory), config.shape, lanes_of(k.lanes, config.dtype)
+    memory = {**memory, "is_unit": config.is_unit}
     depth, (planes, *_) = channels * taps.count, sizes(memory, "out")
     tiles = ceil_div(filters, shape.rows)
     blocks = OutputBlocks(k, taps, memory, room // k.max(channels * taps.planes, 1), shape.rows, lanes)
@@ -192,7 +192,7 @@ def convolve(
         image, block = which // blocks.count, which % blocks.count
         plane, image = image % planes, image // planes
         group, image = image % groups, image // groups
-        strip = ImageBlock(k, taps, memory, blocks, block, form.dtype, lanes, form.step)
+        strip = ImageBlock(k, taps, memory, blocks, block, config.dtype, lanes, config.step)
         start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
         with k.when(filled.ne(which)):
             strip.tables()
@@ -202,23 +202,25 @@ def convolve(
             weights = w.at((group * tiles + tile) * depth * shape.rows)
             first = tile * shape.rows
             rows = k.min(filters - first, shape.rows)
-            ending = _Ending(k, epilogue, memory, strip, [image, plane], group * filters + first, rows, form)
-            if form.is_direct:
-                run = _Run(k, form, strip, weights, k.const(0), channels)
-                ending.rest(run.sums(ending))
+            epilogue_of_tile = _TileEpilogue(
+                k, epilogue, memory, strip, [image, plane], group * filters + first, rows, config
+            )
+            if config.is_direct:
+                run = _KBlock(k, config, strip, weights, k.const(0), channels)
+                epilogue_of_tile.rest(run.sums(epilogue_of_tile))
             else:
                 many = number(memory, "layout_channels")
                 with k.loop(0, k.max(channels, 1), many) as c:
                     part = weights.at(c * (taps.count * shape.rows))
-                    _Run(k, form, strip, part, c, k.min(channels - c, many)).sums()
-                ending.rest(k.const(0))
+                    _KBlock(k, config, strip, part, c, k.min(channels - c, many)).sums()
+                epilogue_of_tile.rest(k.const(0))
 
 
 @dataclass(frozen=True)
-class _Ending(BlockEpilogue):
+class _TileEpilogue(BlockEpilogue):
     """What follows the sums of a tile of filters."""
 
-    form: Form
+    config: DirectConvConfig
 
     @property
     def is_even(self) -> Val:
@@ -229,7 +231,7 @@ class _Ending(BlockEpilogue):
     def whole(self) -> Val:
         """Vectors of sums that can be finished in registers: those that are results in every lane and every row."""
         k, strip = self.k, self.strip
-        is_full = self.is_even & self.rows.eq(self.form.shape.rows)
+        is_full = self.is_even & self.rows.eq(self.config.shape.rows)
         return k.select(is_full, strip.rows * strip.columns // strip.lanes, 0)
 
     def put(self, found: list[list[Var]], v: Val) -> None:
@@ -243,7 +245,7 @@ class _Ending(BlockEpilogue):
     def rest(self, done: Val) -> None:
         """Finish what lies in scratch, from vector ``done`` on."""
         k, strip = self.k, self.strip
-        if not self.form.is_joined:
+        if not self.config.is_joined:
             self.row_by_row(self.strip.row)
             return
         finish, place = self.joined()
@@ -257,25 +259,25 @@ class _Ending(BlockEpilogue):
 
 
 @dataclass(frozen=True)
-class _Run:
+class _KBlock:
     """The sums over ``count`` channels from ``channel`` on, for all outputs of a block."""
 
     k: Kernel
-    form: Form
+    config: DirectConvConfig
     strip: ImageBlock
     weights: Buf
     channel: Val
     count: Val
 
-    def sums(self, ending: _Ending | None = None) -> Val:
+    def sums(self, epilogue_of_tile: _TileEpilogue | None = None) -> Val:
         """Into scratch; or, where there is one run only, to their end. Gives how many vectors went there."""
-        k, strip, done, most = self.k, self.strip, self.k.const(0), self.form.shape.vectors
+        k, strip, done, most = self.k, self.strip, self.k.const(0), self.config.shape.vectors
         finished = done
-        if ending is not None:
-            finished = done = ending.whole // most * most
+        if epilogue_of_tile is not None:
+            finished = done = epilogue_of_tile.whole // most * most
             with k.loop(0, done, most) as v:
-                ending.put(self._tile(v, most), v)
-        for width in self.form.shape.widths:
+                epilogue_of_tile.put(self._tile(v, most), v)
+        for width in self.config.shape.widths:
             stop = done + (strip.vectors - done) // width * width
             with k.loop(done, stop, width) as v:
                 sums = strip.sums.at(v * strip.lanes)
@@ -284,8 +286,8 @@ class _Run:
         return finished
 
     def _tile(self, v: Val, width: int) -> list[list[Var]]:
-        k, strip, shape = self.k, self.strip, self.form.shape
-        total = [[k.var(k.zeros(self.form.dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
+        k, strip, shape = self.k, self.strip, self.config.shape
+        total = [[k.var(k.zeros(self.config.dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
         image = strip.elements.at(self.channel * strip.channel)
         starts = [image.at(strip.place(v + j)) for j in range(width)]
         with k.loop(0, self.count * strip.taps.count) as term:

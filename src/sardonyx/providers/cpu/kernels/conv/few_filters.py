@@ -64,7 +64,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     args = {
         **geometry.args(), **taps_args(geometry.taps), **lines.args(), "w": Ref(weights), "channels": channels, **more
     }  # fmt: skip
-    spec = convolve_dots(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
+    spec = conv_few_filters(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
     why = f"channels along the lanes: {filters} filters"
@@ -103,7 +103,7 @@ def _params(dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue) -> 
 
 
 @kernel(_params)
-def convolve_dots(
+def conv_few_filters(
     k: Kernel, x: Buf, w: Buf, batch: Val, channels: Val, lines: Val, length: Val,
     *, dtype: DType, filters: int, is_padded: bool, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip

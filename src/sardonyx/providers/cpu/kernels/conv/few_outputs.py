@@ -73,7 +73,7 @@ def _rows(
     to = Storage("temporary", dtype, of_known(dims.product((*box, depth))))
     args: dict[str, Any] = {**geometry.args(), **taps_args(geometry.taps), "channels": group.w.shape[1], "y": Ref(to)}
     nbytes = of_known(dims.mul(to.elements, (x.dtype.bits + dtype.bits) // 8))
-    spec = unfold(x_dtype=x.dtype, dtype=dtype)
+    spec = im2col(x_dtype=x.dtype, dtype=dtype)
     return [Step(spec, args, frozenset("y"), group.nodes, nbytes=nbytes)], views.dense(to, (*box, depth))
 
 
@@ -82,7 +82,7 @@ def _params(x_dtype: DType, dtype: DType) -> Params:
 
 
 @kernel(_params)
-def unfold(
+def im2col(
     k: Kernel, x: Buf, y: Buf, batch: Val, channels: Val, *, x_dtype: DType, dtype: DType, **memory: Any
 ) -> None:
     """y[batch, z, y, x][channel][tap]: what each output sees, with zeros where it looks beyond the image."""

@@ -169,7 +169,7 @@ def steps(group: Convolution, target: Target, first: StemRows | None = None) -> 
     planes = 0 if first is None else first.channels
     is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
     even = None if not distance else distance if is_large else 0
-    spec = convolve_pixels(
+    spec = conv_nhwc(
         dtype=dtype, shape=shape, even=even, is_padded=is_padded, is_direct=is_direct, planes=planes, epilogue=epilogue
     )
     flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
@@ -259,7 +259,7 @@ def _params(
 
 
 @kernel(_params)
-def convolve_pixels(
+def conv_nhwc(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run: Val, run_taps: Val,
     band_nbytes: Val, lines: Val, length: Val, distance: Val,
     *, dtype: DType, shape: Shape, even: int | None, is_padded: bool, is_direct: bool, planes: int, epilogue: Epilogue,

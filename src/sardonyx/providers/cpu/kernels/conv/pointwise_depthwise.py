@@ -24,10 +24,16 @@ from sardonyx.lower.groups import Convolution, Group, Storage, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.common.nhwc_window import SMALL, Form, Outputs, Pixels, pixels_params
+from sardonyx.providers.cpu.kernels.common.nhwc_window import (
+    MAX_SMALL_PIXELS,
+    NhwcWindow,
+    NhwcWindowConfig,
+    OutputTile,
+    nhwc_window_params,
+)
 from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, nhwc_matrix
 from sardonyx.providers.cpu.kernels.conv import few_outputs, nhwc, on_tiles
-from sardonyx.providers.cpu.kernels.conv.depthwise_nhwc import Filters, weights_of
+from sardonyx.providers.cpu.kernels.conv.depthwise_nhwc import DepthwiseWindow, weights_of
 from sardonyx.providers.cpu.kernels.conv.packed_image import zero_frame
 from sardonyx.providers.cpu.kernels.gemm.vector import Shape, tile_of
 from sardonyx.providers.cpu.kernels.split import int8_slices
@@ -49,7 +55,7 @@ FIRST = "first_"
 
 
 @dataclass(frozen=True)
-class Between:
+class RingConfig:
     """What is constant about the image between, and how it is made."""
 
     shape: Shape
@@ -99,7 +105,7 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
     x, out = group.x, first.outputs[0]
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is f32
-    found = Pixels.of(group, target) if is_depthwise and is_all else None
+    found = NhwcWindow.of(group, target) if is_depthwise and is_all else None
     if found is None or found.geometry.is_flat_pointwise or found.geometry.size[0] != 1:
         return False
     filters, channels = (int(d) for d in first.w.shape[:2])
@@ -112,19 +118,19 @@ def _is_worth(geometry: WindowGeometry, channels: int) -> bool:
     """Whether there are bands of rows, and making those that two see twice costs less than a way through memory."""
     taps, (rows, columns) = geometry.taps, geometry.size[1:]
     again = max((taps.kernel[1] - 1) * taps.dilations[1] + 1 - taps.strides[1], 0)
-    if not isinstance(rows, int) or not isinstance(columns, int) or rows * columns <= SMALL:
+    if not isinstance(rows, int) or not isinstance(columns, int) or rows * columns <= MAX_SMALL_PIXELS:
         return True
     return rows >= BAND and channels * again <= AGAIN * rows * taps.strides[1]
 
 
 def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
     """What two convolutions do."""
-    isa, found, before = target.isa, Pixels.of(group, target), WindowGeometry.of(first, collapse=False)
+    isa, found, before = target.isa, NhwcWindow.of(group, target), WindowGeometry.of(first, collapse=False)
     assert found is not None
     filters, channels = (int(d) for d in first.w.shape[:2])
     shape = Shape.fitted(isa, f32, filters, VECTORS)
     ending, more = Epilogue.over(first.epilogue, [nhwc_matrix(v) for v in before.extra], [], filters, 3)
-    packing, depthwise = weights_of(group, found.form, isa)
+    packing, depthwise = weights_of(group, found.config, isa)
     panels = nhwc.packed(first, shape.columns(isa, f32), isa)
     source = before.args()
     args = {
@@ -133,46 +139,50 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
         **{FIRST + name: value for name, value in more.items()},
     }  # fmt: skip
     scratch = dims.add(_ring_nbytes(found, shape, isa), shape.rows * shape.columns(isa, f32) * 4)
-    made = Between(shape, _ring(found.form), filters % shape.columns(isa, f32) == 0, ending)
-    spec = convolve_pair(form=found.form, between=made, epilogue=found.epilogue)
-    products = dims.add(dims.product((channels, *first.box)), dims.product((found.form.taps.count, *group.box)))
+    made = RingConfig(shape, _ring(found.config), filters % shape.columns(isa, f32) == 0, ending)
+    spec = conv_pointwise_depthwise(config=found.config, between=made, epilogue=found.epilogue)
+    products = dims.add(dims.product((channels, *first.box)), dims.product((found.config.taps.count, *group.box)))
     flops = dims.known(dims.mul(2, products)) or 0
     moved = dims.total(dims.product(v.shape) for v in (first.x, *group.outputs))
     nbytes = dims.known(dims.mul(dims.add(moved, panels.elements), 4)) or 0
-    variant = f"pointwise by {shape.rows} pixels x {shape.vectors} vectors, depthwise by {found.form.pixels} pixels"
-    writes = found.epilogue.writes | ({"image"} if found.form.parts else set())
+    variant = f"pointwise by {shape.rows} pixels x {shape.vectors} vectors, depthwise by {found.config.pixels} pixels"
+    writes = found.epilogue.writes | ({"image"} if found.config.terms else set())
     nodes = (*first.nodes, *group.nodes)
     return [*packing, Step(spec, args, writes, nodes, of_known(scratch), flops, nbytes, variant)]
 
 
-def _ring(form: Form) -> int:
+def _ring(config: NhwcWindowConfig) -> int:
     """Rows between that are kept: those that a window sees and the one that is begun, as a power of two."""
-    seen = (form.taps.kernel[1] - 1) * form.taps.dilations[1] + 1
+    seen = (config.taps.kernel[1] - 1) * config.taps.dilations[1] + 1
     return 1 << seen.bit_length()
 
 
-def _ring_nbytes(found: Pixels, shape: Shape, isa: Isa) -> Known | None:
-    return dims.known(dims.product((_ring(found.form), found.geometry.x.shape[4], shape.columns(isa, f32), 4)))
+def _ring_nbytes(found: NhwcWindow, shape: Shape, isa: Isa) -> Known | None:
+    return dims.known(dims.product((_ring(found.config), found.geometry.x.shape[4], shape.columns(isa, f32), 4)))
 
 
 # -- the kernel
 
 
-def _params(form: Form, between: Between, epilogue: Epilogue) -> Params:
+def _params(config: NhwcWindowConfig, between: RingConfig, epilogue: Epilogue) -> Params:
     more = {FIRST + name: kind for name, kind in between.ending.params.items()}
-    return {**pixels_params(form, f32, epilogue), "w": (f32,), "panels": (f32,), "depth": i64, **more}
+    return {**nhwc_window_params(config, f32, epilogue), "w": (f32,), "panels": (f32,), "depth": i64, **more}
 
 
 @kernel(_params)
-def convolve_pair(k: Kernel, *, form: Form, between: Between, epilogue: Epilogue, **memory: Any) -> None:
-    _Pair(k, form, between, epilogue, memory).slide()
+def conv_pointwise_depthwise(
+    k: Kernel, *, config: NhwcWindowConfig, between: RingConfig, epilogue: Epilogue, **memory: Any
+) -> None:
+    _FusedPair(k, config, between, epilogue, memory).slide()
 
 
-class _Pair(Filters):
+class _FusedPair(DepthwiseWindow):
     """Windows over rows that are made when they come to them."""
 
-    def __init__(self, k: Kernel, form: Form, between: Between, epilogue: Epilogue, memory: dict[str, Any]) -> None:
-        super().__init__(k, form, epilogue, memory)
+    def __init__(
+        self, k: Kernel, config: NhwcWindowConfig, between: RingConfig, epilogue: Epilogue, memory: dict[str, Any]
+    ) -> None:
+        super().__init__(k, config, epilogue, memory)
         self.between, self.shape, self.rows = between, between.shape, between.rows
         self.wide = self.shape.vectors * self.lanes
         own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
@@ -191,11 +201,11 @@ class _Pair(Filters):
     def slide(self) -> None:
         k, memory = self.k, self.memory
         batch, channels, (_, out_y, out_x) = number(memory, "batch"), number(memory, "channels"), self.out
-        if self.form.parts:
+        if self.config.terms:
             zero_frame(k, memory["image"], memory, "image", batch)
         panels = ceil_div(channels, self.wide)
         most = k.max(k.min(k.threads * ceil_div(k.const(PARTS), k.max(batch * panels, 1)), out_y // BAND), 1)
-        bands = k.opaque(k.select(out_y * out_x <= SMALL, 1, most))
+        bands = k.opaque(k.select(out_y * out_x <= MAX_SMALL_PIXELS, 1, most))
         with k.share(batch * bands * panels) as at:
             panel, rest = at % panels, at // panels
             band, image = rest % bands, rest // bands
@@ -209,7 +219,7 @@ class _Pair(Filters):
         x = memory["x"].at(image * number(memory, "x_b"))
         weights = memory["panels"].at(self.first * number(memory, "depth"))
         behind = k.min(self.first + self.wide, number(memory, "channels"))
-        outputs, made = Outputs(self, self.ring, (self.first, behind)), k.var(0)
+        outputs, made = OutputTile(self, self.ring, (self.first, behind)), k.var(0)
         with k.loop(top, bottom) as y:
             start = y * stride - self.pad[1]
             stop = k.min(start + seen, in_y)
@@ -218,7 +228,7 @@ class _Pair(Filters):
             with k.loop_while(lambda: made.get() < stop * in_x):
                 self._make(x, weights, made.get(), room)
                 made.set(k.min(made.get() + self.shape.rows, room))
-            with k.loop(0, self.out[2], self.form.pixels) as at:
+            with k.loop(0, self.out[2], self.config.pixels) as at:
                 outputs.make(image, (k.const(0), y, at), self.out[2] - at)
 
     def _make(self, x: Buf, weights: Buf, pixel: Val, room: Val) -> None:

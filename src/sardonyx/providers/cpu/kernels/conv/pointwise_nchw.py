@@ -49,7 +49,7 @@ UNROLLED = 4
 
 
 @dataclass(frozen=True)
-class Form:
+class PointwiseConfig:
     """What is constant."""
 
     dtype: DType
@@ -91,8 +91,8 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     is_direct = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
-    form = Form(dtype, Shape.of(isa, filters), is_direct)
-    before, weights = packed_filters(group, dtype, form.shape.rows, isa)
+    config = PointwiseConfig(dtype, Shape.of(isa, filters), is_direct)
+    before, weights = packed_filters(group, dtype, config.shape.rows, isa)
     epilogue, more = geometry.epilogue(group)
     room = isa.l2_nbytes // 2 * 8 // dtype.bits
     args = {
@@ -101,29 +101,29 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     }  # fmt: skip
     flops = dims.known(dims.product((2, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0
-    spec = convolve_pointwise(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
-    variant = f"{form.shape.rows} filters x {form.shape.vectors} vectors of {dtype}, pixels in panels"
-    scratch = _scratch_nbytes(form, channels, room, lanes_of(isa.lanes, dtype))
+    spec = conv_pointwise_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
+    variant = f"{config.shape.rows} filters x {config.shape.vectors} vectors of {dtype}, pixels in panels"
+    scratch = _scratch_nbytes(config, channels, room, lanes_of(isa.lanes, dtype))
     return [*before, Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _scratch_nbytes(form: Form, channels: Known, room: int, lanes: int) -> Known:
+def _scratch_nbytes(config: PointwiseConfig, channels: Known, room: int, lanes: int) -> Known:
     """Sums, and panels: as many as there is room for, or one."""
-    panels = dims.maximum(room, dims.mul(channels, form.shape.vectors * lanes))
-    return of_known(dims.mul(dims.add(form.shape.rows * form.pitch, panels), form.dtype.bits // 8))
+    panels = dims.maximum(room, dims.mul(channels, config.shape.vectors * lanes))
+    return of_known(dims.mul(dims.add(config.shape.rows * config.pitch, panels), config.dtype.bits // 8))
 
 
-def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
+def _params(config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("groups", "channels", "filters", "run", "room"), i64)
-    return {**geometry_params(x_dtype), "w": (form.dtype,), **numbers, **epilogue.params}
+    return {**geometry_params(x_dtype), "w": (config.dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
-def convolve_pointwise(
+def conv_pointwise_nchw(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run: Val, room: Val,
-    *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any,
+    *, config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    shape, lanes = form.shape, lanes_of(k.lanes, form.dtype)
+    shape, lanes = config.shape, lanes_of(k.lanes, config.dtype)
     wide, (*_, pixels) = shape.vectors * lanes, sizes(memory, "out")
     tiles, panels = ceil_div(filters, shape.rows), ceil_div(pixels, wide)
     most = k.max(k.min(room // k.max(channels * wide, 1), SUMS // shape.rows // wide), 1)
@@ -137,18 +137,18 @@ def convolve_pointwise(
         group, image = image % groups, image // groups
         distance = number(memory, "x_c")
         source = x.at(image * number(memory, "x_b") + group * channels * distance + first)
-        block = _Block(k, form, source, distance, channels, run, k.min(pixels - first, each))
+        block = _Block(k, config, source, distance, channels, run, k.min(pixels - first, each))
         finish = BoundEpilogue(k, epilogue, memory, pixels, [image, k.const(0), k.const(0)])
         with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
             own = tile * shape.rows
             rows = k.min(filters - own, shape.rows)
             weights = w.at((group * tiles + tile) * channels * shape.rows)
-            block.multiply(weights, copied.get().ne(which), _Ending(finish, group * filters + own, rows, first))
+            block.multiply(weights, copied.get().ne(which), _TileEpilogue(finish, group * filters + own, rows, first))
             copied.set(which)
 
 
 @dataclass(frozen=True)
-class _Ending:
+class _TileEpilogue:
     """What follows the sums of some filters."""
 
     finish: BoundEpilogue
@@ -177,7 +177,7 @@ class _Block:
     """Some pixels of all channels of a group."""
 
     k: Kernel
-    form: Form
+    config: PointwiseConfig
     image: Buf
     distance: Val
     """From channel to channel of the image."""
@@ -188,7 +188,7 @@ class _Block:
 
     @property
     def wide(self) -> int:
-        return self.form.shape.vectors * lanes_of(self.k.lanes, self.form.dtype)
+        return self.config.shape.vectors * lanes_of(self.k.lanes, self.config.dtype)
 
     @property
     def whole(self) -> Val:
@@ -197,15 +197,17 @@ class _Block:
 
     @property
     def sums(self) -> Buf:
-        return self.k.scratch(self.form.dtype)
+        return self.k.scratch(self.config.dtype)
 
     def panels(self, c: Val) -> Buf:
         """Those of the run that begins with channel c."""
-        return self.sums.at(self.form.shape.rows * self.form.pitch).at(c * ceil_div(self.pixels, self.wide) * self.wide)
+        return self.sums.at(self.config.shape.rows * self.config.pitch).at(
+            c * ceil_div(self.pixels, self.wide) * self.wide
+        )
 
-    def multiply(self, weights: Buf, is_first: Val, ending: _Ending) -> None:
+    def multiply(self, weights: Buf, is_first: Val, ending: _TileEpilogue) -> None:
         """All sums of a tile of filters, and what follows them; the first tile copies the pixels."""
-        k, form, shape, wide, pitch = self.k, self.form, self.form.shape, self.wide, self.form.pitch
+        k, config, shape, wide, pitch = self.k, self.config, self.config.shape, self.wide, self.config.pitch
         whole, is_full = self.whole, ending.rows.eq(shape.rows)
         with k.loop(0, k.max(self.channels, 1), self.run) as c:
             many, part, panels = k.min(self.channels - c, self.run), weights.at(c * shape.rows), self.panels(c)
@@ -213,14 +215,14 @@ class _Block:
             with k.when(is_first):
                 self._copy_rest(c, many)
             with k.loop(0, whole) as p:
-                found, panel = Sums(k, form.dtype, shape), panels.at(p * length)
+                found, panel = Sums(k, config.dtype, shape), panels.at(p * length)
                 with k.either(is_first) as (yes, no):
                     with yes:
                         found.add(image.at(p * wide), self.distance, part, many, copy=panel)
                     with no:
                         found.add(panel, wide, part, many)
                 into = self.sums.at(p * wide)
-                if form.is_direct:
+                if config.is_direct:
                     with k.either(is_full) as (yes, no):
                         with yes:
                             ending.put(found, p * wide)
@@ -228,16 +230,16 @@ class _Block:
                             add_run(k, found.total, into, c > 0, pitch)
                 else:
                     add_run(k, found.total, into, c > 0, pitch)
-            with k.loop(whole * wide, self.pixels, lanes_of(k.lanes, form.dtype)) as pixel:
-                found = Sums(k, form.dtype, replace(shape, vectors=1))
+            with k.loop(whole * wide, self.pixels, lanes_of(k.lanes, config.dtype)) as pixel:
+                found = Sums(k, config.dtype, replace(shape, vectors=1))
                 found.add(panels.at(whole * length + pixel - whole * wide), wide, part, many)
                 add_run(k, found.total, self.sums.at(pixel), c > 0, pitch)
-        done = k.select(is_full, whole * wide, 0) if form.is_direct else k.const(0)
+        done = k.select(is_full, whole * wide, 0) if config.is_direct else k.const(0)
         ending.rest(self.sums.at(done), pitch, done, self.pixels - done)
 
     def _copy_rest(self, c: Val, many: Val) -> None:
         """The pixels of a run behind the last whole panel."""
-        k, wide, whole, lanes = self.k, self.wide, self.whole, lanes_of(self.k.lanes, self.form.dtype)
+        k, wide, whole, lanes = self.k, self.wide, self.whole, lanes_of(self.k.lanes, self.config.dtype)
         image, panel = self.image.at(c * self.distance + whole * wide), self.panels(c).at(whole * many * wide)
         rest = self.pixels - whole * wide
         with k.loop(0, rest, lanes) as i, k.loop(0, many) as j:

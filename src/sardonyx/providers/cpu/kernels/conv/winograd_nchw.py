@@ -112,7 +112,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
-    spec = convolve_winograd(epilogue=epilogue)
+    spec = conv_winograd_nchw(epilogue=epilogue)
     variant = f"{SUMS} products for four outputs, {ROWS} filters x {WIDTHS[0]} vectors of f32"
     scratch = _scratch_nbytes(channels, isa)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
@@ -178,7 +178,7 @@ def _params(epilogue: Epilogue) -> Params:
 
 
 @kernel(_params)
-def convolve_winograd(
+def conv_winograd_nchw(
     k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, room: Val, *, epilogue: Epilogue, **memory: Any
 ) -> None:
     (_, out_y, out_x), lanes = sizes(memory, "out"), k.lanes

@@ -73,7 +73,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     }  # fmt: skip
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
-    spec = convolve_winograd_pixels(shape=shape, epilogue=epilogue)
+    spec = conv_winograd_nhwc(shape=shape, epilogue=epilogue)
     variant = f"{SUMS} products for four outputs, {shape.rows} fours x {shape.vectors} vectors of f32, channels last"
     scratch = _scratch_nbytes(channels, shape, isa)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
@@ -109,7 +109,7 @@ def _params(shape: Shape, epilogue: Epilogue) -> Params:
 
 
 @kernel(_params)
-def convolve_winograd_pixels(
+def conv_winograd_nhwc(
     k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, most: Val, distance: Val,
     lines: Val, *, shape: Shape, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip

@@ -30,7 +30,7 @@ BLOCK = 64
 
 
 @dataclass(frozen=True)
-class Form:
+class GridSampleConfig:
     """What is constant about a sampling."""
 
     x: DType
@@ -53,7 +53,7 @@ def steps(group: GridSample, target: Target) -> list[Step]:
     taps = tuple(v.shape[0] for v in group.indices if isinstance(v.shape[0], int))
     if not all(views.is_dense(v) for v in (*group.indices, *group.weights)):
         raise NotImplemented("places of a sampling that are not dense", where=group.nodes[0].label)
-    form = Form(x.dtype, register_dtype(group.epilogue.operands[0]), taps, bool(group.weights))
+    config = GridSampleConfig(x.dtype, register_dtype(group.epilogue.operands[0]), taps, bool(group.weights))
     extra, outputs = ([Matrix.of(v) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, box[2], 1)
     args: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": box[0], "channels": box[1], "points": box[2]}
@@ -62,18 +62,18 @@ def steps(group: GridSample, target: Target) -> list[Step]:
     args |= {f"i{a}": Ref.of(v) for a, v in enumerate(group.indices)}
     args |= {f"w{a}": Ref.of(v) for a, v in enumerate(group.weights)}
     args |= more
-    flops = dims.known(dims.product((2 * form.count, *box))) or 0
+    flops = dims.known(dims.product((2 * config.count, *box))) or 0
     nbytes = dims.known(dims.product((x.dtype.bits // 8, *box))) or 0
-    spec = read(form=form, epilogue=epilogue)
-    return [Step(spec, args, epilogue.writes, group.nodes, form.scratch_nbytes, flops, nbytes)]
+    spec = grid_sample(config=config, epilogue=epilogue)
+    return [Step(spec, args, epilogue.writes, group.nodes, config.scratch_nbytes, flops, nbytes)]
 
 
-def _params(form: Form, epilogue: Epilogue) -> Params:
-    axes = range(len(form.taps))
+def _params(config: GridSampleConfig, epilogue: Epilogue) -> Params:
+    axes = range(len(config.taps))
     numbers = ["batch", "channels", "points", "x_b", "x_c", *(f"s{a}" for a in axes)]
-    weights = {f"w{a}": (form.work,) for a in axes if form.is_weighted}
+    weights = {f"w{a}": (config.work,) for a in axes if config.is_weighted}
     return {
-        "x": (form.x,),
+        "x": (config.x,),
         **dict.fromkeys(numbers, i64),
         **{f"i{a}": (i64,) for a in axes},
         **weights,
@@ -82,42 +82,57 @@ def _params(form: Form, epilogue: Epilogue) -> Params:
 
 
 @kernel(_params)
-def read(
-    k: Kernel, x: Buf, batch: Val, channels: Val, points: Val, *, form: Form, epilogue: Epilogue, **memory: Any
+def grid_sample(
+    k: Kernel,
+    x: Buf,
+    batch: Val,
+    channels: Val,
+    points: Val,
+    *,
+    config: GridSampleConfig,
+    epilogue: Epilogue,
+    **memory: Any,
 ) -> None:
     blocks = ceil_div(points, BLOCK)
-    lanes = lanes_of(k.lanes, form.work)
+    lanes = lanes_of(k.lanes, config.work)
     places = k.scratch(i64)
-    weights = k.scratch(form.work, form.count * BLOCK * 8)
+    weights = k.scratch(config.work, config.count * BLOCK * 8)
     with k.share(batch * blocks) as at:
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(points - first, BLOCK)
-        _taps(k, form, memory, image * points + first, batch * points, count, places, weights)
+        _taps(k, config, memory, image * points + first, batch * points, count, places, weights)
         finish = BoundEpilogue(k, epilogue, memory, points, [image])
         start = x.at(image * number(memory, "x_b"))
         with k.loop(0, channels) as channel:
             plane = start.at(channel * number(memory, "x_c"))
             for t in k.tiles(count, lanes):
-                finish.put(channel, Tile(first + t.index, t.lanes, t.mask), _read(k, form, plane, places, weights, t))
+                finish.put(channel, Tile(first + t.index, t.lanes, t.mask), _read(k, config, plane, places, weights, t))
 
 
 def _taps(
-    k: Kernel, form: Form, memory: dict[str, Any], start: Val, pitch: Val, count: Val, places: Buf, weights: Buf
+    k: Kernel,
+    config: GridSampleConfig,
+    memory: dict[str, Any],
+    start: Val,
+    pitch: Val,
+    count: Val,
+    places: Buf,
+    weights: Buf,
 ) -> None:
     """Where the taps of a block lie and what they weigh; -1 is padding. A tap of an axis is ``pitch`` from the next."""
     with ExitStack() as loops:
         chosen, row = [], k.const(0)
-        for taps in form.taps:
+        for taps in config.taps:
             chosen.append(loops.enter_context(k.loop(0, taps)))
             row = row * taps + chosen[-1]
-        for t in k.tiles(count, lanes_of(k.lanes, form.work)):
+        for t in k.tiles(count, lanes_of(k.lanes, config.work)):
             place, outside, weight = k.zeros(i64, t.lanes), None, None
             for axis, tap in enumerate(chosen):
                 at = Tile(tap * pitch + start + t.index, t.lanes, t.mask)
                 index = memory[f"i{axis}"].load(at)
                 outside = index < 0 if outside is None else outside | (index < 0)
                 place = place + index * number(memory, f"s{axis}")
-                if form.is_weighted:
+                if config.is_weighted:
                     w = memory[f"w{axis}"].load(at)
                     weight = w if weight is None else weight * w
             assert outside is not None
@@ -127,7 +142,7 @@ def _taps(
                 weights.store(to, weight)
 
 
-def _read(k: Kernel, form: Form, plane: Buf, places: Buf, weights: Buf, t: Tile) -> Val:
+def _read(k: Kernel, config: GridSampleConfig, plane: Buf, places: Buf, weights: Buf, t: Tile) -> Val:
     """The sum of the taps of a vector of points; points that do not exist are read at element 0."""
 
     def seen(tap: Val) -> Val:
@@ -137,11 +152,11 @@ def _read(k: Kernel, form: Form, plane: Buf, places: Buf, weights: Buf, t: Tile)
             found = [k.select(t.mask[lane], place, 0) for lane, place in enumerate(found)]
         v = k.pack([plane.load(k.max(place, 0)) for place in found])
         inside = k.pack([place >= 0 for place in found])
-        return k.select(inside, k.cast(v, form.work), 0)
+        return k.select(inside, k.cast(v, config.work), 0)
 
-    if not form.is_weighted:
+    if not config.is_weighted:
         return seen(k.const(0))
-    total = k.var(k.zeros(form.work, t.lanes))
-    with k.loop(0, form.count) as tap:
+    total = k.var(k.zeros(config.work, t.lanes))
+    with k.loop(0, config.count) as tap:
         total.set(k.fma(seen(tap), weights.load(tap * BLOCK + t.index, t.lanes), total.get()))
     return total.get()

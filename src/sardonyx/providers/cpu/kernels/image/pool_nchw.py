@@ -49,7 +49,7 @@ VECTORS = 16
 
 
 @dataclass(frozen=True)
-class Form:
+class PoolConfig:
     """What is constant about a pooling."""
 
     kind: str
@@ -66,7 +66,7 @@ class Form:
     front: int = 0
     """Padding in front of a row of those."""
 
-    def written(self, geometry: WindowGeometry, lanes: int) -> Form:
+    def written(self, geometry: WindowGeometry, lanes: int) -> PoolConfig:
         """For windows that give rows as long as those of the image."""
         size, front, taps = geometry.x.shape[2:], geometry.window.pads[-1], self.taps
         width = size[-1]
@@ -116,33 +116,41 @@ def steps(group: Pool, target: Target) -> list[Step]:
         return by_pixel
     geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
     lanes = lanes_of(target.isa.lanes, dtype)
-    form = Form(group.kind, dtype, geometry.taps, geometry.has_unit_stride, target.exceeds_cache(group.x)).written(
-        geometry, lanes
-    )
+    config = PoolConfig(
+        group.kind, dtype, geometry.taps, geometry.has_unit_stride, target.exceeds_cache(group.x)
+    ).written(geometry, lanes)
     epilogue, more = geometry.epilogue(group)
     epilogue = epilogue.with_non_temporal_stores(group.outputs, target)
     args = {**geometry.args(), "channels": group.box[1], **counted, **more}
     flops = of_known(dims.product((sum(geometry.taps.kernel), *group.box)))
-    scratch = form.scratch_nbytes(lanes)
-    spec = slide(form=form, x_dtype=group.x.dtype, epilogue=epilogue)
+    scratch = config.scratch_nbytes(lanes)
+    spec = pool_nchw(config=config, x_dtype=group.x.dtype, epilogue=epilogue)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes)]
 
 
-def _params(form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**geometry_params(x_dtype), "channels": i64, **pool_nhwc.counted_params(form.kind), **epilogue.params}
+def _params(config: PoolConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
+    return {**geometry_params(x_dtype), "channels": i64, **pool_nhwc.counted_params(config.kind), **epilogue.params}
 
 
 @kernel(_params)
-def slide(
-    k: Kernel, x: Buf, batch: Val, channels: Val, *, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any
+def pool_nchw(
+    k: Kernel,
+    x: Buf,
+    batch: Val,
+    channels: Val,
+    *,
+    config: PoolConfig,
+    x_dtype: DType,
+    epilogue: Epilogue,
+    **memory: Any,
 ) -> None:
     """``before`` and ``after`` are the parts of the padding that means count."""
     planes, out_y, out_x = sizes(memory, "out")
-    bands, blocks = ceil_div(out_y, BAND), ceil_div(out_x, form.columns)
-    row = _Row(k, form, memory)
+    bands, blocks = ceil_div(out_y, BAND), ceil_div(out_x, config.columns)
+    row = _Row(k, config, memory)
     with k.loop(0, blocks) as block:
-        left = block * form.columns
-        columns = k.min(out_x - left, form.columns)
+        left = block * config.columns
+        columns = k.min(out_x - left, config.columns)
         row.begin(left, columns)
         with k.loop(*k.share_of(batch * channels * planes * bands)) as at:
             band, rest = at % bands, at // bands
@@ -154,11 +162,11 @@ def slide(
             def make(y: Val, rows: int = 1) -> None:
                 """A row of outputs, or two neighbours that see no padding above or below."""
                 finishes = [BoundEpilogue(k, epilogue, memory, out_x, [image, plane, y + i]) for i in range(rows)]
-                if form.kind == MEAN:
+                if config.kind == MEAN:
                     row.share(plane, y, columns)
 
                 def put(i: int, t: Tile, v: Val) -> None:
-                    if form.kind == MEAN:
+                    if config.kind == MEAN:
                         v = v * row.shares.load(t.index, row.lanes)
                     finishes[i].put(channel, Tile(left + t.index, t.lanes, t.mask), v)
 
@@ -182,15 +190,15 @@ def slide(
 class _Row:
     """A row of outputs in the making, in blocks."""
 
-    def __init__(self, k: Kernel, form: Form, memory: dict[str, Any]) -> None:
-        self.k, self.form, self.memory, self.taps = k, form, memory, form.taps
-        self.lanes = lanes_of(k.lanes, form.dtype)
-        self.neutral = lowest(form.dtype) if form.kind == MAX else 0
-        nbytes = form.pitch(self.lanes) * form.dtype.bits // 8
-        self.counted, self.shares = k.scratch(form.dtype, nbytes), k.scratch(form.dtype, 2 * nbytes)
+    def __init__(self, k: Kernel, config: PoolConfig, memory: dict[str, Any]) -> None:
+        self.k, self.config, self.memory, self.taps = k, config, memory, config.taps
+        self.lanes = lanes_of(k.lanes, config.dtype)
+        self.neutral = lowest(config.dtype) if config.kind == MAX else 0
+        nbytes = config.pitch(self.lanes) * config.dtype.bits // 8
+        self.counted, self.shares = k.scratch(config.dtype, nbytes), k.scratch(config.dtype, 2 * nbytes)
         self.rows = k.var(-1)
         """How many rows count in the outputs that ``shares`` are of."""
-        self.is_streamed = form.is_streamed(self.lanes)
+        self.is_streamed = config.is_streamed(self.lanes)
 
     def begin(self, left: Val, columns: Val) -> None:
         """Find where the image lies in a block's row, and fill in the padding beside it and how many columns count."""
@@ -203,13 +211,13 @@ class _Row:
         self.width = k.select((depth > 0) & (height > 0), width, 0)
         self.high = k.max(k.select(self.width > 0, k.min(width - self.first, length), 0), self.low)
         if not self.is_streamed:
-            self.combined = k.scratch(self.form.dtype).at(-self.low & (LINE - 1))
+            self.combined = k.scratch(self.config.dtype).at(-self.low & (LINE - 1))
             for start, stop in ((k.const(0), self.low), (self.high, length)):
                 with k.loop(start, stop) as i:
                     self.combined.store(i, self.neutral)
-        if self.form.kind == MEAN:
+        if self.config.kind == MEAN:
             with k.loop(0, columns) as i:
-                self.counted.store(i, k.cast(self._count(2, left + i), self.form.dtype))
+                self.counted.store(i, k.cast(self._count(2, left + i), self.config.dtype))
             self.rows.set(-1)
 
     @property
@@ -235,7 +243,7 @@ class _Row:
         taps, is_pair = self.taps, count > 1
         rows = [] if is_pair else self._rows(image, plane, y)
         lines = self._between(image, plane, y) if is_pair else [row for row, _ in rows]
-        new = lines[-min(taps.strides[1] * count, taps.kernel[1]) :] if self.form.is_far else []
+        new = lines[-min(taps.strides[1] * count, taps.kernel[1]) :] if self.config.is_far else []
 
         def combined(at: Val, mask: Val | None) -> list[Val]:
             for line in new if mask is None else ():
@@ -247,8 +255,8 @@ class _Row:
             return [self._combine(both, seen[0]), self._combine(both, seen[-1])]
 
         stream = Stream(self.k, self.taps, self.lanes, self.width, self.neutral, self._combine)
-        if self.form.vectors:
-            stream.write(combined, self.form.vectors, self.form.front, put)
+        if self.config.vectors:
+            stream.write(combined, self.config.vectors, self.config.front, put)
         else:
             stream.run(combined, self.first, columns, put)
 
@@ -281,7 +289,7 @@ class _Row:
                 is_there = (z >= 0) & (z < depth) & (at >= 0) & (at < height)
                 place = k.select(is_there, z * stride_z + at * stride_y, 0)
                 rows.append((start.at(place), is_there))
-        return self._only_there(rows) if self.form.kind == MAX else rows
+        return self._only_there(rows) if self.config.kind == MAX else rows
 
     def _only_there(self, rows: list[tuple[Buf, Val]]) -> list[tuple[Buf, Val]]:
         """Rows of which one may be another's double, which does not change what is largest, but none is padding.
@@ -298,12 +306,12 @@ class _Row:
         k, to, count = self.k, self.combined.at(self.low), self.high - self.low
 
         def combined(i: Val, lanes: int) -> Val:
-            at = i if self.form.is_unit else i * stride
+            at = i if self.config.is_unit else i * stride
             found = self._combined(rows, [row.load(at, lanes) for row, _ in rows])
             return found if is_first else self._combine(to.load(i, lanes), found)
 
         done = k.const(0)
-        for lanes in (2 * self.lanes, self.lanes, 1) if self.form.is_unit else (1,):
+        for lanes in (2 * self.lanes, self.lanes, 1) if self.config.is_unit else (1,):
             stop = done + (count - done) // lanes * lanes
             with k.loop(done, stop, lanes) as i:
                 to.store(i, combined(i, lanes))
@@ -311,8 +319,8 @@ class _Row:
 
     def _combined(self, rows: list[tuple[Buf, Val]], seen: list[Val]) -> Val:
         """What was read of rows as one; what was read of padding is not used."""
-        k, missing = self.k, self.k.const(self.neutral, self.form.dtype, seen[0].lanes)
-        if self.form.kind == MAX:
+        k, missing = self.k, self.k.const(self.neutral, self.config.dtype, seen[0].lanes)
+        if self.config.kind == MAX:
             return k.select(rows[0][1], reduce(self._combine, seen), missing)
         there = (k.select(is_there, v, missing) for v, (_, is_there) in zip(seen, rows, strict=True))
         return reduce(self._combine, there)
@@ -339,7 +347,7 @@ class _Row:
         return at.gather(k.iota(i64, lanes) * step)
 
     def _combine(self, a: Val, b: Val) -> Val:
-        return extreme(self.k, a, b, largest=True) if self.form.kind == MAX else a + b
+        return extreme(self.k, a, b, largest=True) if self.config.kind == MAX else a + b
 
     def share(self, plane: Val, y: Val, columns: Val) -> None:
         """Find the share of an element in each output of a row, if it is another than in the row before.
@@ -351,7 +359,7 @@ class _Row:
         with k.when(rows.ne(self.rows.get())):
             self.rows.set(rows)
             for t in k.tiles(columns, self.lanes):
-                self.shares.store(t, 1.0 / (self.counted.load(t) * k.cast(rows, self.form.dtype)))
+                self.shares.store(t, 1.0 / (self.counted.load(t) * k.cast(rows, self.config.dtype)))
 
     def _count(self, axis: int, place: Val) -> Val:
         """How many taps of the output at ``place`` count along an axis."""

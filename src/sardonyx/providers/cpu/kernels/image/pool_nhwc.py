@@ -17,7 +17,12 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Pool, Storage, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.common.nhwc_window import Form, Pixels, Sliding, pixels_params
+from sardonyx.providers.cpu.kernels.common.nhwc_window import (
+    NhwcWindow,
+    NhwcWindowConfig,
+    SlidingWindow,
+    nhwc_window_params,
+)
 from sardonyx.providers.cpu.kernels.common.window import AXES
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
@@ -35,30 +40,30 @@ LARGE = 20
 
 def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) -> list[Step] | None:
     """None where channels of the image are not neighbours. ``counted`` are the arguments of ``counted_params``."""
-    found = Pixels.of(group, target, may_turn=True)
+    found = NhwcWindow.of(group, target, allow_nchw_output=True)
     if found is None:
         return None
-    if group.kind == MAX and found.form.taps.count >= LARGE and (halves := _halves(group)) is not None:
+    if group.kind == MAX and found.config.taps.count >= LARGE and (halves := _halves(group)) is not None:
         both = [steps(half, counted, target) for half in halves]
         if all(both):  # the second may not be done pixel by pixel: of results one wide that lie plane by plane
             return [step for half in both for step in half or ()]
-    form, epilogue = found.form, found.epilogue
+    config, epilogue = found.config, found.epilogue
     if group.kind == MAX and _are_bits(found):
-        form = replace(form, dtype=i16, is_bits=True)
-    flops = dims.known(dims.product((form.taps.count, *group.box))) or 0
-    spec = slide_pixels(kind=group.kind, form=form, x_dtype=found.x_dtype, epilogue=epilogue)
-    variant = f"{form.pixels} pixels x {'32' if form.is_bits else 'a vector of'} channels"
+        config = replace(config, dtype=i16, compares_bits=True)
+    flops = dims.known(dims.product((config.taps.count, *group.box))) or 0
+    spec = pool_nhwc(kind=group.kind, config=config, x_dtype=found.x_dtype, epilogue=epilogue)
+    variant = f"{config.pixels} pixels x {'32' if config.compares_bits else 'a vector of'} channels"
     args = {**found.args, **counted}
-    writes = epilogue.writes | ({"image"} if form.parts else set())
+    writes = epilogue.writes | ({"image"} if config.terms else set())
     return [Step(spec, args, writes, group.nodes, 0, flops, found.geometry.nbytes, variant)]
 
 
-def _are_bits(found: Pixels) -> bool:
+def _are_bits(found: NhwcWindow) -> bool:
     """Whether an image in one part becomes another, and nothing else."""
-    form, channels, epilogue = found.form, found.args["channels"], found.epilogue
+    config, channels, epilogue = found.config, found.args["channels"], found.epilogue
     is_whole = isinstance(channels, int) and channels % BLOCK == 0
     is_alone = len(epilogue.names) == 1 and not epilogue.expression.steps
-    return form.is_blocked and form.parts == 1 and found.x_dtype is bf16 and is_whole and is_alone
+    return config.is_blocked and config.terms == 1 and found.x_dtype is bf16 and is_whole and is_alone
 
 
 def _halves(group: Pool) -> tuple[Pool, Pool] | None:
@@ -92,17 +97,19 @@ def counted_params(kind: str) -> Params:
     return {f"{what}_{a}": i64 for a in AXES for what in ("before", "after")} if kind == MEAN else {}
 
 
-def _params(kind: str, form: Form, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**pixels_params(form, x_dtype, epilogue), **counted_params(kind)}
+def _params(kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
+    return {**nhwc_window_params(config, x_dtype, epilogue), **counted_params(kind)}
 
 
 @kernel(_params)
-def slide_pixels(k: Kernel, *, kind: str, form: Form, x_dtype: DType, epilogue: Epilogue, **memory: Any) -> None:
-    largest = _LargestBits if form.is_bits else _Largest
-    (largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, form, epilogue, memory).slide()
+def pool_nhwc(
+    k: Kernel, *, kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any
+) -> None:
+    largest = _LargestBits if config.compares_bits else _Largest
+    (largest if kind == MAX else _Mean if kind == MEAN else _Sum)(k, config, epilogue, memory).slide()
 
 
-class _Sum(Sliding):
+class _Sum(SlidingWindow):
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
         return total + seen
 
@@ -110,7 +117,7 @@ class _Sum(Sliding):
 class _Mean(_Sum):
     def counts(self, place: Sequence[Val]) -> Val:
         found = [self._count(axis, p) for axis, p in enumerate(place)]
-        return self.k.cast(found[0] * found[1] * found[2], self.form.dtype)
+        return self.k.cast(found[0] * found[1] * found[2], self.config.dtype)
 
     def _count(self, axis: int, place: Val) -> Val:
         before, after = (number(self.memory, f"{what}_{AXES[axis]}") for what in ("before", "after"))
@@ -123,16 +130,16 @@ class _Mean(_Sum):
         return total / counted
 
 
-class _Largest(Sliding):
+class _Largest(SlidingWindow):
     @property
     def neutral(self) -> float:
-        return lowest(self.form.dtype)
+        return lowest(self.config.dtype)
 
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
         return extreme(self.k, total, seen, largest=True)
 
 
-class _LargestBits(Sliding):
+class _LargestBits(SlidingWindow):
     """The bits of bf16 are ordered like integers if those of negative numbers are turned round. NaN are the largest:
     they lose their sign.
     """
@@ -141,7 +148,7 @@ class _LargestBits(Sliding):
     def neutral(self) -> float:
         return (MINUS_INFINITY ^ MAGNITUDE) - (1 << 16)
 
-    def see(self, pixel: Buf, t: Tile) -> Val:
+    def load(self, pixel: Buf, t: Tile) -> Val:
         k, bits = self.k, pixel.as_type(u16).load(t)
         magnitude = bits & MAGNITUDE
         return self._turned(k.bitcast(k.select(magnitude > INFINITY, magnitude, bits), i16))

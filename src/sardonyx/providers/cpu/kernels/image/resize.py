@@ -24,7 +24,16 @@ from sardonyx.lower.groups import Expression, Resample, TapTable, View
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, known, traffic, walk
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
-from sardonyx.providers.cpu.kernels.image.resize_config import MANY, PIECE, SLACK, STAGE, STAGED, Form, Tabled, read_of
+from sardonyx.providers.cpu.kernels.image.resize_config import (
+    MANY,
+    PIECE,
+    SLACK,
+    STAGE,
+    STAGED,
+    ResizeConfig,
+    Tabled,
+    read_of,
+)
 from sardonyx.providers.cpu.kernels.image.resize_row import Row
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import Picks, may_pick, reach_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -87,7 +96,9 @@ def steps(group: Resample, target: Target) -> list[Step]:
         expression = Expression((x_dtype,), (), expression.results)
     work = register_dtype(expression.operands[0])
     is_unit, reach = x.strides[last] == 1 or x.shape[last] == 1, reach_of(reads[last], x.shape[last], box[last], lanes)
-    form = Form(x_dtype, work, tuple(reads[:last]), reads[last], is_unit, is_copy, reach).written(x.shape[last], lanes)
+    config = ResizeConfig(x_dtype, work, tuple(reads[:last]), reads[last], is_unit, is_copy, reach).written(
+        x.shape[last], lanes
+    )
     before, after = ([Matrix.of(v) for v in seen] for seen in (extra, outputs))
     epilogue, more = Epilogue.over(expression, before, after, box[last], last - 1)
     if is_copy:
@@ -102,53 +113,53 @@ def steps(group: Resample, target: Target) -> list[Step]:
             args |= {f"i{i}": Ref.of(a.firsts), f"taps{i}": a.taps}
             args |= {} if a.weights is None else {f"w{i}": Ref.of(a.weights)}
     scratch: Known = 0
-    if not form.is_direct and (form.inner is not None or form.rows == MANY):
-        length = x.shape[last] if form.inner is not None else PIECE
+    if not config.is_direct and (config.inner is not None or config.rows == MANY):
+        length = x.shape[last] if config.inner is not None else PIECE
         inner = layout.along.get(last)
-        beside = inner.taps if isinstance(inner, TapTable) else max(form.beside)
+        beside = inner.taps if isinstance(inner, TapTable) else max(config.beside)
         row = dims.total((length, dims.mul(2, beside), (2 + SLACK) * lanes))
-        scratch = known(dims.mul(dims.mul(row, STAGED if form.is_staged else 1), work.bits // 8))
-        if may_pick(form, lanes):
-            scratch = known(dims.add(scratch, Picks.scratch_nbytes(form, box[last], lanes)))
+        scratch = known(dims.mul(dims.mul(row, STAGED if config.is_staged else 1), work.bits // 8))
+        if may_pick(config, lanes):
+            scratch = known(dims.add(scratch, Picks.scratch_nbytes(config, box[last], lanes)))
     count = known(dims.product(box))
     axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
     read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
     nbytes = dims.known(dims.add(traffic(rest, axes), read)) or 0
-    flops = known(dims.mul(2 * max(form.rows, 1), count))
-    spec = blend(form=form, epilogue=epilogue)
+    flops = known(dims.mul(2 * max(config.rows, 1), count))
+    spec = resize(config=config, epilogue=epilogue)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes)]
 
 
-def _params(form: Form, epilogue: Epilogue) -> Params:
-    reads = (*form.outer, form.inner)
+def _params(config: ResizeConfig, epilogue: Epilogue) -> Params:
+    reads = (*config.outer, config.inner)
     tables: dict[str, Any] = {}
     for i, read in enumerate(reads):
         if isinstance(read, Tabled):
             tables |= {f"i{i}": (i64,), f"taps{i}": i64}
-            tables |= {f"w{i}": (form.work,)} if read.is_weighted else {}
+            tables |= {f"w{i}": (config.work,)} if read.is_weighted else {}
     numbers = [f"{what}{i}" for what in ("n", "in", "s") for i in range(len(reads))]
-    return {"x": (form.x,), **dict.fromkeys(numbers, i64), **tables, **epilogue.params}
+    return {"x": (config.x,), **dict.fromkeys(numbers, i64), **tables, **epilogue.params}
 
 
 @kernel(_params)
-def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -> None:
+def resize(k: Kernel, x: Buf, *, config: ResizeConfig, epilogue: Epilogue, **memory: Any) -> None:
     """``n`` are the sizes of the result, ``in`` and ``s`` those and the strides of the image."""
-    last = len(form.outer)
+    last = len(config.outer)
     sizes = [number(memory, f"n{i}") for i in range(last + 1)]
-    strides = [number(memory, f"s{i}") if read is None else k.const(0) for i, read in enumerate(form.outer)]
-    given = k, x, form, epilogue, memory, sizes, strides
-    if may_pick(form, k.lanes):
-        picks = Picks(k, form, memory, sizes[last])
+    strides = [number(memory, f"s{i}") if read is None else k.const(0) for i, read in enumerate(config.outer)]
+    given = k, x, config, epilogue, memory, sizes, strides
+    if may_pick(config, k.lanes):
+        picks = Picks(k, config, memory, sizes[last])
         with k.either(picks.are_near) as (near, far):
             with near:
                 _one_by_one(*given, picks)
             with far:
                 _staged(*given)
-    elif form.is_staged and not form.is_streamed(k.lanes):
+    elif config.is_staged and not config.is_streamed(k.lanes):
         _staged(*given)
-    elif form.is_streamed(k.lanes) and form.is_paired and not epilogue.extra:
+    elif config.is_streamed(k.lanes) and config.is_paired and not epilogue.extra:
         _pairs(*given)
-    elif form.repeated:
+    elif config.repeated:
         _repeated(*given)
     else:
         _one_by_one(*given)
@@ -157,7 +168,7 @@ def blend(k: Kernel, x: Buf, *, form: Form, epilogue: Epilogue, **memory: Any) -
 def _one_by_one(
     k: Kernel,
     x: Buf,
-    form: Form,
+    config: ResizeConfig,
     epilogue: Epilogue,
     memory: dict[str, Any],
     sizes: list[Val],
@@ -165,17 +176,17 @@ def _one_by_one(
     picks: Picks | None = None,
 ) -> None:
     """Rows that need no scratch memory, or one row of it."""
-    last = len(form.outer)
-    pieces = k.const(1) if form.inner is not None else (sizes[last] + (PIECE - 1)) // PIECE
-    step = number(memory, f"s{last}") * PIECE if form.inner is None else k.const(0)
+    last = len(config.outer)
+    pieces = k.const(1) if config.inner is not None else (sizes[last] + (PIECE - 1)) // PIECE
+    step = number(memory, f"s{last}") * PIECE if config.inner is None else k.const(0)
     with walk(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
-        row = Row(k, form, memory, x.at(moved), index[:last])
+        row = Row(k, config, memory, x.at(moved), index[:last])
         finish = BoundEpilogue(k, epilogue, memory, sizes[last], index[: last - 1])
         if picks is not None:
             row.stream_table(picks, finish, index[last - 1], sizes[last])
-        elif form.is_staged:
+        elif config.is_staged:
             row.stream(finish, index[last - 1], sizes[last])
-        elif form.inner is None:
+        elif config.inner is None:
             left = index[last] * PIECE
             row.put_as_it_is(finish, index[last - 1], left, k.min(sizes[last] - left, PIECE))
         else:
@@ -183,43 +194,61 @@ def _one_by_one(
 
 
 def _pairs(
-    k: Kernel, x: Buf, form: Form, epilogue: Epilogue, memory: dict[str, Any], sizes: list[Val], strides: list[Val]
+    k: Kernel,
+    x: Buf,
+    config: ResizeConfig,
+    epilogue: Epilogue,
+    memory: dict[str, Any],
+    sizes: list[Val],
+    strides: list[Val],
 ) -> None:
     """Two rows at a time that are made of the same ones of the image. The first of all and the last stand alone: they
     are made twice.
     """
-    last = len(form.outer)
+    last = len(config.outer)
     pairs = number(memory, f"in{last - 1}") + 1
     with walk(k, [*sizes[: last - 1], pairs], [strides]) as (index, (moved,)):
         first, second = k.max(index[-1] * 2 - 1, 0), k.min(index[-1] * 2, sizes[last - 1] - 1)
-        row = Row(k, form, memory, x.at(moved), [*index[:-1], first])
+        row = Row(k, config, memory, x.at(moved), [*index[:-1], first])
         row.stream(BoundEpilogue(k, epilogue, memory, sizes[last], index[:-1]), first, sizes[last], second)
 
 
 def _repeated(
-    k: Kernel, x: Buf, form: Form, epilogue: Epilogue, memory: dict[str, Any], sizes: list[Val], strides: list[Val]
+    k: Kernel,
+    x: Buf,
+    config: ResizeConfig,
+    epilogue: Epilogue,
+    memory: dict[str, Any],
+    sizes: list[Val],
+    strides: list[Val],
 ) -> None:
     """Rows, of which each stands for several neighbours as it is: channels of pixels, that is. They come in lines."""
-    last = len(form.outer)
+    last = len(config.outer)
     length, step = number(memory, f"in{last - 1}"), number(memory, f"s{last - 1}")
-    still = replace(form, outer=(*form.outer[:-1], None))
+    still = replace(config, outer=(*config.outer[:-1], None))
     with walk(k, sizes[: last - 1], [strides[: last - 1]]) as (index, (moved,)):
         finish = BoundEpilogue(k, epilogue, memory, sizes[last], index)
-        with k.loop(0, length) as at, k.loop(0, form.repeated) as i:
+        with k.loop(0, length) as at, k.loop(0, config.repeated) as i:
             row = Row(k, still, memory, x.at(moved + at * step), [*index, at])
-            row.put_as_it_is(finish, at * form.repeated + i, k.const(0), sizes[last])
+            row.put_as_it_is(finish, at * config.repeated + i, k.const(0), sizes[last])
 
 
 def _staged(
-    k: Kernel, x: Buf, form: Form, epilogue: Epilogue, memory: dict[str, Any], sizes: list[Val], strides: list[Val]
+    k: Kernel,
+    x: Buf,
+    config: ResizeConfig,
+    epilogue: Epilogue,
+    memory: dict[str, Any],
+    sizes: list[Val],
+    strides: list[Val],
 ) -> None:
     """A few rows are blended before the first of them is read along.
 
     What reads across two vectors that were just stored waits until they have left the core, behind all results that
     were stored before them.
     """
-    last = len(form.outer)
-    length, beside = number(memory, f"in{last}"), Row.beside(k, form, memory)
+    last = len(config.outer)
+    length, beside = number(memory, f"in{last}"), Row.beside(k, config, memory)
     pitch = (length + beside * 2 + SLACK * k.lanes) & -k.lanes
     together = k.min(k.max(k.const(STAGE * k.lanes) // pitch, 1), STAGED)
     groups = (sizes[last - 1] + (together - 1)) // together
@@ -227,9 +256,9 @@ def _staged(
     with walk(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
         first, outer = index[-1] * together, index[:-1]
         count = k.min(sizes[last - 1] - first, together)
-        place = k.scratch(form.work).at(beside)
+        place = k.scratch(config.work).at(beside)
         with k.loop(0, count) as r:
-            row = Row(k, form, memory, x.at(moved + r * strides[-1]), [*outer, first + r])
+            row = Row(k, config, memory, x.at(moved + r * strides[-1]), [*outer, first + r])
             row.make(place.at(r * pitch), beside)
         finish = BoundEpilogue(k, epilogue, memory, sizes[last], outer)
         with k.loop(0, count) as r:

@@ -34,7 +34,7 @@ class Tabled:
 
 
 @dataclass(frozen=True)
-class Form:
+class ResizeConfig:
     """How the axes are read, the innermost of the result and the others; None: as they are."""
 
     x: DType
@@ -82,7 +82,7 @@ class Form:
         is_near = is_near and lanes >= SHORTEST and max(self.beside) <= lanes
         return self.is_staged and is_near and self.is_unit and self.rows != MANY
 
-    def written(self, length: Known, machine: int) -> Form:
+    def written(self, length: Known, machine: int) -> ResizeConfig:
         """For rows of this length: to begin and end a loop over a few vectors takes as long as those."""
         lanes = self.lanes(machine)
         if not self.is_streamed(machine) or not isinstance(length, int) or length % lanes:

@@ -13,7 +13,7 @@ from sardonyx.dtypes import of_name
 from sardonyx.lower.groups import PolyphaseFilter
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.image.resize_config import MANY, Form, Tabled
+from sardonyx.providers.cpu.kernels.image.resize_config import MANY, ResizeConfig, Tabled
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import Picks, picked
 from sardonyx.providers.cpu.kernels.math.unaligned_rows import Window, shifted, tiles_of, written_out
 from sardonyx.providers.cpu.language.dsl import Kernel
@@ -23,17 +23,17 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, f64, i32
 class Row:
     """A row of the result in the making."""
 
-    def __init__(self, k: Kernel, form: Form, memory: dict[str, Any], start: Buf, index: list[Val]) -> None:
-        self.k, self.form, self.memory, self.start, self.index = k, form, memory, start, index
-        self.last = len(form.outer)
-        self.lanes = form.lanes(k.lanes)
+    def __init__(self, k: Kernel, config: ResizeConfig, memory: dict[str, Any], start: Buf, index: list[Val]) -> None:
+        self.k, self.config, self.memory, self.start, self.index = k, config, memory, start, index
+        self.last = len(config.outer)
+        self.lanes = config.lanes(k.lanes)
         self.stride = number(memory, f"s{self.last}")
 
     # -- which rows, and how much of each
 
     def _tap(self, axis: int, tap: Val) -> tuple[Val, Val | None]:
         """Where a tap of an axis lies in the image, and its weight."""
-        k, read, at = self.k, self.form.outer[axis], self.index[axis]
+        k, read, at = self.k, self.config.outer[axis], self.index[axis]
         assert read is not None
         if isinstance(read, Tabled):
             first = self.memory[f"i{axis}"].load(at)
@@ -50,24 +50,24 @@ class Row:
 
     def _constant(self, weights: tuple[tuple[float, ...], ...], at: Val) -> Val:
         """A weight out of a constant table."""
-        kind = "d" if self.form.work is f64 else "f"
-        bits = of_name(f"u{self.form.work.bits}")
+        kind = "d" if self.config.work is f64 else "f"
+        bits = of_name(f"u{self.config.work.bits}")
         numbers = [int.from_bytes(struct.pack(f"<{kind}", w), "little") for row in weights for w in row]
-        return self.k.bitcast(self.k.table(numbers, bits).load(at), self.form.work)
+        return self.k.bitcast(self.k.table(numbers, bits).load(at), self.config.work)
 
     def _for_both(self, other: Val) -> list[tuple[Buf, list[Val | None]]]:
         """The rows with their weights for this row of the result and another, which is made of the same ones."""
-        theirs = Row(self.k, self.form, self.memory, self.start, [*self.index[:-1], other])._written_out()
+        theirs = Row(self.k, self.config, self.memory, self.start, [*self.index[:-1], other])._written_out()
         return [(row, [mine, its]) for (row, mine), (_, its) in zip(self._written_out(), theirs, strict=True)]
 
     def _written_out(self) -> list[tuple[Buf, Val | None]]:
         """The rows with their weights."""
-        k, axes = self.k, [i for i, read in enumerate(self.form.outer) if read is not None]
+        k, axes = self.k, [i for i, read in enumerate(self.config.outer) if read is not None]
         taps = [[self._tap(i, k.const(t)) for t in range(self._count(i))] for i in axes]
         return [self._combined(choice) for choice in product(*taps)]
 
     def _count(self, axis: int) -> int:
-        read = self.form.outer[axis]
+        read = self.config.outer[axis]
         assert read is not None
         return read.taps
 
@@ -80,11 +80,11 @@ class Row:
 
     def _every(self) -> Iterator[tuple[Buf, Val | None]]:
         """Loops over the rows."""
-        axes, k = [i for i, read in enumerate(self.form.outer) if read is not None], self.k
+        axes, k = [i for i, read in enumerate(self.config.outer) if read is not None], self.k
         with ExitStack() as loops:
             choice = []
             for i in axes:
-                read = self.form.outer[i]
+                read = self.config.outer[i]
                 count = number(self.memory, f"taps{i}") if isinstance(read, Tabled) else k.const(self._count(i))
                 choice.append(self._tap(i, loops.enter_context(k.loop(0, count))))
             yield self._combined(tuple(choice))
@@ -93,14 +93,14 @@ class Row:
 
     def _load(self, row: Buf, t: Tile) -> Val:
         k = self.k
-        if self.form.is_unit:
+        if self.config.is_unit:
             v = row.load(t)
         else:
             at = [(t.index + j) * self.stride for j in range(t.lanes)]
             if t.mask is not None:
                 at = [k.select(t.mask[j], a, at[0]) for j, a in enumerate(at)]
             v = k.pack([row.load(a) for a in at])
-        return k.cast(v, self.form.work)
+        return k.cast(v, self.config.work)
 
     def _sum(self, rows: list[tuple[Buf, Val | None]], t: Tile) -> Val:
         return self._sums([(row, [weight]) for row, weight in rows], t)[0]
@@ -120,13 +120,13 @@ class Row:
     def _blended(self, to: Buf, left: Val, count: Val) -> None:
         """The sum of the rows, from element ``left`` on, in scratch memory."""
         k = self.k
-        if self.form.rows != MANY:
+        if self.config.rows != MANY:
             rows = [(row.at(left * self.stride), w) for row, w in self._written_out()]
             for t in k.tiles(count, self.lanes):
                 to.store(t, self._sum(rows, t))
             return
         for t in k.tiles(count, self.lanes):
-            to.store(t, k.zeros(self.form.work, self.lanes))
+            to.store(t, k.zeros(self.config.work, self.lanes))
         for row, weight in self._every():
             at = row.at(left * self.stride)
             for t in k.tiles(count, self.lanes):
@@ -136,8 +136,8 @@ class Row:
     def put_as_it_is(self, finish: BoundEpilogue, row: Val, left: Val, count: Val) -> None:
         """Where the innermost axis stays: ``left`` is counted by the walk already."""
         k = self.k
-        if self.form.rows == MANY:
-            sums = k.scratch(self.form.work)
+        if self.config.rows == MANY:
+            sums = k.scratch(self.config.work)
             self._blended(sums, k.const(0), count)
             for t in k.tiles(count, self.lanes):
                 finish.put(row, Tile(left + t.index, t.lanes, t.mask), sums.load(t))
@@ -153,10 +153,10 @@ class Row:
         return source
 
     @staticmethod
-    def beside(k: Kernel, form: Form, memory: dict[str, Any]) -> Val:
+    def beside(k: Kernel, config: ResizeConfig, memory: dict[str, Any]) -> Val:
         """Elements that are repeated on either side of a row in scratch memory: whole vectors."""
-        taps = isinstance(form.inner, Tabled)
-        count = number(memory, f"taps{len(form.outer)}") if taps else k.const(max(form.beside))
+        taps = isinstance(config.inner, Tabled)
+        count = number(memory, f"taps{len(config.outer)}") if taps else k.const(max(config.beside))
         return (count + (k.lanes - 1)) & -k.lanes
 
     def make(self, to: Buf, beside: Val) -> None:
@@ -169,21 +169,21 @@ class Row:
             to.store(size + i, k.splat(last, self.lanes))
 
     def put_along(self, source: Buf, finish: BoundEpilogue, row: Val, count: Val) -> None:
-        if isinstance(self.form.inner, PolyphaseFilter):
-            self._put_phases(self.form.inner, source, finish, row, number(self.memory, f"in{self.last}"), count)
+        if isinstance(self.config.inner, PolyphaseFilter):
+            self._put_phases(self.config.inner, source, finish, row, number(self.memory, f"in{self.last}"), count)
         else:
-            assert self.form.inner is not None
-            self._put_table(self.form.inner, source, finish, row, count)
+            assert self.config.inner is not None
+            self._put_table(self.config.inner, source, finish, row, count)
 
     def stream_table(self, picks: Picks, finish: BoundEpilogue, row: Val, count: Val) -> None:
         """The vectors that one of results is picked out of are made in registers."""
         k, lanes, rows, weights = self.k, self.lanes, self._written_out(), self.memory[f"w{self.last}"]
         size = number(self.memory, f"in{self.last}")
-        masks = [k.mask(size - i * lanes, lanes) for i in range(self.form.reach)]
+        masks = [k.mask(size - i * lanes, lanes) for i in range(self.config.reach)]
         for t in k.tiles(count, lanes):
             start = picks.start(t.index)
             near = [self._sum(rows, Tile(start + i * lanes, lanes, mask)) for i, mask in enumerate(masks)]
-            total = k.zeros(self.form.work, lanes)
+            total = k.zeros(self.config.work, lanes)
             for tap in range(picks.taps):
                 seen = picked(k, near, picks.behind(tap, t.index))
                 total = k.fma(seen, weights.at(count * tap).load(t), total)
@@ -210,12 +210,12 @@ class Row:
         """The vectors before, at and behind a tile are in registers; beside them those of the ``other`` row, which is
         made of the same ones of the image.
         """
-        k, lanes, read, size = self.k, self.lanes, self.form.inner, number(self.memory, f"in{self.last}")
+        k, lanes, read, size = self.k, self.lanes, self.config.inner, number(self.memory, f"in{self.last}")
         assert isinstance(read, PolyphaseFilter)
         rows = [(buf, [w]) for buf, w in self._written_out()] if other is None else self._for_both(other)
-        if self.form.vectors:
+        if self.config.vectors:
             first, last = ([lane] * lanes for lane in (0, lanes - 1))
-            tiles, sums = tiles_of(k, self.form.vectors, lanes), partial(self._sums, rows)
+            tiles, sums = tiles_of(k, self.config.vectors, lanes), partial(self._sums, rows)
             for t, windows in written_out(tiles, sums, lambda v: v.shuffle(first), lambda v: v.shuffle(last)):
                 for to, window in zip((row, other), windows, strict=False):
                     assert to is not None
@@ -227,7 +227,7 @@ class Row:
             """Vectors, with the last element of the row in place of those behind it."""
             mask = k.mask(size - at, lanes)
             found = self._sums(rows, Tile(at, lanes, mask))
-            if self.form.work.bits != 32:
+            if self.config.work.bits != 32:
                 ends = self._sums(rows, Tile(size - 1, 1, None))
                 return [k.select(mask, v, k.splat(end, lanes)) for v, end in zip(found, ends, strict=True)]
             last = k.min(k.iota(i32, lanes), k.splat(k.cast(size - 1 - at, i32), lanes))
@@ -276,7 +276,7 @@ class Row:
 
         @cache
         def window(first: int) -> Val:
-            return source.load(t) if self.form.is_direct else source.load(t.index + first, self.lanes)
+            return source.load(t) if self.config.is_direct else source.load(t.index + first, self.lanes)
 
         return window
 
@@ -295,13 +295,13 @@ class Row:
         for j in range(read.factor):
             places = [divmod(j * lanes + lane, read.factor) for lane in range(lanes)]
             seen = [[q + read.firsts[p] + tap for q, p in places] for tap in range(read.taps)]
-            first = 0 if self.form.is_direct else min(map(min, seen))
+            first = 0 if self.config.is_direct else min(map(min, seen))
             total: Val | None = None
             for tap, elements in enumerate(seen):
                 other = window(first + lanes) if max(elements) - first >= lanes else None
                 v = window(first).shuffle([e - first for e in elements], other)
                 if read.weights is not None:
-                    w = k.pack([k.const(read.weights[p][tap], self.form.work) for _, p in places])
+                    w = k.pack([k.const(read.weights[p][tap], self.config.work) for _, p in places])
                     v = v * w if total is None else k.fma(v, w, total)
                 total = v
             assert total is not None
@@ -317,11 +317,11 @@ class Row:
                 places = [k.select(t.mask[lane], place, t.index) for lane, place in enumerate(places)]
             at = [firsts.load(place) for place in places]
             if weights is None:
-                if self.form.is_direct and not self.form.is_unit:
+                if self.config.is_direct and not self.config.is_unit:
                     at = [i * self.stride for i in at]
-                finish.put(row, t, k.cast(k.pack([source.load(i) for i in at]), self.form.work))
+                finish.put(row, t, k.cast(k.pack([source.load(i) for i in at]), self.config.work))
                 continue
-            total = k.var(k.zeros(self.form.work, lanes))
+            total = k.var(k.zeros(self.config.work, lanes))
             for pair in range(0, read.taps, 2):
                 total.set(self._pair(source, at, weights, t, k.const(pair), count, total.get()))
             if read.taps == MANY:

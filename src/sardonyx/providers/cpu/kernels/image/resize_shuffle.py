@@ -10,15 +10,17 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import PolyphaseFilter
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.image.resize_config import MANY, SHORTEST, Form, Tabled
+from sardonyx.providers.cpu.kernels.image.resize_config import MANY, SHORTEST, ResizeConfig, Tabled
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, f32, i32, i64
 
 
-def may_pick(form: Form, machine: int) -> bool:
+def may_pick(config: ResizeConfig, machine: int) -> bool:
     """Whether the kernel is written for it; the run tells whether the table allows it."""
-    is_short = isinstance(form.inner, Tabled) and form.inner.is_weighted and MANY not in (form.inner.taps, form.rows)
-    return is_short and form.is_unit and form.work is f32 and form.lanes(machine) >= SHORTEST
+    is_short = (
+        isinstance(config.inner, Tabled) and config.inner.is_weighted and MANY not in (config.inner.taps, config.rows)
+    )
+    return is_short and config.is_unit and config.work is f32 and config.lanes(machine) >= SHORTEST
 
 
 def reach_of(read: PolyphaseFilter | Tabled | None, image: Known, result: Known, lanes: int) -> int:
@@ -33,12 +35,12 @@ def reach_of(read: PolyphaseFilter | Tabled | None, image: Known, result: Known,
 class Picks:
     """Where the vectors begin; for each result and tap, how far behind that it reads; whether all are near."""
 
-    def __init__(self, k: Kernel, form: Form, memory: dict[str, Any], count: Val) -> None:
-        assert isinstance(form.inner, Tabled)
-        last = len(form.outer)
-        self.k, self.taps, self.lanes = k, form.inner.taps, form.lanes(k.lanes)
+    def __init__(self, k: Kernel, config: ResizeConfig, memory: dict[str, Any], count: Val) -> None:
+        assert isinstance(config.inner, Tabled)
+        last = len(config.outer)
+        self.k, self.taps, self.lanes = k, config.inner.taps, config.lanes(k.lanes)
         self.firsts, self.size, self.place = memory[f"i{last}"], number(memory, f"in{last}"), k.scratch(i32)
-        self.pitch, self.width = count + self.lanes, form.reach * self.lanes
+        self.pitch, self.width = count + self.lanes, config.reach * self.lanes
         near = k.var(1)
         for t in k.tiles(count, self.lanes):
             start, places = self._start(t.index), self.firsts.load(t)
@@ -50,9 +52,9 @@ class Picks:
         self.are_near = near.get().ne(0)
 
     @staticmethod
-    def scratch_nbytes(form: Form, count: Known, machine: int) -> Known:
-        assert isinstance(form.inner, Tabled)
-        return known(dims.mul(4 * (form.inner.taps + 1), dims.add(count, form.lanes(machine))))
+    def scratch_nbytes(config: ResizeConfig, count: Known, machine: int) -> Known:
+        assert isinstance(config.inner, Tabled)
+        return known(dims.mul(4 * (config.inner.taps + 1), dims.add(count, config.lanes(machine))))
 
     def _inside(self, place: Val) -> Val:
         """Beside the axis lie its first and its last element."""

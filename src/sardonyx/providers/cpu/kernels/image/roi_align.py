@@ -28,7 +28,7 @@ SLACK = 2.0**-20
 
 
 @dataclass(frozen=True)
-class Form:
+class RoiAlignConfig:
     """What is constant about regions."""
 
     x: DType
@@ -46,7 +46,7 @@ class Form:
 
 def steps(group: RoiAlign, target: Target) -> list[Step]:
     x, rois, batches = group.operands
-    form = Form(x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio)
+    config = RoiAlignConfig(x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio)
     extra, outputs = (
         [Matrix.of(views.permuted(v, (0, 2, 3, 1))) for v in seen] for seen in (group.extra, group.outputs)
     )  # fmt: skip
@@ -59,7 +59,7 @@ def steps(group: RoiAlign, target: Target) -> list[Step]:
     args |= {"roi": rois.strides[0], "corner": rois.strides[1], "batch": batches.strides[0]}
     args |= more
     flops = dims.known(dims.product((8 * max(group.sampling_ratio, 1) ** 2, *group.box))) or 0
-    return [Step(gather_cells(form=form, epilogue=epilogue), args, epilogue.writes, group.nodes, flops=flops)]
+    return [Step(roi_align(config=config, epilogue=epilogue), args, epilogue.writes, group.nodes, flops=flops)]
 
 
 _NUMBERS = (
@@ -68,14 +68,14 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-def _params(form: Form, epilogue: Epilogue) -> Params:
-    memory = {"x": (form.x,), "rois": (form.rois,), "batches": (form.batches,)}
+def _params(config: RoiAlignConfig, epilogue: Epilogue) -> Params:
+    memory = {"x": (config.x,), "rois": (config.rois,), "batches": (config.batches,)}
     return {**memory, **dict.fromkeys(_NUMBERS, i64), **epilogue.params}
 
 
 @kernel(_params)
-def gather_cells(
-    k: Kernel, x: Buf, rois: Buf, batches: Buf, *, form: Form, epilogue: Epilogue, **memory: Any
+def roi_align(
+    k: Kernel, x: Buf, rois: Buf, batches: Buf, *, config: RoiAlignConfig, epilogue: Epilogue, **memory: Any
 ) -> None:  # fmt: skip
     count, channels, height, width = (number(memory, n) for n in ("count", "channels", "height", "width"))
     with k.share(count * height * width) as at:
@@ -85,41 +85,49 @@ def gather_cells(
         corners = [rois.load(region * number(memory, "roi") + number(memory, "corner") * i) for i in range(4)]
         foreign, far = (image < 0) | (image >= number(memory, "images")), k.const(1).eq(0)
         for c in corners:
-            far = far | ~(k.abs(c * form.scale) < FAR)
+            far = far | ~(k.abs(c * config.scale) < FAR)
         for bad, code, value in ((foreign, Code.INDEX, image), (far, Code.REGION, region)):
             with k.when(bad, likely=False):
                 k.fail(code, value)
         with k.when(~(foreign | far | is_stopped(k))):
-            x1, y1, x2, y2 = (_scaled(k, form, c) for c in corners)
+            x1, y1, x2, y2 = (_scaled(k, config, c) for c in corners)
             sides = ((y1, y2, row, height, "y"), (x1, x2, column, width, "x"))
-            side = _Cell if form.kind == INSIDE else _Samples
-            down, along = (side(k, form, memory, *s) for s in sides)
+            side = _Cell if config.kind == INSIDE else _Samples
+            down, along = (side(k, config, memory, *s) for s in sides)
             finish = BoundEpilogue(k, epilogue, memory, channels, [region, row])
             start = x.at(image * number(memory, "x_b"))
-            for t in k.tiles(channels, lanes_of(k.lanes, form.work)):
-                finish.put(column, t, _held(k, form, memory, start, down, along, t))
+            for t in k.tiles(channels, lanes_of(k.lanes, config.work)):
+                finish.put(column, t, _held(k, config, memory, start, down, along, t))
 
 
-def _scaled(k: Kernel, form: Form, corner: Val) -> Val:
-    if form.kind == INSIDE:
-        v = k.cast(corner, f64) * form.scale
+def _scaled(k: Kernel, config: RoiAlignConfig, corner: Val) -> Val:
+    if config.kind == INSIDE:
+        v = k.cast(corner, f64) * config.scale
         return k.cast(k.select(v < 0, k.ceil(v - 0.5), k.floor(v + 0.5)), i64)
-    return k.cast(corner, form.work) * form.scale - form.shift
+    return k.cast(corner, config.work) * config.scale - config.shift
 
 
 class _Samples:
     """Samples of a cell along one side of a region."""
 
     def __init__(
-        self, k: Kernel, form: Form, memory: dict[str, Any], start: Val, stop: Val, cell: Val, cells: Val, name: str
+        self,
+        k: Kernel,
+        config: RoiAlignConfig,
+        memory: dict[str, Any],
+        start: Val,
+        stop: Val,
+        cell: Val,
+        cells: Val,
+        name: str,
     ) -> None:
         self.k, self.size, self.stride = k, number(memory, f"size_{name}"), number(memory, f"x_{name}")
         extent = stop - start
-        if form.shift == 0:
+        if config.shift == 0:
             extent = k.select(extent > 1, extent, 1.0)
-        self.step = extent / k.cast(cells, form.work)
-        self.first = start + k.cast(cell, form.work) * self.step
-        many = k.const(form.ratio) if form.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
+        self.step = extent / k.cast(cells, config.work)
+        self.first = start + k.cast(cell, config.work) * self.step
+        many = k.const(config.ratio) if config.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
         self.count = k.select(self.size > 0, many, 0)
         self.begin, self.end = self._near()
 
@@ -156,7 +164,15 @@ class _Cell:
     """Pixels of a cell along one side of a region."""
 
     def __init__(
-        self, k: Kernel, form: Form, memory: dict[str, Any], start: Val, stop: Val, cell: Val, cells: Val, name: str
+        self,
+        k: Kernel,
+        config: RoiAlignConfig,
+        memory: dict[str, Any],
+        start: Val,
+        stop: Val,
+        cell: Val,
+        cells: Val,
+        name: str,
     ) -> None:
         size, stride = number(memory, f"size_{name}"), number(memory, f"x_{name}")
         extent = k.cast(k.max(stop - start + 1, 1), f32) / k.cast(cells, f32)
@@ -172,11 +188,11 @@ class _Cell:
 
 
 def _held(
-    k: Kernel, form: Form, memory: dict[str, Any], start: Buf, down: Any, along: Any, t: Tile
+    k: Kernel, config: RoiAlignConfig, memory: dict[str, Any], start: Buf, down: Any, along: Any, t: Tile
 ) -> Val:  # fmt: skip
     """What a cell holds of a vector of channels; 0 where it has no samples."""
-    step, work = number(memory, "x_c"), form.work
-    is_mean = form.kind not in (MAX, INSIDE)
+    step, work = number(memory, "x_c"), config.work
+    is_mean = config.kind not in (MAX, INSIDE)
     planes = [t.index + lane for lane in range(t.lanes)]
     if t.mask is not None:
         planes = [k.select(t.mask[lane], plane, t.index) for lane, plane in enumerate(planes)]
@@ -194,7 +210,7 @@ def _held(
     found = total.get()
     if is_mean:
         found = found / (k.cast(k.max(down.count, 1), work) * k.cast(k.max(along.count, 1), work))
-    elif form.kind == MAX:
+    elif config.kind == MAX:
         is_partly = (down.end - down.begin).ne(down.count) | (along.end - along.begin).ne(along.count)
         found = k.select(is_partly, combine(found, k.zeros(work, t.lanes)), found)
     return k.select(has_samples, found, 0.0)

@@ -32,9 +32,9 @@ from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, g
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS
 from sardonyx.providers.cpu.kernels.gemm.vector import Shape
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import FLIP, offset, other_sign
-from sardonyx.providers.cpu.kernels.quantized.gemm import ByteTile, put
-from sardonyx.providers.cpu.kernels.quantized.gemm_amx import PANEL, SQUARE, Square, first_row
-from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, Quads, depth_of, rows_a
+from sardonyx.providers.cpu.kernels.quantized.gemm import Int8MicroTile, put
+from sardonyx.providers.cpu.kernels.quantized.gemm_amx import MICRO_TILE, PANEL, MicroTile, first_row
+from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, QuadPacker, depth_of, padded_a
 from sardonyx.providers.cpu.language.amx import ROWS, Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bool_, i8, i32, i64
@@ -50,7 +50,7 @@ several; tiles of filters that are worth panels of their own."""
 
 
 @dataclass(frozen=True)
-class Form:
+class Int8ConvConfig:
     """What is constant about a convolution of bytes."""
 
     x_dtype: DType
@@ -87,24 +87,26 @@ def steps(group: IntegerConvolution, target: Target) -> list[Step]:
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     in_place = geometry.is_flat_pointwise and geometry.has_unit_stride
     shape = Shape.of(isa, i32, geometry.size[2] if in_place else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20)
-    form = Form(group.x.dtype, geometry.taps, shape, geometry.has_unit_stride, in_place, geometry.rows_are_contiguous)
+    config = Int8ConvConfig(
+        group.x.dtype, geometry.taps, shape, geometry.has_unit_stride, in_place, geometry.rows_are_contiguous
+    )
     depth = of_known(dims.product((geometry.taps.count, channels)))
     before, w = _weights(group, isa, depth)
-    more_before, w_sums = _weight_sums(group, w, of_known(depth_of(depth, isa)), form, isa)
+    more_before, w_sums = _weight_sums(group, w, of_known(depth_of(depth, isa)), config, isa)
     epilogue, more = geometry.epilogue(group)
-    padded, nr = depth_of(depth, isa), form.nr(isa)
-    strip = form.strip_nbytes(channels, geometry.size[2])
+    padded, nr = depth_of(depth, isa), config.nr(isa)
+    strip = config.strip_nbytes(channels, geometry.size[2])
     args = {
         **geometry.args(), "w": Ref(w.storage, w.offset), "w_sums": w_sums, "zero": Ref.of(group.zero),
         "groups": group.groups, "channels": channels, "filters": filters, "depth": padded, "strip_nbytes": strip,
         **more,
     }  # fmt: skip
     panels = dims.mul(padded, PANELS * nr + QUAD)
-    scratch = dims.total((_Scratch.fixed_nbytes(form, isa), strip, panels))
+    scratch = dims.total((_Scratch.fixed_nbytes(config, isa), strip, panels))
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, w.storage.elements)) or 0
     variant = "tiles of bytes" if isa.amx else f"{shape.rows} filters x {shape.vectors} vectors of fours of bytes"
-    spec = convolve_bytes(form=form, epilogue=epilogue)
+    spec = conv_int8(config=config, epilogue=epilogue)
     return [
         *before,
         *more_before,
@@ -118,7 +120,7 @@ def _weights(group: IntegerConvolution, isa: Isa, depth: Known) -> tuple[list[St
     rows = Matrix(w.storage, w.offset, (), depth, 1)
     padded, tensor = depth_of(depth, isa), w.storage.tensor
     if depth == padded or tensor is None:
-        return rows_a(Problem(group.nodes, (), w.shape[0], 0, depth, rows, rows, group.epilogue, (), ()), isa)
+        return padded_a(Problem(group.nodes, (), w.shape[0], 0, depth, rows, rows, group.epilogue, (), ()), isa)
     count, width, whole = int(w.shape[0]), int(depth), int(padded)
 
     def make() -> Array:
@@ -133,17 +135,19 @@ def _weights(group: IntegerConvolution, isa: Isa, depth: Known) -> tuple[list[St
     return [], Matrix(made, 0, (), padded, 1)
 
 
-def _weight_sums(group: IntegerConvolution, w: Matrix, depth: Known, form: Form, isa: Isa) -> tuple[list[Step], Ref]:
+def _weight_sums(
+    group: IntegerConvolution, w: Matrix, depth: Known, config: Int8ConvConfig, isa: Isa
+) -> tuple[list[Step], Ref]:
     """The sum of each row of weights, where panels hold bytes of the other sign; else anything."""
     count, tensor = group.w.shape[0], group.w.storage.tensor
-    if not offset(form.x_dtype, form.panel_dtype(isa)):
+    if not offset(config.x_dtype, config.panel_dtype(isa)):
         return [], Ref(Packed("constant", i32, 1, key=("no sums",), make=lambda: np.zeros(1, np.int32)))
     if tensor is None:
         to = Storage("temporary", i32, count)
         args: dict[str, Ref | Known | float] = {
             "w": Ref(w.storage, w.offset), "sums": Ref(to), "rows": count, "depth": depth
         }  # fmt: skip
-        return [Step(sum_rows(), args, frozenset(("sums",)), group.nodes, variant="sums of weights")], Ref(to)
+        return [Step(sum_weight_rows(), args, frozenset(("sums",)), group.nodes, variant="sums of weights")], Ref(to)
     first, width = int(group.w.offset), int(of_known(dims.product(group.w.shape[1:])))
 
     def make() -> Array:
@@ -155,7 +159,7 @@ def _weight_sums(group: IntegerConvolution, w: Matrix, depth: Known, form: Form,
 
 
 @kernel(w=(i8,), sums=(i32,), rows=i64, depth=i64)
-def sum_rows(k: Kernel, w: Buf, sums: Buf, rows: Val, depth: Val) -> None:
+def sum_weight_rows(k: Kernel, w: Buf, sums: Buf, rows: Val, depth: Val) -> None:
     """The sum of each row of weights."""
     with k.share(rows) as r:
         total = k.var(k.zeros(i32, k.lanes))
@@ -173,10 +177,10 @@ class _Scratch:
     The last row of a panel is written too far, into the space in front of the next one, which nobody needs here.
     """
 
-    def __init__(self, k: Kernel, form: Form, depth: Val) -> None:
-        nr = form.nr(k.isa)
+    def __init__(self, k: Kernel, config: Int8ConvConfig, depth: Val) -> None:
+        nr = config.nr(k.isa)
         self.sums = k.scratch(i32)
-        at = k.const(self.sums_nbytes(form, k.isa))
+        at = k.const(self.sums_nbytes(config, k.isa))
         self.offsets = k.scratch(i32, at)
         at = at + depth * 4
         self.panel_nbytes = (depth + QUAD) * nr
@@ -184,41 +188,41 @@ class _Scratch:
         self.strip = k.scratch(i8, at + self.panel_nbytes * PANELS + QUAD * nr)
 
     @staticmethod
-    def sums_nbytes(form: Form, isa: Isa) -> int:
-        return SQUARE * 4 if isa.amx else form.shape.rows * form.nr(isa) * 4
+    def sums_nbytes(config: Int8ConvConfig, isa: Isa) -> int:
+        return MICRO_TILE * 4 if isa.amx else config.shape.rows * config.nr(isa) * 4
 
     @staticmethod
-    def fixed_nbytes(form: Form, isa: Isa) -> int:
+    def fixed_nbytes(config: Int8ConvConfig, isa: Isa) -> int:
         """Without what grows with depth and strip; the strip is read a little too far."""
-        return _Scratch.sums_nbytes(form, isa) + (PANELS + 2) * QUAD * form.nr(isa)
+        return _Scratch.sums_nbytes(config, isa) + (PANELS + 2) * QUAD * config.nr(isa)
 
 
-def _params(form: Form, epilogue: Epilogue) -> Params:
+def _params(config: Int8ConvConfig, epilogue: Epilogue) -> Params:
     numbers = dict.fromkeys(("groups", "channels", "filters", "depth", "strip_nbytes"), i64)
     return {
-        **geometry_params(form.x_dtype),
+        **geometry_params(config.x_dtype),
         "w": (i8,),
         "w_sums": (i32,),
-        "zero": (form.x_dtype,),
+        "zero": (config.x_dtype,),
         **numbers,
         **epilogue.params,
     }
 
 
 @kernel(_params)
-def convolve_bytes(
+def conv_int8(
     k: Kernel, x: Buf, w: Buf, w_sums: Buf, zero: Buf, batch: Val, groups: Val, channels: Val, filters: Val, depth: Val,
-    strip_nbytes: Val, *, form: Form, epilogue: Epilogue, **memory: Any,
+    strip_nbytes: Val, *, config: Int8ConvConfig, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    nr, (planes, out_y, out_x) = form.nr(k.isa), sizes(memory, "out")
-    scratch = _Scratch(k, form, depth)
-    strip = _Strip(k, form, memory, channels, scratch, strip_nbytes)
-    multiply = (_OnTiles if k.isa.amx else _OnVectors)(k, form, filters, depth, scratch)
+    nr, (planes, out_y, out_x) = config.nr(k.isa), sizes(memory, "out")
+    scratch = _Scratch(k, config, depth)
+    strip = _ImageBlock(k, config, memory, channels, scratch, strip_nbytes)
+    multiply = (_AmxProduct if k.isa.amx else _VectorProduct)(k, config, filters, depth, scratch)
     tiles = ceil_div(filters, multiply.rows)
     high = strip.rows
     blocks = ceil_div(out_y, high)
     panels = ceil_div(high * out_x, nr)
-    if form.in_place:  # one row, in blocks of few panels
+    if config.in_place:  # one row, in blocks of few panels
         panels = k.max(k.min(k.const(8), ceil_div(out_x, nr)), 1)
         blocks = ceil_div(out_x, panels * nr)
     count = batch * groups * planes * blocks
@@ -232,31 +236,31 @@ def convolve_bytes(
         group, image = image % groups, image // groups
         start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
         weights = w.at(group * filters * depth)
-        if not form.in_place:
+        if not config.in_place:
             with k.when(filled.ne(which)):
                 strip.fill(start, plane, block * high, zero.load())
                 filled.set(which)
         top, y_count = block * high, k.min(out_y - block * high, high)
-        total = k.min(out_x - block * panels * nr, panels * nr) if form.in_place else y_count * out_x
+        total = k.min(out_x - block * panels * nr, panels * nr) if config.in_place else y_count * out_x
         with k.loop(0, total, PANELS * nr) as first:
             end = k.min(total, first + PANELS * nr)
             with k.loop(first, end, nr) as at:
                 panel = scratch.panels.at((at - first) // nr * scratch.panel_nbytes)
-                if form.in_place:
+                if config.in_place:
                     pixel = block * panels * nr + at
                     columns = k.min(out_x - pixel, nr)
-                    source = Quads(
+                    source = QuadPacker(
                         k, start.at(pixel), number(memory, "x_c"), k.const(1), channels, columns, nr,
                         flips=multiply.offset != 0,
                     )  # fmt: skip
                     source.fill(panel.at(nr * QUAD), depth // QUAD, COLUMNS)
                 else:
                     strip.panel(panel, at, k.min(total - at, nr), depth, flips=multiply.offset != 0)
-            before = block * panels * nr if form.in_place else top * out_x
+            before = block * panels * nr if config.in_place else top * out_x
             with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile, k.loop(first, end, nr) as at:
                 panel = scratch.panels.at((at - first) // nr * scratch.panel_nbytes)
-                ending = _Ending(
-                    k, form, epilogue, memory, [image, plane], group * filters, before + at, k.min(total - at, nr)
+                ending = _PanelEpilogue(
+                    k, config, epilogue, memory, [image, plane], group * filters, before + at, k.min(total - at, nr)
                 )
                 rows = k.min(filters - tile * multiply.rows, multiply.rows)
                 multiply.tile(weights, w_sums.at(group * filters), panel, tile * multiply.rows, rows, ending)
@@ -264,11 +268,11 @@ def convolve_bytes(
 
 
 @dataclass(frozen=True)
-class _Ending:
+class _PanelEpilogue:
     """What follows the sums of some filters at some outputs of a plane."""
 
     k: Kernel
-    form: Form
+    config: Int8ConvConfig
     epilogue: Epilogue
     memory: dict[str, Any]
     at: list[Val]
@@ -280,9 +284,9 @@ class _Ending:
     columns: Val
 
     def put(self, sums: Buf, row: Val, rows: Val) -> None:
-        k, nr, (_, out_y, out_x) = self.k, self.form.nr(self.k.isa), sizes(self.memory, "out")
+        k, nr, (_, out_y, out_x) = self.k, self.config.nr(self.k.isa), sizes(self.memory, "out")
         pixel, columns = self.pixel, self.columns
-        if self.form.is_joined:
+        if self.config.is_joined:
             finish = BoundEpilogue(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
             finish.tile(sums, nr, self.first + row, rows, pixel, columns, width=nr, at_once=True)
             return
@@ -295,17 +299,17 @@ class _Ending:
             done.set(done.get() + here)
 
 
-class _OnVectors:
+class _VectorProduct:
     """A tile of filters by a panel in registers."""
 
-    def __init__(self, k: Kernel, form: Form, filters: Val, depth: Val, scratch: _Scratch) -> None:
-        self.k, self.form, self.depth, self.scratch = k, form, depth, scratch
-        self.rows = form.shape.rows
-        self.offset = offset(form.x_dtype, form.panel_dtype(k.isa))
+    def __init__(self, k: Kernel, config: Int8ConvConfig, filters: Val, depth: Val, scratch: _Scratch) -> None:
+        self.k, self.config, self.depth, self.scratch = k, config, depth, scratch
+        self.rows = config.shape.rows
+        self.offset = offset(config.x_dtype, config.panel_dtype(k.isa))
 
-    def tile(self, weights: Buf, sums: Buf, panel: Buf, first: Val, rows: Val, ending: _Ending) -> None:
-        k, shape, nr = self.k, self.form.shape, self.form.nr(self.k.isa)
-        tile = ByteTile(k, shape, i8, self.form.panel_dtype(k.isa))
+    def tile(self, weights: Buf, sums: Buf, panel: Buf, first: Val, rows: Val, ending: _PanelEpilogue) -> None:
+        k, shape, nr = self.k, self.config.shape, self.config.nr(self.k.isa)
+        tile = Int8MicroTile(k, shape, i8, self.config.panel_dtype(k.isa))
         for low, high in zip((0, *shape.heights), shape.heights, strict=False):
             with k.when((rows > low) & (rows <= high)):
                 at = [first + k.min(rows - 1, r) for r in range(high)]
@@ -320,24 +324,24 @@ class _OnVectors:
         pass
 
 
-class _OnTiles:
+class _AmxProduct:
     """32 filters by a panel in tile registers."""
 
     rows, offset = PANEL, 0
 
-    def __init__(self, k: Kernel, form: Form, filters: Val, depth: Val, scratch: _Scratch) -> None:
-        self.k, self.form, self.filters, self.depth, self.scratch = k, form, filters, depth, scratch
+    def __init__(self, k: Kernel, config: Int8ConvConfig, filters: Val, depth: Val, scratch: _Scratch) -> None:
+        self.k, self.config, self.filters, self.depth, self.scratch = k, config, filters, depth, scratch
         self.tiles, self.is_short = Tiles(k), filters <= ROWS
-        self.tiles.configure(k.select(self.is_short, k.max(filters, 1), ROWS), short=Square.SHORT)
+        self.tiles.configure(k.select(self.is_short, k.max(filters, 1), ROWS), short=MicroTile.SHORT)
 
-    def tile(self, weights: Buf, _: Buf, panel: Buf, first: Val, rows: Val, ending: _Ending) -> None:
+    def tile(self, weights: Buf, _: Buf, panel: Buf, first: Val, rows: Val, ending: _PanelEpilogue) -> None:
         k, sums = self.k, self.scratch.sums
-        square = Square(self.tiles, sums, k.const(False, bool_), i8, self.form.x_dtype)
+        micro_tile = MicroTile(self.tiles, sums, k.const(False, bool_), i8, self.config.x_dtype)
         given = [weights.at(first_row(k, first + r, self.filters) * self.depth) for r in (0, ROWS)]
         with k.either(self.is_short) as (short, whole):
             for branch, count in ((short, 1), (whole, 2)):
                 with branch:
-                    square.add(given[:count], self.depth, panel.at(QUAD * PANEL), self.depth)
+                    micro_tile.add(given[:count], self.depth, panel.at(QUAD * PANEL), self.depth)
         with k.loop(first, first + rows, ROWS) as row:
             found = sums.at((row - first + row - first_row(k, row, self.filters)) * PANEL)
             ending.put(found, row, k.min(self.filters - row, ROWS))
@@ -346,24 +350,30 @@ class _OnTiles:
         self.tiles.release()
 
 
-class _Strip:
+class _ImageBlock:
     """Padded rows of an image: [channel][plane of taps][row][phase of columns][outputs and reach]."""
 
     def __init__(
-        self, k: Kernel, form: Form, memory: dict[str, Any], channels: Val, scratch: _Scratch, strip_nbytes: Val
+        self,
+        k: Kernel,
+        config: Int8ConvConfig,
+        memory: dict[str, Any],
+        channels: Val,
+        scratch: _Scratch,
+        strip_nbytes: Val,
     ) -> None:
-        self.k, self.form, self.memory, self.channels, self.scratch = k, form, memory, channels, scratch
-        taps, (_, out_y, self.out_x) = form.taps, sizes(memory, "out")
+        self.k, self.config, self.memory, self.channels, self.scratch = k, config, memory, channels, scratch
+        taps, (_, out_y, self.out_x) = config.taps, sizes(memory, "out")
         self.pitch = self.out_x + taps.reach(2)
         self.row = self.pitch * len(taps.phases(2))
         across, (sy, dy, ky) = taps.kernel[0], (taps.strides[1], taps.dilations[1], taps.kernel[1])
         self.extra = (ky - 1) * dy
         """Rows that the taps of one output span, less one."""
-        if form.in_place:
+        if config.in_place:
             self.rows = k.const(1)
             return
         fitting = (strip_nbytes // k.max(channels * across * self.row, 1) - self.extra - 1) // sy + 1
-        least = ceil_div(k.const(form.nr(k.isa)), k.max(self.out_x, 1))
+        least = ceil_div(k.const(config.nr(k.isa)), k.max(self.out_x, 1))
         self.rows = k.max(k.min(k.min(fitting, k.max(least, 8)), out_y), 1)
         """Rows of outputs of a block."""
         self.high = (self.rows - 1) * sy + self.extra + 1
@@ -372,7 +382,7 @@ class _Strip:
 
     def _tables(self, channels: Val) -> None:
         """Where each element under a window lies; what fills the last four lies anywhere."""
-        k, taps, at = self.k, self.form.taps, self.k.var(0)
+        k, taps, at = self.k, self.config.taps, self.k.var(0)
         places = taps.places(2)
         with k.loop(0, channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, taps.kernel[1]) as ty:
             row = (c * taps.kernel[0] + tz) * self.plane + ty * (taps.dilations[1] * self.row)
@@ -384,7 +394,7 @@ class _Strip:
 
     def fill(self, x: Buf, plane: Val, top: Val, zero: Val) -> None:
         """The rows that outputs from row ``top`` of a plane on see, in every channel."""
-        k, taps = self.k, self.form.taps
+        k, taps = self.k, self.config.taps
         (in_z, in_y, in_x), pads = sizes(self.memory, "in"), sizes(self.memory, "pad")
         strides = [number(self.memory, f"x_{name}") for name in ("c", "z", "y", "x")]
         with k.loop(0, self.channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, self.high) as r:
@@ -400,8 +410,8 @@ class _Strip:
         self, to: Buf, source: Buf, exists: Val, phase: int, pad: Val, in_x: Val, stride: Val, zero: Val
     ) -> None:  # fmt: skip
         """Element i of a phase is element i * stride + phase - pad of the row."""
-        k, s = self.k, self.form.taps.strides[2]
-        to = to.as_type(self.form.x_dtype)
+        k, s = self.k, self.config.taps.strides[2]
+        to = to.as_type(self.config.x_dtype)
         first = k.min(k.max((pad - phase + (s - 1)) // s, 0), self.pitch)
         first = k.select(pad - phase > 0, first, 0)
         behind = in_x + pad - phase
@@ -409,7 +419,7 @@ class _Strip:
         with k.loop(0, first) as i:
             to.store(i, zero)
         done, wide = first, k.lanes * QUAD
-        if s == 1 and self.form.is_unit:
+        if s == 1 and self.config.is_unit:
             done = first + (last - first) // wide * wide
             with k.loop(first, done, wide) as i:
                 to.store(i, source.load(i + phase - pad, wide))
@@ -423,11 +433,11 @@ class _Strip:
 
         A row of outputs is written whole vectors long: what is too much is written over by the next one.
         """
-        k, nr, sy = self.k, self.form.nr(self.k.isa), self.form.taps.strides[1]
+        k, nr, sy = self.k, self.config.nr(self.k.isa), self.config.taps.strides[1]
         y, left = first // self.out_x, first % self.out_x
         pair = [i // 2 + i % 2 * nr for i in range(2 * nr)]
         four = [i // 4 * 2 + i % 2 + i % 4 // 2 * 2 * nr for i in range(4 * nr)]
-        used = k.min(depth, ceil_div(self.channels * self.form.taps.count, QUAD) * QUAD)
+        used = k.min(depth, ceil_div(self.channels * self.config.taps.count, QUAD) * QUAD)
         with k.loop(0, used, QUAD) as p:
             starts = [self.scratch.strip.at(k.cast(self.scratch.offsets.load(p + t), i64)) for t in range(QUAD)]
             to = panel.at((p + QUAD) * nr)

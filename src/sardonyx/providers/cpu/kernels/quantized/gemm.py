@@ -27,22 +27,22 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import Bands, Shape
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, flipped, offset, other_sign
-from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, depth_of, quads_b, rows_a
+from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, depth_of, packed_b, padded_a
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, i8, i32, i64
 from sardonyx.providers.cpu.program.steps import Step, Target
 
 
-def byte_params(a_dtype: DType, axes: int) -> Params:
+def int8_params(a_dtype: DType, axes: int) -> Params:
     """A, the panels of B, and the sizes of a product."""
     panels = {"b": (i8,), **{f"b_batch{i}": i64 for i in range(axes)}}
     return {**matrix_params("a", a_dtype, axes), **panels, **batch_params(axes), "m": i64, "n": i64, "depth": i64}
 
 
-def byte_args(p: Problem, target: Target, nr: int) -> tuple[list[Step], dict[str, Any]]:
-    """The arguments of ``byte_params``, and the steps that bring the operands there."""
-    before_a, a = rows_a(p, target.isa)
-    before_b, b = quads_b(p, nr, target.isa)
+def int8_args(p: Problem, target: Target, nr: int) -> tuple[list[Step], dict[str, Any]]:
+    """The arguments of ``int8_params``, and the steps that bring the operands there."""
+    before_a, a = padded_a(p, target.isa)
+    before_b, b = packed_b(p, nr, target.isa)
     panels = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
     sizes = {"m": p.m, "n": p.n, "depth": depth_of(p.k, target.isa)}
     return [*before_a, *before_b], {**a.args("a"), **panels, **batch_args(p.batch), **sizes}
@@ -52,8 +52,8 @@ def steps(p: Problem, target: Target) -> list[Step]:
     isa, epilogue = target.isa, Epilogue.of(p)
     shape = Shape.of(isa, i32, p.n)
     nr = shape.columns(isa, i32)
-    before, args = byte_args(p, target, nr)
-    spec = gemm_bytes(a_dtype=p.a.dtype, epilogue=epilogue, shape=shape)
+    before, args = int8_args(p, target, nr)
+    spec = gemm_int8(a_dtype=p.a.dtype, epilogue=epilogue, shape=shape)
     args |= {"band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
     variant = f"{shape.rows} x {shape.vectors} vectors of fours of bytes"
@@ -62,11 +62,11 @@ def steps(p: Problem, target: Target) -> list[Step]:
 
 
 def _params(a_dtype: DType, epilogue: Epilogue, shape: Shape) -> Params:
-    return {**byte_params(a_dtype, epilogue.batch_axes), "band_nbytes": i64, **epilogue.params}
+    return {**int8_params(a_dtype, epilogue.batch_axes), "band_nbytes": i64, **epilogue.params}
 
 
 @kernel(_params)
-def gemm_bytes(
+def gemm_int8(
     k: Kernel, m: Val, n: Val, depth: Val, band_nbytes: Val,
     *, a_dtype: DType, epilogue: Epilogue, shape: Shape, **memory: Any,
 ) -> None:  # fmt: skip
@@ -88,7 +88,7 @@ def gemm_bytes(
             for low, high in zip((0, *shape.heights), shape.heights, strict=False):
                 with k.when((rows > low) & (rows <= high)):
                     given = [a.at(a_row * (row + k.min(rows - 1, r))) for r in range(high)]
-                    put(ByteTile(k, shape, a_dtype, i8).sums(given, b, depth), sums, nr)
+                    put(Int8MicroTile(k, shape, a_dtype, i8).sums(given, b, depth), sums, nr)
             finish.tile(sums, nr, row, rows, panel * nr, columns, width=nr, at_once=True)
 
 
@@ -98,7 +98,7 @@ def put(found: list[list[Var]], into: Buf, nr: int) -> None:
             into.store(r * nr + j * total.lanes, total)
 
 
-class ByteTile:
+class Int8MicroTile:
     """The sums of some rows of A by a panel of B, held in registers."""
 
     def __init__(self, k: Kernel, shape: Shape, a_dtype: DType, b_dtype: DType) -> None:

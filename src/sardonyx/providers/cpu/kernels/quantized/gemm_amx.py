@@ -17,7 +17,7 @@ from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, batch_count, batch_indices, matrix_at, number
 from sardonyx.providers.cpu.kernels.gemm.vector import Bands
-from sardonyx.providers.cpu.kernels.quantized.gemm import byte_args, byte_params
+from sardonyx.providers.cpu.kernels.quantized.gemm import int8_args, int8_params
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD
 from sardonyx.providers.cpu.language.amx import LANES, ROW_NBYTES, ROWS, Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -26,7 +26,7 @@ from sardonyx.providers.cpu.program.steps import Step, Target
 
 PANEL = 2 * ROWS
 RUN = 12
-SQUARE = PANEL * PANEL
+MICRO_TILE = PANEL * PANEL
 BLOCK = 8
 """Row panels of a block: their sums take 32 KiB."""
 C, A, B = 0, 4, 6
@@ -35,25 +35,25 @@ C, A, B = 0, 4, 6
 
 def steps(p: Problem, target: Target) -> list[Step]:
     isa, epilogue = target.isa, Epilogue.of(p)
-    before, args = byte_args(p, target, PANEL)
-    spec = gemm_bytes_amx(a_dtype=p.a.dtype, epilogue=epilogue)
+    before, args = int8_args(p, target, PANEL)
+    spec = gemm_int8_amx(a_dtype=p.a.dtype, epilogue=epilogue)
     args |= {"band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
-    scratch = BLOCK * SQUARE * 4
+    scratch = BLOCK * MICRO_TILE * 4
     return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, "2 x 2 tiles of bytes")]
 
 
 def _params(a_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**byte_params(a_dtype, epilogue.batch_axes), "band_nbytes": i64, **epilogue.params}
+    return {**int8_params(a_dtype, epilogue.batch_axes), "band_nbytes": i64, **epilogue.params}
 
 
 @kernel(_params)
-def gemm_bytes_amx(
+def gemm_int8_amx(
     k: Kernel, m: Val, n: Val, depth: Val, band_nbytes: Val, *, a_dtype: DType, epilogue: Epilogue, **memory: Any
 ) -> None:
     """The products of a batch. ``a`` has unit stride along k, and depth elements there, whole steps."""
     tiles, is_short = Tiles(k), m <= ROWS
-    tiles.configure(k.select(is_short, k.max(m, 1), ROWS), short=Square.SHORT)
+    tiles.configure(k.select(is_short, k.max(m, 1), ROWS), short=MicroTile.SHORT)
     axes = epilogue.batch_axes
     panels = (n + (PANEL - 1)) // PANEL
     sums = k.scratch(i32)
@@ -66,12 +66,12 @@ def gemm_bytes_amx(
         with k.loop(0, k.max(depth, 1), RUN * ROW_NBYTES) as start:
             length = k.min(depth - start, RUN * ROW_NBYTES)
             with k.loop(top, bottom) as at:
-                square = Square(tiles, sums.at((at - top) * SQUARE), start > 0, a_dtype)
+                micro_tile = MicroTile(tiles, sums.at((at - top) * MICRO_TILE), start > 0, a_dtype)
                 rows = [a.at(first_row(k, at * PANEL + r, m) * a_row + start) for r in (0, ROWS)]
                 with k.either(is_short) as (short, whole):
                     for branch, count in ((short, 1), (whole, 2)):
                         with branch:
-                            square.add(rows[:count], a_row, b.at(start * PANEL), length)
+                            micro_tile.add(rows[:count], a_row, b.at(start * PANEL), length)
         finish, columns = BoundEpilogue(k, epilogue, memory, n, batch), k.min(n - panel * PANEL, PANEL)
         with k.loop(top * PANEL, k.min(m, bottom * PANEL), ROWS) as row:
             found = sums.at((row - top * PANEL + row - first_row(k, row, m)) * PANEL)
@@ -84,7 +84,7 @@ def first_row(k: Kernel, row: Val, m: Val) -> Val:
     return k.min(row, k.max(m - ROWS, 0))
 
 
-class Square:
+class MicroTile:
     """Sums of 32 x 32, in scratch before and after a run."""
 
     SHORT = (C, C + 1, A)

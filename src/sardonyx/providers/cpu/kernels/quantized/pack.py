@@ -60,7 +60,7 @@ def _quads_params(unit: str, nr: int, axes: int, step: int) -> Params:
 
 
 @kernel(_quads_params)
-def pack_quads(
+def pack_int8_panels(
     k: Kernel, y: Buf, rows: Val, columns: Val, *, unit: str, nr: int, axes: int, step: int, **memory: Any
 ) -> None:
     """y[batch][columns / nr][1 + depth / 4][nr][4] from x[batch][rows][columns]."""
@@ -71,12 +71,12 @@ def pack_quads(
         x = matrix_at(memory, "x", batch_indices(k, memory, at // panels, axes))
         x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
         panel = y.at(at * (quads + 1) * (nr * QUAD))
-        source = Quads(k, x.at(column * x_col), x_row, x_col, rows, k.min(columns - column, nr), nr)
+        source = QuadPacker(k, x.at(column * x_col), x_row, x_col, rows, k.min(columns - column, nr), nr)
         source.fill(panel.at(nr * QUAD), quads, unit)
         sum_columns(k, panel, quads, nr, i8)
 
 
-class Quads:
+class QuadPacker:
     """A block of a matrix whose columns, ``nr`` at most, are put side by side, four elements of each at a time."""
 
     def __init__(
@@ -125,11 +125,11 @@ def sum_columns(k: Kernel, panel: Buf, quads: Val, nr: int, dtype: DType) -> Non
         panel.as_type(i32).store(j, total)
 
 
-def quads_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
+def packed_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
     """B in panels of ``nr`` columns, with the steps that bring it there at every run: none for a constant."""
 
     def spec(axes: int) -> Spec:
-        return pack_quads(unit=unit_axis(p.b), nr=nr, axes=axes, step=step_of(isa))
+        return pack_int8_panels(unit=unit_axis(p.b), nr=nr, axes=axes, step=step_of(isa))
 
     each = of_known(dims.mul(panel_nbytes(depth_of(p.k, isa), nr), dims.ceildiv(p.n, nr)))
     return placed_b(p, spec, i8, each, nr, isa)
@@ -144,7 +144,7 @@ def _rows_params(unit: str, axes: int, dtype: DType) -> Params:
 
 
 @kernel(_rows_params)
-def pad_rows(
+def pad_int8_rows(
     k: Kernel, y: Buf, rows: Val, columns: Val, depth: Val, *, unit: str, axes: int, dtype: DType, **memory: Any
 ) -> None:
     """y[batch][rows][depth] = x[batch][rows][columns], zero beyond the columns."""
@@ -165,7 +165,7 @@ def pad_rows(
                 to.store(c, 0)
 
 
-def rows_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
+def padded_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
     """A with neighbours along k, rows of whole steps: as it is, or copied."""
     a, depth = p.a, depth_of(p.k, isa)
     if a.column == 1 and p.k == depth:
@@ -174,7 +174,7 @@ def rows_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
     strides = tuple(of_known(dims.product((matrix, *p.batch[i + 1 :]))) for i in range(len(p.batch)))
     elements = of_known(dims.product((matrix, *p.batch)))
     to = Storage("temporary", a.dtype, elements)
-    spec = pad_rows(unit=unit_axis(a), axes=len(p.batch), dtype=a.dtype)
+    spec = pad_int8_rows(unit=unit_axis(a), axes=len(p.batch), dtype=a.dtype)
     args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k, "depth": depth}
     why = "not neighbours along k" if a.column != 1 else f"k is no multiple of {step_of(isa)}"
     nbytes = of_known(dims.mul(elements, 2))
