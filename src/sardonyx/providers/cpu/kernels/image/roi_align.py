@@ -46,7 +46,9 @@ class RoiAlignConfig:
 
 def steps(group: RoiAlign, target: Target) -> list[Step]:
     x, rois, batches = group.operands
-    config = RoiAlignConfig(x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio)
+    config = RoiAlignConfig(
+        x.dtype, rois.dtype, batches.dtype, group.kind, group.spatial_scale, group.shift, group.sampling_ratio
+    )
     extra, outputs = (
         [Matrix.of(views.permuted(v, (0, 2, 3, 1))) for v in seen] for seen in (group.extra, group.outputs)
     )  # fmt: skip
