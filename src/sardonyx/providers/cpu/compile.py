@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.provider import CpuProvider
 
 ROUNDS = 8
-"""Of constants that layouts do not carry: what digits do not, parts may not either, and other groups come of it."""
+"""The most rounds of choosing kernels anew, when constants turn out not to be representable in the chosen layouts."""
 
 
 ByShape = Callable[[Part, "CpuProvider"], Executable]
-"""What compiles a part for each set of shapes by itself."""
+"""Compiles a part for each set of shapes by itself."""
 
 
 def compile_part(part: Part, provider: CpuProvider, by_shape: ByShape, states: Sequence[State] = ()) -> CpuExecutable:
-    """Make a part ready to run, with these states in place.
+    """Compile a part, with these states updated in place.
 
-    Where sizes may be taken to be multiples, or to take one branch of an If, what runs others is compiled when there
-    are such.
+    Where sizes are assumed to be multiples, or to take one branch of an If, the code for other sizes is compiled when a
+    run brings them.
     """
     even = None if states else _for_multiples(part, provider)
     if even is not None:
@@ -45,7 +45,7 @@ def compile_part(part: Part, provider: CpuProvider, by_shape: ByShape, states: S
 
 
 def compile_uneven(part: Part, provider: CpuProvider, by_shape: ByShape, states: Sequence[State] = ()) -> CpuExecutable:
-    """A part for sizes that are multiples of nothing."""
+    """Compile a part without assuming that sizes are multiples."""
     lowered = _lowered(part, provider, states)
     otherwise = partial(by_shape, part, provider) if lowered.is_guarded and not states else None
     return _compiled(part, provider, lowered, by_shape, has_states=bool(states), otherwise=otherwise)
@@ -80,8 +80,8 @@ def _compiled(
 
 
 def _exceptional(constants: Sequence[Packed], kept: list[Any]) -> Iterator[object]:
-    """All of some constants that their layouts do not carry; ``kept`` keeps the others, so that they are not packed
-    again."""
+    """The identities of all constants that their layouts cannot represent; ``kept`` holds the others, so that they are
+    not packed again."""
     for constant in constants:
         try:
             kept.append(content(constant))
@@ -90,13 +90,13 @@ def _exceptional(constants: Sequence[Packed], kept: list[Any]) -> Iterator[objec
 
 
 def _packed(steps: Sequence[Step]) -> list[Packed]:
-    """The constants that are packed for these steps."""
+    """The prepacked constants of these steps."""
     found = (arg.storage for step in steps for arg in step.args.values() if isinstance(arg, Ref))
     return list(dict.fromkeys(storage for storage in found if isinstance(storage, Packed)))
 
 
 def _for_multiples(part: Part, provider: CpuProvider) -> Lowered | None:
-    """The part for those sizes that make it plain; None where all do, or there are none."""
+    """The part under the assumption that some sizes are multiples; None where no assumption helps."""
     graph = part.nodes[0].graph
     assert graph is not None
     try:

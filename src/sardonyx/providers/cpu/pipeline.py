@@ -1,9 +1,11 @@
-"""From groups to steps. Control flow becomes jumps in one flat table.
+"""The pipeline from groups to steps: layout passes, then the kernels of each group.
+
+Control flow becomes jumps in one flat table.
 
     If       unless(condition) THEN jump ELSE
     Loop     place... enter BODY swap... advance... turn
 
-Memory that moves is reached through addresses that belong to the run, so a body's steps are the same in every trip.
+Loop-carried memory is addressed through words of the run, so a body's steps are the same in every trip.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from sardonyx.providers.cpu.program.steps import Holds, Ref, Slot, Step, Target
 from sardonyx.providers.cpu.select import steps_of
 
 USUAL_TRIPS = 16
-"""What a loop that data ends is taken for in estimates of work."""
+"""The number of trips that is assumed, in estimates of work, for a loop that data ends."""
 TURN_NBYTES = 100
-"""What going back takes the time of, so that long loops of little count as long."""
+"""The bytes that a jump back counts as in estimates, so that long loops of little work count as long."""
 MOST_TRIPS = (1 << 63) - 1
 
 
 PACKING = (pack.pack_panels, pack.pack_rows, bf16.split, int8_slices.split_digits)
-"""Kernels that only bring an operand into another layout."""
+"""Kernels that only pack an operand."""
 
 
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
@@ -50,16 +52,15 @@ def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
 
 
 def _sees_more(group: Group) -> bool:
-    """Whether this is attention to more keys than the rows at hand, of which only the run tells how many."""
+    """Whether this is attention over a KV cache: more keys than new rows, whose number only the run tells."""
     return isinstance(group, Attention) and isinstance(group.q.shape[2], str) and group.k.shape[2] != group.q.shape[2]
 
 
 def _steps(
     groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None, *, is_inside: bool = False
 ) -> list[Step]:
-    """The steps of groups, in order; what a loop need not pack in every trip goes to ``hoisted``, if there is that.
-    ``is_inside``: others may read what the groups write.
-    """
+    """The steps of groups, in order. Packing that is invariant in a loop goes to ``hoisted``, if given. ``is_inside``:
+    what the groups write may be read outside of them."""
     steps: list[Step] = []
     target = replace(target, between=pointwise_depthwise.fusable_pairs(groups, target))
     target = replace(target, beside={} if is_inside else summed_pair.beside(groups, target))
@@ -98,7 +99,7 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
 
 
 def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
-    """Steps that perhaps do not run: what they have split into parts is not there for others."""
+    """The steps of a body that may be skipped: operands that it splits are not available outside."""
     return _steps(groups, replace(target, splits=dict(target.splits), handed={}), hoisted, is_inside=True)
 
 
@@ -142,7 +143,7 @@ def _control(group: Group, spec: object, **args: object) -> Step:
 
 
 def _start(row: Row) -> Ref:
-    """Where the row of the first trip lies."""
+    """The source row of the first trip."""
     source = row.source
     index = sub(source.shape[row.axis], 1) if row.is_backward else 0
     return Ref(source.storage, add(source.offset, mul(index, source.strides[row.axis])))

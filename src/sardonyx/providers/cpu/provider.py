@@ -1,4 +1,4 @@
-"""The face of the provider: what it claims of a graph, how it rewrites that, and what it compiles."""
+"""The CPU provider: what it claims of a graph, how it rewrites that, and how it compiles parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CpuProvider:
-    """Claims what lowering can express; compiles it for one precision and team."""
+    """Claims what lowering can express; compiles it for one precision and thread team."""
 
     name = "cpu"
 
@@ -60,7 +60,7 @@ class CpuProvider:
         return {node: why or unbounded(node) for node, why in claims.items()}
 
     def learned(self, graph: Graph) -> Learned:
-        """What is certain of the values of a model, found out once for the graph and all bodies in it."""
+        """Shapes and small contents of all values, analyzed once for a graph and its bodies."""
         from sardonyx.lower.facts import Learned
 
         root = graph
@@ -72,9 +72,8 @@ class CpuProvider:
         return known[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> None:
-        """Products of quantized numbers become products of integers; small convolutions side by side are joined, and
-        images convolved before they are enlarged; what is read behind a count is turned there.
-        """
+        """Rewrites for this provider: quantized products become integer products, small convolutions of one image are
+        merged, images are convolved before they are upsampled, and Transposes are moved behind data-dependent sizes."""
         from sardonyx.optimize import manager, pipelines
         from sardonyx.providers.cpu.layout.deferred_transpose import defer_transposes
 
@@ -99,7 +98,8 @@ class CpuProvider:
 
     @property
     def arenas(self) -> Arenas:
-        """In which all runs that it compiles: theirs, since a provider waits for the collector with its graphs."""
+        """The arenas of the session. Executables own them, because a provider may outlive its session until the garbage
+        collector runs."""
         with self._lock:
             found = None if self._arenas is None else self._arenas()
             if found is None:
@@ -108,7 +108,7 @@ class CpuProvider:
             return found
 
     def release(self) -> None:
-        """Give back to the system what no run has of the memory that runs lie in."""
+        """Return idle run memory to the system."""
         arenas = None if self._arenas is None else self._arenas()
         if arenas is not None:
             arenas.release()

@@ -1,4 +1,4 @@
-"""Which kernels carry out which kind of group."""
+"""The kernel family of each kind of group."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
 
 
 def steps_of(group: Group, target: Target) -> list[Step]:
-    """The kernels that carry out a group."""
+    """The steps that carry out a group."""
     with Reporting("compile", group.nodes[-1] if group.nodes else None):
         return FAMILIES[type(group)](group, target)

@@ -26,15 +26,15 @@ from sardonyx.providers.cpu.language.values import Buf, Operand, Val, f32, i8, i
 COUNT, ROWS, ROW_NBYTES = 8, 16, 64
 NBYTES = ROWS * ROW_NBYTES
 PAIRS = QUADS = LANES = 16
-"""Pairs of bf16, fours of bytes, or elements of 32 bits in a row."""
+"""Pairs of bf16, groups of four bytes, or 32-bit elements in a row."""
 
 _CONFIGURATION_WORDS, _ROWS_AT = 8, 48
-"""The 64 bytes that the chip reads, and where the tiles' rows lie in them, a byte each."""
+"""The 64-byte tile configuration, and the offset of the row counts, a byte each."""
 _SIGN, _EXPONENT, HIGH_HALF = 0x8000_0000, 0x7F80_0000, 0xFFFF_0000
 
 
 def _configuration(count: int) -> tuple[int, ...]:
-    """Palette 1; 64 bytes a row and 16 rows for each of the first tiles."""
+    """Palette 1: 64 bytes a row and 16 rows for each of the first tiles."""
     content = bytearray(_CONFIGURATION_WORDS * 8)
     content[0] = 1
     for t in range(count):
@@ -51,13 +51,13 @@ class Tiles:
         self._stack = k.local(i8, COUNT * NBYTES) if k.isa.is_emulated else None
         self._rows: dict[int, Val] = {}
         self._count = 0
-        """Tiles that are configured: the chip faults on others."""
+        """Configured tiles: the chip faults on others."""
 
     def configure(self, rows: Operand = ROWS, short: Sequence[int] = (), count: int = COUNT) -> None:
-        """The first ``count`` tiles take their full size, ``short`` ones of them only ``rows`` rows; all are zero.
+        """Configure the first ``count`` tiles, ``short`` of them with only ``rows`` rows, and zero them.
 
-        Products of short tiles take less time. Loads and stores of them touch these rows alone; nobody may look at the
-        others. The chip faults on a tile of no rows, so that ``rows`` of 0, of an operand that is empty, count as 1.
+        Products of short tiles take less time; loads and stores touch these rows only. The chip faults on a tile
+        without rows, so ``rows`` of 0, of an empty operand, counts as 1.
         """
         assert all(t < count for t in short), f"{short} are not among the first {count} tiles"
         high = self.k.max(self.k.value(rows, i64), 1)
@@ -72,7 +72,7 @@ class Tiles:
         self._take(words)
 
     def _take(self, words: Buf) -> None:
-        """Configure the tile unit as it is told in 64 bytes."""
+        """Load a tile configuration of 64 bytes."""
         if self._stack is None:
             self.k.call("llvm.x86.ldtilecfg", words.ptr)
         else:
@@ -116,7 +116,7 @@ class Tiles:
             self._carry_out("tile_dot_bf16", _dot_bf16, *(self._tile(t) for t in (c, a, b)))
 
     def dot_bytes(self, c: int, a: int, b: int, a_dtype: DType, b_dtype: DType) -> None:
-        """Of signed or unsigned bytes, by the types of ``a`` and ``b``."""
+        """For signed or unsigned bytes, by the types of ``a`` and ``b``."""
         self._match(c, a, b)
         kind = "".join("u" if t is u8 else "s" for t in (a_dtype, b_dtype))
         if self._stack is None:
@@ -126,7 +126,8 @@ class Tiles:
             self._carry_out(f"tile_dot_{kind}", body, *(self._tile(t) for t in (c, a, b)))
 
     def _match(self, c: int, a: int, b: int) -> None:
-        """The chip faults unless sums have the rows of ``a``, and ``b`` one for each pair or four of its columns."""
+        """Check the shapes, on which the chip would fault: sums have the rows of ``a``, and ``b`` a row for each group
+        of its columns."""
         assert max(c, a, b) < self._count and b not in self._rows, (c, a, b)
         assert (c in self._rows) == (a in self._rows), f"tiles {c} and {a} have different rows"
 
@@ -144,7 +145,7 @@ class Tiles:
         self.k.b.call(self.k.subroutine(name, len(args), body), args)
 
     def _check(self, t: int, memory: Buf, stride_nbytes: Operand) -> None:
-        """Every row of a load or a store lies between its first and its last one."""
+        """Bounds check of a load or store: all rows lie between the first and the last."""
         assert t < self._count
         start, end = memory.start, memory.end
         if not self.k.checked or start is None or end is None:
@@ -197,7 +198,7 @@ def _dot_bytes(c: Buf, a: Buf, b: Buf, *, a_dtype: DType, b_dtype: DType) -> Non
 
 
 def real(k: Kernel, bits: Val) -> Val:
-    """Bits as f32, denormals as zeros of their sign."""
+    """Bits as f32, with denormals flushed to zero."""
     return k.bitcast(k.select((bits & _EXPONENT).eq(0), bits & _SIGN, bits), f32)
 
 

@@ -1,9 +1,9 @@
-"""Products of bf16 pairs on vectors, as AVX512-BF16 has them.
+"""Vector dot products of bf16 pairs, as in AVX512-BF16.
 
     dot_pairs(c, a, b)    c[n] += a[n].odd b[n].odd, then += a[n].even b[n].even
 
-Each sum is fused and rounds to the nearest, ties to even; denormals count as zero wherever they come or go. Where the
-chip lacks the instruction, ordinary vectors do the same, bit for bit.
+Each sum is fused and rounds to nearest even; denormals are flushed to zero on input and output. On chips without the
+instruction, ordinary vectors give the same bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sardonyx.providers.cpu.language.values import Val, f32
 
 
 def dot_pairs(k: Kernel, c: Val, a: Val, b: Val) -> Val:
-    """``c`` in f32, pairs as 16 words of 32 bits, the even ones in the lower halves."""
+    """``c`` in f32; pairs as 16 words of 32 bits, the even element in the low half."""
     assert k.isa.bf16_dot, f"{k.isa.name} has no products of pairs"
     if not k.isa.is_emulated:
         return k.intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", [c, a, b], f32, LANES)

@@ -36,12 +36,12 @@ from sardonyx.providers.cpu.language.writer import Kernel
 from sardonyx.providers.cpu.machine.isa import Isa
 
 Params = Mapping[str, Any]
-"""Name by name: ``(type,)`` for memory, a type for a number; a type may be the name of a constant that holds it."""
+"""By name: ``(type,)`` for memory, a type for a number; a type may be the name of the constant that holds it."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A kernel with its constants: what is compiled, and what the cache of objects is asked for."""
+    """A kernel with its compile-time constants: what is compiled, and the key of the object cache."""
 
     definition: Definition
     statics: tuple[tuple[str, Any], ...]
@@ -52,7 +52,7 @@ class Spec:
 
     @cached_property
     def params(self) -> dict[str, tuple[str, DType]]:
-        """Name by name: ``memory`` or ``number``, and its type."""
+        """By name: ``memory`` or ``number``, and the type."""
         statics = dict(self.statics)
         given = self.definition.params
         found: Params = given(**statics) if callable(given) else given
@@ -64,7 +64,7 @@ class Spec:
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same source, constants and nothing else; computed without writing any IR."""
+        """A digest of source and constants; computed without emitting IR."""
         own = "" if self.definition.is_ours else fingerprint.of(self.definition.params, self.definition.body)
         text = f"{source_digest()}|{self.definition.module}.{self.name}|{own}|{self.statics!r}"
         return hashlib.sha256(text.encode()).hexdigest()
@@ -90,7 +90,7 @@ class Definition:
 
     @property
     def is_ours(self) -> bool:
-        """Whether its source is a part of ``source_digest``."""
+        """Whether ``source_digest`` covers its source."""
         return self.module.startswith("sardonyx.")
 
     def __call__(self, **statics: Any) -> Spec:
@@ -117,7 +117,7 @@ def function(**named: Any) -> Callable[[Callable[..., None]], Definition]:
 
 @cache
 def source_digest() -> str:
-    """Of every source file that decides what kernels look like."""
+    """A digest of every source file that decides the IR of kernels."""
     here = Path(__file__).parents[1]
     h = hashlib.sha256()
     for path in (*sorted(here.rglob("*.py")), Path(inspect.getfile(dtypes)), here.parents[1] / "ir" / "scalar.py"):

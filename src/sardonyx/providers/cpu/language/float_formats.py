@@ -1,4 +1,4 @@
-"""What the elementary functions know of f32 and f64: layout, constants, and coefficients.
+"""Constants of f32 and f64 for elementary functions: layout, limits, and polynomial coefficients.
 
 Polynomials are minimax fits, in rising powers, rounded coefficient by coefficient.
 """
@@ -14,12 +14,12 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, f32, f64, i32, i64, u32, u64
 
 Pair: TypeAlias = tuple[Val, Val]
-"""A number as the sum of two, the second below the last bit of the first."""
+"""A number as an unevaluated sum of two, the second below the last bit of the first."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """What the algorithms ask of a type."""
+    """What the algorithms need of a type."""
 
     bits: DType
     """The unsigned integers of its width."""

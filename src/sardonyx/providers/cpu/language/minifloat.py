@@ -1,8 +1,8 @@
-"""Floats of 8 bits and fewer: a byte in memory, f32 in registers, rounded once, to nearest even, where they are stored.
-And f16 where the chip has no instruction for that.
+"""Floats of 8 bits and fewer: a byte in memory, f32 in registers, rounded once, to nearest even, by the store. Also f16
+on chips without conversion instructions.
 
-Out of range becomes infinity where a type has one, else NaN where it has that, else its largest number. Whoever wants
-saturation clips before.
+Out-of-range numbers become infinity if the type has one, else NaN if it has that, else the largest number. Saturating
+casts clip first.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Minifloat:
-    """Sign, exponent and mantissa of a type, and which of its codes are no numbers."""
+    """The format: sign, exponent, mantissa, and the codes that are not numbers."""
 
     exponent: int
     mantissa: int
     bias: int
     largest: int
-    """The code of the largest number; those above it are infinity or NaN."""
+    """The code of the largest number; those above are infinity or NaN."""
     overflow: int
-    """What numbers beyond it become."""
+    """What larger numbers become."""
     nan: int
     is_signed_nan: bool = True
-    """The sign of a NaN flips the first bit of its code."""
+    """Whether the sign of a NaN flips the first bit of its code."""
     has_minus_zero: bool = True
 
     @property
@@ -47,11 +47,11 @@ FORMATS = {
     f16: Minifloat(5, 10, 15, 0x7BFF, 0x7C00, 0x7E00),
 }
 POWER = of_name("f8e8m0")
-"""Powers of two from 2^-127 on; 255 is NaN. Numbers become the next power up, whatever their sign, at most 2^127."""
+"""Powers of two from 2^-127 on; 255 is NaN. Numbers round up to the next power, whatever their sign, at most 2^127."""
 
 
 def widened(k: Kernel, raw: Val, dtype: DType) -> Val:
-    """Codes as f32."""
+    """Codes to f32."""
     bits = k.cast(raw, u32)
     if dtype is POWER:
         power = k.select(bits.eq(0), 1 << 22, bits << 23)
@@ -72,7 +72,7 @@ def widened(k: Kernel, raw: Val, dtype: DType) -> Val:
 
 
 def narrowed(k: Kernel, v: Val, dtype: DType) -> Val:
-    """f32 as codes."""
+    """f32 to codes."""
     bits = k.bitcast(v, u32)
     if dtype is POWER:
         magnitude = bits & 0x7FFF_FFFF

@@ -1,4 +1,4 @@
-"""What the plainest chips have no instruction for: multiply-adds that are rounded once, and rounding to integers.
+"""Fused multiply-add and rounding for chips without the instructions.
 
 LLVM would call the C library for each lane; kernels call nothing.
 """
@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from sardonyx.providers.cpu.language.dsl import Kernel
 
 _SPLIT = 2.0**27 + 1
-"""Times an f64, this carries its upper half."""
+"""Multiplied with an f64, splits off its upper half (Dekker)."""
 _WHOLE = {f32: 2.0**23, f64: 2.0**52}
-"""From here on there are only integers."""
+"""Every f64 from here on is an integer."""
 
 
 def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
-    """a * b + c. Of f32 by way of f64, which holds the product; so what f64 does not hold of the sum is rounded twice.
-    Of f64 from a product and a sum with what they lose, which may differ in the last place from one rounding, but not
-    where the result is a number.
-    """
+    """a * b + c. For f32 in f64, which holds the product exactly, so that only the sum may be rounded twice. For f64 by
+    error-free transformations, which may differ from one rounding in the last bit."""
     if a.dtype is f32:
         wide = [k.cast(v, f64) for v in (a, b, c)]
         return k.cast(wide[0] * wide[1] + wide[2], f32)
@@ -36,14 +34,14 @@ def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
 
 
 def _halves(v: Val) -> tuple[Val, Val]:
-    """Two numbers of half the bits that add up to one."""
+    """Split a number into two of half the bits."""
     carried = v * _SPLIT
     high = carried - (carried - v)
     return high, v - high
 
 
 def rint(k: Kernel, v: Val) -> Val:
-    """Halves to even."""
+    """To nearest, ties to even."""
     limit = k.copysign(k.const(_WHOLE[v.dtype], v.dtype, v.lanes), v)
     return k.select(k.abs(v) < _WHOLE[v.dtype], k.copysign((v + limit) - limit, v), v)
 

@@ -1,6 +1,4 @@
-"""What kernels ask of the processor and of Linux: the clock, a pause, to give way, to sleep until a word of memory
-changes.
-"""
+"""What kernels ask of the processor and of Linux: ticks, pause, the current CPU, yield, and futexes."""
 
 from __future__ import annotations
 
@@ -17,24 +15,23 @@ WAIT, WAKE = 128, 129
 
 
 def ticks(k: Kernel) -> Val:
-    """A clock that never stops or jumps; ``frequency`` says how fast it runs."""
+    """A monotonic tick counter."""
     if isa.is_arm():
         return Val(k, k.asm("mrs $0, cntvct_el0", "=r", I64), i64)
     return Val(k, k.b.call(k.declare("llvm.readcyclecounter", I64, []), []), i64)
 
 
 def current_cpu(k: Kernel) -> Val:
-    """A number of the CPU at hand, from 1 on.
+    """The number of the current CPU, from 1 on.
 
-    Linux keeps it in the limit of a segment, which every chip can read. Where there is no such segment, it is the same
-    for all.
+    Linux keeps it in a segment limit, which is cheap to read. Where there is no such segment, it is the same for all.
     """
     assert isa.KNOWS_CPU
     return Val(k, k.asm(f"movl $${CPU_SEGMENT}, %eax; lsll %eax, %eax; incl %eax", "={rax},~{flags}", I64), i64)
 
 
 def pause(k: Kernel) -> None:
-    """Tell the processor that this is a waiting loop."""
+    """Hint to the processor that this is a spin loop."""
     if isa.is_arm():
         k.call("llvm.aarch64.isb", I32(15))
     elif isa.is_x86():
@@ -42,17 +39,17 @@ def pause(k: Kernel) -> None:
 
 
 def yield_cpu(k: Kernel) -> None:
-    """Let another thread that wants this CPU have it."""
+    """sched_yield."""
     _ask(k, X86_YIELD, ARM_YIELD)
 
 
 def sleep(k: Kernel, at: Buf, expected: Val) -> None:
-    """Sleep while the low half of a word is still what was seen."""
+    """Park while the low half of a word is still what was seen."""
     _futex(k, at, WAIT, expected)
 
 
 def wake(k: Kernel, at: Buf) -> None:
-    """Wake all who sleep on a word."""
+    """Wake all threads parked on a word."""
     _futex(k, at, WAKE, k.const(1 << 30))
 
 
@@ -62,7 +59,7 @@ def _futex(k: Kernel, at: Buf, operation: int, value: Val) -> None:
 
 
 def _ask(k: Kernel, x86: int, arm: int, *args: Value) -> None:
-    """A call of Linux, by its number."""
+    """A Linux system call, by its number."""
     if isa.is_arm():
         given = "".join(f",{{x{i}}}" for i in range(len(args)))
         k.asm("svc #0", f"={{x0}},{{x8}}{given},~{{memory}}", I64, I64(arm), *args)
@@ -73,5 +70,5 @@ def _ask(k: Kernel, x86: int, arm: int, *args: Value) -> None:
 
 @function(out=(i64,))
 def read_ticks(k: Kernel, out: Buf) -> None:
-    """The clock, for Python."""
+    """The tick counter, for Python."""
     out.store(0, ticks(k))

@@ -1,4 +1,4 @@
-"""LLVM IR as text: types, values, functions and what they stand in."""
+"""LLVM IR as text: types, values, blocks, functions and modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Type:
-    """A type of LLVM's; the same one is the same object."""
+    """An LLVM type; equal ones are the same object."""
 
     __slots__ = ("count", "element", "mangled", "text")
 
@@ -51,17 +51,17 @@ I1, I8, I16, I32, I64 = (integer(n) for n in (1, 8, 16, 32, 64))
 
 
 class Value:
-    """What an instruction may take: a register, a constant, a name of the module."""
+    """An operand: a register, a constant, or a global."""
 
     __slots__ = ("constant", "depth", "is_natural", "terms", "text", "type")
 
     def __init__(self, type: Type, text: str, depth: int = 0, constant: Any = None) -> None:
-        """``depth`` is that of the region that it belongs to; ``constant`` the number of a scalar constant."""
+        """``depth`` is that of its region; ``constant`` the number of a scalar constant."""
         self.type, self.text, self.depth, self.constant = type, text, depth, constant
         self.is_natural: bool = type is I64 and constant is not None and 0 <= constant < 1 << 63
-        """Whether it is an i64 that is known not to be negative."""
+        """Whether it is an i64 known not to be negative."""
         self.terms: tuple[Value, Value] | None = None
-        """What it is the sum of: first what changes in the innermost loop, then what does not."""
+        """The terms that it is the sum of: first those that vary in the innermost loop, then the others."""
 
     @property
     def typed(self) -> str:
@@ -69,7 +69,7 @@ class Value:
 
 
 def constant(type: Type, number: float) -> Value:
-    """A number."""
+    """A scalar constant."""
     if type is DOUBLE or type is FLOAT:
         rounded = number if type is DOUBLE else struct.unpack("<f", struct.pack("<f", number))[0]
         return Value(type, f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}", 0, float(number))
@@ -79,7 +79,7 @@ def constant(type: Type, number: float) -> Value:
 
 
 def constants(type: Type, numbers: Iterable[float]) -> Value:
-    """A vector or an array of numbers."""
+    """A constant vector or array."""
     assert type.element is not None
     inside = ", ".join([constant(type.element, number).typed for number in numbers])
     return Value(type, f"<{inside}>" if type.text[0] == "<" else f"[{inside}]")
@@ -106,7 +106,7 @@ def undefined(type: Type) -> Value:
 
 
 class Block:
-    """A label, its instructions, and how it ends."""
+    """A basic block: label, instructions, terminator."""
 
     __slots__ = ("end", "label", "lines")
 
@@ -116,10 +116,10 @@ class Block:
 
 
 class Function:
-    """A function that is being written; its first block takes its memory."""
+    """A function that is being emitted; its first block allocates stack memory."""
 
     def __init__(self, name: str, types: Sequence[Type], names: Sequence[str], attributes: str = "") -> None:
-        """``attributes``: what stands behind the type of each address."""
+        """``attributes`` of the pointer parameters."""
         self.args = [Value(t, f"%{n}") for t, n in zip(types, names, strict=True)]
         self.head = ", ".join(
             f"{t.text}{attributes if t is POINTER else ''} %{n}" for t, n in zip(types, names, strict=True)
@@ -139,7 +139,7 @@ class Function:
 
 
 class Module:
-    """Functions, what they call, and constant memory."""
+    """Functions, declarations and constant data."""
 
     def __init__(self) -> None:
         self.triple = ""
@@ -148,7 +148,7 @@ class Module:
         self._heads: list[str] = []
 
     def declare(self, name: str, result: Type, types: Sequence[Type]) -> Value:
-        """A function that is written elsewhere."""
+        """Declare an external function."""
         found = self.globals.get(name)
         if found is None:
             found = self.globals[name] = Value(result, f"@{name}")
@@ -156,7 +156,7 @@ class Module:
         return found
 
     def table(self, name: str, content: Value) -> Value:
-        """Constant memory."""
+        """Constant data."""
         found = self.globals.get(name)
         if found is None:
             found = self.globals[name] = Value(POINTER, f'@"{name}"')

@@ -1,8 +1,8 @@
-"""The values of the kernel language: numbers and vectors of them, local variables, and typed memory.
+"""The values of the kernel language: scalars and vectors, local variables, and typed memory.
 
-Registers hold f32, f64, integers and bool. Narrower floats live in memory only: loading widens them to f32, storing
-rounds once, to nearest even. So do integers of fewer than 8 bits: each is the low bits of a byte, which registers hold
-whole. A bool is a byte in memory and a bit in a register.
+Registers hold f32, f64, integers and bool. Narrower floats exist in memory only: a load widens them to f32, a store
+rounds once, to nearest even. Integers of fewer than 8 bits are the low bits of a byte in memory, and a whole register
+element. A bool is a byte in memory and a bit in a register.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ f32, f64, f16, bf16 = dtypes.f32, dtypes.f64, dtypes.f16, dtypes.bf16
 i64, i32, i8, u8, bool_ = dtypes.i64, dtypes.i32, dtypes.i8, dtypes.u8, dtypes.bool_
 i16, u16, u32, u64 = (dtypes.of_name(n) for n in ("i16", "u16", "u32", "u64"))
 SMALL = {dtypes.of_name(n): i8 if n[0] == "i" else u8 for n in ("i4", "u4", "i2", "u2")}
-"""Integers of fewer than 8 bits, and what registers hold them in."""
+"""Integers of fewer than 8 bits, and the register types that hold them."""
 MINIFLOATS = frozenset(t for t in dtypes.every() if t.is_float and t.bits <= 8 and t.bits != 6)
 NARROW = MINIFLOATS | {f16, bf16}
 """Floats that registers hold as f32."""
@@ -56,7 +56,7 @@ def memory_type(dtype: DType) -> Type:
 
 
 def register_dtype(dtype: DType) -> DType:
-    """The type that an element of memory has once it is loaded."""
+    """The register type of an element of memory."""
     return f32 if dtype in NARROW else SMALL.get(dtype, dtype)
 
 
@@ -65,7 +65,7 @@ def vector(element: Type, lanes: int) -> Type:
 
 
 class Val:
-    """A number, or a vector of ``lanes`` numbers. Arithmetic emits instructions where the kernel is being written."""
+    """A scalar, or a vector of ``lanes`` elements. Operators emit instructions at the current place of the kernel."""
 
     __slots__ = ("dtype", "ir", "k", "lanes")
 
@@ -104,19 +104,19 @@ class Val:
         return self._arith(other, "mul", swapped=True)
 
     def __truediv__(self, other: Operand) -> Val:
-        """Of integers: rounded towards zero."""
+        """Integer division, rounded towards zero."""
         return self._arith(other, "div")
 
     def __rtruediv__(self, other: Operand) -> Val:
         return self._arith(other, "div", swapped=True)
 
     def __floordiv__(self, other: Operand) -> Val:
-        """Of integers that are not negative."""
+        """Division of integers that are not negative."""
         assert not self.dtype.is_float
         return self._arith(other, "div")
 
     def __mod__(self, other: Operand) -> Val:
-        """The rest with the sign of the dividend; integers only: for reals it would call a library."""
+        """The remainder, with the sign of the dividend; integers only, since for floats LLVM would call a library."""
         assert not self.dtype.is_float
         return self._arith(other, "rem")
 
@@ -174,17 +174,17 @@ class Val:
         raise TypeError("a kernel's value is not known while the kernel is written: use k.select or k.when")
 
     def pointer(self) -> Value:
-        """A number as an address, for a call."""
+        """An integer as an address, for a call."""
         return self.k.b.convert("inttoptr", self.ir, POINTER)
 
     @property
     def is_number(self) -> bool:
-        """Whether it is one known number, and not NaN."""
+        """Whether it is a known constant, and not NaN."""
         number = self.ir.constant
         return number is not None and bool(number == number)
 
     def through(self, dtype: DType) -> Val:
-        """A number rounded to a narrower float, or cut to a narrower integer, and widened again."""
+        """Round to a narrower float, or truncate to a narrower integer, and widen again."""
         return _widened(self.k, _narrowed(self.k, self, dtype), dtype, self.lanes)
 
     # -- across lanes
@@ -195,12 +195,12 @@ class Val:
         return Val(self.k, self.k.b.extract(self.ir, at), self.dtype)
 
     def shuffle(self, indices: Sequence[int], other: Val | None = None) -> Val:
-        """The elements at ``indices``; those from ``lanes`` on are the other vector's."""
+        """A shuffle: the elements at ``indices``; those from ``lanes`` on are of the other vector."""
         second = self.ir if other is None else other.ir
         return Val(self.k, self.k.b.shuffle(self.ir, second, indices), self.dtype, len(indices))
 
     def fold(self, combine: Callable[[Val, Val], Val]) -> Val:
-        """All elements combined, halves with halves: the same order on every machine with as many lanes."""
+        """Horizontal reduction, halves with halves: the same order on every machine with as many lanes."""
         v = self
         while v.lanes > 1:
             half = v.lanes // 2
@@ -235,7 +235,7 @@ def _emit(a: Val, b: Val, name: str) -> Value:
 
 
 class Var:
-    """A local variable; LLVM turns it back into registers."""
+    """A local variable; LLVM promotes it to registers."""
 
     __slots__ = ("dtype", "k", "lanes", "slot", "type")
 
@@ -270,7 +270,7 @@ for _name in (
 
 
 class Tile:
-    """Where a vector lies in a row: its first index, its lanes, and, at the row's end, which of them exist."""
+    """A vector of a row: its first index, its lanes, and, at the end of the row, the mask of the lanes that exist."""
 
     __slots__ = ("index", "lanes", "mask")
 
@@ -278,30 +278,30 @@ class Tile:
         self.index, self.lanes, self.mask = index, lanes, mask
 
     def keep(self, v: Val, neutral: float) -> Val:
-        """``v`` with lanes that do not exist replaced by ``neutral``."""
+        """``v`` with the lanes that do not exist replaced by ``neutral``."""
         return v if self.mask is None else v.k.select(self.mask, v, neutral)
 
 
 class Buf:
-    """Memory of one element type. ``at`` moves the pointer; ``load`` and ``store`` count in elements from it."""
+    """Memory of one element type. ``at`` moves the pointer; ``load`` and ``store`` take indices relative to it."""
 
     __slots__ = ("dtype", "end", "k", "ptr", "start")
 
     def __init__(
         self, k: Kernel, ptr: Value, dtype: DType, start: Value | None = None, end: Value | None = None
     ) -> None:
-        """``start`` and ``end`` bound the memory that may be touched; they are looked at only in checked kernels."""
+        """``start`` and ``end`` bound the accessible memory; they are used by checked kernels only."""
         self.k, self.ptr, self.dtype, self.start, self.end = k, ptr, dtype, start, end
 
     def at(self, index: Operand) -> Buf:
         return self.with_pointer(self._address(index))
 
     def with_pointer(self, ptr: Value) -> Buf:
-        """The same memory, from another place of it on."""
+        """The same memory with the pointer moved."""
         return Buf(self.k, ptr, self.dtype, self.start, self.end)
 
     def as_type(self, dtype: DType) -> Buf:
-        """The same memory, read as another type."""
+        """The same memory, as another element type."""
         return Buf(self.k, self.ptr, dtype, self.start, self.end)
 
     def _address(self, index: Operand) -> Value:
@@ -312,7 +312,7 @@ class Buf:
         return self.k.b.gep(self.ptr, offset, memory_type(self.dtype), inbounds=not self.k.checked)
 
     def load(self, at: Operand | Tile = 0, lanes: int = 1, mask: Val | None = None) -> Val:
-        """``lanes`` neighbouring elements, or those of a tile; lanes that the mask leaves out are zero."""
+        """Load ``lanes`` consecutive elements, or those of a tile; masked lanes are zero."""
         if isinstance(at, Tile):
             lanes, mask, at = at.lanes, at.mask, at.index
         k, element = self.k, memory_type(self.dtype)
@@ -329,9 +329,9 @@ class Buf:
         return _widened(k, raw, self.dtype, lanes)
 
     def store(self, at: Operand | Tile, value: Operand, mask: Val | None = None, *, is_past: bool = False) -> None:
-        """Write a vector to neighbouring elements, where the mask allows it.
+        """Store a vector to consecutive elements, under its mask.
 
-        ``is_past`` asks for a vector to go past the caches; it is then made of whole cache lines.
+        ``is_past`` asks for a non-temporal store; the vector must then consist of whole cache lines.
         """
         lanes = 1
         if isinstance(at, Tile):
@@ -358,14 +358,14 @@ class Buf:
             k.b.call(fn, [raw, p, I32(_align(self.dtype)), mask.ir])
 
     def gather(self, indices: Val, mask: Val | None = None) -> Val:
-        """The elements at a vector of indices."""
+        """Gather: the elements at a vector of indices."""
         if indices.lanes == 1:
             return self.load(indices, mask=mask)
         masks = [None] * indices.lanes if mask is None else [mask[lane] for lane in range(indices.lanes)]
         return self.k.pack([self.load(indices[lane], mask=m) for lane, m in enumerate(masks)])
 
     def scatter(self, indices: Val, value: Val, mask: Val | None = None) -> None:
-        """Write the elements of a vector to a vector of indices, in order."""
+        """Scatter: store the elements of a vector at a vector of indices, in order."""
         for lane in range(indices.lanes):
             one = mask if mask is None or mask.lanes == 1 else mask[lane]
             self.store(
@@ -377,11 +377,11 @@ class Buf:
         self.k.b.call(fn, [self._address(at), I32(int(write)), I32(locality), I32(1)])
 
     def address(self) -> Val:
-        """The pointer as a number."""
+        """The pointer as an integer."""
         return Val(self.k, self.k.b.convert("ptrtoint", self.ptr, I64), i64)
 
     def past_line(self) -> Val:
-        """Bytes since the last border of cache lines."""
+        """The offset from the start of its cache line."""
         return self.address() & (LINE_NBYTES - 1)
 
     # -- atomics
@@ -397,20 +397,20 @@ class Buf:
         self.k.b.effect(f"store atomic {v.ir.typed}, {p.typed} {ordering}, align {self.dtype.bits // 8}")
 
     def add_atomic(self, at: Operand, value: Operand, ordering: str = "acq_rel") -> Val:
-        """Add; gives the value before."""
+        """Atomic add; returns the old value."""
         v = self.k.value(value, self.dtype)
         before = self.k.b.fresh(v.type, f"atomicrmw add {self._checked(at).typed}, {v.ir.typed} {ordering}")
         return Val(self.k, before, self.dtype)
 
     def swap_atomic(self, at: Operand, expected: Operand, value: Operand) -> Val:
-        """Write ``value`` where ``expected`` is; gives whether it was there."""
+        """Atomic compare and swap; returns whether it succeeded."""
         old, new = self.k.value(expected, self.dtype), self.k.value(value, self.dtype)
         p, t = self._checked(at), text.pair_of(old.type, I1)
         pair = self.k.b.fresh(t, f"cmpxchg {p.typed}, {old.ir.typed}, {new.ir.typed} acq_rel acquire")
         return Val(self.k, self.k.b.fresh(I1, f"extractvalue {pair.typed}, 1"), bool_)
 
     def _checked(self, at: Operand) -> Value:
-        """The address of one element that may be touched."""
+        """The checked address of one element."""
         p = self._address(at)
         self._check(p, 1, None)
         return p
@@ -458,7 +458,7 @@ def _narrowed(k: Kernel, v: Val, dtype: DType) -> Value:
 
 
 def _in_range(v: Val, dtype: DType) -> Val:
-    """The low bits of a byte as a number."""
+    """Sign- or zero-extend the low bits of a byte."""
     if dtype not in SMALL:
         return v
     rest = 8 - dtype.bits

@@ -1,4 +1,4 @@
-"""A kernel that is being written: loops, arithmetic, memory and threads, as LLVM IR. ``dsl`` tells the language."""
+"""The kernel that is being emitted: loops, arithmetic, memory and threads (``dsl`` describes the language)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from sardonyx.providers.cpu.machine.isa import Isa
 
 
 class Kernel:
-    """One function that is being written."""
+    """One function that is being emitted."""
 
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
         self._counters = self._depth = self._loops = 0
         self.is_past = False
-        """Whether stores go past the caches: they keep no order, so a fence ends the kernel."""
+        """Whether it has non-temporal stores: they are weakly ordered, so a fence ends the kernel."""
         self.module = text.Module()
         self.lanes = isa.lanes
         self.b: Builder
@@ -55,7 +55,7 @@ class Kernel:
     # -- beginning and end
 
     def open(self, params: Mapping[str, tuple[str, DType]]) -> dict[str, Buf | Val]:
-        """A kernel of the step table."""
+        """Begin a kernel of the step table."""
         names = ("args", "context", "thread", "threads")
         given = self._begin([POINTER, POINTER, I64, I64], names, " noalias")
         self._args, self._context, thread, threads = given
@@ -81,7 +81,7 @@ class Kernel:
         return values
 
     def open_plain(self, params: Mapping[str, tuple[str, DType]]) -> dict[str, Buf | Val]:
-        """A function that is called with its parameters."""
+        """Begin a plain C function."""
         types = [POINTER if kind == "memory" else scalar_type(dtype) for kind, dtype in params.values()]
         args = self._begin(types, tuple(params))
         return {
@@ -101,7 +101,7 @@ class Kernel:
         self.b.leave()
 
     def _word(self, block: Value | None, i: int) -> Value:
-        """A word of the step or of the run that stays what it is."""
+        """A word of the arguments or the context that does not change during the kernel."""
         assert block is not None
         return self.b.load_fixed(self.b.gep(block, I64(i), I64, inbounds=True), I64, 8)
 
@@ -121,14 +121,14 @@ class Kernel:
         return self.const(0, dtype, lanes)
 
     def iota(self, dtype: DType = i64, lanes: int | None = None) -> Val:
-        """0, 1, 2 ..."""
+        """The vector 0, 1, 2, ..."""
         n = lanes or self.lanes
         if n == 1:
             return self.const(0, dtype)
         return Val(self, text.constants(text.vector_of(scalar_type(dtype), n), range(n)), dtype, n)
 
     def value(self, x: Operand, dtype: DType, lanes: int = 1) -> Val:
-        """``x`` as a value of this type and width; numbers become constants, single values are repeated."""
+        """``x`` with this type and width: Python numbers become constants, scalars are broadcast."""
         if isinstance(x, Var):
             x = x.get()
         if not isinstance(x, Val):
@@ -138,7 +138,7 @@ class Kernel:
         return x if x.lanes == lanes else self.splat(x, lanes)
 
     def unify(self, a: Operand, b: Operand) -> tuple[Val, Val]:
-        """Both operands in one type and width; the first that is not a number decides the type."""
+        """Two operands with one type and width; the first that is not a Python number decides the type."""
         a, b = (x.get() if isinstance(x, Var) else x for x in (a, b))
         lead = a if isinstance(a, Val) else b
         assert isinstance(lead, Val)
@@ -148,7 +148,7 @@ class Kernel:
         return self.value(a, lead.dtype, lanes), self.value(b, lead.dtype, lanes)
 
     def splat(self, v: Val, lanes: int) -> Val:
-        """One number in every lane."""
+        """Broadcast a scalar."""
         assert v.lanes == 1, f"a vector of {v.lanes} lanes is not widened to {lanes}"
         if lanes == 1:
             return v
@@ -159,7 +159,7 @@ class Kernel:
         return Val(self, self.b.shuffle(one, undefined, [0] * lanes), v.dtype, lanes)
 
     def pack(self, parts: Sequence[Val]) -> Val:
-        """A vector of single numbers."""
+        """A vector of scalars."""
         if len(parts) == 1:
             return parts[0]
         out = text.undefined(text.vector_of(parts[0].type, len(parts)))
@@ -168,7 +168,7 @@ class Kernel:
         return Val(self, out, parts[0].dtype, len(parts))
 
     def cast(self, v: Operand, dtype: DType) -> Val:
-        """A conversion; reals to integers truncate, and what is out of range is the machine's, but never undefined."""
+        """A conversion. Floats to integers truncate; out-of-range results depend on the chip, never undefined."""
         if isinstance(v, Var):
             v = v.get()
         assert isinstance(v, Val)
@@ -195,27 +195,26 @@ class Kernel:
         return Val(self, self.b.convert(op, v.ir, to), dtype, v.lanes)
 
     def _within(self, v: Val, dtype: DType) -> Val:
-        """Reals as i32, limited to the range of a narrower type; NaN as 0. (LLVM's own conversion of vectors that does
-        so goes element by element on x86.)"""
+        """Floats to i32, saturated to the range of a narrower type, NaN as 0. (LLVM's saturating conversion is
+        scalarized on x86.)"""
         low = -(2.0 ** (dtype.bits - 1)) if dtype.kind == "int" else 0.0
         inside = self.max(low, self.min(low + 2.0**dtype.bits - 1, v))
         return self.to_i32(self.select(v.ne(v), 0.0, inside))
 
     def to_i32(self, v: Val) -> Val:
-        """Reals within the range of i32 truncated; of others, anything."""
+        """Floats within the range of i32, truncated; other results are arbitrary."""
         return Val(self, self.b.convert("fptosi", v.ir, vector(scalar_type(i32), v.lanes)), i32, v.lanes)
 
     def bitcast(self, v: Val, dtype: DType) -> Val:
-        """The same bits; the width of a vector follows the width of its elements."""
+        """A bitcast; the number of lanes follows the width of the elements."""
         if v.dtype.bits == dtype.bits and v.dtype.is_float == dtype.is_float:
             return Val(self, v.ir, dtype, v.lanes)
         lanes = v.lanes * v.dtype.bits // dtype.bits
         return Val(self, self.b.convert("bitcast", v.ir, vector(scalar_type(dtype), lanes)), dtype, lanes)
 
     def to_bf16(self, v: Val, *, is_loose: bool = False) -> Val:
-        """The bits of f32 rounded to bf16, halves to even; NaN stays NaN. ``is_loose``: denormals may become zero; some
-        chips have an instruction for that.
-        """
+        """f32 rounded to the bits of bf16, ties to even; NaN stays NaN. ``is_loose`` allows flushing denormals, for
+        which some chips have an instruction."""
         if is_loose and self.isa.bf16_dot and not self.isa.is_emulated and v.lanes > 1:
             wide = vector(text.BFLOAT, v.lanes)
             if v.lanes == 32:  # one instruction for two registers, which LLVM does not find
@@ -241,7 +240,7 @@ class Kernel:
         return Val(self, self.b.select(c.ir, x.ir, y.ir), x.dtype, lanes)
 
     def choose(self, condition: Val, a: Buf, b: Buf) -> Buf:
-        """One of two memories of a type."""
+        """Select between two memories of one type."""
         assert a.dtype is b.dtype
 
         def chosen(x: Value | None, y: Value | None) -> Value | None:
@@ -251,22 +250,22 @@ class Kernel:
         return Buf(self, ptr, a.dtype, chosen(a.start, b.start), chosen(a.end, b.end))
 
     def max(self, a: Operand, b: Operand) -> Val:
-        """The larger; b if either is NaN, so put what may be NaN second."""
+        """Maximum; b if either is NaN, so pass what may be NaN second."""
         x, y = self.unify(a, b)
         return self.propagating("llvm.maximum", x, y) if self._propagates(a, x) else self.select(x > y, x, y)
 
     def min(self, a: Operand, b: Operand) -> Val:
-        """The smaller; b if either is NaN."""
+        """Minimum; b if either is NaN."""
         x, y = self.unify(a, b)
         return self.propagating("llvm.minimum", x, y) if self._propagates(a, x) else self.select(x < y, x, y)
 
     def _propagates(self, a: Operand, x: Val) -> bool:
-        """Whether ``a``, which became ``x``, is a number, and NEON's instructions, which keep any NaN, do as asked."""
+        """Whether ``a`` is not NaN, so that NEON's instructions, which propagate NaN, give the same result."""
         is_number = a.is_number if isinstance(a, Val) else not isinstance(a, Var) and a == a
         return is_number and x.dtype.is_float and self.isa.name == "neon"
 
     def propagating(self, name: str, x: Val, y: Val) -> Val:
-        """The larger or the smaller, by LLVM's name for it; NaN if either is. One instruction on NEON."""
+        """LLVM's ``maximum`` or ``minimum``: NaN if either operand is. One instruction on NEON."""
         return self.intrinsic(name, [x, y], x.dtype, x.lanes, over=[x])
 
     def fma(self, a: Operand, b: Operand, c: Operand) -> Val:
@@ -297,7 +296,7 @@ class Kernel:
         return self._rounded("trunc", v)
 
     def rint(self, v: Val) -> Val:
-        """To the nearest integer, halves to even."""
+        """Round to the nearest integer, ties to even."""
         return self._rounded("rint", v)
 
     def _rounded(self, how: str, v: Val) -> Val:
@@ -313,7 +312,7 @@ class Kernel:
         return self.intrinsic(name, [v], v.dtype, v.lanes, over=[v])
 
     def intrinsic(self, name: str, args: Sequence[Val], dtype: DType, lanes: int, *, over: Sequence[Val] = ()) -> Val:
-        """A call of an LLVM intrinsic, overloaded on the types of ``over``."""
+        """Call an LLVM intrinsic, overloaded on the types of ``over``."""
         full = ".".join([name, *(v.type.mangled for v in over)])
         fn = self.declare(full, vector(scalar_type(dtype), lanes), [v.type for v in args])
         return Val(self, self.b.call(fn, [v.ir for v in args], is_pure=True), dtype, lanes)
@@ -322,11 +321,11 @@ class Kernel:
         return self.module.declare(name, result, types)
 
     def call_address(self, address: Val, *args: Value) -> None:
-        """A call of a native function without result, by its address."""
+        """Call a native function without result, by its address."""
         self.b.call(Value(text.VOID, address.pointer().text), args)
 
     def call(self, name: str, *args: Value) -> None:
-        """A call of an intrinsic without result, by its full name."""
+        """Call an intrinsic without result, by its full name."""
         self.b.call(self.declare(name, text.VOID, [a.type for a in args]), args)
 
     # -- variables and control
@@ -336,7 +335,7 @@ class Kernel:
 
     @contextmanager
     def loop(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Val]:
-        """Counts from ``start`` below ``stop``."""
+        """A loop from ``start`` to ``stop``, exclusive."""
         first, last, by = (self.opaque(self.value(x, i64)) for x in (start, stop, step))
         is_single, this = by.is_number and by.ir.constant == 1, self._loops + 1
 
@@ -353,11 +352,11 @@ class Kernel:
     def paced(
         self, start: Operand, stop: Operand, paces: Sequence[Operand] = (), moving: Sequence[Buf] = ()
     ) -> Iterator[tuple[list[Val], list[Buf]]]:
-        """Counts from ``start`` below ``stop`` by one; gives the number and that times each pace, and memory moved by
-        as many elements.
+        """A loop from ``start`` to ``stop`` by one, which gives the counter, its multiples by each pace, and memory
+        advanced by as many elements.
 
-        For innermost loops of many loads, whose addresses are to be taken as written: of most kernels that multiply,
-        LLVM spends half of its time on other ways to write them.
+        For innermost loops of many loads: their addresses are kept as written, because LLVM would spend half of its
+        compile time on rewriting them.
         """
         first, last = (self.opaque(self.value(x, i64)) for x in (start, stop))
         steps = [self.value(step, i64) for step in (1, *paces)]
@@ -382,7 +381,7 @@ class Kernel:
     def _turning(
         self, is_any: Val, begin: Callable[[], list[Value]], follow: Callable[[list[Value]], tuple[list[Value], Val]]
     ) -> Iterator[list[Value]]:
-        """A loop over values: those of the first turn, those that follow the ones of a turn, and whether they do."""
+        """A loop over values: the initial ones, the next ones from the current, and whether to go on."""
         b = self.b
         front, body, done = b.new_block(), b.new_block(), b.new_block()
         b.branch_if(is_any.ir, front, done)
@@ -414,7 +413,7 @@ class Kernel:
 
     @contextmanager
     def when(self, condition: Val, *, likely: bool | None = None) -> Iterator[None]:
-        """What follows runs only if the condition holds."""
+        """A block that runs only if the condition holds."""
         b = self.b
         body, done = b.new_block(), b.new_block()
         b.branch_if(condition.ir, body, done, likely)
@@ -432,7 +431,7 @@ class Kernel:
         b.start(done)
 
     def guarded_load(self, p: Value, element: Type, condition: Val) -> Value:
-        """Memory that is read only if the condition holds; zero otherwise."""
+        """Load only if the condition holds; zero otherwise."""
         slot = self.b.alloca(element)
         self.b.store(text.zero(element), slot)
         with self.when(condition):
@@ -447,7 +446,8 @@ class Kernel:
     def blocks(
         self, count: Operand, lanes: int | None = None, *, unroll: int = 1, start: Operand = 0
     ) -> Iterator[list[Tile]]:
-        """The vectors of ``tiles`` from ``start`` on, those of one iteration together: code may interleave them."""
+        """The vectors of ``tiles`` from ``start`` on, those of one iteration together, so that code may interleave
+        them."""
         wide, first, stop = lanes or self.lanes, self.value(start, i64), self.value(count, i64)
         if wide == 1:
             with self.loop(first, stop) as i:
@@ -467,7 +467,7 @@ class Kernel:
             yield [Tile(first + done, wide, self.mask(rest, wide))]
 
     def mask(self, count: Operand, lanes: int | None = None) -> Val:
-        """The first ``count`` lanes."""
+        """A mask of the first ``count`` lanes."""
         n = lanes or self.lanes
         return self.iota(dtypes.i32, n) < self.cast(self.value(count, i64), dtypes.i32)
 
@@ -475,9 +475,8 @@ class Kernel:
 
     @contextmanager
     def share(self, count: Operand, own: Operand = 0) -> Iterator[Val]:
-        """The tiles, of ``count``, that this thread takes, in runs of neighbours; it leaves others ``own`` of theirs.
-        Once in a step: not inside a loop.
-        """
+        """The tiles, of ``count``, that this thread gets from the scheduler, as ranges; ``own`` tiles of a range are
+        never stolen. At most once per step, outside of loops."""
         assert self._depth == 0, f"{self.name} shares inside a loop: use share_of"
         runs, more = TileScheduler(self, self.value(count, i64), own), self.var(1)
         with self.loop_while(lambda: more.get().ne(0)):
@@ -487,11 +486,11 @@ class Kernel:
             more.set(last)
 
     def step(self) -> Val:
-        """The number of the step at hand."""
+        """The number of the current step."""
         return Val(self, self._word(self._args, STEP_SLOT), i64)
 
     def counter(self) -> Buf:
-        """The next of the step's counters, a word for each thread."""
+        """The next of the step's counters, one word per thread."""
         number, self._counters = self._counters, self._counters + 1
         assert number < COUNTERS, f"{self.name} shares more often than a step has counters"
         base, nbytes = (
@@ -500,12 +499,12 @@ class Kernel:
         return self.memory(base + (self.step() * COUNTERS + number) * nbytes, i64, nbytes)
 
     def share_of(self, count: Operand) -> tuple[Val, Val]:
-        """The first tile of this thread's share, and the one after its last."""
+        """The first tile of this thread's static share, and the end of it."""
         n = self.value(count, i64)
         return n * self.thread // self.threads, n * (self.thread + 1) // self.threads
 
     def scratch(self, dtype: DType = i8, offset_nbytes: Operand = 0) -> Buf:
-        """This thread's own memory. A step says how much its kernel needs; what it holds does not outlive the step."""
+        """This thread's scratch memory, valid during the step; the step declares its size."""
         base = Val(self, self._word(self._context, Context.SCRATCH), i64)
         stride = Val(self, self._word(self._context, Context.SCRATCH_STRIDE), i64)
         start = base + stride * self.thread
@@ -513,7 +512,7 @@ class Kernel:
         return Buf(self, at, dtype, at, end)
 
     def memory(self, address: Val, dtype: DType, nbytes: Operand | None = None) -> Buf:
-        """Memory at an address that is a number; without ``nbytes`` nothing bounds it."""
+        """Memory at an address given as an integer; unbounded without ``nbytes``."""
         return self._bounded(address.pointer(), dtype, nbytes)
 
     def _bounded(self, start: Value, dtype: DType, nbytes: Operand | None) -> Buf:
@@ -522,12 +521,12 @@ class Kernel:
         return Buf(self, start, dtype, start, self.b.gep(start, self.value(nbytes, i64).ir, I8))
 
     def local(self, dtype: DType, elements: int) -> Buf:
-        """Memory of this call, on the stack: for a few cache lines."""
+        """Stack memory, for a few cache lines."""
         nbytes = elements * max(dtype.bits // 8, 1)
         return self._bounded(self.b.alloca(text.array_of(I8, nbytes), 64), dtype, nbytes)
 
     def table(self, values: Sequence[int], dtype: DType) -> Buf:
-        """Constant memory that holds integers; the same ones are held once."""
+        """A constant table of integers; equal ones are emitted once."""
         name = f"table.{dtype}.{hashlib.sha256(repr(values).encode()).hexdigest()[:16]}"
         content = text.constants(text.array_of(scalar_type(dtype), len(values)), values)
         return self._bounded(self.module.table(name, content), dtype, len(values) * dtype.itemsize)
@@ -538,14 +537,15 @@ class Kernel:
         return Buf(self, self._context, i64)
 
     def fail(self, code: int, value: Val) -> None:
-        """Record an error, if it is the run's first; the walk stops at the next barrier."""
+        """Record an error, unless there is one; the run stops at the next barrier."""
         context = self.context()
         with self.when(context.swap_atomic(Context.ERROR, 0, code)):
             context.store(Context.ERROR_VALUE, value)
             context.store(Context.ERROR_STEP, self.step())
 
     def check_index(self, index: Val, size: Val) -> Val:
-        """An index from data, brought into [0, size): negative ones count from the end; others are an error, and 0."""
+        """An index from data, normalized to [0, size): negative ones count from the end; others record an error and
+        become 0."""
         wrapped = self.select(index < 0, index + size, index)
         bad = (wrapped < 0) | (wrapped >= size)
         with self.when(bad, likely=False):
@@ -553,7 +553,7 @@ class Kernel:
         return self.select(bad, 0, wrapped)
 
     def check_address(self, p: Value, start: Value, end: Value, nbytes: int, lanes: int, mask: Val | None) -> None:
-        """Leave the kernel with an error unless ``lanes`` elements at ``p``, where the mask allows them, are inside."""
+        """Leave the kernel with an error unless ``lanes`` elements at ``p``, under the mask, are in bounds."""
         address, low, high = (Val(self, self.b.convert("ptrtoint", x, I64), i64) for x in (p, start, end))
         if mask is None:
             bad = (address < low) | (address + lanes * nbytes > high)
@@ -565,14 +565,14 @@ class Kernel:
         self.refuse(bad, address - low)
 
     def refuse(self, bad: Val, place: Val) -> None:
-        """Leave the kernel with an error about an address where a condition holds."""
+        """Leave the kernel with an address error if a condition holds."""
         with self.when(bad, likely=False):
             if self._context is not None:
                 self.fail(Code.ADDRESS, place)
             self.b.leave()
 
     def subroutine(self, name: str, count: int, body: Callable[..., None]) -> Value:
-        """An internal function of ``count`` addresses, written once in a module; called with ``k.b.call``."""
+        """An internal function of ``count`` addresses, emitted once per module and called with ``k.b.call``."""
         found = self.module.globals.get(name)
         if found is not None:
             return found
@@ -586,16 +586,16 @@ class Kernel:
         return made
 
     def opaque(self, v: Val) -> Val:
-        """The same number, of which LLVM knows nothing: it spends long on what it could conclude from sizes."""
+        """The same integer, opaque to LLVM, which would spend long on inferences from sizes."""
         return Val(self, self.b.opaque(v.ir), v.dtype)
 
     def asm(self, code: str, constraints: str, result: Type, *args: Value) -> Value:
-        """Inline assembly, for what LLVM has no intrinsic."""
+        """Inline assembly, for instructions without an intrinsic."""
         return self.b.asm(code, constraints, result, args)
 
 
 def _plain() -> Any:
-    """Only the plainest chips need it."""
+    """Imported only for chips without FMA."""
     from sardonyx.providers.cpu.language import soft_fma
 
     return soft_fma

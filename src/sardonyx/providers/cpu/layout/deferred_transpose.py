@@ -1,7 +1,7 @@
-"""Transposes of what is read after a size that data decide: turned anew where that is.
+"""Transposes move behind data-dependent sizes.
 
-A part is cut there (``pieces``), and what goes from piece to piece lies in memory as it is. Inside a piece a Transpose
-is addressing, unless who reads it needs it dense; between two it is a copy of all elements, of which a Gather behind a
+A part is cut at a data-dependent size (``dynamic_partition``), and values pass between pieces as they are in memory.
+Inside a piece a Transpose is only addressing; between two it would copy all elements, although a Gather after
 NonMaxSuppression may read a few.
 """
 
@@ -17,7 +17,7 @@ from sardonyx.lower.lowering import COUNTED
 
 
 def defer_transposes(graph: Graph, owned: Iterable[Node]) -> list[Node]:
-    """The Transposes that were added: every piece behind a count gets its own."""
+    """Give every piece behind a data-dependent size its own copy of the Transpose; returns those added."""
     mine, piece = set(owned), 0
     places: dict[Node, int] = {}
     for node in graph.nodes:
@@ -40,7 +40,7 @@ def defer_transposes(graph: Graph, owned: Iterable[Node]) -> list[Node]:
 
 
 def _turn_before(graph: Graph, node: Node, uses: list[tuple[Node, int]]) -> Node:
-    """A Transpose of one's own for some readers, before the first of them."""
+    """A separate Transpose for some readers, placed before the first of them."""
     readers = {user for user, _ in uses}
     first = next(n for n in graph.nodes if n in readers)
     copy = clone_node(node, {})

@@ -48,7 +48,7 @@ class Holds:
 
 
 DOUBLED = 1 << 20
-"""Bytes of weights up to which two packed layouts are stored, where only the run tells which is quicker."""
+"""Elements of weights up to which two packed layouts are stored, where only the run tells which is quicker."""
 
 
 @dataclass(frozen=True)
