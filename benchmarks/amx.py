@@ -127,7 +127,7 @@ class Case:
     """A product of random matrices: its steps, and memory for them."""
 
     shape: Shape
-    parts: int
+    terms: int
     isa: Isa
     has_gelu: bool = False
 
@@ -144,7 +144,7 @@ class Case:
         follows = Expression((f32,), steps, (len(steps),))
         views = [View(s, x.shape, (x.shape[1], 1)) for s, x in ((a, self.a), (b, self.b), (y, self.y))]
         group = Contraction((), follows, (), (views[2],), (), m, n, k, views[0], views[1])
-        self.steps = amx.steps(problem(group), self.parts, Target(self.isa))
+        self.steps = amx.steps(problem(group), self.terms, Target(self.isa))
         self.memory: dict[int, Array] = {a.number: self.a.ravel(), y.number: self.y.ravel()}
 
     def launch(self, step: Step, copy: int = 0) -> Launch:
@@ -171,7 +171,7 @@ class Case:
         step, blocking = self.steps[-1], choice.blocking
         spec = amx.gemm_amx(**{**dict(step.spec.statics), "schedule": choice.schedule})
         args = {**step.args, "group_rows": blocking.rows, "group_columns": blocking.columns, "run": choice.run}
-        split = split_ahead.scratch_nbytes(choice.run) if self.parts == split_ahead.PARTS else 0
+        split = split_ahead.scratch_nbytes(choice.run) if self.terms == split_ahead.TERMS else 0
         return replace(step, spec=spec, args=args, scratch_nbytes=blocking.scratch_nbytes(1) + split)
 
     @property
@@ -205,13 +205,13 @@ def measure(case: Case, probe: Probe, read_rate: Callable[[], float], budget_s: 
 
     rounds = rounds_of(once, probe, budget_s)
     seconds = min(r.seconds for r in rounds) / len(launches)
-    products = len(PRODUCTS[case.parts]) * case.flops * len(launches)
+    products = len(PRODUCTS[case.terms]) * case.flops * len(launches)
     shares = {
         name: median_share([r for r in rounds if r.is_quiet == is_quiet], products)
         for name, is_quiet in (("quiet", True), ("other", False))
     }
     return {
-        "shape": case.shape, "kernel": NAMES[case.parts], "split_us": split_s * 1e6, "product_us": seconds * 1e6,
+        "shape": case.shape, "kernel": NAMES[case.terms], "split_us": split_s * 1e6, "product_us": seconds * 1e6,
         "gflops": case.flops / seconds / 1e9, "peak_share": shares, "rounds": len(rounds),
         "quiet_rounds": sum(r.is_quiet for r in rounds),
         "read_share": weights / seconds / read_rate() if is_cold else None, "error": case.error(),
@@ -236,7 +236,7 @@ def show(row: dict[str, Any]) -> None:
 SEARCHED: dict[str, tuple[Any, ...]] = {
     "unroll": (1, 2, 4), "run": (2, 4, 6, 8, 12, 24, 1000), "rows": (1, 2, 4, 8),
     "columns": (1, 2, 4, 8), "ahead_a": (0, 1, 2, 4), "ahead_b": (0, 1, 2, 4),
-    "is_woven": (True, False),
+    "is_pipelined": (True, False),
 }  # fmt: skip
 
 
@@ -263,8 +263,8 @@ def sweep(cases: list[Case], peak: float, budget_s: float) -> dict[str, Any]:
     """The best choice over a few shapes, one parameter after the other: the highest mean of the shares of the peak."""
     for case in cases:
         case.launch(case.steps[0])()
-    parts, deepest = cases[0].parts, max(case.shape[2] for case in cases)
-    best = Choice(SCHEDULES[parts], Blocking.of(parts * 2, deepest, cases[0].isa), RUN[parts])
+    terms, deepest = cases[0].terms, max(case.shape[2] for case in cases)
+    best = Choice(SCHEDULES[terms], Blocking.of(terms * 2, deepest, cases[0].isa), RUN[terms])
     reached: dict[Choice, float] = {}
     for name, values in SEARCHED.items():
         for value in values:
@@ -273,19 +273,19 @@ def sweep(cases: list[Case], peak: float, budget_s: float) -> dict[str, Any]:
                 continue
             launches = [case.launch(case.tuned(choice)) for case in cases]
             seconds = [fastest(launch, budget_s) for launch in launches]
-            shares = [len(PRODUCTS[parts]) * c.flops / s / peak for c, s in zip(cases, seconds, strict=True)]
+            shares = [len(PRODUCTS[terms]) * c.flops / s / peak for c, s in zip(cases, seconds, strict=True)]
             reached[choice] = float(np.prod(shares) ** (1 / len(shares)))
             each = " ".join(f"{share:4.0%}" for share in shares)
-            print(f"{NAMES[parts]:7} {each}  mean {reached[choice]:4.0%}  {choice}", flush=True)
+            print(f"{NAMES[terms]:7} {each}  mean {reached[choice]:4.0%}  {choice}", flush=True)
         best = max(reached, key=lambda c: reached[c])
-    print(f"{NAMES[parts]:7} best {reached[best]:4.0%} of peak: {best}\n", flush=True)
-    return {"kernel": NAMES[parts], "peak_share": reached[best], **asdict(best)}
+    print(f"{NAMES[terms]:7} best {reached[best]:4.0%} of peak: {best}\n", flush=True)
+    return {"kernel": NAMES[terms], "peak_share": reached[best], **asdict(best)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweep", action="store_true", help="search for the best schedule and blocking")
-    parser.add_argument("--parts", type=int, nargs="*", default=[1, 2, 3], help="1: bf16, 2: bf16x3, 3: bf16x6")
+    parser.add_argument("--terms", type=int, nargs="*", default=[1, 2, 3], help="1: bf16, 2: bf16x3, 3: bf16x6")
     parser.add_argument("--gelu", action="store_true", help="a Gelu follows each product")
     parser.add_argument("--small", action="store_true", help="small shapes, for machines that emulate tiles")
     parser.add_argument("--json", type=Path, help="write the figures here")
@@ -300,13 +300,13 @@ def main() -> None:
     peak = max(probe.peak_flops() for _ in range(50))
     print(f"products in registers {peak / 1e9:.0f} GFLOP/s\n", flush=True)
     rows: list[dict[str, Any]] = []
-    for parts in given.parts:
+    for terms in given.terms:
         if given.sweep:
             swept = ((64, 64, 96),) if given.small else SWEPT
-            rows.append(sweep([Case(shape, parts, isa, given.gelu) for shape in swept], peak, budget_s))
+            rows.append(sweep([Case(shape, terms, isa, given.gelu) for shape in swept], peak, budget_s))
             continue
         for shape in ((64, 64, 96), (1, 64, 96)) if given.small else SHAPES:
-            rows.append(measure(Case(shape, parts, isa, given.gelu), probe, read_rate, budget_s))
+            rows.append(measure(Case(shape, terms, isa, given.gelu), probe, read_rate, budget_s))
             show(rows[-1])
     if given.json:
         given.json.write_text(json.dumps({"peak": peak, "bandwidth": read_rate(), "rows": rows}, indent=1))

@@ -4,7 +4,7 @@
 
 Each layer has bias and Relu. Contestants: our kernels on vectors, for images that lie plane by plane and pixel by
 pixel, and on tiles, where the chip has them, by precision,
-from an image in parts to an image in parts, as inside a network; beside it what splitting the image alone takes, which
+from an image in terms to an image in terms, as inside a network; beside it what splitting the image alone takes, which
 layers at the edge of a network add. A figure is the best of all rounds, in time of the thread. Shares are of a loop of
 tile products in registers (of multiply-adds, for vectors) that does the products which the layer needs: 1, 3 or 6 for
 each of the convolution's. The last line sums the layers, each as often as the network has it.
@@ -34,7 +34,7 @@ from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import direct, nhwc
 from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import Padded
-from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
 from sardonyx.providers.cpu.layout.packed_images import Image
 from sardonyx.providers.cpu.machine import isa
@@ -126,14 +126,14 @@ class Ours:
             self.steps = steps(group, Target(chip, precision))
             self.before: list[Launch] = []
         else:
-            parts = PARTS[precision]
-            after = Padded(parts, 1, f, (1, layer.out, layer.out), (0, 1, 1), (0, 1, 1))
+            terms = TERMS[precision]
+            after = Padded(terms, 1, f, (1, layer.out, layer.out), (0, 1, 1), (0, 1, 1))
             images = {y: Image(after, Storage("temporary", bf16, after.elements), False)}
-            first = conv_on_tiles.steps(group, parts, Target(chip, precision, images=images))
+            first = conv_on_tiles.steps(group, terms, Target(chip, precision, images=images))
             self.before = [self._launch(step) for step in first[:-1]]
-            found = conv_on_tiles.geometry(group, WindowGeometry.of(group, collapse=False), parts).layout
+            found = conv_on_tiles.geometry(group, WindowGeometry.of(group, collapse=False), terms).layout
             images[x] = Image(found, Storage("temporary", bf16, found.elements), False)
-            self.steps = conv_on_tiles.steps(group, parts, Target(chip, precision, images=images))
+            self.steps = conv_on_tiles.steps(group, terms, Target(chip, precision, images=images))
         self._launches = [self._launch(step) for step in self.steps]
 
     def _launch(self, step: Step) -> Launch:
@@ -195,7 +195,7 @@ def limit_s(layer: Layer, name: str, peaks: dict[str, float]) -> float | None:
     if name in ("planes", "pixels"):
         return layer.flops / peaks["vectors"]
     if name in PRECISIONS:
-        return layer.flops * len(PRODUCTS[PARTS[name]]) / peaks["tiles"]
+        return layer.flops * len(PRODUCTS[TERMS[name]]) / peaks["tiles"]
     return None
 
 

@@ -33,7 +33,7 @@ def some(cases: list[Case], step: int) -> list[Case]:
 def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every contraction goes to tiles: the suite's are nearly all too small for them to pay."""
     monkeypatch.setattr(isa, "current", lambda: CHIP)
-    monkeypatch.setattr(amx, "LEAST_ROWS", dict.fromkeys(amx.PARTS.values(), 1))
+    monkeypatch.setattr(amx, "LEAST_ROWS", dict.fromkeys(amx.TERMS.values(), 1))
     monkeypatch.setattr(amx, "LEAST_COLUMNS", 1)
     monkeypatch.setattr(amx, "LEAST_DEPTH", 1)
 

@@ -1,4 +1,4 @@
-"""Tiles, operands in bf16 parts and their products, against numpy: in float64, or bit for bit where it is promised."""
+"""Tiles, operands in bf16 terms and their products, against numpy: in float64, or bit for bit where it is promised."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.matrices import problem
 from sardonyx.providers.cpu.kernels.gemm import amx as gemm_amx
 from sardonyx.providers.cpu.kernels.gemm import contraction, macro_tile
-from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.split import bf16 as split_bf16
 from sardonyx.providers.cpu.kernels.split import bf16_micro_kernel
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, Dot, Load, Schedule
@@ -35,7 +35,7 @@ HOST = isa.named(None)
 EMULATED = replace(HOST, name="amx", lanes=16, registers=32, amx=True, bf16_dot=True, is_emulated=True)
 CHIP = HOST if HOST.amx else EMULATED
 BF16 = np.dtype(ml_dtypes.bfloat16)
-PRECISIONS = tuple(PARTS)
+PRECISIONS = tuple(TERMS)
 ELEMENT = {"highest": 1e-6, "high": 2e-5, "medium": 8e-3}
 """How far an element may be from exact, as a share of abs(A) @ abs(B)."""
 WHOLE = {"highest": 2e-7, "high": 5e-6, "medium": 2.6e-3}
@@ -178,10 +178,10 @@ def test_a_tile_outside_its_memory_is_found() -> None:
         Launch(one_zero(), dict(c=np.ones((15, 16), np.float32)), isa=CHIP, checked=True)()
 
 
-# -- operands in parts
+# -- operands in terms
 
 
-def parts_of(x: Array, count: int) -> Array:
+def terms_of(x: Array, count: int) -> Array:
     """Each the rest of those before, rounded to bf16; halves away from zero."""
     found = []
     for _ in range(count):
@@ -193,30 +193,30 @@ def parts_of(x: Array, count: int) -> Array:
 
 @pytest.mark.parametrize("layout", [split_bf16.ROWS, split_bf16.PAIRS])
 @pytest.mark.parametrize("is_direct", [True, False])
-@pytest.mark.parametrize("parts", [1, 3])
-def test_split(layout: str, is_direct: bool, parts: int) -> None:
-    spec = split_bf16.split(source=f32, parts=parts, layout=layout, is_direct=is_direct, axes=0)
+@pytest.mark.parametrize("terms", [1, 3])
+def test_split(layout: str, is_direct: bool, terms: int) -> None:
+    spec = split_bf16.split(source=f32, terms=terms, layout=layout, is_direct=is_direct, axes=0)
     along_k = (layout == split_bf16.ROWS) == is_direct
     for lines, depth in ((0, 3), (1, 1), (5, 7), (17, 33), (64, 32), (40, 300)):
         x = random((lines, depth) if along_k else (depth, lines), np.float32)
         panels, steps = -(-lines // 32), -(-depth // 32)
-        y = np.full(panels * steps * parts * 1024, 7, BF16)
+        y = np.full(panels * steps * terms * 1024, 7, BF16)
         flags = np.full(panels * -(-steps // split_bf16.CHUNK), 7, np.int32)
         strides = dict(x_line=depth, x_k=1) if along_k else dict(x_line=1, x_k=lines)
         Launch(
             spec, dict(x=x, y=y, flags=flags, lines=lines, depth=depth, **strides), threads=3, isa=CHIP,
-            checked=parts == 3,
+            checked=terms == 3,
         )()  # fmt: skip
         whole = np.zeros((panels * 32, steps * 32), np.float32)
         whole[:lines, :depth] = x if along_k else x.T
-        expected = parts_of(whole, parts)
+        expected = terms_of(whole, terms)
         if layout == split_bf16.ROWS:
-            tiles = expected.reshape(parts, panels, 2, 16, steps, 32).transpose(1, 4, 0, 2, 3, 5)
+            tiles = expected.reshape(terms, panels, 2, 16, steps, 32).transpose(1, 4, 0, 2, 3, 5)
         else:
-            tiles = expected.reshape(parts, panels, 2, 16, steps, 16, 2).transpose(1, 4, 0, 2, 5, 3, 6)
+            tiles = expected.reshape(terms, panels, 2, 16, steps, 16, 2).transpose(1, 4, 0, 2, 5, 3, 6)
         np.testing.assert_array_equal(y.astype(np.float32), tiles.ravel())
         assert not flags.any()
-        if parts == 3:
+        if terms == 3:
             np.testing.assert_array_equal(expected[0] + (expected[1] + expected[2]), whole)
 
 
@@ -233,24 +233,24 @@ def test_flags(number: float, is_plain: bool) -> None:
     x = random((70, 600), np.float32)
     x[40, 300] = number
     flags, y = np.zeros((3, 3), np.int32), np.zeros(3 * 19 * 1024, BF16)
-    spec = split_bf16.split(source=f32, parts=1, layout=split_bf16.ROWS, is_direct=True, axes=0)
+    spec = split_bf16.split(source=f32, terms=1, layout=split_bf16.ROWS, is_direct=True, axes=0)
     Launch(spec, dict(x=x, y=y, flags=flags, lines=70, depth=600, x_line=600, x_k=1), isa=CHIP)()
     expected = np.zeros((3, 3), np.int32)
     expected[1, 1] = not is_plain
     np.testing.assert_array_equal(flags, expected)
-    assert split_bf16.weight_is_plain(x) == is_plain
+    assert split_bf16.is_weight_representable(x) == is_plain
 
 
 # -- the innermost loop
 
 
-@pytest.mark.parametrize("parts", PRODUCTS)
+@pytest.mark.parametrize("terms", PRODUCTS)
 @pytest.mark.parametrize("unroll", [1, 2, 4])
-def test_every_product_meets_its_operands(parts: int, unroll: int) -> None:
+def test_every_product_meets_its_operands(terms: int, unroll: int) -> None:
     holds: dict[int, int] = {}
     done: list[tuple[int, int, int]] = []
     loads = 0
-    for event in bf16_micro_kernel.events(parts, unroll):
+    for event in bf16_micro_kernel.events(terms, unroll):
         if isinstance(event, Load):
             assert holds.get(event.tile) != event.offset, "loaded although it is there"
             holds[event.tile], loads = event.offset, loads + 1
@@ -258,13 +258,13 @@ def test_every_product_meets_its_operands(parts: int, unroll: int) -> None:
             assert isinstance(event, Dot)
             done.append((event.sums, holds[bf16_micro_kernel.A], holds[bf16_micro_kernel.B]))
     expected = [
-        (j, s * parts * 1024 + p * 1024, s * parts * 1024 + q * 1024 + j * 512)
-        for s in range(unroll) for p, q in PRODUCTS[parts] for j in range(2)
+        (j, s * terms * 1024 + p * 1024, s * terms * 1024 + q * 1024 + j * 512)
+        for s in range(unroll) for p, q in PRODUCTS[terms] for j in range(2)
     ]  # fmt: skip
     assert sorted(done) == sorted(expected)
     for half in range(2):
         assert [d for d in done if d[0] == half] == [e for e in expected if e[0] == half], "the order of sums"
-    assert loads == unroll * {1: 3, 2: 7, 3: 13}[parts]
+    assert loads == unroll * {1: 3, 2: 7, 3: 13}[terms]
 
 
 # -- products
@@ -288,7 +288,7 @@ def _batch_strides(view: View, axes: int) -> list[Any]:
 
 
 def steps_of(group: Contraction, precision: str) -> list[Step]:
-    return gemm_amx.steps(problem(group), PARTS[precision], Target(CHIP, precision))
+    return gemm_amx.steps(problem(group), TERMS[precision], Target(CHIP, precision))
 
 
 def product(
@@ -302,7 +302,7 @@ def product(
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_is_loaded_past_l1_unless_it_is_all_there(precision: str) -> None:
-    """For each part, as often as the loop is written; what is loaded otherwise is B, sums, and A of at most 16 rows."""
+    """For each term, as often as the loop is written; what is loaded otherwise is B, sums, and A of at most 16 rows."""
     group, _ = group_of(Arrays(), random((64, 96), np.float32), random((96, 64), np.float32, 1), True)
     chip = replace(CHIP, cpu="sapphirerapids", features=isa.WIDE, is_emulated=False)
     loads = [
@@ -311,7 +311,7 @@ def test_a_is_loaded_past_l1_unless_it_is_all_there(precision: str) -> None:
         if "tileload" in line
     ]
     loops = 6 if precision == "medium" else 1  # two halves of a run, of the last one, and with many lines to fetch
-    assert loads.count("tileloaddt1") == loops * PARTS[precision] < loads.count("tileloadd")
+    assert loads.count("tileloaddt1") == loops * TERMS[precision] < loads.count("tileloadd")
 
 
 def check(got: Array, a: Array, b: Array, precision: str) -> None:
@@ -392,7 +392,7 @@ def test_results_depend_on_neither_rows_nor_threads_nor_blocking(
     np.testing.assert_array_equal(product(a[:1], b, precision), whole[:1])
     np.testing.assert_array_equal(product(a, b, precision, is_constant=False), whole)
     monkeypatch.setattr(macro_tile.Blocking, "of", lambda *_: macro_tile.Blocking(3, 2))
-    monkeypatch.setitem(bf16_micro_kernel.SCHEDULES, PARTS[precision], Schedule(4, 2, 1, is_woven=False))
+    monkeypatch.setitem(bf16_micro_kernel.SCHEDULES, TERMS[precision], Schedule(4, 2, 1, is_pipelined=False))
     np.testing.assert_array_equal(product(a, b, precision), whole)
 
 
@@ -439,7 +439,7 @@ def test_masks_of_the_lowest_float(precision: str) -> None:
 def test_small_numbers_times_large_ones(precision: str) -> None:
     a, b = random((64, 96), np.float32), random((96, 40), np.float32, 1)
     a, b = a * np.float32(2.0**-118), b * np.float32(2.0**60)
-    assert (abs(a) < split_bf16.SMALLEST).all() and split_bf16.weight_is_plain(b)
+    assert (abs(a) < split_bf16.SMALLEST).all() and split_bf16.is_weight_representable(b)
     check(product(a, b, precision, is_constant=False), a, b, precision)
     check(product(a, b, precision), a, b, precision)
 
@@ -462,9 +462,9 @@ def test_small_numbers_times_large_ones(precision: str) -> None:
 def test_where_tiles_pay(sizes: tuple[int, int, int], is_constant: bool, expected: dict[str, int | None]) -> None:
     m, n, k = sizes
     group, _ = group_of(Arrays(), np.ones((m, k), np.float32), np.ones((k, n), np.float32), is_constant)
-    for precision, parts in expected.items():
-        assert gemm_amx.parts_for(problem(group), Target(CHIP, precision)) == parts
-        assert gemm_amx.parts_for(problem(group), Target(isa.named("skylake-avx512"), precision)) is None
+    for precision, terms in expected.items():
+        assert gemm_amx.terms_for(problem(group), Target(CHIP, precision)) == terms
+        assert gemm_amx.terms_for(problem(group), Target(isa.named("skylake-avx512"), precision)) is None
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

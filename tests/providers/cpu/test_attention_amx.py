@@ -14,7 +14,7 @@ from sardonyx.lower.groups import Attention
 from sardonyx.ops.attention import vector as meaning
 from sardonyx.providers.cpu.kernels.attention import vector
 from sardonyx.providers.cpu.kernels.attention.amx import KEYS
-from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.steps import Step, Target
 from tests.providers.cpu.running import Memory
@@ -107,7 +107,7 @@ def test_kernel_at_other_precisions(case: Case, precision: str) -> None:
     problem.check(problem.run(precision, checked=precision == "highest"), precision)
 
 
-@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("precision", TERMS)
 @pytest.mark.parametrize("mask", ["none", "rows"])
 def test_error_of_a_whole_head(precision: str, mask: str) -> None:
     problem = Problem(Case("", heads=2, rows=130, keys=200, width=64, value_width=64, mask=mask, batch=1))
@@ -143,7 +143,7 @@ def test_sizes_that_are_known_at_run_time_only() -> None:
 SPECIALS = [np.inf, -np.inf, np.nan, ALL_ONES, MOST, -MOST, 1e30, LEAST, -1e-35]
 
 
-@pytest.mark.parametrize("precision", PARTS)
+@pytest.mark.parametrize("precision", TERMS)
 @pytest.mark.parametrize("where", ["q", "k", "v"])
 def test_special_numbers(where: str, precision: str) -> None:
     """One of two heads holds a special number; where the exact result is finite, so is ours, and near it."""
@@ -219,8 +219,8 @@ def test_a_mask_of_nan_stays_in_its_row() -> None:
 @pytest.mark.parametrize(
     ("cpu", "precision", "expected", "why"),
     [
-        ("sapphirerapids", "medium", "attention_amx", "medium: 1 product of 1 bf16 part on tiles, 32 rows"),
-        ("sapphirerapids", "highest", "attention_amx", "highest: 6 products of 3 bf16 parts on tiles, 32 rows"),
+        ("sapphirerapids", "medium", "attention_amx", "medium: 1 product of 1 bf16 term on tiles, 32 rows"),
+        ("sapphirerapids", "highest", "attention_amx", "highest: 6 products of 3 bf16 terms on tiles, 32 rows"),
         ("skylake-avx512", "medium", "attention", "16 rows"),
     ],
 )  # fmt: skip

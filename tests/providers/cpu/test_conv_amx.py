@@ -146,7 +146,7 @@ def test_huge_and_tiny_numbers(factor: float, precision: str) -> None:
     feeds = case.feeds()
     feeds = {**feeds, "x": (feeds["x"] * factor).astype("f"), "b": feeds["b"] * 0}
     got = run(case, feeds, precision)
-    # Tiles have no denormals, and two parts keep 22 bits of a number that they do not carry.
+    # Tiles have no denormals, and two terms keep 22 bits of a number that they do not carry.
     smallest = {"medium": 2.0**-126 * 30, "high": 2.0**-139 * 30, "highest": 1e-43}[precision]
     share = np.maximum(np.abs(got - expected(case, feeds)) - smallest, 0) / magnitude(case, feeds)
     assert np.max(share) < BOUNDS[precision] * 4

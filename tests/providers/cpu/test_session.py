@@ -372,8 +372,8 @@ def test_a_plan_is_known_before_memory_is_taken(session: sx.InferenceSession, mo
         session.plan({})
 
 
-def test_weights_that_digits_do_not_carry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows of a signal, whose taps become channels and are not even: they are refused once, and go in parts."""
+def test_weights_that_slices_cannot_represent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of a signal, whose taps become channels and are not even: they are refused once, and go in bf16 terms."""
     monkeypatch.setenv("SARDONYX_CPU", "sapphirerapids")
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float[B, 1, 640] x) => (float[B, F, C] y) {
         a = Pad<mode = "reflect">(x, pads) b = Conv<strides = [128]>(a, w)

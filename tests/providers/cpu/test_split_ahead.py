@@ -1,4 +1,4 @@
-"""Constant weights in panels of f32, which become bf16 parts while they are multiplied."""
+"""Constant weights in panels of f32, which become bf16 terms while they are multiplied."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Array = np.ndarray[Any, Any]
 @pytest.fixture
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Constants lie in panels and meet tiles, however many rows there are."""
-    monkeypatch.setattr(amx, "is_in_panels", lambda p, parts, _: parts == 3 and p.weight is not None)
+    monkeypatch.setattr(amx, "is_in_panels", lambda p, terms, _: terms == 3 and p.weight is not None)
     monkeypatch.setitem(amx.LEAST_ROWS, 3, 16)
 
 
 def ties(shape: tuple[int, ...]) -> Array:
-    """Numbers that lie halfway between two bf16, or whose second parts do."""
+    """Numbers that lie halfway between two bf16, or whose second terms do."""
     kinds = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-9 + 2.0**-17, 2 - 2.0**-23, 0.0], np.float32)
     rng = np.random.default_rng(3)
     return rng.choice(kinds, shape) * np.exp2(rng.integers(-3, 3, shape), dtype=np.float32)

@@ -38,17 +38,17 @@ TURN_NBYTES = 100
 MOST_TRIPS = (1 << 63) - 1
 
 
-PACKING = (pack.pack_panels, pack.pack_rows, bf16.split, int8_slices.split_digits)
+PACKING = (pack.pack_panels, pack.pack_rows, bf16.split, int8_slices.split_int8_slices)
 """Kernels that only pack an operand."""
 
 
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
-    groups = placed_inside(groups, packed_images.in_parts(groups, target))
+    groups = placed_inside(groups, packed_images.packed_inputs(groups, target))
     groups = long_rows.unit_axes_first(widen.widened(groups, target))
     groups = long_rows.batch_as_depth(nhwc.to_nhwc(groups, target))
     target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
-    return in_place(_steps(groups, replace(target, handed=packed_operands.handed(groups, target))))
+    return in_place(_steps(groups, replace(target, packed_operands=packed_operands.packed_operands(groups, target))))
 
 
 def _sees_more(group: Group) -> bool:
@@ -63,7 +63,7 @@ def _steps(
     what the groups write may be read outside of them."""
     steps: list[Step] = []
     target = replace(target, between=pointwise_depthwise.fusable_pairs(groups, target))
-    target = replace(target, beside={} if is_inside else summed_pair.beside(groups, target))
+    target = replace(target, summed_pairs={} if is_inside else summed_pair.summed_pairs(groups, target))
     unsigned = never_negative(groups) if target.isa.amx else frozenset[Storage]()
     target = replace(target, images=packed_images.images(groups, target), unsigned=unsigned)
     made = {v.storage for g in groups for v in g.writes}
@@ -100,7 +100,7 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
 
 def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
     """The steps of a body that may be skipped: operands that it splits are not available outside."""
-    return _steps(groups, replace(target, splits=dict(target.splits), handed={}), hoisted, is_inside=True)
+    return _steps(groups, replace(target, splits=dict(target.splits), packed_operands={}), hoisted, is_inside=True)
 
 
 def _branch(group: Branch, target: Target) -> list[Step]:

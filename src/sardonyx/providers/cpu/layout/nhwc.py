@@ -40,7 +40,7 @@ def to_nhwc(groups: Sequence[Group], target: Target) -> list[Group]:
     images = _chosen(groups, wanted, images)
     made: list[Group] = []
     for group in merge_convs.merged([_placed(g, images) for g in groups]):
-        if isinstance(group, Convolution) and _is_wanted(group, target) and on_tiles.parts_for(group, target) is None:
+        if isinstance(group, Convolution) and _is_wanted(group, target) and on_tiles.terms_for(group, target) is None:
             made += nhwc_edges.with_edge_copies(group, target.isa)
         else:
             made.append(group)
@@ -107,7 +107,7 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
     filters, channels = group.w.shape[0], group.w.shape[1]
     if group.x.shape[1] == 0 or few_outputs.has_few_outputs(group, target) is True:
         return False
-    if on_tiles.parts_for(group, target) is not None:
+    if on_tiles.terms_for(group, target) is not None:
         return True
     if not nhwc.supports(group):
         return False

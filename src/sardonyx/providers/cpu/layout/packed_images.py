@@ -1,11 +1,11 @@
 """Which intermediates lie as convolutions on tiles read them, chosen once for all groups.
 
 An image that such a convolution, a depthwise one or a pooling writes and another reads goes from one to the other in
-parts, padded for the widest of its readers (``conv.packed_image``). Convolutions on tiles take parts for what they
+terms, padded for the widest of its readers (``conv.packed_image``). Convolutions on tiles take terms for what they
 add to
-their sums too, and windows over pixels take one part, so it lies there as numbers only if something else reads it.
+their sums too, and windows over pixels take one term, so it lies there as numbers only if something else reads it.
 
-One part is half as many bytes as numbers. So what is only added to sums goes like that as well, and so does what goes
+One term is half as many bytes as numbers. So what is only added to sums goes like that as well, and so does what goes
 through a pooling into convolutions on tiles, where the largest of rounded numbers is the largest, rounded.
 """
 
@@ -28,8 +28,8 @@ from sardonyx.providers.cpu.language.values import bf16, f32
 from sardonyx.providers.cpu.program.steps import Target
 
 ADDED = (1, 3)
-"""Parts in which f32 numbers may lie that are added to sums: three hold them whole, and one is what its precision asks
-for. Two would round what ``high`` sums in f32 to 16 bits: MobileNetV2 errs by 3 % more then, 5.03e-5 for 4.84e-5."""
+"""Terms in which an f32 image that is added to sums may be stored. Three represent f32 exactly, and one is what
+``medium`` asks for. Two would round to 16 bits a residual that ``high`` adds in f32."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Image:
     view: View
     """What it is an image of."""
     layout: Padded
-    """Of its parts."""
+    """Of its terms."""
     storage: Storage
-    is_kept: bool
+    has_unpacked: bool
     """It is there as numbers too."""
 
     def is_of(self, view: View) -> bool:
@@ -71,8 +71,8 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
     has_next: set[int] = set()
     for storage, writers in writes.items():
         group = writers[0].group
-        if storage.kind == "temporary" and len(writers) == 1 and storage not in target.beside:
-            count = kinds.parts(group, reads[storage])
+        if storage.kind == "temporary" and len(writers) == 1 and storage not in target.summed_pairs:
+            count = kinds.terms(group, reads[storage])
             made = _image(writers[0].view, reads[storage], kinds, count) if count else None
             if made is not None and id(group) not in has_next:
                 found[storage] = made
@@ -82,22 +82,22 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
 
 @dataclass(frozen=True)
 class _Kinds:
-    """Groups that have to do with images in parts, by ``id``."""
+    """Groups that have to do with images in terms, by ``id``."""
 
     on_tiles: Mapping[int, int]
-    """Convolutions, and in how many parts."""
-    in_digits: Container[int]
-    """Convolutions that take numbers, and may write parts."""
+    """Convolutions, and in how many terms."""
+    sliced: Container[int]
+    """Convolutions that take numbers, and may write terms."""
     sliding: Container[int]
     """Windows over pixels."""
     moving: Container[int]
-    """Those that find the largest, for nobody but convolutions on tiles of one part."""
+    """Those that find the largest, for nobody but convolutions on tiles of one term."""
 
     @staticmethod
     def of(groups: Sequence[Group], reads: Mapping[Storage, Sequence[_Use]], target: Target) -> _Kinds:
         many = [g for g in groups if isinstance(g, Convolution) and few_outputs.has_few_outputs(g, target) is False]
-        in_digits = {id(g) for g in many if conv_on_tiles.is_in_digits(g, target)}
-        on_tiles = {id(g): p for g in many if id(g) not in in_digits and (p := conv_on_tiles.parts_for(g, target))}
+        sliced = {id(g) for g in many if conv_on_tiles.uses_int8_slices(g, target)}
+        on_tiles = {id(g): p for g in many if id(g) not in sliced and (p := conv_on_tiles.terms_for(g, target))}
         sliding = {id(g) for g in groups if _slides(g, target)}
         pools = [g for g in groups if isinstance(g, Pool) and id(g) in sliding and g.kind == MAX]
         moving = set()
@@ -106,52 +106,54 @@ class _Kinds:
             uses = [on_tiles.get(id(use.group)) == 1 and _is_all(use.view, out) for use in reads.get(out.storage, ())]
             if out.storage.kind == "temporary" and not g.epilogue.steps and uses and all(uses):
                 moving.add(id(g))
-        return _Kinds(on_tiles, in_digits, sliding, moving)
+        return _Kinds(on_tiles, sliced, sliding, moving)
 
-    def parts(self, writer: Group, uses: Sequence[_Use]) -> int:
-        """In how many parts a group may write an image: its own number, or the one that readers agree on."""
-        if id(writer) in self.in_digits:
-            return int8_slices.PARTS
+    def terms(self, writer: Group, uses: Sequence[_Use]) -> int:
+        """In how many terms a group may write an image: its own number, or the one that readers agree on."""
+        if id(writer) in self.sliced:
+            return int8_slices.TERMS
         if id(writer) not in self.sliding:
             return self.on_tiles.get(id(writer), 0)
         wanted = {self.on_tiles[id(use.group)] for use in uses if id(use.group) in self.on_tiles}
         return wanted.pop() if len(wanted) == 1 else 0
 
 
-def in_parts(groups: Sequence[Group], target: Target) -> set[Storage]:
-    """Images that convolutions on tiles read in parts, which others write for them: of memory of their own."""
+def packed_inputs(groups: Sequence[Group], target: Target) -> set[Storage]:
+    """Images that convolutions on tiles read in terms, which others write for them: of memory of their own."""
     readers = (g for g in groups if isinstance(g, Convolution) and views.is_whole(g.x))
     return {
-        g.x.storage for g in readers if conv_on_tiles.parts_for(g, target) and not conv_on_tiles.fills_digits(g, target)
+        g.x.storage
+        for g in readers
+        if conv_on_tiles.terms_for(g, target) and not conv_on_tiles.supports_int8_slices(g, target)
     }
 
 
 def _slides(group: Group, target: Target) -> bool:
-    """Whether a group is a window over pixels that takes images in parts."""
+    """Whether a group is a window over pixels that takes images in terms."""
     if isinstance(group, Convolution):
         return depthwise_nhwc.has_next(group, target)
     return isinstance(group, Pool) and nhwc_window.supports_packed_images(group, target)
 
 
-def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, parts: int) -> Image | None:
+def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, terms: int) -> Image | None:
     if not (views.is_whole(out) or views.is_whole(views.permuted(out, (0, *range(2, len(out.shape)), 1)))):
         return None
-    found, rest, is_worth = list[conv_on_tiles.Geometry](), list[_Use](), parts == 1
+    found, rest, is_worth = list[conv_on_tiles.Geometry](), list[_Use](), terms == 1
     for use in uses:
         reader, view = use.group, use.view
         if not isinstance(reader, (Convolution, Pool)) or not _is_all(view, out):
             rest.append(use)
-        elif id(reader) in kinds.sliding and view is reader.x and parts == 1:
+        elif id(reader) in kinds.sliding and view is reader.x and terms == 1:
             is_worth &= id(reader) in kinds.moving
-        elif not isinstance(reader, Convolution) or kinds.on_tiles.get(id(reader)) != parts:
+        elif not isinstance(reader, Convolution) or kinds.on_tiles.get(id(reader)) != terms:
             rest.append(use)
         elif view is reader.x:
-            found.append(conv_on_tiles.geometry(reader, WindowGeometry.of(reader, collapse=False), parts))
-        elif not any(view is one for one in reader.extra) or (parts not in ADDED and out.dtype is f32):
+            found.append(conv_on_tiles.geometry(reader, WindowGeometry.of(reader, collapse=False), terms))
+        elif not any(view is one for one in reader.extra) or (terms not in ADDED and out.dtype is f32):
             rest.append(use)
     layouts = [one.layout for one in found]
     if not layouts and is_worth and uses and not rest:
-        layouts.append(_bare(out, parts))
+        layouts.append(_bare(out, terms))
     if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
         return None
     layout = closest(_widest(layouts), ((one.kernel, one.dilations) for one in found))
@@ -162,11 +164,11 @@ def _is_all(view: View, out: View) -> bool:
     return view.shape == out.shape and views.same_elements(view, out)
 
 
-def _bare(out: View, parts: int) -> Padded:
+def _bare(out: View, terms: int) -> Padded:
     """An image without padding."""
     batch, channels, *size = out.shape
     lead = (1,) * (3 - len(size))
-    return Padded(parts, batch, int(channels), (*lead, *size), (0, 0, 0), (0, 0, 0))
+    return Padded(terms, batch, int(channels), (*lead, *size), (0, 0, 0), (0, 0, 0))
 
 
 def _widest(layouts: Sequence[Padded]) -> Padded:

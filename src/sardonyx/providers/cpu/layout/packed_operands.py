@@ -3,7 +3,7 @@
 What a product or an attention on tiles makes, or a loop row by row, and products read as rows along k, goes from one
 to the other in tiles (``gemm.packed_epilogue``): no step splits it. It is there as numbers only if somebody else
 reads it,
-too. With three parts, 6 bytes are then written and read where it would be 4 written, 4 read, 6 written and 6 read; and
+too. With three terms, 6 bytes are then written and read where it would be 4 written, 4 read, 6 written and 6 read; and
 if it is kept, 4 less are read.
 """
 
@@ -23,7 +23,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import of_known
 from sardonyx.providers.cpu.kernels.gemm import contraction, int8_slices
 from sardonyx.providers.cpu.kernels.gemm.contraction import OnTiles
 from sardonyx.providers.cpu.kernels.loops import loop
-from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, STEP, Handed, Tiled, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, STEP, PackedOperand, TiledOperand, step_elements
 from sardonyx.providers.cpu.language.values import bf16, i32
 from sardonyx.providers.cpu.program.steps import Only, Target
 
@@ -34,7 +34,7 @@ class _Made:
 
     rows: Known
     columns: Known
-    parts: int | None
+    terms: int | None
     """None: as many as wanted."""
     few: Only | None
     """Sizes for which it is written as numbers only."""
@@ -42,8 +42,8 @@ class _Made:
     flags_panel: Known
 
 
-def handed(groups: Sequence[Group], target: Target) -> dict[Storage, Handed]:
-    """The intermediates that are handed on in tiles."""
+def packed_operands(groups: Sequence[Group], target: Target) -> dict[Storage, PackedOperand]:
+    """The intermediates that their producers write in packed tiles."""
     if not (target.isa.amx or target.isa.bf16_dot):
         return {}
     reads, writes = defaultdict[Storage, list[tuple[Group, View]]](list), defaultdict[Storage, list[Group]](list)
@@ -54,15 +54,17 @@ def handed(groups: Sequence[Group], target: Target) -> dict[Storage, Handed]:
             writes[view.storage].append(group)
     products = [g for g in groups if isinstance(g, Contraction)]
     on_tiles = {id(g): way for g in products if (way := contraction.on_tiles(g, target)) is not None}
-    in_parts = {number: way for number, way in on_tiles.items() if way.parts is not None}
-    found: dict[Storage, Handed] = {}
+    packed_inputs = {number: way for number, way in on_tiles.items() if way.terms is not None}
+    found: dict[Storage, PackedOperand] = {}
     for storage, writers in writes.items():
         if storage.kind not in ("temporary", "output") or len(writers) > 1:
             continue
-        lefts = {id(g): in_parts[id(g)] for g, view in reads[storage] if id(g) in in_parts and view is _left(g)}
+        lefts = {
+            id(g): packed_inputs[id(g)] for g, view in reads[storage] if id(g) in packed_inputs and view is _left(g)
+        }
         try:
             made = _made(writers[0], storage, on_tiles, target) if lefts else None
-            one = None if made is None else _handed(made, storage, list(lefts.values()), len(reads[storage]))
+            one = None if made is None else _packed_operand(made, storage, list(lefts.values()), len(reads[storage]))
         except NotImplemented:  # sizes that are too long expressions
             continue
         if one is not None:
@@ -74,19 +76,19 @@ def _left(group: Group) -> View | None:
     return group.a if isinstance(group, Contraction) else None
 
 
-def _handed(made: _Made, storage: Storage, lefts: Sequence[OnTiles], reads: int) -> Handed | None:
+def _packed_operand(made: _Made, storage: Storage, lefts: Sequence[OnTiles], reads: int) -> PackedOperand | None:
     """``lefts`` are the products that read it as their left operand, out of all that read it."""
-    parts = made.parts or lefts[0].parts
-    assert parts is not None
+    terms = made.terms or lefts[0].terms
+    assert terms is not None
     panels, steps = (of_known(dims.ceildiv(n, unit)) for n, unit in ((made.rows, PANEL), (made.columns, STEP)))
-    tiles = Storage("temporary", bf16, of_known(dims.product((panels, steps, step_elements(parts)))))
-    tiled = Tiled(tiles, (), Storage("temporary", i32, made.flags), (), made.flags_panel)
-    found = Handed(tiled, made.rows, made.columns, parts, is_kept=False)
-    takers = [reader for reader in lefts if found.serves(reader.problem, reader.parts)]
+    tiles = Storage("temporary", bf16, of_known(dims.product((panels, steps, step_elements(terms)))))
+    tiled = TiledOperand(tiles, (), Storage("temporary", i32, made.flags), (), made.flags_panel)
+    found = PackedOperand(tiled, made.rows, made.columns, terms, has_unpacked=False)
+    takers = [reader for reader in lefts if found.serves(reader.problem, reader.terms)]
     if not takers or any(made.few not in (None, reader.few) for reader in takers):
         return None
-    is_kept = len(takers) < reads or storage.kind == "output" or any(one.few != made.few for one in takers)
-    return replace(found, is_kept=is_kept)
+    has_unpacked = len(takers) < reads or storage.kind == "output" or any(one.few != made.few for one in takers)
+    return replace(found, has_unpacked=has_unpacked)
 
 
 def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: Target) -> _Made | None:
@@ -101,8 +103,8 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: 
     (out,) = (y for y in p.outputs if y.storage is storage)
     steps = of_known(dims.ceildiv(p.n, STEP))
     squares = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
-    parts = maker.parts or int8_slices.PARTS
-    return _Made(p.m, p.n, parts, maker.few, squares, steps) if out.covers_storage(p.m, p.n) else None
+    terms = maker.terms or int8_slices.TERMS
+    return _Made(p.m, p.n, terms, maker.few, squares, steps) if out.covers_storage(p.m, p.n) else None
 
 
 def _rows(group: Loop, storage: Storage) -> _Made | None:
@@ -120,7 +122,7 @@ def _context(group: Attention, target: Target) -> _Made | None:
     """What heads of whole steps see, side by side in a row."""
     batch, heads, rows, width = group.out.shape
     is_even = isinstance(width, int) and width % STEP == 0 and isinstance(heads, int)
-    if not is_even or amx.parts_for((group.q, group.k, group.v, group.out), target) is None:
+    if not is_even or amx.terms_for((group.q, group.k, group.v, group.out), target) is None:
         return None
     if not views.is_whole(views.permuted(group.out, (0, 2, 1, 3))):
         return None

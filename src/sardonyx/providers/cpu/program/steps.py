@@ -112,12 +112,12 @@ class Target:
     between: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Pointwise convolutions, by their output, whose only reader is a depthwise convolution: one fused step computes
     both (``conv.pointwise_depthwise``)."""
-    beside: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
+    summed_pairs: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Convolutions, by their output, that another one adds to its own sums: one step computes both
     (``conv.summed_pair``)."""
     unsigned: frozenset[Storage] = field(default=frozenset(), compare=False, repr=False)
     """Storages without negative numbers (``lower.signs``)."""
-    handed: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
+    packed_operands: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Results written in the packed layout of the matrix product that reads them (``layout.packed_operands``)."""
 
     tiled: dict[int, tuple[object, int | None]] = field(default_factory=dict, compare=False, repr=False)

@@ -1,4 +1,4 @@
-"""Attention on matrix tiles, from operands in bf16 parts (``split``).
+"""Attention on matrix tiles, from operands in bf16 terms (``split``).
 
 A unit of work is a head's block of 32 query rows. A thread's units are neighbours, and the keys and values of a head
 are split into tiles of the thread's own when its first unit comes: no step, barrier or temporary tensor is needed, and
@@ -11,9 +11,9 @@ each thread finds its tiles in its own L2.
 The order of the pairs that a tile product adds is free as long as both operands agree: 32 numbers along a row lie as
 pairs of (i, i + 16), so two vectors make a row of a tile without any shuffle. Only keys are turned, 16 by 16.
 
-**Cycles** of a key of width 64, with 1, 2 or 3 parts: 36, 54 or 72 to split it, once for all rows of a head; then for
+**Cycles** of a key of width 64, with 1, 2 or 3 terms: 36, 54 or 72 to split it, once for all rows of a head; then for
 each block of rows 8, 24 or 48 of tile products and 20, 22 or 26 of softmax. Multiply-adds over lanes of rows take 128
-for each block, however few its rows, and as long for the softmax: tiles win with three parts and one row, too.
+for each block, however few its rows, and as long for the softmax: tiles win with three terms and one row, too.
 
 **Memory.** Rows of a head are as far apart as those of all heads together, so the chip does not foresee which are read
 next, and each line would be waited for. While a block is weighed, what the next one reads and what this one writes is
@@ -39,9 +39,9 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import View
 from sardonyx.providers.cpu.kernels.attention.config import params, weight
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
-from sardonyx.providers.cpu.kernels.gemm.amx import PARTS
+from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, SQUARE_NBYTES
-from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import PART, place_of, store_step
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TERM_STRIDE, place_of, store_step
 from sardonyx.providers.cpu.kernels.math import functions
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import (
@@ -50,9 +50,9 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     count_of,
-    heads_of,
-    is_plain,
-    plain_below,
+    is_representable,
+    representable_below,
+    split_terms,
     step_elements,
 )
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, SCHEDULES, SUMS, TILES, from_zero, multiply
@@ -63,22 +63,22 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.steps import Target
 
 KEYS = 128
-"""Keys of a block: 16 KB of scores and 8 KB of each part of p, in L1 together."""
+"""Keys of a block: 16 KB of scores and 8 KB of each term of p, in L1 together."""
 
 _HIGH_HALF = 0xFFFF_0000
 HIDDEN = -1e36
 """What a mask adds to scores that nobody shall see, at most."""
-TAME = plain_below(2.0**40)
+TAME = representable_below(2.0**40)
 """Numbers whose products are nothing beside that."""
 _PER_ROW = HALF + 3
 """f32 numbers that are kept for each row: sixteen partial totals; top, base and faded."""
 
 
-def parts_for(views: tuple[View, ...], target: Target) -> int | None:
-    """How many parts numbers are split into; None where there are no tiles."""
+def terms_for(views: tuple[View, ...], target: Target) -> int | None:
+    """How many terms numbers are split into; None where there are no tiles."""
     if not target.isa.amx or any(v.dtype not in (f32, bf16, f16) for v in views):
         return None
-    return PARTS[target.precision]
+    return TERMS[target.precision]
 
 
 def mask_class(mask: View | None) -> str:
@@ -88,15 +88,15 @@ def mask_class(mask: View | None) -> str:
     return "rows" if mask.strides[3] == 1 else "any"
 
 
-def variant(parts: int, target: Target) -> str:
-    products = len(PRODUCTS[parts])
-    plural = "" if parts == 1 else "s"
-    how = f"{products} product{plural} of {parts} bf16 part{plural} on tiles, {PANEL} rows by {KEYS} keys"
+def variant(terms: int, target: Target) -> str:
+    products = len(PRODUCTS[terms])
+    plural = "" if terms == 1 else "s"
+    how = f"{products} product{plural} of {terms} bf16 term{plural} on tiles, {PANEL} rows by {KEYS} keys"
     return f"{target.precision}: {how}"
 
 
-def scratch_nbytes(parts: int, keys: Known, width: Known, value_width: Known) -> Known:
-    size = step_elements(parts) * 2
+def scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -> Known:
+    size = step_elements(terms) * 2
     key_steps, steps, panels = (known(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
     fixed = PANEL * (_PER_ROW + KEYS) * 4 + SQUARE_NBYTES + KEYS // STEP * size
     tiled = dims.mul(size, dims.add(steps, dims.mul(key_steps, dims.add(steps, panels))))
@@ -106,17 +106,17 @@ def scratch_nbytes(parts: int, keys: Known, width: Known, value_width: Known) ->
 @kernel(params)
 def attention_amx(
     k: Kernel, batch: Val, heads: Val, shared: Val, rows: Val, keys: Val, past: Val, mask_: Buf | None = None,
-    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, parts: int, handed: int,
-    is_kept: bool, **given: Any,
+    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, terms: int,
+    packed_terms: int, has_unpacked: bool, **given: Any,
 ) -> None:  # fmt: skip
     """``mask`` is how it lies: ``none``, ``rows`` (keys are neighbours) or ``any``.
 
-    Results are written in tiles of ``handed`` parts, if there are any, and as numbers where they are kept.
+    Results are written in tiles of ``packed_terms`` terms, if there are any, and as numbers where they are kept.
     """
     tiles = Tiles(k)
     tiles.configure(count=TILES)
     blocks = count_of(rows, PANEL)
-    head = _Head(k, tiles, keys, parts, given)
+    head = _Head(k, tiles, keys, terms, given)
     held = k.var(-1)
     units = batch * heads * blocks
 
@@ -133,10 +133,10 @@ def attention_amx(
         block = _Block(head, b, h, first, rows)
         b_after, h_after, _ = place(k.min(unit + blocks, units - 1))
         ahead = block.reads(*place(k.min(unit + 1, units - 1)), *head.operands(b_after, h_after // shared))
-        if is_kept:
+        if has_unpacked:
             ahead += block.writes()
-        if handed:
-            ahead += block.hands_on(heads, rows, handed)
+        if packed_terms:
+            ahead += block.packed_lines(heads, rows, packed_terms)
         offset = None if mask_ is None else mask_.at(b * given["mask_b"] + h * given["mask_h"])
         adjust = _Adjust(block, mask, offset, given, causal, softcap)
         seen = adjust.seen(k.min(keys, first + PANEL + past) if causal else keys)
@@ -146,25 +146,25 @@ def attention_amx(
             adjust.emit(start, count, past)
             block.weigh(start, count, ahead)
             block.accumulate(start, count)
-        if is_kept:
+        if has_unpacked:
             block.finish()
-        if handed:
-            block.hand_on(heads, rows, handed)
+        if packed_terms:
+            block.store_packed(heads, rows, packed_terms)
     tiles.release()
 
 
-def _paired(k: Kernel, left: Val, right: Val, parts: int, worst: Var | None = None) -> list[Val]:
-    """Two vectors as one row of a tile, part by part: pairs of their elements."""
-    sides = (heads_of(k, v, parts, worst) for v in (left, right))
+def _paired(k: Kernel, left: Val, right: Val, terms: int, worst: Var | None = None) -> list[Val]:
+    """Two vectors as one row of a tile, term by term: pairs of their elements."""
+    sides = (split_terms(k, v, terms, worst) for v in (left, right))
     return [(even >> 16) | (odd & _HIGH_HALF) for even, odd in zip(*sides, strict=True)]
 
 
 class _Head:
     """The keys and values of a head, in tiles, and the scratch memory of a thread."""
 
-    def __init__(self, k: Kernel, tiles: Tiles, keys: Val, parts: int, given: dict[str, Any]) -> None:
-        self.k, self.tiles, self.keys, self.parts, self.given = k, tiles, keys, parts, given
-        self.size = step_elements(parts)
+    def __init__(self, k: Kernel, tiles: Tiles, keys: Val, terms: int, given: dict[str, Any]) -> None:
+        self.k, self.tiles, self.keys, self.terms, self.given = k, tiles, keys, terms, given
+        self.size = step_elements(terms)
         self.width, self.value_width = given["width"], given["value_width"]
         self.steps, self.panels, self.key_steps = (count_of(d, STEP) for d in (self.width, self.value_width, keys))
         self.worst = k.var(k.zeros(u32, HALF))
@@ -209,21 +209,21 @@ class _Head:
 
     def _split_keys(self) -> None:
         """Keys past the end repeat the last one: their scores are not looked at."""
-        k, parts = self.k, self.parts
-        stage = k.local(u32, parts * HALF * HALF)
+        k, terms = self.k, self.terms
+        stage = k.local(u32, terms * HALF * HALF)
         with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:
             masks = self.masks(self.width, step * STEP)
             with k.loop(0, HALF) as r:
                 key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
                 row = self.keys_at.at(key * self.given["k_s"] + step * STEP)
                 left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
-                for i, words in enumerate(_paired(k, left, right, parts, self.worst)):
+                for i, words in enumerate(_paired(k, left, right, terms, self.worst)):
                     stage.store((i * HALF + r) * HALF, words)
             to = self.keys_tiled.at((panel * self.steps + step) * self.size + half * TILE).as_type(u32)
-            with k.loop(0, parts) as part:
-                turned = transposed([stage.load((part * HALF + line) * HALF, HALF) for line in range(HALF)])
+            with k.loop(0, terms) as term:
+                turned = transposed([stage.load((term * HALF + line) * HALF, HALF) for line in range(HALF)])
                 for j, words in enumerate(turned):
-                    to.store(part * TILE + j * HALF, words)
+                    to.store(term * TILE + j * HALF, words)
 
     def _split_values(self) -> None:
         """Values past the end repeat the last ones: they meet weights of zero."""
@@ -235,8 +235,8 @@ class _Head:
             with k.loop(0, HALF) as pair:
                 keys = (k.min(step * STEP + pair + i * HALF, self.keys - 1) for i in range(2))
                 even, odd = (self.values_at.at(key * self.given["v_s"] + column).load(0, HALF, there) for key in keys)
-                for part, words in enumerate(_paired(k, even, odd, self.parts, self.worst)):
-                    to.store(pair * HALF + part * TILE, words)
+                for term, words in enumerate(_paired(k, even, odd, self.terms, self.worst)):
+                    to.store(pair * HALF + term * TILE, words)
 
 
 @dataclass(frozen=True)
@@ -270,9 +270,9 @@ class _Block:
             row = self.rows_at.at(r * n["q_s"] + step * STEP)
             masks = head.masks(head.width, step * STEP)
             left, right = (row.load(i * HALF, HALF, mask) * n["scale"] for i, mask in enumerate(masks))
-            for part, words in enumerate(_paired(k, left, right, head.parts, worst)):
-                words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
-        self.is_odd = ~is_plain(worst.get())
+            for term, words in enumerate(_paired(k, left, right, head.terms, worst)):
+                words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
+        self.is_odd = ~is_representable(worst.get())
         self.is_tame = worst.get().max() < TAME
         with k.loop(0, head.panels * SQUARE, HALF) as i:
             head.sums.store(i, k.zeros(f32, HALF))
@@ -283,12 +283,12 @@ class _Block:
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
         """A square of sums, to memory whose rows are ``stride`` numbers apart."""
-        k, tiles, parts = self.k, self.head.tiles, self.head.parts
+        k, tiles, terms = self.k, self.head.tiles, self.head.terms
         with (
             k.loop(0, count_of(self.high, HALF)) as half,
             from_zero(tiles, [to.at((half * stride + t) * HALF) for t in SUMS], stride * 4),
         ):
-            multiply(tiles, a.at(half * TILE), b, steps, parts, SCHEDULES[parts])
+            multiply(tiles, a.at(half * TILE), b, steps, terms, SCHEDULES[terms])
 
     def scores(self, start: Val, count: Val) -> None:
         k, head = self.k, self.head
@@ -321,10 +321,10 @@ class _Block:
         out_at, stride = self.out_at, self.head.given["o_s"]
         return [_Lines(lambda r: out_at.at(r * stride), _in_line(out_at), self.head.value_width - 1, write=True)]
 
-    def hands_on(self, heads: Val, rows: Val, parts: int) -> list[_Lines]:
-        """A row has a line in every part of its steps."""
-        last = (self.head.panels * parts - 1) * PART
-        return [_Lines(lambda r: self._handed_at(r, heads, rows, parts), PART, last, write=True)]
+    def packed_lines(self, heads: Val, rows: Val, terms: int) -> list[_Lines]:
+        """A row has a line in every term of its steps."""
+        last = (self.head.panels * terms - 1) * TERM_STRIDE
+        return [_Lines(lambda r: self._packed_at(r, heads, rows, terms), TERM_STRIDE, last, write=True)]
 
     def weigh(self, start: Val, count: Val, ahead: list[_Lines]) -> None:
         """Scores become p, in f32 and in tiles. Memory has nothing to do meanwhile, but for what is asked ``ahead``."""
@@ -343,8 +343,8 @@ class _Block:
                 for at, p, total in zip(places, (left, right), totals, strict=True):
                     line.store(at, p)
                     total += p
-                for part, words in enumerate(_paired(k, left, right, head.parts)):
-                    words_at.store(step * (head.size // 2) + part * TILE + r * HALF, words)
+                for term, words in enumerate(_paired(k, left, right, head.terms)):
+                    words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
             head.total.store(r * HALF, totals[0].get() + totals[1].get())
 
     def accumulate(self, start: Val, count: Val) -> None:
@@ -389,21 +389,21 @@ class _Block:
         total = self.head.total.load(r * HALF, HALF).sum()
         return 1.0 / self.k.select(total.eq(0.0), 1.0, total)
 
-    def hand_on(self, heads: Val, rows: Val, parts: int) -> None:
+    def store_packed(self, heads: Val, rows: Val, terms: int) -> None:
         """The results of a head are ``panels`` steps of the product that reads them."""
-        k, head, size = self.k, self.head, step_elements(parts)
+        k, head, size = self.k, self.head, step_elements(terms)
         with k.loop(0, self.high) as r:
             row, inverse = self.b * rows + self.first + r, self._inverse(r)
             flag = head.given["flags"].at(row * heads + self.h)
             flag.store(0, 0)
-            to = self._handed_at(r, heads, rows, parts)
+            to = self._packed_at(r, heads, rows, terms)
             with k.loop(0, head.panels) as panel:
                 sums = head.sums.load(panel * SQUARE + r * PANEL, PANEL)
-                store_step(to.at(panel * size), sums * inverse, parts, flag)
+                store_step(to.at(panel * size), sums * inverse, terms, flag)
 
-    def _handed_at(self, r: Val, heads: Val, rows: Val, parts: int) -> Buf:
+    def _packed_at(self, r: Val, heads: Val, rows: Val, terms: int) -> Buf:
         """Where a row's numbers of this head begin."""
-        size, row = self.head.panels * step_elements(parts), self.b * rows + self.first + r
+        size, row = self.head.panels * step_elements(terms), self.b * rows + self.first + r
         return self.head.given["tiles"].at(place_of(row, heads * size) + self.h * size)  # type: ignore[no-any-return]
 
 

@@ -12,20 +12,21 @@ AXES = "bhs"
 STRIDES = tuple(f"{name}_{axis}" for name in "qkvo" for axis in AXES)
 MASK_STRIDES = ("mask_b", "mask_h", "mask_q", "mask_k")
 LEAST = -100
-"""Weights below 2^LEAST, where a row's largest is 1, are 0: the others have bf16 parts that are normal numbers, as are
+"""Weights below 2^LEAST, where a row's largest is 1, are 0: the others have bf16 terms that are normal numbers, as are
 their products with all but the smallest values. An infinite value of such a key makes NaN, as one that is hidden does.
 """
 
 
 def params(
-    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, handed: int = 0, is_kept: bool = True, **_: object
+    *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, packed_terms: int = 0, has_unpacked: bool = True,
+    **_: object,
 ) -> dict[str, object]:  # fmt: skip
     q, k, v, o = dtypes
     numbers = ("batch", "heads", "shared", "rows", "keys", "width", "value_width", "past", *STRIDES)
     found: dict[str, object] = {"q": (q,), "k_": (k,), "v": (v,), **dict.fromkeys(numbers, i64)}
-    if is_kept:
+    if has_unpacked:
         found |= {"out": (o,)}
-    if handed:
+    if packed_terms:
         found |= {"tiles": (bf16,), "flags": (i32,)}
     if mask != "none":
         found |= {"mask_": (mask_dtype,), **dict.fromkeys(MASK_STRIDES, i64)}

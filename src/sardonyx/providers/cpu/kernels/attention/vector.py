@@ -340,11 +340,11 @@ def steps(group: Attention, target: Target) -> list[Step]:
         args |= {f"{name}_{axis}": stride for axis, stride in zip(AXES, view.strides, strict=False)}
     if group.mask is not None:
         args |= {"mask_": Ref.of(group.mask), **dict(zip(MASK_STRIDES, group.mask.strides, strict=True))}
-    parts, handed = amx.parts_for(views, target), target.handed.get(group.out.storage)
-    is_kept = handed is None or handed.is_kept
-    written: dict[str, Ref | Known | float] = {"out": Ref.of(group.out)} if is_kept else {}
-    if handed is not None:
-        written |= {"tiles": Ref(handed.tiled.tiles), "flags": Ref(handed.tiled.flags)}
+    terms, packed = amx.terms_for(views, target), target.packed_operands.get(group.out.storage)
+    has_unpacked = packed is None or packed.has_unpacked
+    written: dict[str, Ref | Known | float] = {"out": Ref.of(group.out)} if has_unpacked else {}
+    if packed is not None:
+        written |= {"tiles": Ref(packed.tiled.tiles), "flags": Ref(packed.tiled.flags)}
     pairs = dims.product((batch, heads, rows, count))
 
     def step(spec: Spec, scratch_nbytes: Known, variant: str) -> Step:
@@ -359,11 +359,11 @@ def steps(group: Attention, target: Target) -> list[Step]:
             variant=variant,
         )
 
-    if parts is not None:
-        statics |= dict(handed=0 if handed is None else handed.parts, is_kept=is_kept)
-        spec = amx.attention_amx(**statics, mask=amx.mask_class(group.mask), parts=parts)
-        variant = amx.variant(parts, target) + ("" if handed is None else f"; {handed.words}")
-        return [*before, step(spec, amx.scratch_nbytes(parts, count, width, value_width), variant)]
+    if terms is not None:
+        statics |= dict(packed_terms=0 if packed is None else packed.terms, has_unpacked=has_unpacked)
+        spec = amx.attention_amx(**statics, mask=amx.mask_class(group.mask), terms=terms)
+        variant = amx.variant(terms, target) + ("" if packed is None else f"; {packed.description}")
+        return [*before, step(spec, amx.scratch_nbytes(terms, count, width, value_width), variant)]
 
     lanes = target.isa.lanes
     widths = dims.add(_round_up(width, lanes), _round_up(value_width, lanes))

@@ -27,7 +27,7 @@ from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, nhwc_matrix, sizes
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, next_params, store_parts
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, next_params, store_terms
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, Padded, zero_frame
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
@@ -100,7 +100,7 @@ class NhwcWindow:
         """
         isa, images = target.isa, [target.images[v.storage] for v in group.outputs if v.storage in target.images]
         source = target.images.get(group.x.storage)
-        source = None if source is None or source.is_kept else source
+        source = None if source is None or source.has_unpacked else source
         geometry = WindowGeometry.of(group, collapse=not images and source is None)
         is_nchw_output = any(v.strides[1] != 1 for v in geometry.outputs)
         if geometry.x.strides[1] != 1 or (
@@ -121,7 +121,7 @@ class NhwcWindow:
             dtype, geometry.taps, _width(geometry.size[2]), has_full_vectors, invariant, is_blocked=source is not None
         )
         if images:
-            config = replace(config, terms=images[0].layout.parts, has_half_block=_has_half_block(images[0].layout))
+            config = replace(config, terms=images[0].layout.terms, has_half_block=_has_half_block(images[0].layout))
         x_dtype, seen = group.x.dtype, geometry.args()
         if source is not None:
             x_dtype, strides = source.storage.dtype, source.layout.strides()
@@ -371,7 +371,7 @@ class _TileEpilogue(BoundEpilogue):
         if config.compares_bits:
             self._row(name, row).at(t.index // BLOCK * number(self._memory, f"{name}_col")).as_type(u16).store(0, value)
             return
-        at = store_parts(self._row(name, row), self._memory, name, t, value, config.terms)
+        at = store_terms(self._row(name, row), self._memory, name, t, value, config.terms)
         if config.has_half_block and (config.has_full_vectors or t.mask is not None):
             with k.when(t.index + HALF >= self.n):
                 for term in range(config.terms):

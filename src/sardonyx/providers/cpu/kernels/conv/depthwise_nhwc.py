@@ -53,7 +53,7 @@ def weights_of(group: Convolution, config: NhwcWindowConfig, isa: Isa) -> tuple[
 
 
 def has_next(group: Convolution, target: Target) -> bool:
-    """Whether a convolution is carried out here, and takes and writes images in parts."""
+    """Whether a convolution is carried out here, and takes and writes images in bf16 terms."""
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     return is_depthwise and supports_packed_images(group, target)
 

@@ -95,30 +95,30 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "a reduction follows the sums"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
-    if any(v.storage in target.between or v.storage in target.beside for v in group.outputs):
+    if any(v.storage in target.between or v.storage in target.summed_pairs for v in group.outputs):
         return []
-    both = next((target.beside[v.storage] for v in group.extra if v.storage in target.beside), None)
+    both = next((target.summed_pairs[v.storage] for v in group.extra if v.storage in target.summed_pairs), None)
     if both is not None:
-        return on_tiles.steps(both.group, 1, target, both.beside)
+        return on_tiles.steps(both.first, 1, target, both.second)
     if group.x.storage in target.between:
         return pointwise_depthwise.steps(target.between[group.x.storage], group, target)
-    parts, is_nhwc = on_tiles.parts_for(group, target), _supports_nhwc(group, target.isa)
-    if parts is None and (first := stem.as_stem(group, target.isa)) is not None:
+    terms, is_nhwc = on_tiles.terms_for(group, target), _supports_nhwc(group, target.isa)
+    if terms is None and (first := stem.as_stem(group, target.isa)) is not None:
         return nhwc.steps(first.group, target, first)
-    if is_nhwc and parts is None:
+    if is_nhwc and terms is None:
         return _nhwc_steps(group, target)
     few = few_outputs.has_few_outputs(group, target)
     if isinstance(few, Only):
         quick = _nhwc_steps if is_nhwc else few_outputs.steps
-        return either(few, target, partial(quick, group), partial(_general_steps, group, parts))
-    return few_outputs.steps(group, target) if few else _general_steps(group, parts, target)
+        return either(few, target, partial(quick, group), partial(_general_steps, group, terms))
+    return few_outputs.steps(group, target) if few else _general_steps(group, terms, target)
 
 
-def _general_steps(group: Convolution, parts: int | None, target: Target) -> list[Step]:
-    if parts is None:
+def _general_steps(group: Convolution, terms: int | None, target: Target) -> list[Step]:
+    if terms is None:
         return vector_steps(group, target)
-    is_in_digits = on_tiles.is_in_digits(group, target)
-    return int8_slices.steps(group, target) if is_in_digits else on_tiles.steps(group, parts, target)
+    uses_int8_slices = on_tiles.uses_int8_slices(group, target)
+    return int8_slices.steps(group, target) if uses_int8_slices else on_tiles.steps(group, terms, target)
 
 
 def _nhwc_steps(group: Convolution, target: Target) -> list[Step]:

@@ -1,6 +1,6 @@
-"""What follows the sums of windows over images: operands and results that lie in parts, or plane by plane.
+"""What follows the sums of windows over images: operands and results that lie in terms, or plane by plane.
 
-They are two more classes of strides beside those of ``common.epilogue``. Numbers in parts are put together where they
+They are two more classes of strides beside those of ``common.epilogue``. Numbers in terms are put together where they
 are loaded and split where they are stored, for the next convolution on tiles, into an image that it reads as it lies
 (``conv.packed_image``).
 """
@@ -12,14 +12,14 @@ from typing import Any
 
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, frame_params, parts_of, whole_of
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms, encode_terms, frame_params
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
 
 PLANES, SPLIT = "planes", "split"
-"""Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in parts."""
+"""Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in terms."""
 SQUARE = HALF * PANEL
 """Sums of 16 pixels and 32 filters."""
 
@@ -27,8 +27,8 @@ SQUARE = HALF * PANEL
 def next_params(epilogue: Epilogue) -> Params:
     """Those of an epilogue, and of the image that it writes for the next convolution."""
     image = {"image": (bf16,), **frame_params("image")} if has_next(epilogue) else {}
-    parts = {f"{name}_part": i64 for name, x in epilogue.names if x.columns == SPLIT}
-    return {**image, **epilogue.params, **parts}
+    terms = {f"{name}_term": i64 for name, x in epilogue.names if x.columns == SPLIT}
+    return {**image, **epilogue.params, **terms}
 
 
 def has_next(epilogue: Epilogue) -> bool:
@@ -46,10 +46,10 @@ class ImageFinish(BoundEpilogue):
     """Where in such a square the numbers at hand are."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, parts: int
+        self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, terms: int
     ) -> None:
         super().__init__(k, epilogue, memory, n, place)
-        self.parts = parts
+        self.terms = terms
         names = [name for name, x in epilogue.names if x.columns == PLANES]
         self.is_wide = not names and not epilogue.is_expensive
         """Whether 32 filters are finished at a time."""
@@ -61,8 +61,8 @@ class ImageFinish(BoundEpilogue):
         for name, y in self.epilogue.names:
             if y.columns == SPLIT:
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
-                for part in range(self.parts):
-                    at.prefetch(self._number(name, "part") * part, write=name.startswith("y"))
+                for term in range(self.terms):
+                    at.prefetch(self._number(name, "term") * term, write=name.startswith("y"))
 
     def pixels(self, sums: Buf, half: Val, x: Val, many: Val, t: Tile) -> None:
         """Finish ``many`` pixels from ``x`` on, whose sums are a panel apart, ``half`` columns from where it begins.
@@ -71,7 +71,7 @@ class ImageFinish(BoundEpilogue):
         look far enough ahead. (YOLOv8n's convolutions of 32 channels take 0.90 of the time.)
         """
         k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
-        is_long = self.parts > 1 and self.epilogue.is_expensive
+        is_long = self.terms > 1 and self.epilogue.is_expensive
         later = [output for output in outputs if output[1].columns == SPLIT][: int(is_long)]
         with k.loop(0, many) as i:
             self.here = i * PANEL + half
@@ -85,7 +85,7 @@ class ImageFinish(BoundEpilogue):
                 self._store(*output, x + i, t, sums.load(i * PANEL, HALF))
 
     def panel(self, sums: Buf, x: Val, many: Val, first: Val) -> None:
-        """Finish ``many`` pixels from ``x`` on and 32 filters: in one part, a line of an image at a time."""
+        """Finish ``many`` pixels from ``x`` on and 32 filters: in one term, a line of an image at a time."""
         self.rows(sums, PANEL, x, many, Tile(first, PANEL, None))
 
     def turn_in(self, x: Val, many: Val, first: Val) -> None:
@@ -121,29 +121,29 @@ class ImageFinish(BoundEpilogue):
         if x.columns == PLANES:
             return self.squares[name].load(self.here, HALF)
         if x.columns == SPLIT:
-            return load_parts(self._row(name, row), self._memory, name, t, self.parts)
+            return load_terms(self._row(name, row), self._memory, name, t, self.terms)
         return super()._load(name, x, row, t)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
         if y.columns == PLANES:
             self.squares[name].store(self.here, value)
         elif y.columns == SPLIT:
-            store_parts(self._row(name, row), self._memory, name, t, value, self.parts)
+            store_terms(self._row(name, row), self._memory, name, t, value, self.terms)
         else:
             super()._store(name, y, row, t, value)
 
 
-def load_parts(pixel: Buf, memory: Any, name: str, t: Tile, parts: int) -> Val:
-    """Channels of a pixel from an image in parts."""
-    block, part = number(memory, f"{name}_col"), number(memory, f"{name}_part")
-    return whole_of(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), part, parts, t.lanes)
+def load_terms(pixel: Buf, memory: Any, name: str, t: Tile, terms: int) -> Val:
+    """Channels of a pixel from an image in terms."""
+    block, term = number(memory, f"{name}_col"), number(memory, f"{name}_term")
+    return decode_terms(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), term, terms, t.lanes)
 
 
-def store_parts(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, parts: int) -> Buf:
+def store_terms(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, terms: int) -> Buf:
     """Store channels of a pixel for the next convolution, those of a whole block or 16. Gives where they lie."""
-    k, block, part = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_part")
+    k, block, term = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_term")
     at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
     there = None if t.lanes == BLOCK else k.mask(number(memory, "image_room") - t.index, HALF)
-    for i, head in enumerate(parts_of(k, t.keep(value, 0.0), parts)):
-        at.store(part * i, k.cast(head >> 16, u16), there)
+    for i, head in enumerate(encode_terms(k, t.keep(value, 0.0), terms)):
+        at.store(term * i, k.cast(head >> 16, u16), there)
     return at

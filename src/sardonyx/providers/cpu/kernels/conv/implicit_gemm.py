@@ -1,5 +1,5 @@
-"""Convolutions on tiles: an implicit matrix product of pixels and weights, in bf16 parts (``conv.bf16_split``) or in
-digits (``conv.int8_slices``).
+"""Convolutions on tiles: an implicit matrix product of pixels and weights, in bf16 terms (``conv.bf16_split``) or in
+slices (``conv.int8_slices``).
 
 A tile of A is some numbers of 16 pixels each, loaded from where they lie: nothing is copied for a tap. In an image of
 blocks these are the channels of one block as one tap sees them; where pixels lie close together, so many numbers out of
@@ -14,10 +14,10 @@ cut into tiles of equal height, at most 16, which the tile unit is told, so that
 are a *square* of sums (``split.bf16_micro_kernel`` tells why not more).
 
 **Caches.** A run of weights takes 24 KiB and stays in L1 while the squares of a group pass by. Taps of a block follow
-each other, so its pixels come from L2 once for those of a run: with one part and 3 x 3 taps about 12 bytes a cycle. The
+each other, so its pixels come from L2 once for those of a run: with one term and 3 x 3 taps about 12 bytes a cycle. The
 next run of weights is fetched into L2 meanwhile.
 
-**What follows** a square is written after the products of the next, which find its sums stored. Of one part products
+**What follows** a square is written after the products of the next, which find its sums stored. Of one term products
 are few, and it is written among them (``conv.pipelined_epilogue``), unless it is stores that take its time. Results
 go out pixel
 by pixel or, where images lie plane by plane, turned in registers first; and, if the next layer is a convolution on
@@ -45,10 +45,10 @@ GROUP = 10
 """Squares of a group, at most: their sums and a run of weights fit into an L1 of 48 KiB. (ResNet-50 at `medium` takes
 0.98 of the time that it takes with 16.)"""
 LINES = 2 * HALF
-"""Of the weights of a step, for each part."""
+"""Of the weights of a step, for each term."""
 FETCHED = 4
-"""Lines of the next run of weights, for each part, that a step of one square fetches into L2, at least: the squares of
-a group fetch all of them. With one part, further groups of a thread do not, if weights are few enough to have stayed
+"""Lines of the next run of weights, for each term, that a step of one square fetches into L2, at least: the squares of
+a group fetch all of them. With one term, further groups of a thread do not, if weights are few enough to have stayed
 there, unless what follows is long."""
 NEAR_NBYTES = 512 * 1024
 """Of weights that stay in L2: all chips with tiles have 2 MiB."""
@@ -58,17 +58,17 @@ pixels begin in a second image."""
 
 _TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "fold") for axis in "zyx")
 _NUMBERS = (
-    "x_b", "x_block", "x_z", "x_y", "x_x", "x_part", "x_fold_z", "x_fold_y", "x_fold_x", "batch", "blocks", "filters",
+    "x_b", "x_block", "x_z", "x_y", "x_x", "x_term", "x_fold_z", "x_fold_y", "x_fold_x", "batch", "blocks", "filters",
     "lines", "length", "wide", "pitch_z", "pitch_y", "run",
 )  # fmt: skip
-_BESIDE = tuple(f"beside_{what}" for what in ("b", "block", "z", "y", "x", "blocks"))
+_SECOND = tuple(f"second_{what}" for what in ("b", "block", "z", "y", "x", "blocks"))
 
 
-def convolution_params(epilogue: Epilogue, *, has_beside: bool = False) -> Params:
-    """All but images and weights. A second image, of which windows see single pixels, is ``beside`` the first; its
+def convolution_params(epilogue: Epilogue, *, has_second: bool = False) -> Params:
+    """All but images and weights. A second image, of which windows see single pixels, is ``second`` the first; its
     distances are those from window to window.
     """
-    numbers = (*_NUMBERS, *_TAPS, *(_BESIDE if has_beside else ()))
+    numbers = (*_NUMBERS, *_TAPS, *(_SECOND if has_second else ()))
     return {**dict.fromkeys(numbers, i64), **next_params(epilogue)}
 
 
@@ -78,7 +78,7 @@ class Kind:
 
     block: int
     """Numbers of a tile's row."""
-    parts: int
+    terms: int
     """Of bf16, in which results are handed on."""
     number_nbytes: int
     step_nbytes: int
@@ -97,7 +97,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
         number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")
     )
     taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
-    steps = k.opaque(blocks * taps * count_of(wide, kind.block) + _blocks_beside(k, memory))
+    steps = k.opaque(blocks * taps * count_of(wide, kind.block) + _second_blocks(k, memory))
     per_line = k.opaque(count_of(length, HALF))
     high = k.opaque(count_of(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
@@ -109,7 +109,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     # are shared out, as they are in the layers before and after, unless to read all weights costs more.
     fair = count * columns // (k.threads * 2)
     groups = count_of(count, k.max(k.min(fair, GROUP), 1))
-    channels = (blocks * count_of(wide, kind.block) + _blocks_beside(k, memory)) * kind.block
+    channels = (blocks * count_of(wide, kind.block) + _second_blocks(k, memory)) * kind.block
     pixels_nbytes = batch * lines * length * (channels * kind.number_nbytes + filters * 4)
     weights_nbytes = columns * steps * kind.step_nbytes
     is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
@@ -135,7 +135,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
             first.set(k.select(known.eq(-1), group, first))
             known.set(group)
         fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
-        if kind.parts == 1:
+        if kind.terms == 1:
             fetched = k.select(first.ne(group) & (weights_nbytes <= NEAR_NBYTES), 0, fetched)
         with k.loop(0, steps, run) as step:
             many = k.min(run, steps - step)
@@ -161,13 +161,13 @@ def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size
         with k.loop(0, n("kernel_x")) as tap, k.loop(0, wide, block_size) as first:
             to.store(at.get(), row + along("x", tap) + first)
             at += 1
-    if "beside" in memory:
-        with k.loop(0, n("beside_blocks")) as block:
-            to.store(at.get() + block, block * n("beside_block"))
+    if "second" in memory:
+        with k.loop(0, n("second_blocks")) as block:
+            to.store(at.get() + block, block * n("second_block"))
 
 
-def _blocks_beside(k: Kernel, memory: Any) -> Val:
-    return number(memory, "beside_blocks") if "beside" in memory else k.const(0)
+def _second_blocks(k: Kernel, memory: Any) -> Val:
+    return number(memory, "second_blocks") if "second" in memory else k.const(0)
 
 
 @dataclass(frozen=True)
@@ -202,9 +202,9 @@ class Grid:
                 start = start + index * number(self.memory, f"stride_{axis}") * number(self.memory, f"x_{axis}")
             entry = self.table.at(i * ENTRY)
             words = [start, image.get(), z, y, x, many]
-            if "beside" in self.memory:
+            if "second" in self.memory:
                 terms = zip("bzyx", (image.get(), z, y, x), strict=True)
-                words.append(sum((index * number(self.memory, f"beside_{axis}") for axis, index in terms), k.const(0)))
+                words.append(sum((index * number(self.memory, f"second_{axis}") for axis, index in terms), k.const(0)))
             for word, value in enumerate(words):
                 entry.store(word, value)
             first += self.high
@@ -218,7 +218,7 @@ class Grid:
     def entry(self, tile: Val) -> list[Val]:
         return [self.table.load(tile * ENTRY + i) for i in range(6)]
 
-    def beside(self, tile: Val) -> Val:
+    def second(self, tile: Val) -> Val:
         """Where its pixels begin in a second image."""
         return self.table.load(tile * ENTRY + 6)
 
@@ -290,7 +290,7 @@ class Work:
         """Add a run to the squares of a group; after the last one, finish them."""
         k = self.k
         with k.loop(0, rows + k.cast(is_last, i64)) as r:
-            if self.kind.parts > 1:  # of one part there are too few products to wait for it
+            if self.kind.terms > 1:  # of one term there are too few products to wait for it
                 with k.when(is_last & (r + 1 < rows)):
                     self.fetch(r + 1, column)
             with k.either(r < rows) as (more, none):
@@ -311,7 +311,7 @@ class Work:
     def close(self) -> None:
         """All squares have been multiplied."""
 
-    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+    def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
         """Make sums anew that tiles did not make right."""
         raise NotImplementedError
 
@@ -325,7 +325,7 @@ class Work:
     def end(self, r: Val, column: Val) -> None:
         """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""
         slot = self.grid.sums.at(self.slot(r))
-        self.mend(r, column, slot)
+        self.f32_fallback(r, column, slot)
         with self.grid.image_rows(r) as (done, place, x, many):
             self._finish(slot.at(done * PANEL), place, x, many, column)
 
@@ -344,13 +344,13 @@ class Work:
         if not finish.is_wide:
             by_halves()
             return
-        with k.either(left >= PANEL) as (whole, part):
-            with whole:
+        with k.either(left >= PANEL) as (full, edge):
+            with full:
                 finish.panel(sums, x, many, first)
-            with part:
+            with edge:
                 by_halves()
 
     def _finishing(self, place: list[Val]) -> ImageFinish:
         """What follows the sums of pixels of one row."""
         turned = self.grid.sums.at((GROUP + self.kind.spare) * SQUARE)
-        return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.parts)
+        return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.terms)

@@ -1,4 +1,4 @@
-"""Convolutions on tiles of bytes, from images and weights in digits (``conv.pack_image_int8``, ``digits``): f32
+"""Convolutions on tiles of bytes, from images and weights in slices (``conv.pack_image_int8``, ``slices``): f32
 results.
 
 The way through pixels, steps and filters is that of ``conv.implicit_gemm``; a step covers 64 channels and not 32. As
@@ -34,28 +34,28 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
 )
 from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import SOURCE, source_args, spreading
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of
-from sardonyx.providers.cpu.kernels.split.deferred_accumulation import each_step
+from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
     PRODUCTS,
     ROUNDS,
     SIDES,
     SQUARE,
     WEIGHTS,
-    PutTogether,
+    SliceAccumulator,
     fourth,
     multiply,
     summed,
 )
 from sardonyx.providers.cpu.kernels.split.int8_slices import (
-    DIGITS,
+    SLICES,
     STEP,
     TILE,
-    in_digits,
+    make_slices,
     packed_nbytes,
     packing_of,
     run_steps,
     scales_of,
-    uneven,
+    slices_refusal,
     whole,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
@@ -65,20 +65,20 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
-PARTS = 3
-"""In which results are handed on, to convolutions that take bf16 parts."""
+TERMS = 3
+"""In which results are handed on, to convolutions that take bf16 terms."""
 SPARE = WEIGHTS // SIDES
 """Squares of scratch memory for the sums of a run."""
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
-    """The convolution in digits."""
+    """The convolution in slices."""
     made = [image.layout for v in group.outputs if (image := target.images.get(v.storage)) is not None]
     group = on_tiles.thinned(group)
     frame = WindowGeometry.of(group, collapse=all(one.is_bare for one in made))
-    found = on_tiles.geometry(group, frame, DIGITS, STEP)
+    found = on_tiles.geometry(group, frame, SLICES, STEP)
     x = frame.x
-    key = ("digits", x.storage.number, x.offset, x.shape, x.strides, found.layout)
+    key = ("slices", x.storage.number, x.offset, x.shape, x.strides, found.layout)
     before: list[Step] = []
     if key not in target.splits:
         before, target.splits[key] = spreading(x, found.layout, group.nodes, u8 if x.storage in target.unsigned else i8)
@@ -90,10 +90,10 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         **{f"source_{name}": v for name, v in source_args(x).items()},
         **{f"pad_{a}": p for a, p in zip("zyx", frame.window.pads, strict=True)}, **more,
     }  # fmt: skip
-    spec = conv_digits(first=image.first, epilogue=epilogue)
+    spec = conv_int8_slices(first=image.first, epilogue=epilogue)
     flops = dims.known(dims.product((2, *group.w.shape[1:], *group.box))) or 0
     nbytes = dims.known(dims.add(frame.nbytes, weights.elements)) or 0
-    why = f"{target.precision}: {PRODUCTS} products of {DIGITS} digits on tiles"
+    why = f"{target.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
     scratch = scratch_nbytes(found.steps, epilogue, SPARE)
     return [*before, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
@@ -104,7 +104,7 @@ def _run(found: on_tiles.Geometry) -> int:
 
 
 def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
-    """The weights in digits, in the order of steps."""
+    """The weights in slices, in the order of steps."""
     w, layout, run = group.w, found.layout, _run(found)
     tensor = w.storage.tensor
     assert tensor is not None
@@ -116,9 +116,11 @@ def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
         lined = np.zeros((count, layout.room, filters), np.float32)
         lined[:, :channels] = content.reshape(filters, channels, count).transpose(2, 1, 0)
         lined = lined.reshape(count, layout.blocks, STEP, filters).transpose(1, 0, 2, 3)
-        return in_digits(packing_of(Tensor.of(lined), 0, filters, 1, depth, filters, isa, refused=uneven(tensor)))
+        return make_slices(
+            packing_of(Tensor.of(lined), 0, filters, 1, depth, filters, isa, refused=slices_refusal(tensor))
+        )
 
-    key = ("conv digits", identity(tensor), w.offset, (filters, channels, *taps))
+    key = ("conv slices", identity(tensor), w.offset, (filters, channels, *taps))
     return Packed("constant", i8, packed_nbytes(depth, filters, run), w.storage.value, key=key, make=make)
 
 
@@ -133,62 +135,62 @@ def _params(first: DType, epilogue: Epilogue) -> Params:
 
 
 @kernel(_params)
-def conv_digits(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: Any) -> None:
-    """``first`` is the type of an image's first digits."""
+def conv_int8_slices(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: Any) -> None:
+    """``first`` is the type of an image's first slices."""
 
     def work(
         k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
     ) -> Work:
         scales = scales_of(memory["w"], count_of(number(memory, "filters"), PANEL), steps)
         levels = grid.sums.at(GROUP * SQUARE).as_type(i32)
-        behind = PutTogether(k, levels, grid.sums, lambda image, _: memory["x_scales"].load(image), scales)
-        return _DigitWork(k, tiles, memory, distances, grid, steps, epilogue, kind, first, behind)
+        accumulator = SliceAccumulator(k, levels, grid.sums, lambda image, _: memory["x_scales"].load(image), scales)
+        return _Int8Conv(k, tiles, memory, distances, grid, steps, epilogue, kind, first, accumulator)
 
-    walk(k, memory, epilogue, Kind(STEP, PARTS, DIGITS, DIGITS * 2 * TILE, SPARE), work)
+    walk(k, memory, epilogue, Kind(STEP, TERMS, SLICES, SLICES * 2 * TILE, SPARE), work)
 
 
 @dataclass(frozen=True)
-class _DigitWork(Work):
-    """Products of digits."""
+class _Int8Conv(Work):
+    """Products of slices."""
 
     first: DType
-    behind: PutTogether
+    accumulator: SliceAccumulator
 
     def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        k, memory, run, behind = self.k, self.memory, number(self.memory, "run"), self.behind
+        k, memory, run, accumulator = self.k, self.memory, number(self.memory, "run"), self.accumulator
         start, image, *_ = self.grid.entry(r)
-        weights = memory["w"].at((column * self.steps + step) * (DIGITS * 2 * TILE))
-        share = fetched * (DIGITS * LINE_NBYTES)
-        following = weights.at(many * (DIGITS * 2 * TILE) + r * many * share)
-        stride, digit = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_part")
+        weights = memory["w"].at((column * self.steps + step) * (SLICES * 2 * TILE))
+        share = fetched * (SLICES * LINE_NBYTES)
+        following = weights.at(many * (SLICES * 2 * TILE) + r * many * share)
+        stride, slice_stride = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_term")
         pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
         sides = k.min(count_of(self.filters - column * PANEL, HALF), SIDES)
-        scales, pace = (column * count_of(self.steps, run) + step // run) * PANEL, each_step(k, many)
+        scales, pace = (column * count_of(self.steps, run) + step // run) * PANEL, rows_per_step(k, many)
         with k.loop(0, sides) as side:
             columns = weights.at(side * TILE)
             for weight, products in ROUNDS:
-                with summed(self.tiles, behind.levels, weight):
+                with summed(self.tiles, accumulator.levels, weight):
                     with k.loop(0, many) as s:
                         here = pixels.at(self.distances.load(step + s))
-                        digits = [here.at(digit * i) for i in range(DIGITS)]
-                        these = columns.at(s * (DIGITS * 2 * TILE))
-                        multiply(self.tiles, digits, these, products, stride, first=self.first)
+                        slices = [here.at(slice_stride * i) for i in range(SLICES)]
+                        these = columns.at(s * (SLICES * 2 * TILE))
+                        multiply(self.tiles, slices, these, products, stride, first=self.first)
                         if weight:
-                            behind.some(pace)
+                            accumulator.advance(pace)
                         ahead = following.at(s * share + (side * SIDES + weight // 2) * (share // 4))
-                        with k.loop(0, count_of(fetched * DIGITS, 4)) as i:
+                        with k.loop(0, count_of(fetched * SLICES, 4)) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     if weight:
                         with k.when(is_long), k.loop(0, many) as s:
-                            place = (start + self.distances.load(step + s)) // DIGITS
+                            place = (start + self.distances.load(step + s)) // SLICES
                             here = memory["x"].at(number(memory, "x_more") + place)
-                            fourth(self.tiles, here, columns.at(s * (DIGITS * 2 * TILE)), stride // DIGITS)
-            behind.take(self.slot(r) + side * HALF, image, scales + side * HALF, step.eq(0))
+                            fourth(self.tiles, here, columns.at(s * (SLICES * 2 * TILE)), stride // SLICES)
+            accumulator.start(self.slot(r) + side * HALF, image, scales + side * HALF, step.eq(0))
 
     def settle(self) -> None:
-        self.behind.rest()
+        self.accumulator.drain()
 
-    def mend(self, r: Val, column: Val, slot: Buf) -> None:
+    def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
         k = self.k
         _, image, z, y, x, many = self.grid.entry(r)
         with k.when(self.memory["x_flags"].load(image).ne(0), likely=False):
@@ -219,7 +221,7 @@ class _DigitWork(Work):
             with k.loop(0, k.select(is_there, channels, 0)) as c:
                 v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
                 for half, total in enumerate(totals):
-                    w = whole(k, memory["w"], self.behind.right, self.steps, run, panel * PANEL, half, j)
+                    w = whole(k, memory["w"], self.accumulator.right, self.steps, run, panel * PANEL, half, j)
                     total.set(k.fma(v, w, total))
             step += 1
         for half, total in enumerate(totals):

@@ -21,10 +21,10 @@ from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PLANES, SPLIT
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import scratch_nbytes
 from sardonyx.providers.cpu.kernels.conv.pack_image import spreading
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, OVER, Padded, Parts, closest, tiles_of
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, OVER, PackedImageMatrix, Padded, closest, tiles_of
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import Places, is_one_for_images, pace_of, table_nbytes
 from sardonyx.providers.cpu.kernels.conv.stride_phases import UNFOLDED, Folded
-from sardonyx.providers.cpu.kernels.gemm.amx import parts_of
+from sardonyx.providers.cpu.kernels.gemm.amx import term_count
 from sardonyx.providers.cpu.kernels.split import int8_slices
 from sardonyx.providers.cpu.kernels.split.bf16 import CHUNK, HALF, PAIRS, PANEL, equal_runs, split, step_elements
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
@@ -35,33 +35,33 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
 
 RUN = {1: 12, 2: 6, 3: 4}
-"""Steps of a run, by parts, at most: 24 KiB of weights."""
+"""Steps of a run, by terms, at most: 24 KiB of weights."""
 PAST_RUN = 16
-"""... of one part whose pixels leave L1 to the weights."""
+"""... of one term whose pixels leave L1 to the weights."""
 HELD = 2
 """Steps whose weights stay in tiles, two for each. (In C, a square of two steps with a residual and a Relu takes 135
 cycles for 162, and 153 to 165 for 179 where others use the core too.)"""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
-"""By parts: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
+"""By terms: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}
-"""By parts: products for each number that is split or finished, from which they outweigh that."""
+"""By terms: products for each number that is split or finished, from which they outweigh that."""
 FEW = {1: 0, 2: 0, 3: 64}
-"""By parts: outputs of a filter for which there must be twice as many products."""
+"""By terms: outputs of a filter for which there must be twice as many products."""
 NARROW = 0.25
 """Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
-"""By parts: share of the rows of tiles that must be outputs."""
-IN_DIGITS = 0.4
-"""Times that gain, for digits, whose products take less time. (YOLOv8n takes 0.90 to 0.97 of what it takes with 0.8,
+"""By terms: share of the rows of tiles that must be outputs."""
+SLICES_EASE = 0.4
+"""Times that gain, for slices, whose products take less time. (YOLOv8n takes 0.90 to 0.97 of what it takes with 0.8,
 ResNet-50 and EfficientNet-B0 0.98.)"""
 LEAST_DEPTH, LEAST_CHANNELS = 2 * int8_slices.STEP, 0.7
-"""Numbers of a sum from which those of digits, four for each, are put together in little time; and share of the
+"""Numbers of a sum from which those of slices, four for each, are put together in little time; and share of the
 channels in tiles that there must be."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A window over an image in parts."""
+    """A window over an image in terms."""
 
     layout: Padded
     start: Known
@@ -73,14 +73,14 @@ class Geometry:
     """Of the result."""
     folded: Folded | None = None
     """The phases of the image, if they are what is read."""
-    beside: Geometry | None = None
+    second: Geometry | None = None
     """Single pixels of a second image."""
     flags: Storage | None = None
     """One for each row of the image, which is up where a number is not finite."""
 
     @property
     def steps(self) -> int:
-        return self.own_steps + (self.beside.own_steps if self.beside else 0)
+        return self.own_steps + (self.second.own_steps if self.second else 0)
 
     @property
     def own_steps(self) -> int:
@@ -104,13 +104,13 @@ class Geometry:
     @property
     def run(self) -> int:
         """Steps of a run, but of the last."""
-        return equal_runs(self.steps, PAST_RUN if self.is_past else RUN[self.layout.parts])
+        return equal_runs(self.steps, PAST_RUN if self.is_past else RUN[self.layout.terms])
 
     @property
     def is_past(self) -> bool:
-        """Whether pixels leave L1 to the weights: those of one part that a single tap sees once."""
+        """Whether pixels leave L1 to the weights: those of one term that a single tap sees once."""
         is_once = self.kernel[:2] == (1, 1) and self.runs[0] == 1
-        return self.layout.parts == 1 and is_once and self.steps > HELD
+        return self.layout.terms == 1 and is_once and self.steps > HELD
 
     @property
     def last_run(self) -> int:
@@ -125,7 +125,7 @@ class Geometry:
         z, y, x = self.size
         folds, strides = self.strides if self.folded else (1, 1, 1), self.moves
         deep, row, (runs, wide) = self.image.deep, self.image.row, self.runs
-        if strides == (1, 1, 1) and (self.beside is None or (self.is_dense and self.beside.is_dense)):
+        if strides == (1, 1, 1) and (self.second is None or (self.is_dense and self.second.is_dense)):
             length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
             lines: Known = 1
         else:
@@ -139,30 +139,30 @@ class Geometry:
         given = {"kernel": kernel, "dilation": self.dilations, "stride": strides, "out": self.size, "fold": folds}
         return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
 
-    def args_beside(self, storage: Storage) -> dict[str, Ref | Known | float]:
+    def second_args(self, storage: Storage) -> dict[str, Ref | Known | float]:
         """Those of a second image."""
         distances, moves = self._distances, dict(zip("zyx", self.moves, strict=True))
-        found: dict[str, Ref | Known | float] = {"beside": Ref(storage, self.start), "beside_blocks": self.own_steps}
-        found |= {f"beside_{s}": distances[s] for s in ("b", "block")}
-        return found | {f"beside_{a}": of_known(dims.mul(distances[a], moves[a])) for a in "zyx"}
+        found: dict[str, Ref | Known | float] = {"second": Ref(storage, self.start), "second_blocks": self.own_steps}
+        found |= {f"second_{s}": distances[s] for s in ("b", "block")}
+        return found | {f"second_{a}": of_known(dims.mul(distances[a], moves[a])) for a in "zyx"}
 
     @property
     def _distances(self) -> dict[str, Known]:
         return self.folded.strides_of() if self.folded else self.layout.strides() | UNFOLDED
 
 
-def parts_for(group: Convolution, target: Target) -> int | None:
-    """How many parts image and weights are split into; None where tiles are not there or do not pay."""
+def terms_for(group: Convolution, target: Target) -> int | None:
+    """How many terms image and weights are split into; None where tiles are not there or do not pay."""
     if not target.isa.amx or any(v.storage in target.between for v in group.outputs):
         return None
     known = target.tiled.get(id(group))
     if known is None:
-        known = target.tiled[id(group)] = group, _parts_for(group, target)
+        known = target.tiled[id(group)] = group, _terms_for(group, target)
     return known[1]
 
 
-def _parts_for(group: Convolution, target: Target) -> int | None:
-    w, window, parts = group.w, thinned(group).window, parts_of(target.precision, group.x.dtype, group.w.dtype)
+def _terms_for(group: Convolution, target: Target) -> int | None:
+    w, window, terms = group.w, thinned(group).window, term_count(target.precision, group.x.dtype, group.w.dtype)
     if group.groups != 1 or any(v.dtype not in (f32, bf16, f16) for v in (group.x, w)):
         return None
     tensor = w.storage.tensor
@@ -170,42 +170,42 @@ def _parts_for(group: Convolution, target: Target) -> int | None:
         return None
     if identity(tensor) in target.exceptional or not all(isinstance(step, Apply) for step in group.epilogue.steps):
         return None
-    if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[parts]:
+    if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[terms]:
         return None
     filters, channels, *taps = (int(d) for d in w.shape)
     products = filters * channels * float(np.prod(taps))
     if not products:
         return None
     try:
-        found = geometry(group, WindowGeometry.of(group, collapse=False), parts)
+        found = geometry(group, WindowGeometry.of(group, collapse=False), terms)
         _ = found.layout.elements
     except NotImplemented:  # sizes that are too long expressions
         return None
     share = products / (found.steps * BLOCK * -(-filters // HALF) * HALF)
     gain = products / (channels * float(np.prod(window.strides)) + filters)
     ease, outputs = (1 if group.x.dtype is f32 else NARROW), dims.product((group.box[0], *group.box[2:]))
-    few = 1 + FEW[parts] / max(outputs, 1) if isinstance(outputs, int) else 1
-    if fills_digits(group, target):
-        few *= IN_DIGITS
-    return parts if share >= ease * LEAST_SHARE[parts] and gain >= ease * few * LEAST_GAIN[parts] else None
+    few = 1 + FEW[terms] / max(outputs, 1) if isinstance(outputs, int) else 1
+    if supports_int8_slices(group, target):
+        few *= SLICES_EASE
+    return terms if share >= ease * LEAST_SHARE[terms] and gain >= ease * few * LEAST_GAIN[terms] else None
 
 
-def is_in_digits(group: Convolution, target: Target) -> bool:
-    """Whether a convolution that would take three parts takes digits (``conv.int8_slices``): where the channels of
+def uses_int8_slices(group: Convolution, target: Target) -> bool:
+    """Whether a convolution that would take three terms takes slices (``conv.int8_slices``): where the channels of
     its image follow each other and fill tiles, and its weights are of one kind.
     """
-    return parts_for(group, target) is not None and group.x.strides[1] == 1 and fills_digits(group, target)
+    return terms_for(group, target) is not None and group.x.strides[1] == 1 and supports_int8_slices(group, target)
 
 
-def fills_digits(group: Convolution, target: Target) -> bool:
-    """Whether a convolution on tiles, if its image lies pixel by pixel, is one in digits."""
-    if parts_of(target.precision, group.x.dtype, group.w.dtype) != int8_slices.DIGITS:
+def supports_int8_slices(group: Convolution, target: Target) -> bool:
+    """Whether a convolution on tiles, if its image lies pixel by pixel, is one in slices."""
+    if term_count(target.precision, group.x.dtype, group.w.dtype) != int8_slices.SLICES:
         return False
     tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
     room = -(-channels // int8_slices.STEP) * int8_slices.STEP
     is_full = channels >= LEAST_CHANNELS * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
-    is_plain = all(v.dtype is f32 for v in (group.x, group.w))
-    return is_plain and is_full and int8_slices.uneven(tensor) not in target.exceptional
+    is_f32 = all(v.dtype is f32 for v in (group.x, group.w))
+    return is_f32 and is_full and int8_slices.slices_refusal(tensor) not in target.exceptional
 
 
 def _used_rows(group: Convolution, window: Window) -> float:
@@ -229,7 +229,7 @@ def thinned(group: Convolution) -> Convolution:
     return replace(group, x=x, window=replace(window, strides=tuple(strides)))
 
 
-def geometry(group: Convolution, frame: WindowGeometry, parts: int, block: int = BLOCK) -> Geometry:
+def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int = BLOCK) -> Geometry:
     """With a layout for this convolution alone, of blocks or, where channels do not fill those of 32, close."""
     window, size = frame.window, frame.size
     reach = [(n - 1) * d for n, d in zip(window.kernel, window.dilations, strict=True)]
@@ -241,63 +241,63 @@ def geometry(group: Convolution, frame: WindowGeometry, parts: int, block: int =
     behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
     channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
     over = max(HALF * window.strides[2], OVER)
-    layout = Padded(parts, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block)
+    layout = Padded(terms, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block)
     if block == BLOCK:
         layout = closest(layout, [(window.kernel, window.dilations)])
     return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
 
 
-def steps(group: Convolution, parts: int, target: Target, beside: Convolution | None = None) -> list[Step]:
-    """The convolution on tiles, with the sums of another ``beside`` it (``conv.summed_pair``)."""
+def steps(group: Convolution, terms: int, target: Target, second: Convolution | None = None) -> list[Step]:
+    """The convolution on tiles, with the sums of another ``second`` it (``conv.summed_pair``)."""
     filters, depth = int(group.w.shape[0]), math.prod(int(d) for d in group.w.shape[1:])
     before, other = list[Step](), None
     args: dict[str, Ref | Known | float] = {}
     moved: Known = 0
-    if beside is not None:
-        before, other, image, frame = _image(beside, parts, target, is_joined=False, more=depth // BLOCK)
-        args, depth = other.args_beside(image), depth + int(beside.w.shape[1])
-        moved = of_known(nbytes_of(frame.x, parts * 2))
+    if second is not None:
+        before, other, image, frame = _image(second, terms, target, is_joined=False, more=depth // BLOCK)
+        args, depth = other.second_args(image), depth + int(second.w.shape[1])
+        moved = of_known(nbytes_of(frame.x, terms * 2))
     is_joined, many = (True, 0) if other is None else (other.is_dense, other.own_steps)
-    made, found, image, frame = _image(group, parts, target, is_joined=is_joined, more=many)
-    found = replace(found, beside=other)
-    weights = packed(group, found, target.isa, beside)
+    made, found, image, frame = _image(group, terms, target, is_joined=is_joined, more=many)
+    found = replace(found, second=other)
+    weights = packed(group, found, target.isa, second)
     epilogue, more = epilogue_of(group, frame, target)
     args |= {**found.args(image), "w": Ref(weights), "filters": filters, **more}
     is_flagged = found.flags is not None and found.runs[1] % BLOCK != 0
     if found.flags is not None and is_flagged:
         args |= {"flags": Ref(found.flags), "flags_count": found.flags.elements}
-    is_full = parts == 1 and filters % PANEL == 0 and (is_flagged or found.runs[1] % BLOCK == 0)
-    is_woven = parts == 1 and filters > HALF and is_one_for_images(epilogue, args)
-    pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_woven else 0
+    is_full = terms == 1 and filters % PANEL == 0 and (is_flagged or found.runs[1] % BLOCK == 0)
+    is_pipelined = terms == 1 and filters > HALF and is_one_for_images(epilogue, args)
+    pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_pipelined else 0
     places = Places.of(epilogue, args, is_full=is_full) if pace else None
     known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
-    held = found.steps if pace and is_full and found.steps <= HELD and beside is None else 0
-    known |= {"is_past": found.is_past, "has_beside": beside is not None, "is_flagged": is_flagged}
-    spec = conv_amx(parts=parts, epilogue=epilogue, pace=pace, places=places, held=held, **known)
+    held = found.steps if pace and is_full and found.steps <= HELD and second is None else 0
+    known |= {"is_past": found.is_past, "has_second": second is not None, "is_flagged": is_flagged}
+    spec = conv_amx(terms=terms, epilogue=epilogue, pace=pace, places=places, held=held, **known)
     flops = dims.known(dims.product((2, depth, *group.box))) or 0
-    nbytes = dims.known(dims.total((moved, _moved(frame, parts, target), dims.mul(weights.elements, 2)))) or 0
-    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on tiles"
+    nbytes = dims.known(dims.total((moved, _moved(frame, terms, target), dims.mul(weights.elements, 2)))) or 0
+    why = f"{target.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on tiles"
     writes = epilogue.writes | ({"image"} if "image" in args else set())
     scratch = scratch_nbytes(found.steps, epilogue) + (table_nbytes(places) if places else 0)
     return [*before, *made, Step(spec, args, writes, group.nodes, scratch, flops, nbytes, why)]
 
 
 def _image(
-    group: Convolution, parts: int, target: Target, *, is_joined: bool = True, more: int = 0
+    group: Convolution, terms: int, target: Target, *, is_joined: bool = True, more: int = 0
 ) -> tuple[list[Step], Geometry, Storage, WindowGeometry]:
-    """The image in parts: made by the convolution before, or by a step of its own. Another convolution's ``more`` steps
+    """The image in terms: made by the convolution before, or by a step of its own. Another convolution's ``more`` steps
     want its windows to move by one as well.
     """
     given = target.images.get(group.x.storage)
     given = None if given is None or not given.is_of(group.x) else given
     layouts = [i.layout for v in group.outputs if (i := target.images.get(v.storage)) is not None]
-    layouts += [i.layout for v in group.extra if (i := target.images.get(v.storage)) is not None and not i.is_kept]
+    layouts += [i.layout for v in group.extra if (i := target.images.get(v.storage)) is not None and not i.has_unpacked]
     if given is None:
         group = thinned(group)
     else:
         layouts.append(given.layout)
     frame = WindowGeometry.of(group, collapse=is_joined and all(one.is_bare for one in layouts))
-    found = geometry(group, frame, parts)
+    found = geometry(group, frame, terms)
     if given is None:
         x = frame.x
         key = ("image", x.storage.number, x.offset, x.shape, x.strides, found.layout)
@@ -317,12 +317,16 @@ def _image(
     return [step], replace(found, start=0, folded=folded), made, frame
 
 
-def _moved(frame: WindowGeometry, parts: int, target: Target) -> Known:
-    """Bytes that are read and written once, images in parts as these lie; 0 where that is too long an expression."""
+def _moved(frame: WindowGeometry, terms: int, target: Target) -> Known:
+    """Bytes that are read and written once, images in terms as these lie; 0 where that is too long an expression."""
     images = {v: target.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
-    numbers = [v for v, image in images.items() if image is None or image.is_kept]
-    in_parts = [v for v, image in images.items() if image is not None and (v in frame.outputs or not image.is_kept)]
-    sizes = [nbytes_of(v, v.dtype.itemsize) for v in numbers] + [nbytes_of(v, parts * 2) for v in (frame.x, *in_parts)]
+    numbers = [v for v, image in images.items() if image is None or image.has_unpacked]
+    packed_inputs = [
+        v for v, image in images.items() if image is not None and (v in frame.outputs or not image.has_unpacked)
+    ]
+    sizes = [nbytes_of(v, v.dtype.itemsize) for v in numbers] + [
+        nbytes_of(v, terms * 2) for v in (frame.x, *packed_inputs)
+    ]
     return dims.known(dims.total(sizes)) or 0
 
 
@@ -335,15 +339,15 @@ def epilogue_of(
     for v in frame.extra:
         image = target.images.get(v.storage)
         extra.append(
-            _numbers(v, group.box[1]) if image is None or image.is_kept else _parts(image.layout, image.storage)
+            _numbers(v, group.box[1]) if image is None or image.has_unpacked else _packed(image.layout, image.storage)
         )
     for v, result in zip(frame.outputs, group.epilogue.results, strict=True):
         image = target.images.get(v.storage)
-        if image is None or image.is_kept:
+        if image is None or image.has_unpacked:
             outputs.append(_numbers(v, group.box[1]))
             results.append(result)
         if image is not None:
-            outputs.append(_parts(image.layout, image.storage))
+            outputs.append(_packed(image.layout, image.storage))
             results.append(result)
             more |= {"image": Ref(image.storage), **image.layout.frame_args("image")}
     expression = replace(group.epilogue, results=tuple(results))
@@ -352,8 +356,8 @@ def epilogue_of(
     return made, more | {a: v for (name, _), (m, _) in given for a, v in m.args(name).items()}
 
 
-def _parts(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
-    return Parts.over(storage, layout), Access(bf16, SPLIT)
+def _packed(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
+    return PackedImageMatrix.over(storage, layout), Access(bf16, SPLIT)
 
 
 def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
@@ -364,18 +368,18 @@ def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
     return matrix, found
 
 
-def packed(group: Convolution, found: Geometry, isa: Isa, beside: Convolution | None = None) -> Packed:
+def packed(group: Convolution, found: Geometry, isa: Isa, second: Convolution | None = None) -> Packed:
     """The weights in tiles, with those of another convolution behind them."""
-    layout, parts, filters = found.layout, found.layout.parts, int(group.w.shape[0])
-    both = [(one.w, geometry) for one, geometry in ((group, found), (beside, found.beside)) if one and geometry]
+    layout, terms, filters = found.layout, found.layout.terms, int(group.w.shape[0])
+    both = [(one.w, geometry) for one, geometry in ((group, found), (second, found.second)) if one and geometry]
     panels, chunks = -(-filters // PANEL), -(-found.steps // CHUNK)
-    elements = panels * found.steps * step_elements(parts)
+    elements = panels * found.steps * step_elements(terms)
 
     def make() -> Any:
         lined = [_lined(w, geometry) for w, geometry in both]
         source = np.concatenate(lined) if len(lined) > 1 else lined[0]
         tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
-        spec = split(source=group.w.dtype, parts=parts, layout=PAIRS, is_direct=True, axes=0)
+        spec = split(source=group.w.dtype, terms=terms, layout=PAIRS, is_direct=True, axes=0)
         args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": found.steps * BLOCK}
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
@@ -383,7 +387,7 @@ def packed(group: Convolution, found: Geometry, isa: Isa, beside: Convolution | 
             raise Exceptional(_tensor(next(odd, group.w))[0])
         return tiles
 
-    key = ("conv tiles", *(_tensor(w) for w, _ in both), parts, layout.close, found.runs[1])
+    key = ("conv tiles", *(_tensor(w) for w, _ in both), terms, layout.close, found.runs[1])
     return Packed("constant", bf16, elements, group.w.storage.value, key=key, make=make)
 
 

@@ -1,4 +1,4 @@
-"""Images are split into parts and laid out for convolutions on tiles (``conv.packed_image``), row by row.
+"""Images are split into terms and laid out for convolutions on tiles (``conv.packed_image``), row by row.
 
 What follows each other in the source decides how: the channels of a pixel are split as they lie; pixels of a row are
 turned, sixteen at a time, or, where channels are few, woven.
@@ -18,8 +18,8 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import (
     BLOCK,
     HIGH_HALF,
     Padded,
+    encode_terms,
     frame_params,
-    parts_of,
     zero_frame,
 )
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
@@ -38,7 +38,7 @@ PIXELS, PLANES, ANY = "pixels", "planes", "any"
 """What follows each other in the source: channels of a pixel, pixels of a row, or neither."""
 
 
-def _params(source: DType, parts: int, order: str, few: int, is_flagged: bool) -> Params:
+def _params(source: DType, terms: int, order: str, few: int, is_flagged: bool) -> Params:
     numbers = ("x_b", "x_c", "x_z", "x_y", "x_x", "batch", "channels", "blocks")
     flags: Params = {"flags": (i32,)} if is_flagged else {}
     return {"x": (source,), "y": (bf16,), **flags, **frame_params("y"), **dict.fromkeys(numbers, i64)}
@@ -47,10 +47,10 @@ def _params(source: DType, parts: int, order: str, few: int, is_flagged: bool) -
 @kernel(_params)
 def spread(
     k: Kernel, x: Buf, y: Buf, batch: Val, blocks: Val,
-    *, source: DType, parts: int, order: str, few: int, is_flagged: bool, **memory: Any,
+    *, source: DType, terms: int, order: str, few: int, is_flagged: bool, **memory: Any,
 ) -> None:  # fmt: skip
-    """y = x in parts. ``few`` is the number of channels, up to 16 that lie close together; else 0. ``is_flagged``: each
-    row gets a flag, which is 0 where all its numbers, in one part, are finite.
+    """y = x in terms. ``few`` is the number of channels, up to 16 that lie close together; else 0. ``is_flagged``: each
+    row gets a flag, which is 0 where all its numbers, in one term, are finite.
     """
     zero_frame(k, y, memory, "y", batch)
     size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
@@ -63,7 +63,7 @@ def spread(
         to = to.at((z + number(memory, "y_front_z")) * number(memory, "y_z"))
         to = to.at((line + number(memory, "y_front_y")) * number(memory, "y_y"))
         to = to.at(number(memory, "y_front_x") * number(memory, "y_x"))
-        made = _Row(k, memory, row, to, block * BLOCK, parts, order, is_flagged=is_flagged)
+        made = _Row(k, memory, row, to, block * BLOCK, terms, order, is_flagged=is_flagged)
         if order == PIXELS:
             made.pixels(1 if few else 2)
         elif 0 < few <= FEW:
@@ -78,14 +78,14 @@ class _Row:
     """One row of 32 channels."""
 
     def __init__(
-        self, k: Kernel, memory: Any, x: Buf, y: Buf, first: Val, parts: int, order: str, *, is_flagged: bool
+        self, k: Kernel, memory: Any, x: Buf, y: Buf, first: Val, terms: int, order: str, *, is_flagged: bool
     ) -> None:
         self.is_flagged = is_flagged
-        self.k, self.x, self.y, self.first, self.parts, self.order = k, x, y, first, parts, order
+        self.k, self.x, self.y, self.first, self.terms, self.order = k, x, y, first, terms, order
         self.channels, self.width = number(memory, "channels"), number(memory, "y_size_x")
         self.x_c, self.x_y, self.x_x = (number(memory, f"x_{axis}") for axis in "cyx")
         self.y_y = number(memory, "y_y")
-        self.pixel, self.part = number(memory, "y_x"), number(memory, "y_part")
+        self.pixel, self.term = number(memory, "y_x"), number(memory, "y_term")
         self.room = number(memory, "y_room") - first
         self.largest = k.var(k.zeros(u32, HALF))
         """Of all numbers, without their signs, the largest bits in each lane."""
@@ -98,51 +98,51 @@ class _Row:
         with k.loop(0, self.width) as i:
             here = source.at(i * self.x_x)
             heads = [self._seen(here.load(j * HALF, HALF, mask)) for j, mask in enumerate(masks)]
-            for part, found in enumerate(zip(*heads, strict=True)):
+            for term, found in enumerate(zip(*heads, strict=True)):
                 left, right = k.bitcast(found[0], u16), k.bitcast(found[-1], u16)
                 upper = left.shuffle(range(1, vectors * 2 * HALF, 2), right)
-                words.store(i * self.pixel + self.part * part, upper, there)
+                words.store(i * self.pixel + self.term * term, upper, there)
 
     def turned(self) -> None:
         """Sixteen pixels at a time, from vectors of them for each channel."""
         k, words = self.k, self.y.as_type(u32)
-        local, turned = k.local(u32, self.parts * HALF * HALF), k.local(u32, HALF * HALF)
+        local, turned = k.local(u32, self.terms * HALF * HALF), k.local(u32, HALF * HALF)
         there = k.mask(self.room // 2, HALF)
         with k.loop(0, self.width, HALF) as at:
             many = k.min(self.width - at, HALF)
             with k.loop(0, HALF) as pair:
-                even, odd = (self._parts(self.first + pair * 2 + side, at, many) for side in range(2))
-                for part, both in enumerate(_pairs(even, odd)):
-                    local.store((part * HALF + pair) * HALF, both)
-            with k.loop(0, self.parts) as which:
+                even, odd = (self._packed(self.first + pair * 2 + side, at, many) for side in range(2))
+                for term, both in enumerate(_pairs(even, odd)):
+                    local.store((term * HALF + pair) * HALF, both)
+            with k.loop(0, self.terms) as which:
                 rows = transposed([local.load((which * HALF + i) * HALF, HALF) for i in range(HALF)])
                 for n, row in enumerate(rows):
                     turned.store(n * HALF, row)
                 with k.loop(0, many) as i:
-                    words.store(((at + i) * self.pixel + which * self.part) // 2, turned.load(i * HALF, HALF), there)
+                    words.store(((at + i) * self.pixel + which * self.term) // 2, turned.load(i * HALF, HALF), there)
 
     def woven(self, few: int) -> None:
         """Sixteen pixels at a time of few channels, in registers."""
         k, unit = self.k, 1 << (few - 1).bit_length()
-        nothing = [k.zeros(u32, HALF)] * self.parts
+        nothing = [k.zeros(u32, HALF)] * self.terms
         with k.loop(0, self.width, HALF) as at:
             many = k.min(self.width - at, HALF)
             for c in range(few if self.order == PLANES else 0):
                 self.x.at(self.x_c * c + self.x_y * AHEAD + at).prefetch()
             for line in range(unit * HALF // BLOCK):
                 self.y.at(self.y_y + at * self.pixel + line * BLOCK).prefetch(write=True)
-            heads = [self._parts(k.const(c), at, many) if c < few else nothing for c in range(unit)]
+            heads = [self._packed(k.const(c), at, many) if c < few else nothing for c in range(unit)]
             if unit == 1:
                 words = [[k.cast(head >> 16, u16) for head in heads[0]]]
             else:
                 words = [_pairs(even, odd) for even, odd in zip(heads[::2], heads[1::2], strict=True)]
-            for part, vectors in enumerate(zip(*words, strict=True)):
+            for term, vectors in enumerate(zip(*words, strict=True)):
                 whole = _woven(vectors)
-                to = self.y.at(at * self.pixel + self.part * part).as_type(whole.dtype)
+                to = self.y.at(at * self.pixel + self.term * term).as_type(whole.dtype)
                 to.store(0, whole, k.mask(many * len(words), whole.lanes))
 
-    def _parts(self, c: Val, at: Val, many: Val) -> list[Val]:
-        """The parts of a channel of sixteen pixels."""
+    def _packed(self, c: Val, at: Val, many: Val) -> list[Val]:
+        """The terms of a channel of sixteen pixels."""
         k, here, existing = self.k, self.x.at(c * self.x_c), self.k.select(c < self.channels, many, 0)
         if self.order == PLANES:
             return self._seen(here.load(at, HALF, k.mask(existing, HALF)))
@@ -153,8 +153,8 @@ class _Row:
         return self._seen(local.load(0, HALF))
 
     def _seen(self, v: Val) -> list[Val]:
-        """The parts of some numbers, the first of which is looked at."""
-        heads = parts_of(self.k, v, self.parts)
+        """The terms of some numbers, the first of which is looked at."""
+        heads = encode_terms(self.k, v, self.terms)
         if self.is_flagged:
             self.largest.set(self.k.max(self.largest.get(), heads[0] & MAGNITUDE))
         return heads
@@ -176,12 +176,12 @@ def _woven(vectors: Sequence[Val]) -> Val:
 
 
 def spreading(source: View, layout: Padded, nodes: Any) -> tuple[Step, Storage, Storage | None]:
-    """The step that splits an image, over (batch, channels, z, y, x), what it writes, and flags of its rows. One part
+    """The step that splits an image, over (batch, channels, z, y, x), what it writes, and flags of its rows. One term
     has these where pixels lie close, of which a tile's row may see more than a window does.
     """
     made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.close <= HALF else 0
     flags, rows = None, dims.known(dims.product((layout.batch, *layout.size[:2])))
-    if layout.parts == 1 and few and rows is not None:
+    if layout.terms == 1 and few and rows is not None:
         flags = Storage("temporary", i32, rows)
     b, c, z, y, x = source.strides
     is_woven, is_row = 0 < few <= FEW, x == 1 or source.shape[4] == 1
@@ -192,7 +192,7 @@ def spreading(source: View, layout: Padded, nodes: Any) -> tuple[Step, Storage, 
         "batch": layout.batch, "channels": layout.channels, "blocks": -(-layout.room // BLOCK),
     }  # fmt: skip
     args |= {} if flags is None else {"flags": Ref(flags)}
-    spec = spread(source=source.dtype, parts=layout.parts, order=order, few=few, is_flagged=flags is not None)
-    why = f"split into {layout.parts} bf16 parts{', pixels close together' if layout.close else ''}"
+    spec = spread(source=source.dtype, terms=layout.terms, order=order, few=few, is_flagged=flags is not None)
+    why = f"split into {layout.terms} bf16 terms{', pixels close together' if layout.close else ''}"
     nbytes = dims.known(dims.mul(layout.elements, 2)) or 0
     return Step(spec, args, frozenset(("y", "flags")) & args.keys(), nodes, 0, 0, nbytes, why), made, flags

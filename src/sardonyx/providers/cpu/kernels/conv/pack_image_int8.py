@@ -1,14 +1,14 @@
-"""Images in digits, padded for convolutions on tiles: three or four bytes a number, and one scale for an image.
+"""Images in slices, padded for convolutions on tiles: three or four bytes a number, and one scale for an image.
 
-    [batch][channels / 64][z][y][x][digit][64 channels], and behind it [batch][channels / 64][z][y][x][64 channels]
+    [batch][channels / 64][z][y][x][slice][64 channels], and behind it [batch][channels / 64][z][y][x][64 channels]
 
 A sum of products goes over many pixels, so they have one scale, that of the largest number of their image: ``measure``
-finds it, stretch by stretch of its rows, and ``conv.pack_image_int8`` makes digits. Where the largest stands out from
+finds it, stretch by stretch of its rows, and ``conv.pack_image_int8`` makes slices. Where the largest stands out from
 the rest
-(``LONG``), or some stretch is much darker than another (``DARK``), numbers have a fourth digit, which lies behind all
-others. Images without negative numbers, which rectifiers write (``lower.signs``), have first digits without signs: what
+(``LONG``), or some stretch is much darker than another (``DARK``), numbers have a fourth slice, which lies behind all
+others. Images without negative numbers, which rectifiers write (``lower.signs``), have first slices without signs: what
 rounding their numbers adds to a sum is the largest of its errors, and one bit halves it (ResNet-50: 0.90e-5 and not
-0.98e-5). An image whose largest number takes all digits (``MOST``), or which no scale carries, raises its flag.
+0.98e-5). An image whose largest number takes all slices (``MOST``), or which no scale carries, raises its flag.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, frame_params, zero_frame
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, count_of
-from sardonyx.providers.cpu.kernels.split.int8_slices import DIGITS, STEP, Scale, Sizes, is_odd, times_of
+from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, STEP, Scale, Sizes, has_no_scale, times_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 LONG, MOST = 16.0, 4096.0
-"""Times the mean of the others' sizes that the largest number of an image may be, with three digits and with four.
+"""Times the mean of the others' sizes that the largest number of an image may be, with three slices and with four.
 Zeros do not count. (Normal numbers have 6.)"""
 DARK = 32.0
-"""Times the largest number of a stretch that the largest of its image may be, with three digits."""
+"""Times the largest number of a stretch that the largest of its image may be, with three slices."""
 STRETCH, PIECE = 16, 64
-"""Pixels of a row that are measured as one, and that become digits at a time: a joined image is a single row."""
+"""Pixels of a row that are measured as one, and that become slices at a time: a joined image is a single row."""
 _INFINITE = 0x7F80_0000
 
 SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", "batch")
@@ -91,15 +91,15 @@ def _params(first: DType) -> Params:
 
 
 @kernel(_params)
-def spread_digits(
+def pack_image_int8_slices(
     k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, blocks: Val,
     more: Val, *, first: DType, **memory: Any,
 ) -> None:  # fmt: skip
-    """y, scales, long and flags = the digits of images; fourth ones, in a third of the room, from ``more`` on."""
+    """y, scales, long and flags = the slices of images; fourth ones, in a third of the room, from ``more`` on."""
     source = _Source(k, x, memory)
     zero_frame(k, y, memory, "y", source.batch)
     names = ("b", "z", "y", "x", "plane", "over", "used")
-    apart = {f"y_{name}": number(memory, f"y_{name}") // DIGITS for name in names}
+    apart = {f"y_{name}": number(memory, f"y_{name}") // SLICES for name in names}
     zero_frame(k, y.at(more), memory | apart, "y", source.batch)
     known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
     pieces = count_of(source.width, PIECE)
@@ -112,7 +112,7 @@ def spread_digits(
             size, times, is_dark = _known(k, source, image, largest, sizes, counts)
             top.set(size)
             is_long.set(k.cast((times > LONG) | is_dark, i64))
-            is_short.set(k.cast(is_odd(size) | ~(times <= MOST), i64))
+            is_short.set(k.cast(has_no_scale(size) | ~(times <= MOST), i64))
         scale = Scale(k, top.get(), first)
         with k.when((line + left + block).eq(0)):
             scales.store(image, scale.value)
@@ -123,7 +123,7 @@ def spread_digits(
         place = place + (line % source.size_y + number(memory, "y_front_y")) * number(memory, "y_y")
         place = place + (left + number(memory, "y_front_x")) * number(memory, "y_x")
         row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, PIECE)
-        fourth = y.at(more + place // DIGITS)
+        fourth = y.at(more + place // SLICES)
         piece = _Piece(k, source, row, many, y.at(place), fourth, number(memory, "y_x"), block * STEP, scale)
         with k.either(is_long.get().ne(0)) as (some, none):
             with some:
@@ -163,23 +163,23 @@ class _Piece:
     to: Buf
     fourth: Buf
     pixel: Val
-    """From one to the next, in elements of the first three digits."""
+    """From one to the next, in elements of the first three slices."""
     first: Val
     scale: Scale
 
     def put(self, *, is_long: bool) -> None:
         k, left = self.k, self.source.channels - self.first
         masks = [k.mask(left - j, HALF) for j in range(0, STEP, HALF)]
-        with k.either(left >= STEP) as (whole, part):
-            with whole:
+        with k.either(left >= STEP) as (full, edge):
+            with full:
                 self._pixels([None] * len(masks), is_long)
-            with part:
+            with edge:
                 self._pixels(masks, is_long)
 
     def _pixels(self, masks: Sequence[Val | None], is_long: bool) -> None:
         k, row = self.k, self.row.at(self.first)
-        places = [(self.to.at(digit * STEP), self.pixel) for digit in range(DIGITS)]
-        places.append((self.fourth, self.pixel // DIGITS))
+        places = [(self.to.at(index * STEP), self.pixel) for index in range(SLICES)]
+        places.append((self.fourth, self.pixel // SLICES))
         with k.loop(0, self.many) as i:
             pixel = row.at(i * self.source.pixel)
             numbers = [pixel.load(j * HALF, HALF, mask) for j, mask in enumerate(masks)]
@@ -191,20 +191,20 @@ class _Piece:
 
 
 @dataclass(frozen=True)
-class Digits:
-    """An image in digits."""
+class SlicedImage:
+    """An image in slices."""
 
     tiles: Storage
     scales: Storage
     long: Storage
     flags: Storage
     first: DType
-    """Of first digits: bytes without signs, if no number is negative."""
+    """Of first slices: bytes without signs, if no number is negative."""
 
     def args(self, layout: Padded, start: Known) -> dict[str, Ref | Known | float]:
         memory = {"x_scales": self.scales, "x_long": self.long, "x_flags": self.flags}
         given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
-        more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, DIGITS))
+        more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, SLICES))
         return {"x": Ref(self.tiles, start), **given, "x_more": of_known(more)}
 
 
@@ -214,13 +214,13 @@ def source_args(source: View) -> dict[str, Known]:
     return dict(zip(SOURCE, (b, z, y, x, channels, size_z, size_y, size_x, batch), strict=True))
 
 
-def spreading(source: View, layout: Padded, nodes: Any, first: DType) -> tuple[list[Step], Digits]:
-    """The steps that make digits of an image, over (batch, channels, z, y, x), and what they write."""
+def spreading(source: View, layout: Padded, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
+    """The steps that make slices of an image, over (batch, channels, z, y, x), and what they write."""
     batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
     each = of_known(dims.product((batch, *layout.size[:2], stretches)))
     largest, sizes, counts = (Storage("temporary", dtype, each) for dtype in (u32, f32, f32))
-    made = Digits(
-        Storage("temporary", i8, of_known(dims.add(layout.elements, dims.floordiv(layout.elements, DIGITS)))),
+    made = SlicedImage(
+        Storage("temporary", i8, of_known(dims.add(layout.elements, dims.floordiv(layout.elements, SLICES)))),
         Storage("temporary", f32, batch),
         Storage("temporary", i32, batch), Storage("temporary", i32, batch), first,
     )  # fmt: skip
@@ -234,5 +234,5 @@ def spreading(source: View, layout: Padded, nodes: Any, first: DType) -> tuple[l
     }  # fmt: skip
     nbytes = dims.known(dims.add(count, layout.elements)) or 0
     writes = frozenset(("y", "scales", "long", "flags"))
-    spec, words = spread_digits(first=first), f"{DIGITS} or {DIGITS + 1} digits"
+    spec, words = pack_image_int8_slices(first=first), f"{SLICES} or {SLICES + 1} slices"
     return [before, Step(spec, args, writes, nodes, 0, 0, nbytes, words)], made

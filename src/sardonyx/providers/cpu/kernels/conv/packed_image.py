@@ -1,12 +1,12 @@
-"""Images split into bf16 parts and padded, so that a tile of pixels is loaded as it lies.
+"""Images split into bf16 terms and padded, so that a tile of pixels is loaded as it lies.
 
 Sixteen pixels at even distances are the rows of a tile, whatever the tap: convolutions read them where they lie, for
 every stride, dilation and padding. There are two layouts:
 
-    blocks   [batch][channels / 32][z][y][x][part][32 channels]
-    close    [batch][part][z][y][x][channels]
+    blocks   [batch][channels / 32][z][y][x][term][32 channels]
+    close    [batch][term][z][y][x][channels]
 
-In **blocks**, a pixel of a block is ``parts`` cache lines, and a row of a tile is what one tap sees of it. Blocks are
+In **blocks**, a pixel of a block is ``terms`` cache lines, and a row of a tile is what one tap sees of it. Blocks are
 an odd multiple of 32 pixels apart, so that those of one place do not share sets of L1.
 
 **Close** pixels are for channels that do not fill blocks: the taps of a row, where they are neighbours, see one run of
@@ -16,8 +16,8 @@ last tile reads on into the pixels behind it; weights are zero there.
 Padding is zeros in front of the rows and planes and behind them; the padding behind a row is that in front of the next.
 Channels beyond the last are zero.
 
-**Numbers that parts do not carry** (``split``: infinities, NaN, magnitudes near the limits) make NaN of every sum they
-touch, which is how a convolution finds them: their first part is NaN, and the others hold their bits. One part is bf16
+**Numbers that terms do not carry** (``split``: infinities, NaN, magnitudes near the limits) make NaN of every sum they
+touch, which is how a convolution finds them: their first term is NaN, and the others hold their bits. One term is bf16
 itself, which has infinities and NaN of its own, rounded to even; denormals count as zero there.
 """
 
@@ -31,7 +31,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number, of_known
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, heads_of, is_odd
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, is_unrepresentable, split_terms
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i64, u16, u32
 from sardonyx.providers.cpu.program.steps import Ref
@@ -48,7 +48,7 @@ _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 class Padded:
     """Where pixels lie. Distances are in pixels."""
 
-    parts: int
+    terms: int
     batch: Known
     channels: int
     size: tuple[Known, ...]
@@ -70,7 +70,7 @@ class Padded:
     @property
     def unit(self) -> int:
         """Elements from pixel to pixel."""
-        return self.close or self.parts * self.block
+        return self.close or self.terms * self.block
 
     @property
     def room(self) -> int:
@@ -99,15 +99,15 @@ class Padded:
     @property
     def is_clean(self) -> bool:
         """Whether what no window sees is zero as well. Rows of tiles that are no pixels make sums that nobody wants.
-        But with several parts all sums are looked at for NaN, and where pixels lie close, a row reads on into what
+        But with several terms all sums are looked at for NaN, and where pixels lie close, a row reads on into what
         follows.
         """
-        return self.parts > 1 or self.close > 0
+        return self.terms > 1 or self.close > 0
 
     @property
     def planes(self) -> int:
-        """Of a picture: one for each part or block."""
-        return self.parts if self.close else self.blocks
+        """Of a picture: one for each term or block."""
+        return self.terms if self.close else self.blocks
 
     @property
     def elements(self) -> Known:
@@ -136,11 +136,11 @@ class Padded:
         return of_known(dims.mul(dims.total((dims.mul(z, self.deep), dims.mul(y, self.row), x)), self.unit))
 
     def strides(self) -> dict[str, Known]:
-        """In elements: of the batch, of 32 channels, along z, y and x, of parts and of planes."""
+        """In elements: of the batch, of 32 channels, along z, y and x, of terms and of planes."""
         plane, z, y = (of_known(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
-        block, part = (BLOCK, plane) if self.close else (plane, self.block)
+        block, term = (BLOCK, plane) if self.close else (plane, self.block)
         b = of_known(dims.mul(plane, self.planes))
-        return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "part": part, "plane": plane}
+        return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "term": term, "plane": plane}
 
     def frame_args(self, name: str) -> dict[str, Known]:
         """The arguments of ``frame_params``, but for the memory."""
@@ -156,19 +156,19 @@ class Padded:
 
 
 @dataclass(frozen=True)
-class Parts(Matrix):
-    """An image in parts as operand of an epilogue: rows are pixels, and ``column`` is the distance of 32 channels."""
+class PackedImageMatrix(Matrix):
+    """An image in terms as operand of an epilogue: rows are pixels, and ``column`` is the distance of 32 channels."""
 
-    part: Known
-    """From part to part."""
+    term: Known
+    """From term to term."""
 
     @staticmethod
-    def over(storage: Storage, layout: Padded) -> Parts:
+    def over(storage: Storage, layout: Padded) -> PackedImageMatrix:
         s = layout.strides()
-        return Parts(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["part"])
+        return PackedImageMatrix(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["term"])
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
-        return {**super().args(name), f"{name}_part": self.part}
+        return {**super().args(name), f"{name}_term": self.term}
 
 
 def closest(layout: Padded, windows: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Padded:
@@ -193,34 +193,34 @@ def tiles_of(layout: Padded, kernel: Sequence[int], dilations: Sequence[int]) ->
 
 def frame_params(name: str) -> Params:
     """Declares the strides, sizes and padding of a padded image."""
-    numbers = ["b", "block", "z", "y", "x", "part", "plane", "planes", "room", "over", "used"]
+    numbers = ["b", "block", "z", "y", "x", "term", "plane", "planes", "room", "over", "used"]
     return {f"{name}_{n}": i64 for n in (*numbers, *(f"{what}_{a}" for what in ("size", "front") for a in "zyx"))}
 
 
 # -- inside kernels
 
 
-def parts_of(k: Kernel, v: Val, parts: int) -> list[Val]:
-    """The bits of f32 numbers whose upper halves are the parts, as the layout keeps them."""
+def encode_terms(k: Kernel, v: Val, terms: int) -> list[Val]:
+    """The bits of f32 numbers whose upper halves are the terms, as the layout keeps them."""
     bits = k.bitcast(v, u32)
-    if parts == 1:
+    if terms == 1:
         return [k.cast(k.to_bf16(v, is_loose=True), u32) << 16]
-    heads, odd = heads_of(k, v, parts), is_odd(k, v)
+    heads, odd = split_terms(k, v, terms), is_unrepresentable(k, v)
     kept = [bits & HIGH_HALF, bits << 16]
-    first = NAN if parts == 3 else ((bits << 6) & 0x3F_0000) | NAN
+    first = NAN if terms == 3 else ((bits << 6) & 0x3F_0000) | NAN
     return [k.select(odd, held, head) for held, head in zip((first, *kept), heads, strict=False)]
 
 
-def whole_of(k: Kernel, pixel: Buf, part: Val, parts: int, lanes: int) -> Val:
-    """The numbers whose parts begin at ``pixel``, with ``part`` elements from one to the next."""
-    heads = [k.cast(pixel.as_type(u16).load(part * i, lanes), u32) << 16 for i in range(parts)]
+def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Val:
+    """The numbers whose terms begin at ``pixel``, with ``term`` elements from one to the next."""
+    heads = [k.cast(pixel.as_type(u16).load(term * i, lanes), u32) << 16 for i in range(terms)]
     value = k.bitcast(heads[-1], f32)
     for bits in reversed(heads[:-1]):  # the smallest first: exact
         value = k.bitcast(bits, f32) + value
-    if parts == 1:
+    if terms == 1:
         return value
     signed = k.bitcast(k.bitcast(value, u32) | (heads[0] & _SIGN), f32)  # a sum that is zero has the sign of its first
-    rest = heads[2] >> 16 if parts == 3 else (heads[0] >> 6) & 0xFC00
+    rest = heads[2] >> 16 if terms == 3 else (heads[0] >> 6) & 0xFC00
     return k.select(value.ne(value), k.bitcast(heads[1] | rest, f32), signed)
 
 

@@ -3,7 +3,7 @@
 The chip takes in instructions in order, and a tile instruction waits there for a free tile register. So what is written
 behind the products of a square is begun when they end, and the next ones wait for it: both times add up. (A square of 8
 steps, a residual and a Relu, all in L1: 253 cycles of products, 128 of the rest, 409 in all. Written between the
-products, two pixels a step, 266.) With one part, where products are few, each step finishes some pixels of the square
+products, two pixels a step, 266.) With one term, where products are few, each step finishes some pixels of the square
 before, so many that the steps of a run finish all of them: a number that the kernel is written for.
 
 A step has no time to find out where pixels lie, in rows of an image with padding between them. That is the same for
@@ -109,7 +109,7 @@ def table_nbytes(places: Places) -> int:
     return GROUP * places.tile_words * 8
 
 
-class PixelsBehind:
+class PipelinedPixels:
     """The pixels of the square before, which are not finished yet."""
 
     def __init__(
@@ -168,7 +168,7 @@ class PixelsBehind:
             to.store(word * SLOTS, values)
             to.store(word * SLOTS + lanes, values + step * lanes)
 
-    def take(self, tile: Val, slot: Val, column: Val) -> None:
+    def start(self, tile: Val, slot: Val, column: Val) -> None:
         """The sums of a tile and a column of 32 filters are complete, in the square at element ``slot``."""
         start = tile * self.places.tile_words
         for var, value in (
@@ -176,17 +176,17 @@ class PixelsBehind:
         ):  # fmt: skip
             var.set(value)
 
-    def woven_steps(self, many: Val) -> Val:
+    def pipelined_steps(self, many: Val) -> Val:
         """How many of ``many`` steps finish as many pixels as the kernel is written for."""
         k, ready = self.k, self.k.min(many, self._count.get() >> (self.pace.bit_length() - 1))
         return ready if self.is_full else k.select(self.filters - self._column.get() * PANEL >= PANEL, ready, 0)
 
-    def each_step(self) -> Callable[[Val], list[Callable[[], None]]]:
+    def step_actions(self) -> Callable[[Val], list[Callable[[], None]]]:
         """Gives what one of those steps has to do, pixel by pixel."""
         pixel = self._pixel()
         return lambda step: [partial(pixel, step * self.pace, i) for i in range(self.pace)]
 
-    def rest(self, steps: Operand = 0) -> None:
+    def drain(self, steps: Operand = 0) -> None:
         """Finish what is left after ``steps`` steps have finished theirs."""
         k, begin = self.k, self.k.value(steps, i64) * self.pace
         with k.when(begin < self._count.get()):

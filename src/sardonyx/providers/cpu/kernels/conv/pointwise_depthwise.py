@@ -97,7 +97,7 @@ def _is_first(group: Convolution, target: Target) -> bool:
     is_flat = image.shape[2] == 1 and image.strides[3] == dims.mul(image.strides[4], image.shape[4])
     is_by_channel = not any(s for v in geometry.extra for s in (v.strides[0], *v.strides[2:]))
     is_worth = channels <= DEEPEST and 2 * filters >= target.isa.lanes and image.shape[2:] == geometry.size
-    return is_flat and is_by_channel and is_worth and on_tiles.parts_for(group, target) in (None, int8_slices.DIGITS)
+    return is_flat and is_by_channel and is_worth and on_tiles.terms_for(group, target) in (None, int8_slices.SLICES)
 
 
 def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:

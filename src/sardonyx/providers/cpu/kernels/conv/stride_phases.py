@@ -7,7 +7,7 @@ phase; three taps and strides of two see four of them. No pixel is written twice
 
     phases   [batch][channels / 32][y phase][x phase][y][x][32 channels]
 
-The image is in blocks of one part, and its padding is there already. What no window sees is left as it was.
+The image is in blocks of one term, and its padding is there already. What no window sees is left as it was.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Folded:
         """For windows without dilation over images of one plane and known size; None where there is nothing to fold."""
         (depth, *taps), (_, *steps), (deep, *out) = kernel, strides, size
         is_flat = (depth, deep, layout.size[0]) == (1, 1, 1)
-        if layout.parts > 1 or layout.close or not is_flat or max(steps) == 1 or max(dilations) > 1:
+        if layout.terms > 1 or layout.close or not is_flat or max(steps) == 1 or max(dilations) > 1:
             return None
         if not all(isinstance(d, int) and d > 0 for d in out):
             return None

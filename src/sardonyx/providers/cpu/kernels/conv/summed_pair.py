@@ -24,29 +24,29 @@ PLANE = 2
 
 
 @dataclass(frozen=True)
-class Both:
+class SummedPair:
     """Two convolutions that are one."""
 
-    group: Convolution
+    first: Convolution
     """With what follows both."""
-    beside: Convolution
+    second: Convolution
     """Of which only image, weights and window count."""
 
 
-def beside(groups: Sequence[Group], target: Target) -> dict[Storage, Both]:
+def summed_pairs(groups: Sequence[Group], target: Target) -> dict[Storage, SummedPair]:
     """By what would hold the sums that another convolution adds to its own."""
     if not target.isa.amx or target.precision != "medium":
         return {}
     reads = Counter(view.storage for group in groups for view in group.reads)
     writes = Counter(view.storage for group in groups for view in group.writes)
     made: dict[Storage, Convolution] = {}
-    found: dict[Storage, Both] = {}
+    found: dict[Storage, SummedPair] = {}
     for group in groups:
-        if not isinstance(group, Convolution) or not _is_plain(group, target):
+        if not isinstance(group, Convolution) or not _supports_pair(group, target):
             continue
         both = _with_one(group, made)
         if both is not None:
-            found[both.beside.outputs[0].storage] = both
+            found[both.second.outputs[0].storage] = both
         elif _only_adds(group):
             storage = group.outputs[0].storage
             if storage.kind == "temporary" and reads[storage] == writes[storage] == 1:
@@ -54,17 +54,17 @@ def beside(groups: Sequence[Group], target: Target) -> dict[Storage, Both]:
     return found
 
 
-def _is_plain(group: Convolution, target: Target) -> bool:
-    """Whether a convolution is of single pixels, in one part on tiles that channels and filters fill."""
+def _supports_pair(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is of single pixels, in one term on tiles that channels and filters fill."""
     window, (filters, channels, *_) = group.window, group.w.shape
     is_single = len(window.kernel) == PLANE and set(window.kernel) == {1} and not any(window.pads)
     if not is_single or not all(isinstance(d, int) for d in (filters, channels, *group.box[2:])):
         return False
     is_full = int(filters) % PANEL == 0 and int(channels) % BLOCK == 0
-    return is_full and few_outputs.has_few_outputs(group, target) is False and on_tiles.parts_for(group, target) == 1
+    return is_full and few_outputs.has_few_outputs(group, target) is False and on_tiles.terms_for(group, target) == 1
 
 
-def _with_one(group: Convolution, made: Mapping[Storage, Convolution]) -> Both | None:
+def _with_one(group: Convolution, made: Mapping[Storage, Convolution]) -> SummedPair | None:
     """With the first of those at hand whose sums it adds to its own."""
     for i, view in enumerate(group.extra):
         other = made.get(view.storage)
@@ -75,7 +75,7 @@ def _with_one(group: Convolution, made: Mapping[Storage, Convolution]) -> Both |
             nodes = tuple(dict.fromkeys(other.nodes + group.nodes))
             extra = (*group.extra[:i], *group.extra[i + 1 :], *other.extra)
             epilogue = _without(group.epilogue, 1 + i, total, other.epilogue)
-            return Both(replace(group, nodes=nodes, extra=extra, epilogue=epilogue), other)
+            return SummedPair(replace(group, nodes=nodes, extra=extra, epilogue=epilogue), other)
     return None
 
 

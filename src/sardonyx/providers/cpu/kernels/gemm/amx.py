@@ -1,36 +1,36 @@
-"""Matrix products on tiles, from operands in bf16 parts (``split``).
+"""Matrix products on tiles, from operands in bf16 terms (``split``).
 
-A product of numbers is the sum of the products of their parts that matter: of one part each, 1 (bf16); of two, 3, whose
+A product of numbers is the sum of the products of their terms that matter: of one term each, 1 (bf16); of two, 3, whose
 error is about 2^-16; of three, 6, whose error is below that of f32 sums. The innermost loop
 (``split.bf16_micro_kernel``) holds 16 rows by 32 columns of sums and walks along k by steps of 32.
 
 **Order of sums.** Every element adds the products of step 0, then of step 1, and so on, in the order of ``PRODUCTS``,
-in runs of ``RUN`` steps. With one or two parts a run goes on from the sums of the one before. With three it begins at
+in runs of ``RUN`` steps. With one or two terms a run goes on from the sums of the one before. With three it begins at
 zero and is added to them: six additions a step would otherwise round at the size of the whole sum. (Error against exact
 at k = 768 and 3072: 1.3e-7 and 1.4e-7, where one run for all has 2.1e-7 and 4.3e-7.) Rows, threads and blocking change
 nothing.
 
-**Cache blocking.** A step of one part reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
+**Cache blocking.** A step of one term reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
 more than L2 gives. So a run of B takes 12 KiB, a quarter of the L1 of every chip with tiles, and stays there while the
 row panels of a group pass by, and only A comes from L2, by loads that leave L1 to B. Meanwhile the next run of B is
 fetched, into another quarter of L1. (Of the peak on a quiet core, 128 x 768 x 768 and 3072 x 3072: 0.70 and 0.65; with
 runs of 24 KiB, of which the next is fetched into L2, 0.66 and 0.60; with loads of A that do not leave L1 to B 0.10
-less. Three parts have six products for what they read, and take more.) A group has 4 to 8 row panels; if its A, over
+less. Three terms have six products for what they read, and take more.) A group has 4 to 8 row panels; if its A, over
 all of k, fits into half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that
-it comes from L3 once for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. With three parts,
+it comes from L3 once for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. With three terms,
 which are more to read than the numbers, a constant B whose rows may be few is not there in tiles: it is split while the
 run before is multiplied (``gemm.split_ahead``).
 
 **What follows the sums** finds what it reads and writes in L1 or L2: a few rows of it are brought near in every run,
 for a store that waits for its line holds up tile stores behind it. (A product of 256 rows with 50,257 columns, whose
-result is 51 MB: 0.62 of the time at one part, 0.93 at more. BERT-base's of 768 by 768 on two threads, `medium`: 0.9.)
+result is 51 MB: 0.62 of the time at one term, 0.93 at more. BERT-base's of 768 by 768 on two threads, `medium`: 0.9.)
 One thread finds results that fit into its L2 there, and asks for nothing. What follows is arithmetic on vectors, which
 the tile unit does not wait for: a group of squares is finished row by row between the products of the next one, in the
-cycles that those leave to the vector units. With one part they leave few, and what is short follows half a square
+cycles that those leave to the vector units. With one term they leave few, and what is short follows half a square
 behind the products of the next half. (BERT-base, `medium`: 1.07 of that time for a residual between products, and 0.82
 for a Gelu.) In batches of matrices it follows, too, and without tiles, where it may be up to a square behind.
 
-**Without tiles**, at one part, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
+**Without tiles**, at one term, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
 
 **Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
 made anew from the numbers themselves (``gemm.f32_fallback``).
@@ -58,8 +58,8 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     of_known,
 )
 from sardonyx.providers.cpu.kernels.gemm import split_ahead
-from sardonyx.providers.cpu.kernels.gemm.f32_fallback import Mend, is_any_up
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, Blocking, Done, Groups
+from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, Blocking, Groups, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels, TileFinish, rows_to_fetch
 from sardonyx.providers.cpu.kernels.gemm.split_ahead import Ahead
 from sardonyx.providers.cpu.kernels.split.bf16 import (
@@ -67,13 +67,13 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     PANEL,
     STEP,
     TILE,
-    Tiled,
+    TiledOperand,
     count_of,
-    handing,
     split_a,
     split_b,
     step_elements,
     tiled_params,
+    with_packed_outputs,
 )
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
     LINE,
@@ -95,19 +95,19 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Step, Target
 
-PARTS = {"medium": 1, "high": 2, "highest": 3}
-"""How many parts a precision takes."""
+TERMS = {"medium": 1, "high": 2, "highest": 3}
+"""How many terms a precision takes."""
 
 WHOLE = {bf16: 1, f16: 2}
 """How many hold every number of a narrow type."""
 
 RUN = {1: 6, 2: 6, 3: 8}
-"""Steps of a run, by parts. Of one part, the next run is fetched into L1 beside this one, and stays there. Three parts
+"""Steps of a run, by terms. Of one term, the next run is fetched into L1 beside this one, and stays there. Three terms
 store and add sums at each. (Cycles of a product on a quiet and a shared core, by runs of 4 and of 8: 29 and 51, 31 and
 48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
 
-WOVEN_RUN = 12
-"""Steps of a run of one part where groups are finished between products, which L1 is needed for, too: the next run is
+PIPELINED_RUN = 12
+"""Steps of a run of one term where groups are finished between products, which L1 is needed for, too: the next run is
 fetched into L2. (BERT-base, products with a Gelu behind them: 0.94 of the time that 6 and L1 take.)"""
 
 PAIR_ROWS = 8
@@ -115,11 +115,11 @@ PAIR_ROWS = 8
 
 LEAST_ROWS = {1: 1, 2: 8, 3: 40}
 """Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
-multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one part has half the bytes of
+multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one term has half the bytes of
 f32 to read, and three have 1.5 times as many or are made from as many, in 288 cycles a step. (Measured with three:
 without tiles, 16 and 32 rows take 0.75 and 0.87 of the time, and 48 rows 1.4 times as long.)"""
 LEAST_COLUMNS = 64
-"""Columns from which the gain in products, 0.02 cycles each with three parts, outweighs the splitting of A, about one
+"""Columns from which the gain in products, 0.02 cycles each with three terms, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
 LEAST_DEPTH = STEP
 """Products of a sum from which one fills a step."""
@@ -129,7 +129,7 @@ LEAST_DEPTH = STEP
 
 
 def _params(
-    parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    terms: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
     schedule: Schedule,
 ) -> Params:  # fmt: skip
     axes = epilogue.batch_axes
@@ -146,10 +146,10 @@ def _params(
 @kernel(_params)
 def gemm_amx(
     k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
-    *, parts: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
+    *, terms: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
     schedule: Schedule, **memory: Any,
 ) -> None:  # fmt: skip
-    """The products of a batch. ``a_dtype`` is None where A is there in tiles alone, as it was handed on; ``b_dtype``
+    """The products of a batch. ``a_dtype`` is None where A is there in tiles alone, as it was packed on; ``b_dtype``
     for a constant, which is plain besides, and there in tiles or, of type ``panels``, in panels.
     """
     tiles = Tiles(k) if k.isa.amx else None
@@ -158,10 +158,10 @@ def gemm_amx(
         tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
-    is_odd, fetched_rows = is_any_up(k, memory), rows_to_fetch(k, m, n, count_of(steps, run) - 1)
+    is_unrepresentable, fetched_rows = any_flag_set(k, memory), rows_to_fetch(k, m, n, count_of(steps, run) - 1)
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
-    done = Done(k, scratch, m, n) if is_woven(schedule, epilogue, k.isa) else None
+    done = PipelinedEpilogue(k, scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
     has_more = done is not None or ahead is not None  # between products, so that halves share a loop
     count = batch_count(k, memory, axes)
     groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
@@ -175,13 +175,13 @@ def gemm_amx(
     with groups.each(None if ahead is None else lambda group: ahead.begin(panel_of(group))) as group:
         row, rows, column, columns = group.row, group.rows, group.column, group.columns
         batch = batch_indices(k, memory, group.product, axes)
-        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, parts=parts, schedule=schedule)
-        mend = Mend(k, memory, product.at, m, n, depth, steps, parts, is_in_panels=ahead is not None)
+        product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, terms=terms, schedule=schedule)
+        f32_fallback = F32Fallback(k, memory, product.at, m, n, depth, steps, terms, is_in_panels=ahead is not None)
         product.stride = k.select(group_columns > 1, steps, run)
         product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
-        finish = TileFinish(k, epilogue, memory, n, batch, parts)
+        finish = TileFinish(k, epilogue, memory, n, batch, terms)
         if done is not None:
-            done.finish, product.between = finish, done.some
+            done.finish, product.between = finish, done.advance
         if ahead is not None:
             halves = count_of(k.min(m - row * PANEL, rows * PANEL), HALF)
             following = group.number + columns
@@ -218,8 +218,8 @@ def gemm_amx(
                     if is_last is not None:
                         with k.when(is_last):
                             finish.begin(*square)
-                            with k.when(is_odd, likely=False):
-                                mend.square(scratch.at(slot), *square)
+                            with k.when(is_unrepresentable, likely=False):
+                                f32_fallback.square(scratch.at(slot), *square)
                             if done is None:
                                 finish.half(scratch, slot, row + r, 0, here.column, m)
 
@@ -229,12 +229,12 @@ def gemm_amx(
             if tiles is None or has_more:
                 squares(here, c, is_last)
             else:  # loops of their own: what is between the products of two halves, these do not hide
-                with k.either(product.is_plain) as (plain, other):
-                    with plain, k.either(is_last) as (last, before):
+                with k.either(product.has_fixed_prefetch) as (fixed, other):
+                    with fixed, k.either(is_last) as (last, before):
                         with before:
-                            squares(replace(here, is_plain=True), c, None)
+                            squares(replace(here, has_fixed_prefetch=True), c, None)
                         with last:
-                            squares(replace(here, is_plain=True), c, is_last)
+                            squares(replace(here, has_fixed_prefetch=True), c, is_last)
                     with other:
                         squares(here, c, is_last)
     if tiles is not None:
@@ -252,7 +252,7 @@ class _Run:
     many: Val
     split: Buf | None
     """B's steps, where they are split at each run."""
-    is_plain: bool = False
+    has_fixed_prefetch: bool = False
     """Rows are known to be so many that each step fetches no more lines than it is written with."""
 
 
@@ -263,14 +263,14 @@ class _Product:
     stride: Val
     """Steps from one run of B to the next that is read."""
     lines: Val
-    """Of that, for each part and step: the halves of a group's squares fetch all of them."""
+    """Of that, for each term and step: the halves of a group's squares fetch all of them."""
 
     def __init__(
         self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
-        steps: Val, ahead: Ahead | None, *, parts: int, schedule: Schedule,
+        steps: Val, ahead: Ahead | None, *, terms: int, schedule: Schedule,
     ) -> None:  # fmt: skip
         self.k, self.tiles, self.scratch, self.memory, self.ahead = k, tiles, scratch, memory, ahead
-        self.parts, self.schedule = parts, schedule
+        self.terms, self.schedule = terms, schedule
         self.m, self.n, self.depth, self.steps, self.is_short = m, n, depth, steps, m <= HALF
         self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
         self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
@@ -293,7 +293,7 @@ class _Product:
 
     def add_upper(self, run: _Run, r: Val, slot: Val) -> None:
         """The upper half alone."""
-        if run.is_plain:
+        if run.has_fixed_prefetch:
             self._add_half(run, r, slot, self.k.const(0))
             return
         with self.k.either(self.is_short) as (short, long):
@@ -307,7 +307,7 @@ class _Product:
             self._add_half(run, r, slot, self.k.const(1))
 
     @property
-    def is_plain(self) -> Val:
+    def has_fixed_prefetch(self) -> Val:
         """Whether runs are."""
         return ~self.is_short & (self.lines <= self.schedule.fetched)
 
@@ -316,30 +316,30 @@ class _Product:
         return self.m - (run.row + r) * PANEL > HALF
 
     def _add_half(self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
-        k, size, tiles, scratch = self.k, step_elements(self.parts), self.tiles, self.scratch
+        k, size, tiles, scratch = self.k, step_elements(self.terms), self.tiles, self.scratch
         assert tiles is not None
         at = slot + half * (SQUARE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((run.row + r) * self.steps + run.step) * size + half * TILE)
         b = self.at["b"].at((run.column * self.steps + run.step) * size) if run.split is None else run.split
-        lines = self.k.const(self.schedule.fetched) if run.is_plain else self.lines
-        share, is_fetched = lines * (self.parts * LINE), self.schedule.fetched and run.split is None
+        lines = self.k.const(self.schedule.fetched) if run.has_fixed_prefetch else self.lines
+        share, is_fetched = lines * (self.terms * LINE), self.schedule.fetched and run.split is None
         fetched = b.at(self.stride * size + (r * 2 + half) * run.many * share) if is_fetched else None
         is_first = run.step.eq(0)
-        if self.parts < 3:
+        if self.terms < 3:
             with going_on(tiles, sums, PANEL * 4, is_first):
-                self._multiply(a, b, run.many, is_short, fetched, None if run.is_plain else self.lines)
+                self._multiply(a, b, run.many, is_short, fetched, None if run.has_fixed_prefetch else self.lines)
             return
         to = scratch.at(k.select(is_first, at, 0))
         with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
-            self._multiply(a, b, run.many, is_short, fetched, None if run.is_plain else self.lines)
+            self._multiply(a, b, run.many, is_short, fetched, None if run.has_fixed_prefetch else self.lines)
         with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
             for v in (i + j * HALF for j in range(4)):
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
 
     def add_pairs(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
         """Add a run of ``many`` steps to the sums of a square, by products of pairs in ``PAIR_ROWS`` rows at a time."""
-        k, size = self.k, step_elements(self.parts) // 2
+        k, size = self.k, step_elements(self.terms) // 2
         a = self.at["a"].as_type(u32).at((row * self.steps + step) * size)
         b = self.at["b"].as_type(u32).at((column * self.steps + step) * size)
         with k.either(self.m.eq(1)) as (one, several):
@@ -349,7 +349,7 @@ class _Product:
                 self._add_rows(a.at(top * HALF), b, many, slot + top * PANEL, step.eq(0), PAIR_ROWS)
 
     def _add_rows(self, a: Buf, b: Buf, many: Val, slot: Val, is_first: Val, rows: int) -> None:
-        k, size, scratch = self.k, step_elements(self.parts) // 2, self.scratch
+        k, size, scratch = self.k, step_elements(self.terms) // 2, self.scratch
         places = [[slot + (i * PANEL + j * HALF) for j in range(2)] for i in range(rows)]
         zeros = k.zeros(f32, HALF)
         sums = [[k.var(k.select(is_first, zeros, scratch.load(at, HALF))) for at in line] for line in places]
@@ -370,12 +370,12 @@ class _Product:
 
         def weave(unroll: int) -> None:
             if ahead is not None:
-                ahead.some(unroll)
+                ahead.advance(unroll)
             if between is not None:
                 between(self.pace * unroll)
 
         multiply(
-            self.tiles, a, b, steps, self.parts, self.schedule, None if between is None and ahead is None else weave,
+            self.tiles, a, b, steps, self.terms, self.schedule, None if between is None and ahead is None else weave,
             is_short=is_short, is_a_past=not is_short, fetched=fetched, lines=lines,
         )  # fmt: skip
 
@@ -383,71 +383,71 @@ class _Product:
 # -- what contractions ask for
 
 
-def is_woven(schedule: Schedule, epilogue: Epilogue, isa: Isa) -> bool:
+def is_pipelined(schedule: Schedule, epilogue: Epilogue, isa: Isa) -> bool:
     """Whether a group is finished between the products of the next, which is of the same matrix."""
-    return (schedule.is_woven or epilogue.is_expensive) and epilogue.batch_axes == 0 and isa.amx
+    return (schedule.is_pipelined or epilogue.is_expensive) and epilogue.batch_axes == 0 and isa.amx
 
 
-def parts_of(precision: str, *dtypes: DType) -> int:
-    """As many parts as the precision asks for, or as hold every number of these types."""
-    return min(PARTS[precision], max(WHOLE.get(dtype, 3) for dtype in dtypes))
+def term_count(precision: str, *dtypes: DType) -> int:
+    """As many terms as the precision asks for, or as hold every number of these types."""
+    return min(TERMS[precision], max(WHOLE.get(dtype, 3) for dtype in dtypes))
 
 
-def parts_for(p: Problem, target: Target) -> int | None:
-    """How many parts the operands are split into; None where tiles are not there, do not pay or do not carry B.
+def terms_for(p: Problem, target: Target) -> int | None:
+    """How many terms the operands are split into; None where tiles are not there, do not pay or do not carry B.
 
-    Chips without tiles may have products of bf16 pairs on vectors, which pay where there is one part.
+    Chips without tiles may have products of bf16 pairs on vectors, which pay where there is one term.
     """
-    parts, b, isa = parts_of(target.precision, p.a.dtype, p.b.dtype), p.b, target.isa
-    if not (isa.amx or (isa.bf16_dot and parts == 1)) or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
+    terms, b, isa = term_count(target.precision, p.a.dtype, p.b.dtype), p.b, target.isa
+    if not (isa.amx or (isa.bf16_dot and terms == 1)) or any(x.dtype not in (f32, bf16, f16) for x in (p.a, b)):
         return None
     tensor = p.weight
-    least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[parts]
+    least = LEAST_COLUMNS if tensor is None else LEAST_ROWS[terms]
     limits = ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, LEAST_DEPTH))
     if any(isinstance(size, int) and size < low for size, low in limits):
         return None
-    return None if tensor is not None and identity(tensor) in target.exceptional else parts
+    return None if tensor is not None and identity(tensor) in target.exceptional else terms
 
 
-def is_in_panels(p: Problem, parts: int, target: Target) -> bool:
+def is_in_panels(p: Problem, terms: int, target: Target) -> bool:
     """Whether B is a constant in panels, as multiply-adds have it, and not in tiles: where rows may well be few.
 
     One row is twice as fast from panels, and 128 rows a tenth slower. Rows that are one free size, a batch, are taken
     to be few at times; rows that are more, tokens of a batch, to be many, unless they come step by step.
     """
     rows = p.m
-    if parts != split_ahead.PARTS or p.weight is None or isinstance(rows, int):
+    if terms != split_ahead.TERMS or p.weight is None or isinstance(rows, int):
         return False
     is_single = len(rows.terms) == 1 and all(len(names) == 1 for names in rows.terms)
-    is_long = any(times >= LEAST_ROWS[parts] for times in rows.terms.values())
+    is_long = any(times >= LEAST_ROWS[terms] for times in rows.terms.values())
     return (is_single or target.is_stepwise) and not is_long
 
 
-def handing_on(p: Problem, target: Target) -> Problem:
-    """With what is handed on among the outputs, in tiles."""
-    outputs, expression = handing(p.outputs, p.expression, target, lambda _, found: Panels.over(found))
+def with_packed_panels(p: Problem, target: Target) -> Problem:
+    """With what is packed on among the outputs, in tiles."""
+    outputs, expression = with_packed_outputs(p.outputs, p.expression, target, lambda _, found: Panels.over(found))
     return replace(p, outputs=outputs, expression=expression)
 
 
-def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) -> list[Step]:
+def steps(p: Problem, terms: int, target: Target, panels: Matrix | None = None) -> list[Step]:
     """The contraction on tiles; ``panels`` is B, if others have it there."""
-    made, p = [y.storage for y in p.outputs], handing_on(p, target)
-    epilogue, blocking = Epilogue.of(p), Blocking.of(parts * 2, p.k, target.isa)
-    schedule, run = SCHEDULES[parts], RUN[parts]
-    has_woven = is_woven(schedule, epilogue, target.isa)
-    if has_woven and parts == 1:
-        schedule, run = replace(schedule, level=2), WOVEN_RUN
-    before_a, a = split_a(p, parts, target)
-    if is_in_panels(p, parts, target):
+    made, p = [y.storage for y in p.outputs], with_packed_panels(p, target)
+    epilogue, blocking = Epilogue.of(p), Blocking.of(terms * 2, p.k, target.isa)
+    schedule, run = SCHEDULES[terms], RUN[terms]
+    has_pipelined = is_pipelined(schedule, epilogue, target.isa)
+    if has_pipelined and terms == 1:
+        schedule, run = replace(schedule, level=2), PIPELINED_RUN
+    before_a, a = split_a(p, terms, target)
+    if is_in_panels(p, terms, target):
         panels = panels or split_ahead.panels(p, target.isa)
-        b, before_b = Tiled(panels.storage, panels.batch, None, ()), list[Step]()
+        b, before_b = TiledOperand(panels.storage, panels.batch, None, ()), list[Step]()
     else:
-        before_b, b = split_b(p, parts, target)
-    handed = target.handed.get(p.a.storage)
-    a_dtype = p.a.dtype if handed is None or a is not handed.tiled else None
+        before_b, b = split_b(p, terms, target)
+    packed = target.packed_operands.get(p.a.storage)
+    a_dtype = p.a.dtype if packed is None or a is not packed.tiled else None
     b_dtype = None if b.flags is None else p.b.dtype
     spec = gemm_amx(
-        parts=parts, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
+        terms=terms, a_dtype=a_dtype, b_dtype=b_dtype, panels=None if panels is None else panels.dtype,
         epilogue=epilogue, schedule=schedule,
     )  # fmt: skip
     args = {
@@ -457,12 +457,12 @@ def steps(p: Problem, parts: int, target: Target, panels: Matrix | None = None) 
         "group_rows": blocking.rows, "group_columns": blocking.columns, "run": run, **epilogue.args(p),
     }  # fmt: skip
     unit = "tiles" if target.isa.amx else "vectors of pairs"
-    why = f"{target.precision}: {len(PRODUCTS[parts])} products of {parts} bf16 parts on {unit}"
+    why = f"{target.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on {unit}"
     if a_dtype is None:
-        why += "; A as it was handed on"
-    why += "".join(f"; {target.handed[s].words}" for s in made if s in target.handed)
+        why += "; A packed by its producer"
+    why += "".join(f"; {target.packed_operands[s].description}" for s in made if s in target.packed_operands)
     nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
-    scratch = blocking.scratch_nbytes(1, 1 + has_woven)
+    scratch = blocking.scratch_nbytes(1, 1 + has_pipelined)
     scratch += 0 if panels is None else split_ahead.scratch_nbytes(run)
     step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

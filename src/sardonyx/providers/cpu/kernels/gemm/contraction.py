@@ -1,7 +1,7 @@
 """Contractions: which kernel carries out a sum of products, and the steps that bring its operands there.
 
-tiles          on AMX, where they pay: bf16 parts, as many as the precision asks for (``gemm.amx``), or where that is
-               three, with constants, digits (``gemm.int8_slices``)
+tiles          on AMX, where they pay: bf16 terms, as many as the precision asks for (``gemm.amx``), or where that is
+               three, with constants, slices (``gemm.int8_slices``)
 multiply-adds  vectors (``gemm``), for every type, from B in panels of the sums' type, or of a narrower one if B is
                stored so or the precision allows bf16
 bytes          8-bit integers, summed in i32, on tiles (``quantized.gemm_amx``) or vectors (``quantized.gemm``)
@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.kernels.gemm import amx, int8_slices, split_ahead, v
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_a, packed_b
 from sardonyx.providers.cpu.kernels.quantized import gemm as quantized_gemm
 from sardonyx.providers.cpu.kernels.quantized import gemm_amx as quantized_gemm_amx
-from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, weight_is_plain
+from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, is_weight_representable
 from sardonyx.providers.cpu.language.values import bf16, f16, f32, f64, i8, i32, i64, register_dtype, u8, u32, u64
 from sardonyx.providers.cpu.program.steps import DOUBLED, Only, Step, Target, either
 
@@ -54,10 +54,10 @@ def steps(group: Contraction, target: Target) -> list[Step]:
     found = _on_tiles(p, target)
     if found is None:
         return multiply_adds(p, target)
-    if found.parts is None:
+    if found.terms is None:
         many = partial(int8_slices.steps, p)
     else:
-        many = partial(amx.steps, p, found.parts, panels=found.panels)
+        many = partial(amx.steps, p, found.terms, panels=found.panels)
     if found.few is None:
         return many(target)
     return either(found.few, target, partial(multiply_adds, p, panels=found.panels, is_few=True), many)
@@ -74,8 +74,8 @@ class OnTiles:
     """A contraction on tiles."""
 
     problem: Problem
-    parts: int | None
-    """In bf16 parts; None: in digits."""
+    terms: int | None
+    """In bf16 terms; None: in slices."""
     few: Only | None
     """The rows for which it is not."""
     panels: Matrix | None
@@ -91,26 +91,26 @@ def on_tiles(group: Contraction, target: Target) -> OnTiles | None:
 
 
 def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
-    parts = None if p.b.dtype is i8 else amx.parts_for(p, target)
-    if parts is None:
+    terms = None if p.b.dtype is i8 else amx.terms_for(p, target)
+    if terms is None:
         return None
-    panels = _shared(p, parts, target)
-    few = _few_rows(p, parts, target, panels is not None)
-    is_in_digits = not amx.is_in_panels(p, parts, target) and int8_slices.takes(p, parts, target)
-    return OnTiles(p, None if is_in_digits else parts, few, panels)
+    panels = _shared(p, terms, target)
+    few = _few_rows(p, terms, target, panels is not None)
+    uses_int8_slices = not amx.is_in_panels(p, terms, target) and int8_slices.takes(p, terms, target)
+    return OnTiles(p, None if uses_int8_slices else terms, few, panels)
 
 
-def _shared(p: Problem, parts: int, target: Target) -> Matrix | None:
+def _shared(p: Problem, terms: int, target: Target) -> Matrix | None:
     """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
     isa, dtype = target.isa, register_dtype(p.a.dtype)
-    if not amx.is_in_panels(p, parts, target) or vector.Shape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
+    if not amx.is_in_panels(p, terms, target) or vector.Shape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
         return None
     return split_ahead.panels(p, isa)
 
 
-def _few_rows(p: Problem, parts: int, target: Target, is_shared: bool) -> Only | None:
+def _few_rows(p: Problem, terms: int, target: Target, is_shared: bool) -> Only | None:
     """How many rows are too few for tiles, where only the run tells: recurrences often go by the single step."""
-    least, is_recurrent = amx.LEAST_ROWS[parts], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
+    least, is_recurrent = amx.LEAST_ROWS[terms], all(node.op_type in ("LSTM", "GRU", "RNN") for node in p.nodes)
     if least == 1 or isinstance(p.m, int) or p.weight is None:
         return None
     is_small = int(p.b.storage.elements) <= (DOUBLED if is_recurrent or target.is_repeated else SMALL)
@@ -146,7 +146,7 @@ def storage_dtype(p: Problem, target: Target) -> tuple[DType, str]:
     tensor = p.weight
     if tensor is None:
         return register_dtype(b.dtype), "B is packed at each run"
-    if target.precision == "medium" and b.dtype is f32 and weight_is_plain(tensor.peek()):
+    if target.precision == "medium" and b.dtype is f32 and is_weight_representable(tensor.peek()):
         return bf16, "B in bf16, as the precision allows"
     no_tiles = "tiles do not pay or do not carry it" if isa.amx else f"no tiles on {isa.name}"
     return b.dtype, no_tiles if b.dtype in (f32, f16, bf16) else "exact"

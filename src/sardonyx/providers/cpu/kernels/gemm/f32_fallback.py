@@ -20,7 +20,7 @@ EXACT_ROWS = 4
 """Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
 
 
-def is_any_up(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_flags")) -> Val:
+def any_flag_set(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_flags")) -> Val:
     """Whether any number of an operand with flags is not plain."""
     found = k.var(k.zeros(i32, HALF))
     for flags in (name for name in names if name in memory):
@@ -30,7 +30,7 @@ def is_any_up(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_flag
 
 
 @dataclass(frozen=True)
-class Mend:
+class F32Fallback:
     """Squares of one matrix product inside a kernel."""
 
     k: Kernel
@@ -41,7 +41,7 @@ class Mend:
     n: Val
     depth: Val
     steps: Val
-    parts: int
+    terms: int
     is_in_panels: bool
     """B is there as numbers, in panels."""
 
@@ -80,7 +80,7 @@ class Mend:
     def _left(self, row: Val, j: Val) -> Val:
         """Number ``j`` along k of a row of A."""
         if "a_source" not in self.at:
-            return load_one(self.at["a"], self.steps, self.parts, row, j)
+            return load_one(self.at["a"], self.steps, self.terms, row, j)
         a_row, a_col = number(self.memory, "a_source_row"), number(self.memory, "a_source_col")
         return self.at["a_source"].load(row * a_row + j * a_col)
 
@@ -91,7 +91,7 @@ class Mend:
             return self.at["b"].load(left * self.depth + j * PANEL + half * HALF, HALF)
         if "b_source" not in self.at:
             step = left // PANEL * self.steps + j // STEP
-            return whole(k, self.at["b"].at(step * step_elements(self.parts) + half * TILE), self.parts, j % STEP)
+            return whole(k, self.at["b"].at(step * step_elements(self.terms) + half * TILE), self.terms, j % STEP)
         b_row, b_col = number(self.memory, "b_source_row"), number(self.memory, "b_source_col")
         lane = k.iota(i64, HALF) + (left + half * HALF)
         return self.at["b_source"].at(j * b_row).gather(k.min(lane, self.n - 1) * b_col)

@@ -1,9 +1,9 @@
-"""Groups of squares that matrix products on tiles work on, in bf16 parts (``gemm.amx``) or digits
+"""Groups of squares that matrix products on tiles work on, in bf16 terms (``gemm.amx``) or slices
 (``gemm.int8_slices``).
 
 A square is 32 rows by 32 columns of sums. ``Blocking`` tells how many make a group, ``Groups`` which of them a thread
-takes, and ``Done`` finishes one group while the next is multiplied, where squares are not finished right behind their
-products.
+takes, and ``PipelinedEpilogue`` finishes one group while the next is multiplied, where squares are not finished right
+after their products.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Blocking:
         return (groups * self.rows * self.columns + spare) * SQUARE_NBYTES
 
 
-class Done:
+class PipelinedEpilogue:
     """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
 
     It is looked at once a step, between products: what comes next is kept, not computed.
@@ -60,7 +60,7 @@ class Done:
         self.k, self.scratch, self.m, self.n = k, scratch, m, n
         self.left, self.sums, self.i, self.top, self.column, self.first, self.last = (k.var(0) for _ in range(7))
 
-    def take(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
+    def start(self, row: Val, column: Val, rows: Val, columns: Val, slot: Val) -> None:
         """``left`` rows from element ``sums`` of the scratch memory on; the next is row ``i`` of the panel ``top``."""
         for var, value in (
             (self.left, rows * columns * PANEL), (self.sums, slot), (self.i, 0), (self.top, row), (self.column, column),
@@ -71,12 +71,12 @@ class Done:
     def is_open(self) -> Val:
         return self.left.get() > 0
 
-    def some(self, rows: Val) -> None:
+    def advance(self, rows: Val) -> None:
         """Finish the next ``rows`` rows, or what is left of a square."""
         with self.k.when(self.is_open()):
             self._next(rows)
 
-    def rest(self) -> None:
+    def drain(self) -> None:
         with self.k.loop_while(self.is_open):
             self._next(self.k.const(PANEL))
 
@@ -116,8 +116,8 @@ class Groups:
     """The groups that a thread takes, one after the other: two runs of squares for each, if there are as many."""
 
     def __init__(
-        self, k: Kernel, done: Done | None, row_panels: Val, column_panels: Val, group_rows: Val, group_columns: Val,
-        *, count: Val | int = 1, spare: int = 1,
+        self, k: Kernel, done: PipelinedEpilogue | None, row_panels: Val, column_panels: Val, group_rows: Val,
+        group_columns: Val, *, count: Val | int = 1, spare: int = 1,
     ) -> None:  # fmt: skip
         """Of ``count`` products. ``spare`` squares of scratch memory lie in front of the sums. Without ``done``, who
         multiplies a group finishes it, too.
@@ -155,7 +155,7 @@ class Groups:
             columns = k.min(k.min(self.columns, self.column_panels - column), last.get() - here)
             yield Group(here, rest // self.each_product, row, rows, column, columns, base)
             if done is not None:
-                done.rest()
-                done.take(row, column, rows, columns, base)
+                done.drain()
+                done.start(row, column, rows, columns, base)
                 self._base.set(self._other - base)
             at.set(here + columns)

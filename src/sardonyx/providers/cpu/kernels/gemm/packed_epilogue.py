@@ -1,12 +1,12 @@
 """Results in the tiles in which the next matrix product reads them (``split``), written row by row.
 
-Of a row, 32 columns of the result are one step along k of the next product: a cache line for each part. They are
+Of a row, 32 columns of the result are one step along k of the next product: a cache line for each term. They are
 stored as they are finished, in place of the numbers, with flags: a product has one for each panel and step, others one
 for each row or head of it. Columns beyond the last are zero, for they count in every sum; rows beyond the last are
 whatever they are. What would be f16 or bf16 as numbers is not rounded to that before it is split.
 
-**Numbers that tiles do not carry** raise their flag. The parts of such a number hold its bits
-(``conv.packed_image``), from which the product that reads them makes its sums anew. One part is the number rounded to
+**Numbers that tiles do not carry** raise their flag. The terms of such a number hold its bits
+(``conv.packed_image``), from which the product that reads them makes its sums anew. One term is the number rounded to
 bf16, and finite if the number is.
 """
 
@@ -21,16 +21,25 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.kernels.common.epilogue import PACKED, Access, BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
-from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, parts_of, whole_of
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, Handed, heads_of, is_odd, step_elements
-from sardonyx.providers.cpu.kernels.split.deferred_accumulation import each_step
+from sardonyx.providers.cpu.kernels.conv.packed_image import HIGH_HALF, NAN, decode_terms, encode_terms
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    HALF,
+    PANEL,
+    STEP,
+    TILE,
+    PackedOperand,
+    is_unrepresentable,
+    split_terms,
+    step_elements,
+)
+from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, u16, u32
 from sardonyx.providers.cpu.program.steps import Ref
 
 _SHIFT = PANEL.bit_length() - 1
-PART = 2 * TILE
-"""Elements from part to part."""
+TERM_STRIDE = 2 * TILE
+"""Elements from term to term."""
 _ABS, _INFINITY = 0x7FFF_FFFF, 0x7F80_0000
 
 
@@ -44,10 +53,10 @@ class Panels(Matrix):
     stride_class: ClassVar[str] = PACKED
 
     @staticmethod
-    def over(handed: Handed) -> Panels:
-        tiled = handed.tiled
+    def over(packed: PackedOperand) -> Panels:
+        tiled = packed.tiled
         assert tiled.flags is not None
-        size, steps = step_elements(handed.parts), tiled.flags_panel
+        size, steps = step_elements(packed.terms), tiled.flags_panel
         return Panels(tiled.tiles, 0, (), of_known(dims.mul(steps, size)), size, tiled.flags, steps)
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
@@ -59,17 +68,17 @@ class Rows(View):
     """An output of a loop over rows, in tiles: strides count rows, and there is none along a row."""
 
     flags: Storage
-    parts: int
+    terms: int
 
 
 class TileFinish(BoundEpilogue):
     """An epilogue for squares of 32 rows and columns."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val], parts: int
+        self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val], terms: int
     ) -> None:
         super().__init__(k, epilogue, memory, n, batch)
-        self.parts = parts
+        self.terms = terms
 
     def begin(self, panel: Val, step: Val) -> None:
         """Nothing odd is known of a square: done before any of its rows is finished."""
@@ -90,10 +99,10 @@ class TileFinish(BoundEpilogue):
         if not self.epilogue.packed_outputs:
             self.tile(sums, PANEL, row, rows, column, k.min(columns, PANEL), width=PANEL)
             return
-        with k.either(columns >= PANEL) as (whole, part):
-            with whole:
+        with k.either(columns >= PANEL) as (full, edge):
+            with full:
                 self.rows(sums, PANEL, row, rows, Tile(column, PANEL, None))
-            with part, k.loop(0, rows) as i, k.loop(0, PANEL, k.lanes) as j:
+            with edge, k.loop(0, rows) as i, k.loop(0, PANEL, k.lanes) as j:
                 t = Tile(column + j, k.lanes, k.mask(columns - j))
                 self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
 
@@ -117,7 +126,7 @@ class TileFinish(BoundEpilogue):
             return
         line = self.k.value(row, i64)
         flag = self._flag(name, line >> _SHIFT, t.index // STEP)
-        store_step(self._place(name, line, t.index), t.keep(value, 0.0), self.parts, flag)
+        store_step(self._place(name, line, t.index), t.keep(value, 0.0), self.terms, flag)
 
 
 def rows_to_fetch(k: Kernel, m: Val, n: Val, turns: Val) -> Val:
@@ -125,7 +134,7 @@ def rows_to_fetch(k: Kernel, m: Val, n: Val, turns: Val) -> Val:
     thread finds in its own cache what it wrote.
     """
     is_far = (k.threads > 1) | (m * n > k.isa.l2_nbytes // 4)
-    return k.select(is_far, each_step(k, turns), 0)
+    return k.select(is_far, rows_per_step(k, turns), 0)
 
 
 def place_of(row: Val, panel: Val) -> Val:
@@ -133,28 +142,28 @@ def place_of(row: Val, panel: Val) -> Val:
     return (row >> _SHIFT) * panel + (row & (PANEL - 1)) * STEP
 
 
-def store_step(to: Buf, v: Val, parts: int, flag: Buf) -> None:
-    """Store up to 32 numbers along k of a row as parts; the flag goes up if tiles do not carry one of them."""
+def store_step(to: Buf, v: Val, terms: int, flag: Buf) -> None:
+    """Store up to 32 numbers along k of a row as terms; the flag goes up if tiles do not carry one of them."""
     k = to.k
-    _put(to, heads_of(k, v, parts))
-    with k.when(is_odd(k, v).any(), likely=False):
-        _put(to, parts_of(k, v, parts) if parts > 1 else [_rounded(k, v)])
+    _put(to, split_terms(k, v, terms))
+    with k.when(is_unrepresentable(k, v).any(), likely=False):
+        _put(to, encode_terms(k, v, terms) if terms > 1 else [_rounded(k, v)])
         flag.store(0, 1)
 
 
 def _put(to: Buf, heads: Sequence[Val]) -> None:
-    for part, bits in enumerate(heads):
-        to.as_type(u16).store(part * PART, to.k.bitcast(bits, u16).shuffle(range(1, 2 * bits.lanes, 2)))
+    for term, bits in enumerate(heads):
+        to.as_type(u16).store(term * TERM_STRIDE, to.k.bitcast(bits, u16).shuffle(range(1, 2 * bits.lanes, 2)))
 
 
 def _rounded(k: Kernel, v: Val) -> Val:
     """Numbers as bf16, in the upper halves; what is finite stays so."""
-    bits, (head,) = k.bitcast(v, u32), heads_of(k, v, 1)
+    bits, (head,) = k.bitcast(v, u32), split_terms(k, v, 1)
     is_last = ((bits & _ABS) < _INFINITY) & (head & _ABS).eq(_INFINITY)
     return k.select(v.ne(v), NAN, k.select(is_last, bits & HIGH_HALF, head))
 
 
-def load_one(tiles: Buf, steps: Val, parts: int, row: Val, j: Val) -> Val:
+def load_one(tiles: Buf, steps: Val, terms: int, row: Val, j: Val) -> Val:
     """Number ``j`` along k of a row."""
-    at = place_of(row, steps * (parts * PART)) + j // STEP * (parts * PART) + j % STEP
-    return whole_of(tiles.k, tiles.at(at), tiles.k.const(PART), parts, 1)
+    at = place_of(row, steps * (terms * TERM_STRIDE)) + j // STEP * (terms * TERM_STRIDE) + j % STEP
+    return decode_terms(tiles.k, tiles.at(at), tiles.k.const(TERM_STRIDE), terms, 1)

@@ -1,13 +1,13 @@
-"""A constant right operand of products on tiles, in f32, which is split into three parts a run ahead of its products.
+"""A constant right operand of products on tiles, in f32, which is split into three terms a run ahead of its products.
 
-Three bf16 parts take 6 bytes of a number's 4, and whoever has few rows waits for memory. So a constant lies in the
+Three bf16 terms take 6 bytes of a number's 4, and whoever has few rows waits for memory. So a constant lies in the
 panels of 32 columns that multiply-adds read too (``gemm``): [batch][n / 32][k][32]. Each thread has memory for two
 runs in tiles: while one is multiplied with the row panels of a group, the next is split into the other, a few lines
 between the products of each step, by arithmetic on vectors in cycles that the tile unit leaves. A line of a tile, 32
 numbers, takes 18 instructions on vectors; a step of products with 16 rows, 192 cycles, has 2 to 16 of them.
 
-The parts are those that ``split`` makes, bit for bit. Where k ends inside a step, its last row stands for the rows that
-are missing: whatever is there meets zeros of A. Numbers that parts do not carry are looked for when B is packed.
+The terms are those that ``split`` makes, bit for bit. Where k ends inside a step, its last row stands for the rows that
+are missing: whatever is there meets zeros of A. Numbers that terms do not carry are looked for when B is packed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     count_of,
-    heads_of,
-    is_plain,
-    paired,
+    is_representable,
+    split_terms,
     step_elements,
+    vnni_pairs,
 )
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i32, i64, u32
@@ -41,10 +41,10 @@ from sardonyx.providers.cpu.program.steps import Exceptional, Packed
 Array = np.ndarray[Any, Any]
 _Number = TypeVar("_Number", int, Val)
 
-PARTS = 3
+TERMS = 3
 PAGE_NBYTES = 4096
 PAIRS = STEP // 2
-"""Pairs of rows of B in a step: each becomes a line of two tiles, for every part."""
+"""Pairs of rows of B in a step: each becomes a line of two tiles, for every term."""
 
 
 APART = 33 * LINE_NBYTES // bf16.itemsize
@@ -53,7 +53,7 @@ APART = 33 * LINE_NBYTES // bf16.itemsize
 
 def scratch_nbytes(run: _Number) -> _Number:
     """Of two runs of so many steps."""
-    return run * (2 * step_elements(PARTS) * bf16.itemsize) + PAGE_NBYTES
+    return run * (2 * step_elements(TERMS) * bf16.itemsize) + PAGE_NBYTES
 
 
 class Ahead:
@@ -63,7 +63,7 @@ class Ahead:
         """``run`` is the most steps that a run has."""
         self.k, self.b, self.depth, self.steps, self.run = k, b, depth, steps, run
         self._memory = k.scratch(bf16)
-        self._now, self._other = k.var(0), k.var(run * step_elements(PARTS) + APART)
+        self._now, self._other = k.var(0), k.var(run * step_elements(TERMS) + APART)
         self._panel, self._row, self._pair, self._stop, self._pace = (k.var(0) for _ in range(5))
 
     def begin(self, panel: Val) -> None:
@@ -81,15 +81,15 @@ class Ahead:
     def turn(self, step: Val, column: Val) -> Buf:
         """The run from ``step`` on of a column of the group, in tiles; the one behind it is split from here on."""
         k, later = self.k, step + self.run
-        self._some(self._stop.get())
+        self._split_until(self._stop.get())
         now, other = self._now.get(), self._other.get()
         self._now.set(other)
         self._other.set(now)
-        is_beside, is_later = column + 1 < self.columns, later < self.steps
-        beside = self.panel + (column + 1) * self.depth * PANEL
-        panel = k.select(is_beside, beside, k.select(is_later, self.panel, self.following))
-        first = k.select(is_beside, step, k.select(is_later, later, 0))
-        self._aim(panel, first, k.select(is_beside | is_later | self.is_followed, self.steps - first, 0))
+        has_next_column, is_later = column + 1 < self.columns, later < self.steps
+        next_column = self.panel + (column + 1) * self.depth * PANEL
+        panel = k.select(has_next_column, next_column, k.select(is_later, self.panel, self.following))
+        first = k.select(has_next_column, step, k.select(is_later, later, 0))
+        self._aim(panel, first, k.select(has_next_column | is_later | self.is_followed, self.steps - first, 0))
         self._pace.set(count_of(self._stop.get(), k.max(k.min(self.run, self.steps - step) * self.halves, 1)))
         return self._memory.at(other)
 
@@ -98,11 +98,11 @@ class Ahead:
         for var, value in ((self._panel, panel), (self._row, step * STEP), (self._pair, 0), (self._stop, stop)):
             var.set(value)
 
-    def some(self, steps: int) -> None:
+    def advance(self, steps: int) -> None:
         """Split what is the share of ``steps`` steps of products."""
-        self._some(self.k.min(self._pair.get() + self._pace.get() * steps, self._stop.get()))
+        self._split_until(self.k.min(self._pair.get() + self._pace.get() * steps, self._stop.get()))
 
-    def _some(self, stop: Val) -> None:
+    def _split_until(self, stop: Val) -> None:
         k, first = self.k, self._pair.get()
         panel, row = self.b.at(self._panel.get()), self._row.get()
         to = self._memory.at(self._other.get()).as_type(u32)
@@ -112,11 +112,11 @@ class Ahead:
             ahead = panel.at((at + self.run * STEP) * PANEL)
             for line in range(0, 2 * PANEL, LINE_NBYTES // self.b.dtype.itemsize):
                 ahead.prefetch(line, locality=2)
-            lines = to.at((pair >> 4) * (step_elements(PARTS) // 2) + (pair & (PAIRS - 1)) * HALF)
+            lines = to.at((pair >> 4) * (step_elements(TERMS) // 2) + (pair & (PAIRS - 1)) * HALF)
             for half in range(2):
-                sides = (heads_of(k, x.load(half * HALF, HALF), PARTS) for x in rows)
-                for part, (even, odd) in enumerate(zip(*sides, strict=True)):
-                    lines.store(part * TILE + half * (TILE // 2), paired(even, odd))
+                sides = (split_terms(k, x.load(half * HALF, HALF), TERMS) for x in rows)
+                for term, (even, odd) in enumerate(zip(*sides, strict=True)):
+                    lines.store(term * TILE + half * (TILE // 2), vnni_pairs(even, odd))
         self._pair.set(stop)
 
 
@@ -124,7 +124,7 @@ class Ahead:
 
 
 def panels(p: Problem, isa: Isa) -> Matrix:
-    """A constant B in panels, as multiply-adds have it; ``Exceptional`` if parts do not carry its numbers."""
+    """A constant B in panels, as multiply-adds have it; ``Exceptional`` if terms do not carry its numbers."""
     tensor = p.weight
     assert tensor is not None
     _, b = packed_b(p, p.b.dtype, PANEL, isa)
@@ -154,5 +154,5 @@ def find_special(k: Kernel, x: Buf, found: Buf, n: Val, *, source: DType) -> Non
     worst = [k.var(k.zeros(u32, HALF)) for _ in range(PANEL // HALF)]
     with k.loop(0, n, PANEL) as i:
         for j, size in enumerate(worst):
-            heads_of(k, x.load(i + j * HALF, HALF), 0, size)
-    found.store(0, k.cast(~is_plain(k.max(*worst)), i32))
+            split_terms(k, x.load(i + j * HALF, HALF), 0, size)
+    found.store(0, k.cast(~is_representable(k.max(*worst)), i32))

@@ -12,12 +12,12 @@ fused multiply-adds rounds products as well); runs keep the error of long sums n
 **Cache blocking.** With s bytes in an element, a run of a panel takes RUN * NR * s bytes (up to 32 KiB with AVX-512,
 which leaves room in L1 for a tile's rows of A; 8 to 12 with AVX2, 8 with NEON) and is read from L1 by all row tiles of
 a block before the next one is touched, while the rows of A come from L2: per k, MR * s bytes for MR * NV multiply-adds.
-So that they do, blocks are ordered in bands of rows, whose part of A, rows * k * s bytes, fills half of L2; within a
+So that they do, blocks are ordered in bands of rows, whose term of A, rows * k * s bytes, fills half of L2; within a
 band, panel by panel, so that B is read once for each band. Where B itself fits there, a band is one block. The grid of
 work is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for each row where k is
 long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid would have less than
-``GRID`` parts, or ``PARTS`` for each thread. While the last run is multiplied, the lines that what follows reads and
-writes are brought near.
+``MIN_TASKS`` tasks, or ``TASKS_PER_THREAD`` for each thread. While the last run is multiplied, the lines that the
+epilogue reads and writes are prefetched.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 
-RUN, GRID, PARTS = 128, 64, 8
+RUN, MIN_TASKS, TASKS_PER_THREAD = 128, 64, 8
 BLOCK, LANE_BLOCK = 64, 48
 """Rows of a block; fewer where elements of A are taken lane by lane, on chips with 48 entries in an L1 TLB."""
 LEAST_RUN = 32
@@ -144,7 +144,7 @@ class Bands:
         """
         self.k, self.panels = k, panels
         self.tiles = (m + (rows - 1)) // rows
-        wanted = (k.min(k.threads * PARTS, GRID) + (panels * count - 1)) // k.max(panels * count, 1)
+        wanted = (k.min(k.threads * TASKS_PER_THREAD, MIN_TASKS) + (panels * count - 1)) // k.max(panels * count, 1)
         self.blocks = k.max((self.tiles + (most - 1)) // most, k.min((self.tiles + 1) // 2, wanted))
         block_nbytes = row_nbytes * k.max(m // k.max(self.blocks, 1), 1)
         many = k.select(panels * panel_nbytes <= band_nbytes, 1, band_nbytes // k.max(block_nbytes, 1))

@@ -22,7 +22,7 @@ class Access:
     """The class of its stride along the vector axis."""
     is_of_row: bool
     """It has one element for each row."""
-    parts: int = 0
+    terms: int = 0
     """Of an output in tiles (``gemm.packed_epilogue``): how many each number has."""
     is_past: bool = False
     """An output that goes past the caches."""
@@ -122,6 +122,6 @@ def params(form: Form) -> Params:
         **{f"n{i}": i64 for i in range(form.axes)},
         **{f"s{v}_{i}": i64 for v in range(len(views)) for i in range(form.axes)},
         **({f"p{v}": i64 for v in range(len(views))} if form.piece else {}),
-        **{f"f{v}": (i32,) for v, access in enumerate(views) if access.parts},
+        **{f"f{v}": (i32,) for v, access in enumerate(views) if access.terms},
         "count": i64,
     }

@@ -50,9 +50,9 @@ def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
             return
         row = Row(k, form, here, strides, size, given["count"])
         for v, access in enumerate((*form.inputs, *form.outputs)):
-            if access.parts:
-                place = place_of(moved[v], size[-1] // STEP * step_elements(access.parts))
-                row.hands_on(v - len(form.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
+            if access.terms:
+                place = place_of(moved[v], size[-1] // STEP * step_elements(access.terms))
+                row.packs_into(v - len(form.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
         if form.vectors:
             RowWhole(row).run()
         elif late is not None:

@@ -24,7 +24,7 @@ from sardonyx.providers.cpu.kernels.loops.config import Access, Form
 from sardonyx.providers.cpu.kernels.loops.fused_loop import sweep
 from sardonyx.providers.cpu.kernels.loops.passes import is_expensive, operations
 from sardonyx.providers.cpu.kernels.loops.row import KEPT_GAP
-from sardonyx.providers.cpu.kernels.split.bf16 import Handed, handing
+from sardonyx.providers.cpu.kernels.split.bf16 import PackedOperand, with_packed_outputs
 from sardonyx.providers.cpu.language.values import bf16
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
@@ -62,7 +62,9 @@ def steps(group: Loop, target: Target) -> list[Step]:
     bands = _bands(loop)
     halves = bands or two_stage_reduction.halves(loop)
     if halves is None:
-        words = "; ".join(target.handed[v.storage].words for v in loop.outputs if v.storage in target.handed)
+        words = "; ".join(
+            target.packed_operands[v.storage].description for v in loop.outputs if v.storage in target.packed_operands
+        )
         made = _reduction(_handing(loop, target), target, count)
         return [replace(made, variant=words) if words else made]
     piece = 0 if bands else two_stage_reduction.PIECE
@@ -74,7 +76,7 @@ def bits_steps(group: BitCast, target: Target) -> list[Step]:
 
 
 def _passes(loop: Loop, target: Target) -> list[Loop] | None:
-    is_across = _column(loop) is not None and not any(v.storage in target.handed for v in loop.outputs)
+    is_across = _column(loop) is not None and not any(v.storage in target.packed_operands for v in loop.outputs)
     return two_stage_reduction.passes(loop) if is_across else None
 
 
@@ -93,15 +95,15 @@ def is_by_row(loop: Loop) -> bool:
 
 
 def _handing(loop: Loop, target: Target) -> Loop:
-    """With what is handed on among the outputs, in tiles."""
+    """With the outputs that are packed for their readers, in tiles."""
 
-    def in_tiles(view: View, found: Handed) -> View:
+    def in_tiles(view: View, found: PackedOperand) -> View:
         rows = tuple(known(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
         tiled = found.tiled
         assert tiled.flags is not None
-        return Rows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, parts=found.parts)
+        return Rows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, terms=found.terms)
 
-    outputs, expression = handing(loop.outputs, loop.expression, target, in_tiles)
+    outputs, expression = with_packed_outputs(loop.outputs, loop.expression, target, in_tiles)
     return replace(loop, outputs=outputs, expression=expression)
 
 
@@ -214,7 +216,7 @@ class Layout:
             for v, dtype in enumerate(e.operands)
         )
         outputs = tuple(
-            Access(bf16, "1", False, view.parts)
+            Access(bf16, "1", False, view.terms)
             if isinstance(view, Rows)
             else Access(e.dtype_of(number), "1" if along.strides[n + v] == 1 else "s", is_row)
             for v, (view, number, is_row) in enumerate(zip(loop.outputs, e.results, rows, strict=True))

@@ -55,7 +55,7 @@ class Row:
         self.among: Callable[[int], None] | None = None
         """What is done among the vectors of the pass before the last, told how many they are."""
 
-    def hands_on(self, position: int, to: Buf, flag: Buf) -> None:
+    def packs_into(self, position: int, to: Buf, flag: Buf) -> None:
         """An output goes out in tiles; nothing odd is known of the row."""
         self.outputs[position], self.flags[position] = to, flag
         flag.store(0, 0)
@@ -286,8 +286,8 @@ class Elements:
         for position in self.p.stores:
             access, buf = row.form.outputs[position], row.outputs[position]
             view = len(row.inputs) + position
-            if access.parts:
-                self._hand_on(position, access.parts)
+            if access.terms:
+                self._store_packed(position, access.terms)
                 continue
             for u, tile in enumerate(self.tiles):
                 v = self._of(schedule.expression.results[position], u)
@@ -300,7 +300,7 @@ class Elements:
                 mask = tile.mask if self.index is None else None
                 put(states[u], reducer.add(get(states[u]), self._of(arg, u), index, mask))
 
-    def _hand_on(self, position: int, parts: int) -> None:
+    def _store_packed(self, position: int, terms: int) -> None:
         """Vectors in tiles, those of whole steps together. A row has whole steps, and so no rest."""
         row, number = self.row, self.row.schedule.expression.results[position]
         buf, flag, many = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
@@ -311,8 +311,8 @@ class Elements:
             many = 1
         for u in range(0, len(found), many):
             v, t = _on_end(found[u : u + many]), self.tiles[u]
-            at = t.index // STEP * step_elements(parts) + t.index % STEP
-            store_step(buf.at(at), v, parts, flag)
+            at = t.index // STEP * step_elements(terms) + t.index % STEP
+            store_step(buf.at(at), v, terms, flag)
 
     def _of(self, number: int, u: int) -> Val:
         of_row = self.row.values.get(number)

@@ -1,14 +1,14 @@
-"""Operands of a tile product: numbers split into bf16 parts, in tiles that are loaded as they lie.
+"""Operands of a tile product: numbers split into bf16 terms, in tiles that are loaded as they lie.
 
-A number is the sum of its parts, each the rest of the ones before it rounded to bf16: one part is bf16 itself, two hold
+A number is the sum of its terms, each the rest of the ones before it rounded to bf16: one term is bf16 itself, two hold
 16 bits of the significand, three all 24, exactly. Both operands of a product become panels of 32 lines (rows of A,
 columns of B), zero beyond the edges, cut into steps of 32 along k:
 
-    A   [batch][m / 32][k / 32][part][2][16 rows][32 k]
-    B   [batch][n / 32][k / 32][part][2][16 pairs of k][16 columns][2]
+    A   [batch][m / 32][k / 32][term][2][16 rows][32 k]
+    B   [batch][n / 32][k / 32][term][2][16 pairs of k][16 columns][2]
 
-A step is what one round of products reads, ``parts`` times 2 KiB on end. Tile products lose what bf16 cannot carry: Inf
-becomes NaN in a sum of parts, numbers near the float limit overflow, small ones have parts that are denormal and count
+A step is what one round of products reads, ``terms`` times 2 KiB on end. Tile products lose what bf16 cannot carry: Inf
+becomes NaN in a sum of terms, numbers near the float limit overflow, small ones have terms that are denormal and count
 as zero. So a flag for each panel and ``CHUNK`` steps says that some number there is not *plain*, and whoever reads the
 panel multiplies the numbers themselves. A constant that raises a flag is not kept in tiles at all (``Exceptional``).
 """
@@ -53,7 +53,7 @@ CHUNK = 8
 """Steps that are split at a time: the unit of work and of flags."""
 
 SMALLEST, LARGEST = 2.0**-100, 2.0**63
-"""Plain numbers are zero or within. Below, third parts would be denormal. From LARGEST on, a product of lower parts
+"""Plain numbers are zero or within. Below, third terms would be denormal. From LARGEST on, a product of lower terms
 could overflow to the other infinity than the product of the first ones. Products of plain numbers that are themselves
 below 2^-102 are exact to 2^-126 only, since what becomes denormal counts as zero there too."""
 _ABS, _HIGH_HALF = 0x7FFF_FFFF, 0xFFFF_0000
@@ -64,9 +64,9 @@ ROWS, PAIRS = "rows", "pairs"
 """The order inside a tile: of the left operand, and of the right one."""
 
 
-def step_elements(parts: int) -> int:
+def step_elements(terms: int) -> int:
     """bf16 elements of a panel's step."""
-    return parts * 2 * TILE
+    return terms * 2 * TILE
 
 
 def count_of(size: Val, unit: int | Val) -> Val:
@@ -83,7 +83,7 @@ def equal_runs(steps: int, most: int) -> int:
 # -- the kernel
 
 
-def _params(source: DType, parts: int, layout: str, is_direct: bool, axes: int) -> Params:
+def _params(source: DType, terms: int, layout: str, is_direct: bool, axes: int) -> Params:
     numbers = ("x_line", "x_k", *(f"x_batch{i}" for i in range(axes)), "lines", "depth")
     return {"x": (source,), "y": (bf16,), "flags": (i32,), **dict.fromkeys(numbers, i64), **batch_params(axes)}
 
@@ -91,7 +91,7 @@ def _params(source: DType, parts: int, layout: str, is_direct: bool, axes: int) 
 @kernel(_params)
 def split(
     k: Kernel, y: Buf, flags: Buf, lines: Val, depth: Val,
-    *, source: DType, parts: int, layout: str, is_direct: bool, axes: int, **memory: Any,
+    *, source: DType, terms: int, layout: str, is_direct: bool, axes: int, **memory: Any,
 ) -> None:  # fmt: skip
     """y = the tiles of x. ``is_direct``: its stride is 1 along k (rows) or across lines (pairs); else it is staged."""
     panels, steps = count_of(lines, PANEL), count_of(depth, STEP)
@@ -104,9 +104,9 @@ def split(
         with k.loop(chunk * CHUNK, k.min((chunk + 1) * CHUNK, steps)) as step, k.loop(0, 2) as half:
             tile = _Tile(k, x, number(memory, "x_line"), number(memory, "x_k"), is_direct, worst)
             tile.locate(line + half * HALF, lines, step * STEP, depth)
-            to = y.at((panel * steps + step) * step_elements(parts) + half * TILE)
-            (tile.rows if layout == ROWS else tile.pairs)(to, parts)
-        flags.store(at, k.cast(~is_plain(worst.get()), i32))
+            to = y.at((panel * steps + step) * step_elements(terms) + half * TILE)
+            (tile.rows if layout == ROWS else tile.pairs)(to, terms)
+        flags.store(at, k.cast(~is_representable(worst.get()), i32))
 
 
 class _Tile:
@@ -120,7 +120,7 @@ class _Tile:
         self.lines, self.deep = k.max(k.min(lines - line, HALF), 0), k.min(depth - first, STEP)
         self.x = self.x.at(line * self.x_line + first * self.x_k)
 
-    def rows(self, y: Buf, parts: int) -> None:
+    def rows(self, y: Buf, terms: int) -> None:
         k = self.k
         if not self.is_direct:
             self._stage(STEP, 1)
@@ -128,15 +128,15 @@ class _Tile:
         masks = [k.mask(self.deep - side * HALF, HALF) for side in range(2)]
         with k.loop(0, self.lines) as r:
             row = self.x.at(r * self.x_line)
-            sides = [heads_of(k, row.load(i * HALF, HALF, mask), parts, self.worst) for i, mask in enumerate(masks)]
-            for part, (left, right) in enumerate(zip(*sides, strict=True)):
+            sides = [split_terms(k, row.load(i * HALF, HALF, mask), terms, self.worst) for i, mask in enumerate(masks)]
+            for term, (left, right) in enumerate(zip(*sides, strict=True)):
                 heads = k.bitcast(left, u16).shuffle(range(1, 4 * HALF, 2), k.bitcast(right, u16))
-                words.store(r * STEP + part * 2 * TILE, heads)
+                words.store(r * STEP + term * 2 * TILE, heads)
         with k.loop(self.lines, HALF) as r:
-            for part in range(parts):
-                words.store(r * STEP + part * 2 * TILE, k.zeros(u16, STEP))
+            for term in range(terms):
+                words.store(r * STEP + term * 2 * TILE, k.zeros(u16, STEP))
 
-    def pairs(self, y: Buf, parts: int) -> None:
+    def pairs(self, y: Buf, terms: int) -> None:
         k = self.k
         if not self.is_direct:
             self._stage(1, HALF)
@@ -145,9 +145,9 @@ class _Tile:
             sides = []
             for i in (pair * 2, pair * 2 + 1):
                 there = k.mask(k.select(i < self.deep, self.lines, 0), HALF)
-                sides.append(heads_of(k, self.x.at(i * self.x_k).load(0, HALF, there), parts, self.worst))
-            for part, (even, odd) in enumerate(zip(*sides, strict=True)):
-                words.store(pair * HALF + part * TILE, paired(even, odd))
+                sides.append(split_terms(k, self.x.at(i * self.x_k).load(0, HALF, there), terms, self.worst))
+            for term, (even, odd) in enumerate(zip(*sides, strict=True)):
+                words.store(pair * HALF + term * TILE, vnni_pairs(even, odd))
 
     def _stage(self, line_stride: int, k_stride: int) -> None:
         """Bring the tile into order first, number by number."""
@@ -157,49 +157,49 @@ class _Tile:
         self.x, self.x_line, self.x_k = local, k.const(line_stride), k.const(k_stride)
 
 
-def heads_of(k: Kernel, v: Val, parts: int, worst: Var | None = None) -> list[Val]:
-    """The bits of f32 numbers whose upper halves are the parts, halves rounded away from zero.
+def split_terms(k: Kernel, v: Val, terms: int, worst: Var | None = None) -> list[Val]:
+    """The bits of f32 numbers whose upper halves are the terms, halves rounded away from zero.
 
-    ``worst`` keeps what ``is_plain`` wants to know.
+    ``worst`` keeps what ``is_representable`` wants to know.
     """
     found = []
     if worst is not None:
         size = k.bitcast(v, u32) & _ABS
         worst.set(k.max(worst, k.select(size.eq(0), 0, size - _LOW)))
-    for part in range(parts):
+    for term in range(terms):
         bits = k.bitcast(v, u32)
-        if part < 2:  # a third part is what is left of 24 bits, and fits
+        if term < 2:  # a third term is what is left of 24 bits, and fits
             bits = (bits + 0x8000) & _HIGH_HALF
             v = v - k.bitcast(bits, f32)
         found.append(bits)
     return found
 
 
-def paired(even: Val, odd: Val) -> Val:
-    """What ``heads_of`` gives for two rows of B, as a line of a tile: beside a part there are zeros."""
+def vnni_pairs(even: Val, odd: Val) -> Val:
+    """What ``split_terms`` gives for two rows of B, as a line of a tile: beside a term there are zeros."""
     return (even >> 16) | odd
 
 
-def is_odd(k: Kernel, v: Val) -> Val:
+def is_unrepresentable(k: Kernel, v: Val) -> Val:
     """Which of some f32 numbers are not plain."""
     size = k.bitcast(v, u32) & _ABS
     return (size - _LOW >= _RANGE) & size.ne(0)
 
 
-def plain_below(limit: float) -> int:
+def representable_below(limit: float) -> int:
     """What ``worst`` is below if all numbers are below a limit."""
     return int(np.float32(limit).view(np.uint32)) - _LOW
 
 
-def is_plain(worst: Val) -> Val:
+def is_representable(worst: Val) -> Val:
     """Whether tile products may stand for products with all numbers that were split."""
     return worst.max() < _RANGE
 
 
-def whole(k: Kernel, y: Buf, parts: int, i: Val) -> Val:
+def whole(k: Kernel, y: Buf, terms: int, i: Val) -> Val:
     """Number ``i`` along k of 16 neighbouring columns, from the first tile of a step in the order of pairs."""
     words, odd = y.as_type(u32).at(i // 2 * HALF), k.cast(i % 2 * 16, u32)
-    heads = [words.load(part * TILE, HALF) for part in range(parts)]
+    heads = [words.load(term * TILE, HALF) for term in range(terms)]
     value = k.zeros(f32, HALF)
     for bits in reversed(heads):  # the smallest first: exact
         value = k.bitcast(bits >> k.splat(odd, HALF) << 16, f32) + value
@@ -210,7 +210,7 @@ def whole(k: Kernel, y: Buf, parts: int, i: Val) -> Val:
 
 
 @dataclass(frozen=True)
-class Tiled:
+class TiledOperand:
     """An operand in tiles, with its flags (none for a constant) and the strides of both along the batch axes."""
 
     tiles: Storage
@@ -231,35 +231,39 @@ class Tiled:
 
 
 @dataclass(frozen=True)
-class Handed:
+class PackedOperand:
     """A matrix that whoever makes it writes in tiles."""
 
-    tiled: Tiled
+    tiled: TiledOperand
     rows: Known
     columns: Known
-    parts: int
-    is_kept: bool
+    terms: int
+    has_unpacked: bool
     """It is there as numbers too."""
 
-    def serves(self, p: Problem, parts: int | None) -> bool:
+    def serves(self, p: Problem, terms: int | None) -> bool:
         """Whether it is the left operand of a product."""
-        return (p.m, p.k, parts) == (self.rows, self.columns, self.parts) and p.a.covers_storage(p.m, p.k)
+        return (p.m, p.k, terms) == (self.rows, self.columns, self.terms) and p.a.covers_storage(p.m, p.k)
 
     @property
-    def words(self) -> str:
-        """What its maker says of it."""
-        return f"handed on in {self.parts} bf16 part{'s'[: self.parts - 1]}{' and as numbers' if self.is_kept else ''}"
+    def description(self) -> str:
+        """For the variant text of the step that writes it."""
+        also = " and also unpacked" if self.has_unpacked else ""
+        return f"packed for its reader in {self.terms} bf16 term{'s'[: self.terms - 1]}{also}"
 
 
-def handing(
-    outputs: Sequence[_Output], expression: Expression, target: Target, in_tiles: Callable[[_Output, Handed], _Output]
+def with_packed_outputs(
+    outputs: Sequence[_Output],
+    expression: Expression,
+    target: Target,
+    in_tiles: Callable[[_Output, PackedOperand], _Output],
 ) -> tuple[tuple[_Output, ...], Expression]:
-    """Outputs and what makes them, with those that are handed on in tiles, and as numbers where they are kept."""
+    """Outputs and what makes them, with those that are packed on in tiles, and also unpacked where they are kept."""
     made: list[_Output] = []
     results: list[int] = []
     for y, result in zip(outputs, expression.results, strict=True):
-        found = target.handed.get(y.storage)
-        if found is None or found.is_kept:
+        found = target.packed_operands.get(y.storage)
+        if found is None or found.has_unpacked:
             made.append(y)
             results.append(result)
         if found is not None:
@@ -276,19 +280,19 @@ def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
     return {**found, flags: (i32,), **dict.fromkeys(numbers, i64)} if has_flags else found
 
 
-def split_a(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
+def split_a(p: Problem, terms: int, target: Target) -> tuple[list[Step], TiledOperand]:
     """A in tiles and the step that writes them, unless whoever makes A does or another product has asked before."""
-    handed = target.handed.get(p.a.storage)
-    if handed is not None and handed.serves(p, parts):
-        return [], handed.tiled
-    source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, parts)
-    return source.at_each_run(p, target)
+    packed = target.packed_operands.get(p.a.storage)
+    if packed is not None and packed.serves(p, terms):
+        return [], packed.tiled
+    source = _Source(p.a.storage, p.a.offset, p.a.row, p.a.column, p.m, p.k, p.batch, p.a.batch, ROWS, terms)
+    return source.at_run_time(p, target)
 
 
-def split_b(p: Problem, parts: int, target: Target) -> tuple[list[Step], Tiled]:
+def split_b(p: Problem, terms: int, target: Target) -> tuple[list[Step], TiledOperand]:
     """B in tiles: packed once if it is a constant, and otherwise by a step."""
-    source = _Source(p.b.storage, p.b.offset, p.b.column, p.b.row, p.n, p.k, p.batch, p.b.batch, PAIRS, parts)
-    return source.at_each_run(p, target) if p.weight is None else ([], source.once(target.isa))
+    source = _Source(p.b.storage, p.b.offset, p.b.column, p.b.row, p.n, p.k, p.batch, p.b.batch, PAIRS, terms)
+    return source.at_run_time(p, target) if p.weight is None else ([], source.once(target.isa))
 
 
 @dataclass(frozen=True)
@@ -303,7 +307,7 @@ class _Source:
     strides: tuple[Known, ...]
     """Of the batch axes; those with stride 0 are split once."""
     layout: str
-    parts: int
+    terms: int
 
     @property
     def _own(self) -> list[tuple[Known, Known]]:
@@ -313,7 +317,7 @@ class _Source:
     def _matrix(self) -> tuple[Known, Known]:
         """Elements and flags of one matrix."""
         panels, steps = dims.ceildiv(self.lines, PANEL), dims.ceildiv(self.depth, STEP)
-        elements = dims.product((panels, steps, step_elements(self.parts)))
+        elements = dims.product((panels, steps, step_elements(self.terms)))
         return of_known(elements), of_known(dims.mul(panels, dims.ceildiv(steps, CHUNK)))
 
     def _batched(self, each: Known) -> tuple[Known, tuple[Known, ...]]:
@@ -328,7 +332,7 @@ class _Source:
     def _spec(self) -> Any:
         is_direct = (self.k_stride if self.layout == ROWS else self.line_stride) == 1
         return split(
-            source=self.storage.dtype, parts=self.parts, layout=self.layout, is_direct=is_direct, axes=len(self._own)
+            source=self.storage.dtype, terms=self.terms, layout=self.layout, is_direct=is_direct, axes=len(self._own)
         )
 
     def _numbers(self) -> dict[str, Known]:
@@ -338,22 +342,24 @@ class _Source:
             **{f"x_batch{i}": s for i, (_, s) in enumerate(own)}, **{f"batch{i}": d for i, (d, _) in enumerate(own)},
         }  # fmt: skip
 
-    def at_each_run(self, p: Problem, target: Target) -> tuple[list[Step], Tiled]:
+    def at_run_time(self, p: Problem, target: Target) -> tuple[list[Step], TiledOperand]:
         key = (self.storage.number, *(getattr(self, f) for f in list(self.__dataclass_fields__)[1:]))
         if key in target.splits:
             return [], target.splits[key]
         (elements, batch), (flags, flags_batch) = (self._batched(each) for each in self._matrix)
         each = of_known(dims.ceildiv(dims.ceildiv(self.depth, STEP), CHUNK))
-        made = Tiled(Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch, each)
+        made = TiledOperand(
+            Storage("temporary", bf16, elements), batch, Storage("temporary", i32, flags), flags_batch, each
+        )
         target.splits[key] = made
         assert made.flags is not None
         args: dict[str, Ref | Known | float] = {"x": Ref(self.storage, self.offset), **self._numbers()}
         args.update(y=Ref(made.tiles), flags=Ref(made.flags))
         nbytes = of_known(dims.mul(elements, 2))
-        why = f"{'A' if self.layout == ROWS else 'B'} split into {self.parts} bf16 parts"
+        why = f"{'A' if self.layout == ROWS else 'B'} split into {self.terms} bf16 terms"
         return [Step(self._spec(), args, frozenset(("y", "flags")), p.nodes, nbytes=nbytes, variant=why)], made
 
-    def once(self, isa: Isa) -> Tiled:
+    def once(self, isa: Isa) -> TiledOperand:
         tensor = self.storage.tensor
         assert tensor is not None
         (elements, batch), (flags, _) = (self._batched(each) for each in self._matrix)
@@ -363,10 +369,10 @@ class _Source:
             refused=identity(tensor),
         )  # fmt: skip
         made = Packed("constant", bf16, elements, self.storage.value, key=packing.key, make=packing, packing=packing)
-        return Tiled(made, batch, None, ())
+        return TiledOperand(made, batch, None, ())
 
 
-def weight_is_plain(array: Array) -> bool:
+def is_weight_representable(array: Array) -> bool:
     """Whether tile products may stand for products with these numbers."""
     flat = np.ascontiguousarray(array).reshape(-1)
     for start in range(0, flat.size, 1 << 16):  # in cache

@@ -1,6 +1,6 @@
 """The innermost loop of products on tiles: which tiles are loaded, multiplied and fetched, and in which order.
 
-A step multiplies the parts of 32 numbers along k of 16 rows and 32 columns: two tiles of sums, and one tile of each
+A step multiplies the terms of 32 numbers along k of 16 rows and 32 columns: two tiles of sums, and one tile of each
 operand that is loaded again and again. ``multiply`` serves matrix products (``gemm.amx``) and attention
 (``attention.amx``); convolutions (``conv.bf16_split``) load their pixels in another way, in the order of ``events``.
 
@@ -30,7 +30,7 @@ PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     2: ((1, 0), (0, 0), (0, 1)),
     3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)),
 }
-"""Which parts of A meet which of B: one of the two stays from each product to the next."""
+"""Which terms of A meet which of B: one of the two stays from each product to the next."""
 LINE = 32
 """bf16 numbers in a cache line."""
 SUMS = (0, 1)
@@ -48,10 +48,10 @@ class Schedule:
     ahead_a: int = 0
     ahead_b: int = 0
     """Steps by which an operand is fetched into L1 before it is loaded; 0 leaves that to the chip."""
-    is_woven: bool = True
+    is_pipelined: bool = True
     """What follows the sums of a group is done between the products of the next, even if it is short."""
     fetched: int = 4
-    """Lines of the next run of B, for each part and step, that are fetched meanwhile, at least."""
+    """Lines of the next run of B, for each term and step, that are fetched meanwhile, at least."""
     level: int = 2
     """The cache that they are fetched into."""
     short_ahead: int = 8
@@ -60,34 +60,34 @@ class Schedule:
     """The cache that it is fetched into."""
 
 
-SCHEDULES = {1: Schedule(is_woven=False, level=1), 2: Schedule(), 3: Schedule()}
-"""By parts. One part needs a tile from L1 for every 10 cycles, which leaves little time for anything else."""
+SCHEDULES = {1: Schedule(is_pipelined=False, level=1), 2: Schedule(), 3: Schedule()}
+"""By terms. One term needs a tile from L1 for every 10 cycles, which leaves little time for anything else."""
 
 
 def multiply(
-    tiles: Tiles, a: Buf, b: Buf, steps: Val, parts: int, schedule: Schedule,
+    tiles: Tiles, a: Buf, b: Buf, steps: Val, terms: int, schedule: Schedule,
     weave: Callable[[int], None] | None = None, *, is_short: bool = False, is_a_past: bool = False,
     fetched: Buf | None = None, lines: Val | None = None,
 ) -> None:  # fmt: skip
     """Add the products of ``steps`` steps to the two tiles of sums.
 
     ``weave`` writes what else a few steps do; ``fetched`` is what they fetch for later, ``lines`` for each step
-    and part, or exactly as many as the schedule says: to ask in each step whether there are more takes its time.
+    and term, or exactly as many as the schedule says: to ask in each step whether there are more takes its time.
     ``is_short``: these are all the rows there are. ``is_a_past``: A is not kept in L1.
     """
-    k, size = tiles.k, step_elements(parts)
+    k, size = tiles.k, step_elements(terms)
     start = k.const(0)
     for unroll in sorted({schedule.unroll, 1}, reverse=True):
         stop = steps & -unroll
         with k.loop(start, stop, unroll) as s:
             operands = {A: a.at(s * size), B: b.at(s * size)}
             stride = schedule.fetched if lines is None else lines
-            ahead = None if fetched is None else fetched.at(s * stride * (parts * LINE))
-            wanted = _fetches(operands, unroll, parts, schedule, is_short, ahead)
+            ahead = None if fetched is None else fetched.at(s * stride * (terms * LINE))
+            wanted = _fetches(operands, unroll, terms, schedule, is_short, ahead)
             if ahead is not None and not is_short and lines is not None:
-                with k.loop(schedule.fetched * parts * unroll, lines * (parts * unroll)) as i:
+                with k.loop(schedule.fetched * terms * unroll, lines * (terms * unroll)) as i:
                     ahead.prefetch(i * LINE, locality=4 - schedule.level)
-            written = list(events(parts, unroll))
+            written = list(events(terms, unroll))
             dots = sum(isinstance(event, Dot) for event in written)
             for event in written:
                 if isinstance(event, Load):
@@ -104,17 +104,17 @@ def multiply(
 
 
 def _fetches(
-    operands: dict[int, Buf], unroll: int, parts: int, schedule: Schedule, is_short: bool, ahead: Buf | None
+    operands: dict[int, Buf], unroll: int, terms: int, schedule: Schedule, is_short: bool, ahead: Buf | None
 ) -> list[tuple[Buf, int]]:
     """The lines that ``unroll`` steps always fetch, each with the cache it goes to."""
-    size, found = step_elements(parts), []
+    size, found = step_elements(terms), []
     if is_short:
         ahead, stop = operands[B].at(schedule.short_ahead * 1024 // 2), unroll * size if schedule.short_ahead else 0
         return [(ahead.at(at), schedule.short_level) for at in range(0, stop, LINE)]
     for x, steps in ((A, schedule.ahead_a), (B, schedule.ahead_b)):
         found += [(operands[x].at(steps * size + at), 1) for at in range(0, unroll * size if steps else 0, LINE)]
     if ahead is not None:
-        found += [(ahead.at(i * LINE), schedule.level) for i in range(unroll * schedule.fetched * parts)]
+        found += [(ahead.at(i * LINE), schedule.level) for i in range(unroll * schedule.fetched * terms)]
     return found
 
 
@@ -154,19 +154,19 @@ class Dot:
     sums: int
 
 
-def events(parts: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
+def events(terms: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
     """Loads and products of ``unroll`` steps, in the order in which they are written.
 
-    Each pair of parts begins at the half of the columns where the one before has ended, so that one tile is there. With
+    Each pair of terms begins at the half of the columns where the one before has ended, so that one tile is there. With
     one of the ``halves``, the left is multiplied alone.
     """
     holds: dict[int, int] = {}
     for step in range(unroll):
-        last = 0  # with one part, products of one half do not follow each other
-        for p, q in PRODUCTS[parts]:
+        last = 0  # with one term, products of one half do not follow each other
+        for p, q in PRODUCTS[terms]:
             for half in (last, 1 - last)[:halves]:
                 for tile, at in ((A, p * 2), (B, q * 2 + half)):
-                    offset = step * step_elements(parts) + at * TILE
+                    offset = step * step_elements(terms) + at * TILE
                     if holds.get(tile) != offset:
                         holds[tile] = offset
                         yield Load(tile, offset)

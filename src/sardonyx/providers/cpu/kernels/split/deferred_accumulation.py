@@ -2,7 +2,7 @@
 
 Tile instructions are few and take long, and the chip looks ahead by a step or two of them. What waits for sums to be
 stored would stand in its way, if it followed at once: instead some rows are done in each step of the products that
-follow, which find the stored sums complete. (Measured: 0.87 of the time of convolutions in digits.)
+follow, which find the stored sums complete. (Measured: 0.87 of the time of convolutions in slices.)
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
 
 
-def each_step(k: Kernel, steps: Val) -> Val:
+def rows_per_step(k: Kernel, steps: Val) -> Val:
     """How many of 16 rows each of ``steps`` steps does, so that none is left."""
     return k.opaque(count_of(k.const(HALF), k.max(steps, 1)))
 
 
-class Behind:
+class DeferredAccumulation:
     """Sixteen rows of stored sums, at most, of which some are to be added yet."""
 
     def __init__(self, k: Kernel) -> None:
@@ -28,28 +28,28 @@ class Behind:
         self._row.set(0)
         self._slot.set(slot)
 
-    def some(self, rows: Val) -> None:
+    def advance(self, rows: Val) -> None:
         """Add the next ``rows`` rows, or what is left."""
         begin = self._row.get()
         end = self.k.min(begin + rows, HALF)
         self._add(begin, end, self._slot.get())
         self._row.set(end)
 
-    def rest(self) -> None:
-        self.some(self.k.const(HALF))
+    def drain(self) -> None:
+        self.advance(self.k.const(HALF))
 
     def _add(self, begin: Val, end: Val, slot: Val) -> None:
         raise NotImplementedError
 
 
-class Added(Behind):
+class TermAccumulator(DeferredAccumulation):
     """Sums of 32 columns, which lie as those do that they are added to."""
 
     def __init__(self, k: Kernel, stored: Buf, sums: Buf) -> None:
         super().__init__(k)
         self.stored, self.sums = stored, sums
 
-    def take(self, slot: Val) -> None:
+    def start(self, slot: Val) -> None:
         self._open(slot)
 
     def _add(self, begin: Val, end: Val, slot: Val) -> None:

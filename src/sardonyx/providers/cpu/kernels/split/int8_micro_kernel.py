@@ -1,6 +1,6 @@
-"""The innermost loop of products of digits on tiles (``digits``), for matrix products and convolutions.
+"""The innermost loop of products of slices on tiles (``slices``), for matrix products and convolutions.
 
-Of the nine products of three digits with three the last, 2^-32 of the first, is left out. The others are sums of four
+Of the nine products of three slices with three the last, 2^-32 of the first, is left out. The others are sums of four
 weights, 256 times each other, which are kept apart: 16 x 16 results at a time, in two rounds along a run of steps, each
 with two tiles of sums, of an even weight and of an odd one, and one tile of each operand
 (``split.bf16_micro_kernel``). Four tiles of
@@ -8,7 +8,7 @@ sums, one of A and three of B in one round load six tiles and not ten: 0.85 of t
 the time where the other hardware thread has tiles in use, too.
 
 With runs of 256 numbers, 16 columns take 12 KiB of L1, 16 rows as much, and their sums of four weights 4. These sums
-are below 2^24, also where first digits of A have no sign: f32 holds them.
+are below 2^24, also where first slices of A have no sign: f32 holds them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from contextlib import AbstractContextManager
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, A, B, from_zero
-from sardonyx.providers.cpu.kernels.split.deferred_accumulation import Behind
-from sardonyx.providers.cpu.kernels.split.int8_slices import DIGITS, TILE
+from sardonyx.providers.cpu.kernels.split.deferred_accumulation import DeferredAccumulation
+from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, TILE
 from sardonyx.providers.cpu.language.amx import ROW_NBYTES, Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, f32, i8, i64
 
 ROUNDS = ((2, ((0, 2), (1, 2), (1, 1), (2, 1), (2, 0))), (0, ((1, 0), (0, 0), (0, 1))))
-"""Which digit of A meets which of B, each round with its lower weight: one of the two digits stays from each product to
+"""Which slice of A meets which of B, each round with its lower weight: one of the two slices stays from each product to
 the next."""
 PRODUCTS = sum(len(products) for _, products in ROUNDS)
 WEIGHTS = 4
@@ -36,7 +36,7 @@ SIDES, SIDE = 2, HALF * HALF
 
 
 def summed(tiles: Tiles, levels: Buf, weight: int) -> AbstractContextManager[None]:
-    """Around the products of a round: its sums begin at zero, and are stored as ``PutTogether`` reads them."""
+    """Around the products of a round: its sums begin at zero, and are stored as ``SliceAccumulator`` reads them."""
     return from_zero(tiles, [levels.at((weight + t) * SIDE) for t in SUMS], HALF * 4)
 
 
@@ -44,8 +44,8 @@ def multiply(
     tiles: Tiles, a: Sequence[Buf], b: Buf, products: Sequence[tuple[int, int]], stride: Operand = ROW_NBYTES,
     *, first: DType = i8,
 ) -> None:  # fmt: skip
-    """One step of a round: ``a`` has the digits of 16 rows, ``stride`` bytes apart; ``b`` those of 16 columns. The
-    ``first`` digits of A are bytes of that type.
+    """One step of a round: ``a`` has the slices of 16 rows, ``stride`` bytes apart; ``b`` those of 16 columns. The
+    ``first`` slices of A are bytes of that type.
     """
     held: dict[int, int] = {}
     for i, j in products:
@@ -58,14 +58,14 @@ def multiply(
 
 
 def fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand = ROW_NBYTES) -> None:
-    """The product of a fourth digit of A with the first of B, in the round that has its weight."""
+    """The product of a fourth slice of A with the first of B, in the round that has its weight."""
     tiles.load(A, a, stride)
     tiles.load(B, b)
-    tiles.dot_bytes(SUMS[DIGITS % 2], A, B, i8, i8)
+    tiles.dot_bytes(SUMS[SLICES % 2], A, B, i8, i8)
 
 
-class PutTogether(Behind):
-    """Sums of digits of one side of a square, which are put together, times the scales of rows and columns. They stay
+class SliceAccumulator(DeferredAccumulation):
+    """Sums of slices of one side of a square, which are put together, times the scales of rows and columns. They stay
     where they are until the first round of the next products ends.
     """
 
@@ -75,7 +75,7 @@ class PutTogether(Behind):
         self.levels, self.sums, self.left, self.right = levels, sums, left, right
         self._rows_at, self._columns_at, self._is_first = (k.var(0) for _ in range(3))
 
-    def take(self, slot: Val, rows_at: Val, columns_at: Val, is_first: Val) -> None:
+    def start(self, slot: Val, rows_at: Val, columns_at: Val, is_first: Val) -> None:
         """Told where the scales lie, too; sums of a ``first`` run are added to nothing."""
         self._open(slot)
         self._rows_at.set(rows_at)

@@ -1,22 +1,22 @@
-"""Operands of a tile product in digits: numbers as three bytes each, and a scale that a run of a line shares.
+"""Operands of a tile product in slices: numbers as three bytes each, and a scale that a run of a line shares.
 
-A number is its scale times d0 + d1 / 256 + d2 / 65536, the digits being bytes with signs. The scale is such that the
+A number is its scale times d0 + d1 / 256 + d2 / 65536, the slices being bytes with signs. The scale is such that the
 largest number of a run, up to ``LONGEST`` steps of 64 along k of one line (row of A, column of B), has d0 = 127.5: a
-number is kept to 2^-24 of the largest beside it. Sums of products of digits are exact, which those of f32 are not, so
+number is kept to 2^-24 of the largest beside it. Sums of products of slices are exact, which those of f32 are not, so
 the products of a run come out as near to the truth as multiply-adds of f32 bring them, where the numbers of a run are
 of one kind:
 
-    A   [m / 16][k / 64][digit][16 rows][64 k], then fourth digits [m / 16][k / 64][16 rows][64 k]
-    B   [n / 32][k / 64][digit][2][16 fours of k][16 columns][4], then the scales [n / 32][run][32]
+    A   [m / 16][k / 64][slice][16 rows][64 k], then fourth slices [m / 16][k / 64][16 rows][64 k]
+    B   [n / 32][k / 64][slice][2][16 fours of k][16 columns][4], then the scales [n / 32][run][32]
 
-**Numbers that stand out.** One that is much larger than the rest of its run would take the digits away from it. So
+**Numbers that stand out.** One that is much larger than the rest of its run would take the slices away from it. So
 where the largest of a run of A is more than ``LONG`` times the mean of the others, zeros apart, its 16 rows have a
-fourth digit, which brings one product more; ``long`` tells which. Constants of another kind are not kept in digits
+fourth slice, which brings one product more; ``long`` tells which. Constants of another kind are not kept in slices
 (``Exceptional``): with columns that have such numbers, with rows so much smaller than others that only large numbers of
 A make up for it, or with runs that are half zeros, whose columns do not see all numbers beside which A is kept.
 
 **Numbers that a scale does not carry**, infinite, or of a run whose largest is very large, very small, or leaves too
-little of four digits to the others (``MOST``), raise a flag for their 16 rows and run, as in ``split``.
+little of four slices to the others (``MOST``), raise a flag for their 16 rows and run, as in ``split``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step,
 
 Array = np.ndarray[Any, Any]
 
-STEP, DIGITS, TILE = 64, 3, 1024
-"""Numbers of a line that a step covers, digits of each, and bytes of a tile."""
+STEP, SLICES, TILE = 64, 3, 1024
+"""Numbers of a line that a step covers, slices of each, and bytes of a tile."""
 LONGEST = 4
 """Steps of a run at most: 32 columns take 24 KiB, half of L1."""
 LONG, MOST = 12.0, 4096.0
-"""Times the mean of the others that the largest number of a run of A may be, with three digits and with four. (Normal
+"""Times the mean of the others that the largest number of a run of A may be, with three slices and with four. (Normal
 numbers have 4.)"""
 CREST = 12.0
 """Times the root mean square of a run of B that its numbers may be. (Normal numbers have 4, trained ones up to 10.)"""
@@ -57,7 +57,7 @@ EVEN = 16.0
 """Times by which a constant's rows may be smaller than their root mean square."""
 
 _TOP = {i8: 127.49 * 65536, u8: 255.49 * 65536}
-"""What the largest number of a run is in units of the last digit, by the type of first digits."""
+"""What the largest number of a run is in units of the last slice, by the type of first slices."""
 _LEAST, _MOST = 2.0**-60, 2.0**60
 """Between which the largest number of a run lies: squares are floats."""
 _ABS = 0x7FFF_FFFF
@@ -70,25 +70,25 @@ def run_steps(depth: int) -> int:
     return equal_runs(-(-depth // STEP), LONGEST)
 
 
-def is_odd(largest: Val) -> Val:
+def has_no_scale(largest: Val) -> Val:
     """Whether the largest numbers of runs, as bits, have no scale."""
     return (largest - _LOW >= _RANGE) & largest.ne(0)
 
 
 class Scale:
-    """How runs whose largest numbers are given, as bits, become digits: one run, or one in each lane."""
+    """How runs whose largest numbers are given, as bits, become slices: one run, or one in each lane."""
 
     def __init__(self, k: Kernel, largest: Val, first: DType = i8) -> None:
-        """First digits may have no sign, and one bit more, where no number is negative."""
+        """First slices may have no sign, and one bit more, where no number is negative."""
         self.k = k
-        size = k.bitcast(k.select(largest.eq(0) | is_odd(largest), 0x3F80_0000, largest), f32)
+        size = k.bitcast(k.select(largest.eq(0) | has_no_scale(largest), 0x3F80_0000, largest), f32)
         self.unit = size * (1 / _TOP[first])
         self.inverse = 1.0 / self.unit
         self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
-        """Of a first digit of 1."""
+        """Of a first slice of 1."""
 
     def words(self, v: Val, *, is_long: bool = False) -> Val:
-        """The digits of numbers as the bytes of 32-bit words, the last in the lowest: three, or a fourth of what these
+        """The slices of numbers as the bytes of 32-bit words, the last in the lowest: three, or a fourth of what these
         leave.
 
         Numbers are divided to the last bit: what the inverse is off by, all numbers of a run would have in common.
@@ -102,13 +102,13 @@ class Scale:
             last, half = (last << 8) + k.to_i32(k.rint(k.fma(-whole, unit, v) * inverse * 256.0)), 0x80_8080
         return (last + half) ^ half  # bytes with signs: from 128 on, one carries over to the byte before
 
-    def digits(self, v: Val) -> list[Val]:
-        """Three, in the low bytes of 32-bit words, the first digit first."""
+    def slices(self, v: Val) -> list[Val]:
+        """Three, in the low bytes of 32-bit words, the first slice first."""
         words = self.words(v)
-        return [words >> 8 * i for i in reversed(range(DIGITS))]
+        return [words >> 8 * i for i in reversed(range(SLICES))]
 
     def step(self, numbers: Sequence[Val], *, is_long: bool = False) -> list[Val]:
-        """The digits of 64 numbers, 16 in a vector, as vectors of 64 bytes, the first digit first.
+        """The slices of 64 numbers, 16 in a vector, as vectors of 64 bytes, the first slice first.
 
         Bytes are brought together by shuffles: they take 16 cycles and three stores; 26 and twelve, one by one.
         """
@@ -122,7 +122,7 @@ class Scale:
             for i in (0, 2):
                 all_four = [4 * lane + i + j + of for of in (0, HALF) for j in (0, 1) for lane in range(4)]
                 found.append(k.bitcast(left.shuffle(all_four, right), u8))
-        return found[::-1] if is_long else found[DIGITS - 1 :: -1]
+        return found[::-1] if is_long else found[SLICES - 1 :: -1]
 
 
 _BY_BYTE = [16 * lane + 4 * i + byte for lane in range(4) for byte in range(4) for i in range(4)]
@@ -135,7 +135,7 @@ def _keep_largest(k: Kernel, largest: Var, v: Val) -> None:
 
 
 class Sizes:
-    """The largest of many numbers, and the sizes of the others, a vector at a time. Zeros are digits, and do not count.
+    """The largest of many numbers, and the sizes of the others, a vector at a time. Zeros are slices, and do not count.
 
     Lanes sum apart, and only those that have the largest take it away again: the sums of the others do not round at its
     size.
@@ -181,10 +181,10 @@ def _params() -> Params:
 
 
 @kernel(_params)
-def split_digits(
+def split_int8_slices(
     k: Kernel, x: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, run: Val
 ) -> None:
-    """y, scales, long and flags = the digits of x, whose stride along k is 1."""
+    """y, scales, long and flags = the slices of x, whose stride along k is 1."""
     tiles, steps = count_of(m, HALF), count_of(depth, STEP)
     runs = count_of(steps, run)
     largest = k.local(u32, HALF)
@@ -196,7 +196,7 @@ def split_digits(
         with k.loop(0, rows) as r:
             size, times = _measure(k, corner.at(r * x_row), deep)
             largest.store(r, size)
-            odd.set(odd.get() | k.cast(is_odd(size) | ~(times <= MOST), i32))
+            odd.set(odd.get() | k.cast(has_no_scale(size) | ~(times <= MOST), i32))
             is_long.set(is_long.get() | k.cast(times > LONG, i32))
         long.store(at, is_long)
         flags.store(at, odd)
@@ -205,8 +205,8 @@ def split_digits(
                 with branch, k.loop(0, rows) as r:
                     scale = Scale(k, largest.load(r))
                     scales.store(at * HALF + r, scale.value)
-                    places = [y.at((tile * steps + first) * (DIGITS * TILE) + digit * TILE) for digit in range(DIGITS)]
-                    places.append(y.at((tiles * steps * DIGITS + tile * steps + first) * TILE))
+                    places = [y.at((tile * steps + first) * (SLICES * TILE) + index * TILE) for index in range(SLICES)]
+                    places.append(y.at((tiles * steps * SLICES + tile * steps + first) * TILE))
                     _put_row(k, corner.at(r * x_row), [to.at(r * STEP) for to in places], deep, scale, has_fourth)
 
 
@@ -219,12 +219,12 @@ def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
 
 
 def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale, has_fourth: bool) -> None:
-    """Digits of a run of a row, and zeros to the end of its last step."""
+    """SlicedImage of a run of a row, and zeros to the end of its last step."""
 
     def put(s: Val, masks: Sequence[Val | None]) -> None:
         numbers = [row.load(s * STEP + j * HALF, HALF, mask) for j, mask in enumerate(masks)]
-        for digit, bits in enumerate(scale.step(numbers, is_long=has_fourth)):
-            places[digit].as_type(u8).store(s * (TILE * (DIGITS if digit < DIGITS else 1)), bits)
+        for index, bits in enumerate(scale.step(numbers, is_long=has_fourth)):
+            places[index].as_type(u8).store(s * (TILE * (SLICES if index < SLICES else 1)), bits)
 
     whole = deep // STEP
     with k.loop(0, whole) as s:
@@ -242,8 +242,10 @@ def _constant_params() -> Params:
 
 
 @kernel(_constant_params)
-def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, run: Val) -> None:
-    """y = the digits of a constant, and their scales; a flag for each 16 columns and run that are not kept so."""
+def pack_int8_slices(
+    k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, run: Val
+) -> None:
+    """y = the slices of a constant, and their scales; a flag for each 16 columns and run that are not kept so."""
     panels, steps = count_of(n, PANEL), count_of(depth, STEP)
     runs = count_of(steps, run)
     scales = scales_of(y, panels, steps)
@@ -265,34 +267,34 @@ def pack_digits(k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, 
             count.set(count.get() + k.cast(v.ne(0.0), i32))
         limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * CREST
         is_full = count.get().eq(0) | (count.get() * 2 >= k.splat(k.cast(deep, i32), HALF))
-        is_kept = ~is_odd(largest.get()) & (k.bitcast(largest.get(), f32) <= limit) & is_full
+        is_kept = ~has_no_scale(largest.get()) & (k.bitcast(largest.get(), f32) <= limit) & is_full
         flags.store(at, k.cast((~is_kept).any(), i32))
         scale = Scale(k, largest.get())
         scales.store((side // 2 * runs + at % runs) * PANEL + side % 2 * HALF, scale.value)
-        to = y.at((side // 2 * steps + first) * (DIGITS * 2 * TILE) + side % 2 * TILE).as_type(u32)
+        to = y.at((side // 2 * steps + first) * (SLICES * 2 * TILE) + side % 2 * TILE).as_type(u32)
         with k.loop(0, k.min(run, steps - first) * HALF) as four:
-            words = [k.zeros(u32, HALF) for _ in range(DIGITS)]
+            words = [k.zeros(u32, HALF) for _ in range(SLICES)]
             for i in range(4):
                 j = four * 4 + i
                 v = k.select(k.splat(j < deep, HALF), number(k.min(j, deep - 1)), 0.0)
-                bits = (k.bitcast(d, u32) & 0xFF for d in scale.digits(v))
+                bits = (k.bitcast(d, u32) & 0xFF for d in scale.slices(v))
                 words = [word | (d << 8 * i) for word, d in zip(words, bits, strict=True)]
-            for digit, word in enumerate(words):
-                to.store(((four // HALF * DIGITS + digit) * 2 * TILE) // 4 + four % HALF * HALF, word)
+            for index, word in enumerate(words):
+                to.store(((four // HALF * SLICES + index) * 2 * TILE) // 4 + four % HALF * HALF, word)
 
 
 def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
-    """The scales of a constant, behind its digits."""
-    return b.at(panels * steps * (DIGITS * 2 * TILE)).as_type(f32)
+    """The scales of a constant, behind its slices."""
+    return b.at(panels * steps * (SLICES * 2 * TILE)).as_type(f32)
 
 
 def whole(k: Kernel, b: Buf, scales: Buf, steps: Val, run: Val, left: Val, half: int, j: Val) -> Val:
     """Number ``j`` along k of 16 columns from column ``left`` + 16 ``half`` on."""
     step, panel, runs = j // STEP, left // PANEL, count_of(steps, run)
-    words = b.at((panel * steps + step) * (DIGITS * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
+    words = b.at((panel * steps + step) * (SLICES * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
     value = k.zeros(f32, HALF)
-    for digit in reversed(range(DIGITS)):
-        bits = words.load(digit * 2 * TILE // 4, HALF) << k.splat(k.cast(24 - j % 4 * 8, i32), HALF)
+    for index in reversed(range(SLICES)):
+        bits = words.load(index * 2 * TILE // 4, HALF) << k.splat(k.cast(24 - j % 4 * 8, i32), HALF)
         value = value * (1 / 256) + k.cast(bits >> 24, f32)
     return value * scales.load((panel * runs + step // run) * PANEL + half * HALF, HALF)
 
@@ -302,7 +304,7 @@ def whole(k: Kernel, b: Buf, scales: Buf, steps: Val, run: Val, left: Val, half:
 
 @dataclass(frozen=True)
 class Rows:
-    """A left operand in digits."""
+    """A left operand in slices."""
 
     tiles: Storage
     scales: Storage
@@ -316,10 +318,10 @@ class Rows:
         return {**{name: Ref(storage) for name, storage in memory.items()}, **flags}
 
 
-def rows_in_digits(p: Problem, target: Target) -> tuple[list[Step], Rows]:
-    """A in digits, and the step that writes them unless another product has asked before."""
+def sliced_rows(p: Problem, target: Target) -> tuple[list[Step], Rows]:
+    """A in slices, and the step that writes them unless another product has asked before."""
     depth = int(p.k)
-    key = ("digits", p.a.storage.number, p.a.offset, p.a.row, p.m, depth)
+    key = ("slices", p.a.storage.number, p.a.offset, p.a.row, p.m, depth)
     if key in target.splits:
         return [], target.splits[key]
     run, steps = run_steps(depth), -(-depth // STEP)
@@ -329,7 +331,7 @@ def rows_in_digits(p: Problem, target: Target) -> tuple[list[Step], Rows]:
         return Storage("temporary", dtype, of_known(dims.product((tiles, *sizes))))
 
     found = Rows(
-        memory(i8, steps * (DIGITS + 1) * TILE), memory(f32, runs * HALF), memory(i32, runs),
+        memory(i8, steps * (SLICES + 1) * TILE), memory(f32, runs * HALF), memory(i32, runs),
         memory(i32, runs), runs,
     )  # fmt: skip
     target.splits[key] = found
@@ -337,52 +339,54 @@ def rows_in_digits(p: Problem, target: Target) -> tuple[list[Step], Rows]:
         "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "run": run,
         "y": Ref(found.tiles), "scales": Ref(found.scales), "long": Ref(found.long), "flags": Ref(found.flags),
     }  # fmt: skip
-    nbytes = of_known(dims.product((p.m, depth, 4 + DIGITS)))
+    nbytes = of_known(dims.product((p.m, depth, 4 + SLICES)))
     writes = frozenset(("y", "scales", "long", "flags"))
-    return [Step(split_digits(), args, writes, p.nodes, nbytes=nbytes, variant="A in digits")], found
+    return [Step(split_int8_slices(), args, writes, p.nodes, nbytes=nbytes, variant="A in slices")], found
 
 
-def uneven(tensor: Any) -> object:
-    """By what a constant that is not kept in digits is known."""
-    return ("uneven", identity(tensor))
+def slices_refusal(tensor: Any) -> object:
+    """By what a constant that is not kept in slices is known."""
+    return ("slices_refusal", identity(tensor))
 
 
-def constant_in_digits(p: Problem, isa: Isa) -> Storage:
-    """B in digits; ``Exceptional`` if its numbers are not of one kind."""
+def sliced_constant(p: Problem, isa: Isa) -> Storage:
+    """B in slices; ``Exceptional`` if its numbers are not of one kind."""
     tensor, b = p.weight, p.b
     assert tensor is not None
     depth, n = int(p.k), int(p.n)
-    packing = packing_of(tensor, int(b.offset), int(b.row), int(b.column), depth, n, isa, refused=uneven(tensor))
-    make = partial(in_digits, packing)
+    packing = packing_of(
+        tensor, int(b.offset), int(b.row), int(b.column), depth, n, isa, refused=slices_refusal(tensor)
+    )
+    make = partial(make_slices, packing)
     return Packed("constant", i8, packing.elements, b.storage.value, key=packing.key, make=make, packing=packing)
 
 
 def packed_nbytes(depth: int, n: int, run: int) -> int:
     """What a constant of ``depth`` rows and n columns takes, with scales for runs of ``run`` steps."""
     steps, panels = -(-depth // STEP), -(-n // PANEL)
-    return panels * (steps * DIGITS * 2 * TILE + -(-steps // run) * PANEL * 4)
+    return panels * (steps * SLICES * 2 * TILE + -(-steps // run) * PANEL * 4)
 
 
 def packing_of(
     tensor: Tensor, first: int, row: int, column: int, depth: int, n: int, isa: Isa, *, refused: object
 ) -> Packing:
-    """Of a constant whose elements lie ``row`` and ``column`` apart, in digits."""
+    """Of a constant whose elements lie ``row`` and ``column`` apart, in slices."""
     run = run_steps(depth)
     numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "run": run}
     flags = -(-n // PANEL) * 2 * -(-depth // (STEP * run))
-    return Packing(tensor, first, pack_digits(), isa, numbers, packed_nbytes(depth, n, run), i8, flags, refused)
+    return Packing(tensor, first, pack_int8_slices(), isa, numbers, packed_nbytes(depth, n, run), i8, flags, refused)
 
 
-def in_digits(packing: Packing) -> Array:
-    """The digits; ``Exceptional`` if the numbers are not of one kind."""
+def make_slices(packing: Packing) -> Array:
+    """The slices; ``Exceptional`` if the numbers are not of one kind."""
     numbers, content = packing.numbers, np.ascontiguousarray(packing.tensor.peek()).reshape(-1)[packing.first :]
     shape, strides = (numbers["depth"], numbers["n"]), (numbers["x_k"] * 4, numbers["x_column"] * 4)
-    if not _is_even(np.lib.stride_tricks.as_strided(content, shape, strides, writeable=False)):
+    if not _has_even_rows(np.lib.stride_tricks.as_strided(content, shape, strides, writeable=False)):
         raise Exceptional(packing.refused)
     return packing()
 
 
-def _is_even(b: Array) -> bool:
+def _has_even_rows(b: Array) -> bool:
     """Whether rows of a constant are of about one size, or zero."""
     with np.errstate(all="ignore"):
         squares = np.einsum("kn,kn->k", b, b)

@@ -84,7 +84,7 @@ class Block:
     def convolutions(self) -> list[bool]:
         """For each step that is one on tiles, whether it has another beside it."""
         steps = [step.spec for step in self.compiled.steps if step.spec.name == "conv_amx"]
-        return [dict(spec.statics)["has_beside"] for spec in steps]
+        return [dict(spec.statics)["has_second"] for spec in steps]
 
     def run(self, **options: Any) -> Array:
         return self.compiled.run([self.feeds["x"]], **options)[0]
@@ -119,7 +119,7 @@ def test_sums_of_two_are_one_product(
     got = block.run(checked=True)
     assert error(got, block.expected()) < BOUND
     np.testing.assert_array_equal(block.run(threads=3), got)
-    monkeypatch.setattr(summed_pair, "beside", lambda *_: {})
+    monkeypatch.setattr(summed_pair, "summed_pairs", lambda *_: {})
     apart = Block(SUMS[name], stride, size, batch)
     assert True not in apart.convolutions
     assert error(got, block.expected()) <= 1.02 * error(apart.run(), block.expected())

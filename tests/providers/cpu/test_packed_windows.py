@@ -1,4 +1,4 @@
-"""Windows over pixels between convolutions on tiles: depthwise ones and pooling take and write parts."""
+"""Windows over pixels between convolutions on tiles: depthwise ones and pooling take and write terms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BESIDE = {
     "dilation": f"{ALONE.replace('1, 1, 1, 1]', '2, 0, 2, 3], dilations = [2, 3]')} h = Conv(a, w2)",
     "padded": f"{ALONE} h = Conv<pads = [1, 1, 1, 1]>(a, v)",
 }
-"""Depthwise convolutions of images that others want in parts."""
+"""Depthwise convolutions of images that others want in terms."""
 POOLS = {
     "max": "e = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(a) y = Conv(e, w1)",
     "max, padded": "e = MaxPool<kernel_shape = [2, 2]>(a) y = Conv<pads = [1, 1, 1, 1]>(e, v)",

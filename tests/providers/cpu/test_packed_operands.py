@@ -68,7 +68,7 @@ def storage_of(step: Step, name: str) -> Storage:
 
 def through_memory(monkeypatch: pytest.MonkeyPatch, *args: Any, **more: Any) -> Compiled:
     with monkeypatch.context() as m:
-        m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
+        m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
         return compiled(*args, **more)
 
 
@@ -76,14 +76,14 @@ def through_memory(monkeypatch: pytest.MonkeyPatch, *args: Any, **more: Any) -> 
 def test_the_same_bits_as_through_memory(precision: str, cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for rows, *sizes in ((16, 64, 64, 64), (33, 32, 70, 64), (70, 40, 300, 100), (290, 64, 95, 65)):
         args = FORWARD, rows, tuple(sizes), precision
-        handed, plain = compiled(*args, cpu=cpu), through_memory(monkeypatch, *args, cpu=cpu)
-        assert kinds(handed) == {"split": 1, "gemm_amx": 2} and kinds(plain) == {"split": 2, "gemm_amx": 2}
+        packed, plain = compiled(*args, cpu=cpu), through_memory(monkeypatch, *args, cpu=cpu)
+        assert kinds(packed) == {"split": 1, "gemm_amx": 2} and kinds(plain) == {"split": 2, "gemm_amx": 2}
         x = random(rows, sizes[0])
         (expected,) = plain.run([x])
         assert np.isfinite(expected).all()
         for threads in (1, 2, 3):
             np.testing.assert_array_equal(
-                handed.run([x], threads=threads, checked=is_checked(threads, precision))[0], expected
+                packed.run([x], threads=threads, checked=is_checked(threads, precision))[0], expected
             )
 
 
@@ -91,11 +91,11 @@ def test_the_same_bits_as_through_memory(precision: str, cpu: str, monkeypatch: 
 @pytest.mark.parametrize("width", [70, 400])
 def test_rows_that_are_known_at_run_time_only(precision: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     args = FORWARD, "M", (64, width, 64), precision
-    handed, plain = compiled(*args), through_memory(monkeypatch, *args)
-    assert kinds(plain)["split"] == kinds(handed)["split"] + 1
+    packed, plain = compiled(*args), through_memory(monkeypatch, *args)
+    assert kinds(plain)["split"] == kinds(packed)["split"] + 1
     for rows in (0, 1, 7, 15, 16, 17, 32, 100):
         x = random(rows, 64)
-        np.testing.assert_array_equal(handed.run([x], threads=2)[0], plain.run([x])[0])
+        np.testing.assert_array_equal(packed.run([x], threads=2)[0], plain.run([x])[0])
 
 
 def test_narrow_numbers_are_handed_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ SPECIALS = np.array(
     [np.inf, -np.inf, np.nan, MOST, -MOST, LEAST, -LEAST, 1e-39, 1e-35, 2.0**-101, 2.0**63, 1e30, -0.0], np.float32
 )
 ELEMENT = {"highest": 1e-6, "high": 2.0**-12, "medium": 8e-3}
-"""How far an element may be from exact, as a share of what its sum adds up in absolute values: two parts hold 13 bits
+"""How far an element may be from exact, as a share of what its sum adds up in absolute values: two terms hold 13 bits
 of what tiles do not carry."""
 LOST = {"highest": 0.0, "high": 2.0**-139, "medium": 2.0**-134}
 """What denormals lose."""
@@ -186,29 +186,29 @@ def attending(heads: int, width: int, precision: str, body: str = ATTENTION) -> 
 def test_heads_hand_on_what_they_see(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of rows begin anywhere in panels."""
     monkeypatch.setattr(contraction, "SMALL", 0)
-    handed = attending(2, 64, precision)
+    packed = attending(2, 64, precision)
     with monkeypatch.context() as m:
-        m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
+        m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
         plain = attending(2, 64, precision)
-    assert (kinds(handed)["split"], kinds(plain)["split"]) == (0, 1)
+    assert (kinds(packed)["split"], kinds(plain)["split"]) == (0, 1)
     for batch, rows in ((1, 32), (3, 40), (2, 1), (0, 4), (2, 70)):
         q, k, v = (random(batch, rows, 128) + np.float32(i) for i in range(3))
         (expected,) = plain.run([q, k, v])
         for threads in (1, 2, 3):
-            (got,) = handed.run([q, k, v], threads=threads, checked=is_checked(threads, precision))
+            (got,) = packed.run([q, k, v], threads=threads, checked=is_checked(threads, precision))
             np.testing.assert_array_equal(got, expected)
 
 
 def test_few_rows_have_what_heads_see_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed = attending(2, 32, "highest")
-    assert kinds(handed) == {"attention_amx": 1, "gemm_amx": 1, "gemm": 1}
-    assert {"out", "tiles", "flags"} == handed.steps[0].writes
+    packed = attending(2, 32, "highest")
+    assert kinds(packed) == {"attention_amx": 1, "gemm_amx": 1, "gemm": 1}
+    assert {"out", "tiles", "flags"} == packed.steps[0].writes
     with monkeypatch.context() as m:
-        m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
+        m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
         plain = attending(2, 32, "highest")
     for rows in (3, 40):
         given = [random(1, rows, 64) + np.float32(i) for i in range(3)]
-        np.testing.assert_array_equal(handed.run(given)[0], plain.run(given)[0])
+        np.testing.assert_array_equal(packed.run(given)[0], plain.run(given)[0])
 
 
 @pytest.mark.parametrize(("heads", "width"), [(2, 48), (4, 16)])
@@ -251,17 +251,17 @@ def normalized(rows: Any, width: int, precision: str, body: str = NORMALIZED) ->
 def test_rows_are_handed_on(precision: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contraction, "SMALL", 0)
     for rows, width in ((16, 64), (70, 96), ("M", 352)):
-        handed = normalized(rows, width, precision, body)
+        packed = normalized(rows, width, precision, body)
         with monkeypatch.context() as m:
-            m.setattr(pipeline.contraction_layout, "handed", lambda *_: {})
+            m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
             plain = normalized(rows, width, precision, body)
-        assert kinds(handed) + Counter(("split",)) == kinds(plain)
+        assert kinds(packed) + Counter(("split",)) == kinds(plain)
         for count in (0, 1, 33, 100) if rows == "M" else (rows,):
             given = [random(count, width), random(width), random(width + 1)[1:]]
             (expected,) = plain.run(given)
             for threads in (1, 2, 3):
                 np.testing.assert_array_equal(
-                    handed.run(given, threads=threads, checked=is_checked(threads, precision))[0], expected
+                    packed.run(given, threads=threads, checked=is_checked(threads, precision))[0], expected
                 )
 
 
@@ -340,7 +340,7 @@ def test_products_that_differ_in_where_they_run_do_not(monkeypatch: pytest.Monke
 
 
 def test_branches_read_numbers() -> None:
-    """What is handed on lies in tiles for products beside its maker; those in branches split the numbers."""
+    """A packed result serves products beside its producer; those in branches split the numbers."""
     body = """
         h = MatMul(x, w0) a = MatMul(h, w1)
         b = If (c) <then_branch = t () => (float[64,64] p) { p = MatMul(h, w1) },
@@ -351,5 +351,5 @@ def test_branches_read_numbers() -> None:
     found = Compiled(body, inputs, "float[A,B] y", CHIP, constants=weights)
     assert kinds(found)["split"] == 3
     assert [step.variant.partition("; ")[2] for step in found.steps if step.spec.name == "gemm_amx"] == [
-        "handed on in 3 bf16 parts and as numbers", "", "", "A as it was handed on",
+        "packed for its reader in 3 bf16 terms and also unpacked", "", "", "A packed by its producer",
     ]  # fmt: skip

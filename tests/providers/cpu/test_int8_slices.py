@@ -1,4 +1,4 @@
-"""Products of numbers in digits, on emulated tiles: as exact as f32 sums, whatever numbers there are."""
+"""Products of numbers in slices, on emulated tiles: as exact as f32 sums, whatever numbers there are."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def exact(x: Array, w: Array) -> tuple[Array, Array]:
 
 
 def largest(x: Array, w: Array) -> Array:
-    """What digits are kept to."""
+    """What slices are kept to."""
     return np.abs(x).max(axis=1, keepdims=True).astype(np.float64) * np.abs(w).max(axis=0)
 
 
@@ -69,7 +69,7 @@ def error(y: Array, x: Array, w: Array) -> float:
 def test_sums_are_nearer_to_the_truth_than_those_of_f32(m: int, k: int, n: int) -> None:
     x, w = random(m, k), random(k, n, scale=k**-0.5)
     found = compiled(m, w)
-    assert kinds(found) == {"split_digits": 1, "gemm_digits": 1}
+    assert kinds(found) == {"split_int8_slices": 1, "gemm_int8_slices": 1}
     results = [found.run([x], threads=threads, checked=threads == 2)[0] for threads in (1, 2, 3)]
     assert all(np.array_equal(y, results[0]) for y in results)
     assert error(results[0], x, w) < min(2e-7, error(x @ w, x, w))
@@ -80,7 +80,7 @@ def test_rows_that_are_known_at_run_time_only() -> None:
     found = Compiled(
         "y = MatMul(x, w)", "float[B,S,320] x, float[320,64] w", "float[B,S,64] y", CHIP, constants={"w": w}
     )
-    assert kinds(found)["gemm_digits"] == 1
+    assert kinds(found)["gemm_int8_slices"] == 1
     for rows in (0, 1, 15, 16, 17, 33, 100):
         x = random(1, rows, 320)
         true, size = exact(x, w)
@@ -88,7 +88,7 @@ def test_rows_that_are_known_at_run_time_only() -> None:
 
 
 def test_what_follows_and_what_is_handed_on() -> None:
-    """A bias, an activation and a residual; and results in parts, for a product that is too short for digits."""
+    """A bias, an activation and a residual; and results in bf16 terms, for a product that is too short for slices."""
     w, b, c = random(300, 80, scale=0.06), random(80), random(60, 80)
     x = random(60, 300)
     found = compiled(60, w, "h = MatMul(x, w) i = Add(h, b) j = Relu(i) y = Add(j, c)", b=b)
@@ -96,17 +96,17 @@ def test_what_follows_and_what_is_handed_on() -> None:
     np.testing.assert_allclose(y, np.maximum(exact(x, w)[0] + b, 0) + c, rtol=1e-5, atol=1e-5)
     v = random(80, 64, scale=0.1)
     found = compiled(60, w, "h = MatMul(x, w) i = Relu(h) y = MatMul(i, v)", v=v)
-    assert kinds(found) == {"split_digits": 1, "gemm_digits": 1, "gemm_amx": 1}
+    assert kinds(found) == {"split_int8_slices": 1, "gemm_int8_slices": 1, "gemm_amx": 1}
     (y,) = found.run([x], threads=2, checked=True)
     np.testing.assert_allclose(y, np.maximum(exact(x, w)[0], 0) @ v, rtol=1e-5, atol=1e-5)
 
 
-def test_two_products_share_digits() -> None:
+def test_two_products_share_slices() -> None:
     w, v = random(256, 64), random(256, 96)
     inputs = "float[40,256] x, float[256,64] w, float[256,96] v"
     found = Compiled("a = MatMul(x, w) b = MatMul(x, v) y = Concat<axis = 1>(a, b)", inputs, "float[A,B] y", CHIP,
                      constants={"w": w, "v": v})  # fmt: skip
-    assert kinds(found)["split_digits"] == 1 and kinds(found)["gemm_digits"] == 2
+    assert kinds(found)["split_int8_slices"] == 1 and kinds(found)["gemm_int8_slices"] == 2
 
 
 @pytest.mark.parametrize("large", [20.0, 100.0, 3e4, 1e9, 1e30])
@@ -158,7 +158,7 @@ def test_numbers_that_a_scale_does_not_carry(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "blocks", "infinite", "denormal"])
-def test_constants_of_several_kinds_are_not_kept_in_digits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_of_several_kinds_are_not_sliced(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Features of other sizes, which their weights make up for, lose nothing."""
     x, w = random(48, 256), random(256, 64)
     if kind == "rows":
@@ -188,41 +188,41 @@ def test_constants_of_several_kinds_are_not_kept_in_digits(kind: str, monkeypatc
 def test_zeros_are_of_every_kind() -> None:
     w = random(256, 64)
     w[::3], w[:, ::5] = 0, 0
-    assert kinds(compiled(48, w)) == {"split_digits": 1, "gemm_digits": 1}
+    assert kinds(compiled(48, w)) == {"split_int8_slices": 1, "gemm_int8_slices": 1}
 
 
-def in_digits(x: Array) -> tuple[Array, ...]:
-    """Digits, scales, and which runs are long or flagged."""
+def make_slices(x: Array) -> tuple[Array, ...]:
+    """Slices, scales, and which runs are long or flagged."""
     rows, depth = x.shape
     run, steps, tiles = int8_slices.run_steps(depth), -(-depth // int8_slices.STEP), -(-rows // 16)
     runs = -(-steps // run)
-    y = np.zeros(tiles * steps * (int8_slices.DIGITS + 1) * int8_slices.TILE, np.int8)
+    y = np.zeros(tiles * steps * (int8_slices.SLICES + 1) * int8_slices.TILE, np.int8)
     scales = np.zeros((tiles, runs, 16), np.float32)
     long, flags = (np.zeros((tiles, runs), np.int32) for _ in range(2))
     numbers = {"x_row": depth, "m": rows, "depth": depth, "run": run}
     memory = {"x": x, "y": y, "scales": scales, "long": long, "flags": flags}
-    Launch(int8_slices.split_digits(), {**memory, **numbers}, isa=isa.named(CHIP))()
+    Launch(int8_slices.split_int8_slices(), {**memory, **numbers}, isa=isa.named(CHIP))()
     return y, scales, long, flags
 
 
 @pytest.mark.parametrize("depth", [128, 192, 256, 320, 1024])
-def test_usual_numbers_have_three_digits(depth: int) -> None:
+def test_usual_numbers_have_three_slices(depth: int) -> None:
     """With or without what is below zero, or below most of them."""
     x = random(320, depth)
     for usual in (x, np.maximum(x, 0), np.maximum(x - 1.3, 0)):
-        *_, long, flags = in_digits(usual)
+        *_, long, flags = make_slices(usual)
         assert long.mean() < 0.2 and not flags.any()
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), depth=st.integers(1, 700), spread=st.floats(0, 3))
 @settings(max_examples=25)
-def test_digits_are_the_numbers(seed: int, rows: int, depth: int, spread: float) -> None:
+def test_slices_add_up_to_the_numbers(seed: int, rows: int, depth: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((rows, depth)) * np.exp(spread * rng.standard_normal((rows, depth)))).astype(np.float32)
-    run, count = int8_slices.run_steps(depth), int8_slices.DIGITS
+    run, count = int8_slices.run_steps(depth), int8_slices.SLICES
     steps, tiles = -(-depth // int8_slices.STEP), -(-rows // 16)
     runs = -(-steps // run)
-    y, scales, long, flags = in_digits(x)
+    y, scales, long, flags = make_slices(x)
     usual = y[: tiles * steps * count * int8_slices.TILE].reshape(tiles, steps, count, 16, int8_slices.STEP)
     last = y[usual.size :].reshape(tiles, steps, 1, 16, int8_slices.STEP)
     each = np.repeat(np.arange(runs), run)[:steps]

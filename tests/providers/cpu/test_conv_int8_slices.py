@@ -1,4 +1,4 @@
-"""Convolutions in digits, on emulated tiles: as exact as those of f32, over every geometry and whatever numbers."""
+"""Convolutions in slices, on emulated tiles: as exact as those of f32, over every geometry and whatever numbers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_kernel(geometry: tuple[int, ...]) -> None:
     channels, filters, kernel, batch, high, wide, stride, pad, dilation = geometry
     w = random(filters, channels, kernel, kernel, scale=(channels * kernel**2) ** -0.5)
     problem = Problem(w, (batch, high, wide), stride=stride, pad=pad, dilation=dilation)
-    assert problem.kinds["conv_digits"] == 1 == problem.kinds["measure"] == problem.kinds["spread_digits"]
+    assert problem.kinds["conv_int8_slices"] == 1 == problem.kinds["measure"] == problem.kinds["pack_image_int8_slices"]
     x = random(batch, channels, high, wide)
     results = [problem.run(x, threads=threads, checked=threads == 2) for threads in (1, 2, 3)]
     assert all(np.array_equal(y, results[0]) for y in results)
@@ -111,12 +111,12 @@ RECTIFIED = "p = MaxPool<kernel_shape = [1, 1]>(x) t = Relu(p)"
 
 @pytest.mark.parametrize("large", [None, 50.0, 3e4, 1e12])
 def test_images_without_negative_numbers(large: float | None) -> None:
-    """First digits without a sign, with a fourth digit and without, and where numbers are multiplied as they are."""
+    """First slices without a sign, with a fourth slice and without, and where numbers are multiplied as they are."""
     w, x = random(70, 128, 3, 3, scale=0.03), np.abs(random(2, 128, 9, 16))
     if large is not None:
         x[0, 5, 2, 3] = large
     problem = Problem(w, (2, 9, 16), pad=1, before=RECTIFIED)
-    assert problem.kinds["conv_digits"] == 1
+    assert problem.kinds["conv_int8_slices"] == 1
     results = [problem.run(x, threads=threads, checked=threads == 2) for threads in (1, 2)]
     np.testing.assert_array_equal(*results)
     problem.check(results[0], x, 1)
@@ -188,7 +188,7 @@ def test_numbers_that_a_scale_does_not_carry(kind: str) -> None:
             np.testing.assert_allclose(y[there], np.maximum(true, 0)[there], rtol=1e-4, atol=1e-5)
 
 
-def test_weights_of_several_kinds_are_not_kept_in_digits() -> None:
+def test_weights_of_several_kinds_are_not_sliced() -> None:
     w = random(64, 64, 3, 3)
     w[:, 7] *= np.float32(1e-5)
     problem = Problem(w, (1, 8, 8), pad=1)

@@ -11,7 +11,7 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import Padded
 from sardonyx.providers.cpu.kernels.conv.stride_phases import Folded
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Memory
-from tests.providers.cpu.test_pixels_parts import BOUNDS, CHIP, Net, error
+from tests.providers.cpu.test_packed_windows import BOUNDS, CHIP, Net, error
 
 LAYERS = {
     "3x3": "y = Conv<strides = [2, 2], pads = [1, 1, 1, 1]>(a, v)",
@@ -94,7 +94,7 @@ def test_what_is_not_folded() -> None:
     image = Padded(1, 1, 64, (1, 14, 14), (0, 1, 1), (0, 1, 1))
     window = (1, 3, 3), (1, 2, 2), (1, 1, 1), (1, 7, 7)
     assert Folded.of(image, *window) is not None
-    for other in (replace(image, parts=3), replace(image, close=8), replace(image, size=(2, 14, 14))):
+    for other in (replace(image, terms=3), replace(image, close=8), replace(image, size=(2, 14, 14))):
         assert Folded.of(other, *window) is None
     assert Folded.of(image, (1, 3, 3), (1, 1, 1), (1, 1, 1), (1, 14, 14)) is None
     assert Folded.of(image, (1, 3, 3), (1, 2, 2), (1, 2, 2), (1, 7, 7)) is None

@@ -1,4 +1,4 @@
-"""Images in parts as operands of what follows convolutions on tiles: numbers there and back; who still needs f32."""
+"""Images in terms as operands of what follows convolutions on tiles: numbers there and back; who still needs f32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from sardonyx.providers.cpu import pipeline
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, load_parts, store_parts
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, load_terms, store_terms
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, f32, i64
 from sardonyx.providers.cpu.layout import packed_images
@@ -31,28 +31,28 @@ NAMES = {1: "medium", 2: "high", 3: "highest"}
 # -- numbers
 
 
-@kernel(x=(f32,), image=(bf16,), y=(f32,), channels=i64, image_col=i64, image_part=i64, image_room=i64)
-def there_and_back(k: Kernel, x: Buf, image: Buf, y: Buf, channels: Val, *, parts: int, **memory: Val) -> None:
-    """The channels of one pixel into parts, and out of them."""
+@kernel(x=(f32,), image=(bf16,), y=(f32,), channels=i64, image_col=i64, image_term=i64, image_room=i64)
+def there_and_back(k: Kernel, x: Buf, image: Buf, y: Buf, channels: Val, *, terms: int, **memory: Val) -> None:
+    """The channels of one pixel into terms, and out of them."""
     with k.loop(0, channels, 16) as c:
         t = Tile(c, 16, k.mask(channels - c, 16))
-        store_parts(image, memory, "image", t, x.load(t), parts)
+        store_terms(image, memory, "image", t, x.load(t), terms)
     with k.loop(0, channels, 16) as c:
         t = Tile(c, 16, k.mask(channels - c, 16))
-        y.store(t, load_parts(image, memory, "image", t, parts))
+        y.store(t, load_terms(image, memory, "image", t, terms))
 
 
-def back(x: Array, parts: int, cpu: str | None = None) -> Array:
-    block, room = parts * 32 * 3, -(-x.size // 32) * 32
+def back(x: Array, terms: int, cpu: str | None = None) -> Array:
+    block, room = terms * 32 * 3, -(-x.size // 32) * 32
     image, y = np.zeros(room // 32 * block, bf16.numpy), np.full(x.size, 7, np.float32)
     given = {"x": x, "image": image, "y": y, "channels": x.size}
-    given |= {"image_col": block, "image_part": 32, "image_room": room}
-    Launch(there_and_back(parts=parts), given, isa=isa.named(cpu), checked=True)()
+    given |= {"image_col": block, "image_term": 32, "image_room": room}
+    Launch(there_and_back(terms=terms), given, isa=isa.named(cpu), checked=True)()
     return y
 
 
 def plain(count: int) -> Array:
-    """Numbers of all magnitudes that parts carry as sums."""
+    """Numbers of all magnitudes that terms carry as sums."""
     rng = np.random.default_rng(count)
     return (rng.standard_normal(count) * 2.0 ** rng.integers(-95, 60, count)).astype(np.float32)
 
@@ -79,14 +79,14 @@ def test_three_parts_keep_every_bit_of_what_they_do_not_carry() -> None:
     np.testing.assert_array_equal(back(ODD, 3).view(np.uint32), ODD.view(np.uint32))
 
 
-@pytest.mark.parametrize(("parts", "bound"), [(1, 2.0**-8), (2, 2.0**-16)])
-def test_fewer_parts_round(parts: int, bound: float) -> None:
+@pytest.mark.parametrize(("terms", "bound"), [(1, 2.0**-8), (2, 2.0**-16)])
+def test_fewer_terms_round(terms: int, bound: float) -> None:
     x = plain(300)
-    got = back(x, parts)
+    got = back(x, terms)
     assert bound / 8 < np.max(np.abs(got - x) / np.abs(x)) <= bound
     signs = np.array([0.0, -0.0, np.inf, -np.inf, np.nan], np.float32)
-    np.testing.assert_array_equal(back(signs, parts)[:4].view(np.uint32), signs[:4].view(np.uint32))
-    assert np.isnan(back(signs, parts)[4])
+    np.testing.assert_array_equal(back(signs, terms)[:4].view(np.uint32), signs[:4].view(np.uint32))
+    assert np.isnan(back(signs, terms)[4])
 
 
 TIES = np.array([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 1.5 + 2**-8], np.float32)
@@ -128,7 +128,7 @@ BLOCKS = {
 
 @pytest.fixture
 def _wherever_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles are used whether they pay or not, and of parts; memory is full of NaN."""
+    """Tiles are used whether they pay or not, and of terms; memory is full of NaN."""
     monkeypatch.setattr(on_tiles, "LEAST_DEPTH", 1 << 20)
     for name in ("LEAST_SHARE", "LEAST_GAIN", "LEAST_ROWS"):
         monkeypatch.setattr(on_tiles, name, dict.fromkeys((1, 2, 3), 0))
@@ -323,7 +323,7 @@ def test_a_residual_that_nobody_reads_any_more_is_written_over(
     body: str, count: int, precision: str, channels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not where other pixels of it are still read, nor where a later step adds it, too. What is but added stays numbers
-    unless one part holds it.
+    unless one term holds it.
     """
     net = Net(body, precision, channels)
     count = 0 if body is SHORTCUT and precision == "highest" else count
