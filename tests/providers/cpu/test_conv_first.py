@@ -37,7 +37,7 @@ def test_against_onnx(name: str, cpu: str | None) -> None:
     feeds = feeds_of(case)
     made = Compiled(*graph(case), cpu, constants={"w": feeds["w"]})
     names = [step.spec.name for step in made.steps]
-    assert names[0] == "conv_nhwc" and names[1:] in (["turn"], ["weave"]), "no copy stands before it"
+    assert names[0] == "conv_nhwc" and names[1:] in (["transpose"], ["interleave"]), "no copy stands before it"
     (got,) = made.run([feeds["x"], feeds["b"]], checked=cpu == WIDE)
     assert_close(got, expected(case, feeds), case)
     for threads in (2, 3):

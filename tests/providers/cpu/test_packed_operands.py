@@ -266,7 +266,7 @@ def test_rows_are_handed_on(precision: str, body: str, monkeypatch: pytest.Monke
 
 
 def test_rows_that_do_not_fill_steps_are_split() -> None:
-    assert kinds(normalized(64, 80, "medium")) == {"sweep": 1, "split": 1, "gemm_amx": 1}
+    assert kinds(normalized(64, 80, "medium")) == {"fused_loop": 1, "split": 1, "gemm_amx": 1}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

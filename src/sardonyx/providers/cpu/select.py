@@ -50,7 +50,7 @@ FAMILIES: dict[type[Group], Callable[[Any, Target], list[Step]]] = {
     CumulativeSum: cumulative_sum.steps,
     Attention: vector.steps,
     TopK: top_k.steps,
-    BitCast: loop.bits_steps,
+    BitCast: loop.bit_cast_steps,
     Contraction: contraction.steps,
     Convolution: direct.steps,
     Custom: custom.steps,

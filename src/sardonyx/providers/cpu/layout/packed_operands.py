@@ -112,7 +112,7 @@ def _rows(group: Loop, storage: Storage) -> _Made | None:
     (out,) = (view for view in group.outputs if view.storage is storage)
     columns = group.extents[-1]
     is_even = isinstance(columns, int) and columns % STEP == 0
-    if not is_even or len(out.shape) != len(group.extents) or not views.is_whole(out) or not loop.is_by_row(group):
+    if not is_even or len(out.shape) != len(group.extents) or not views.is_whole(out) or not loop.is_row_by_row(group):
         return None
     rows = of_known(dims.product(group.extents[:-1]))
     return _Made(rows, columns, None, None, rows, PANEL)

@@ -13,7 +13,7 @@ from typing import Any
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution, View, Window
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.math.transpose import joined
+from sardonyx.providers.cpu.kernels.math.transpose import interleaved
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32
 from sardonyx.providers.cpu.program.steps import Ref
@@ -106,5 +106,5 @@ class RowTransposer:
             at = first + i
             mask = k.mask(columns - at, lanes) & ~k.mask(-at, lanes)
             planes = [source.at(self._n("plane") * c).load(at, lanes, mask) for c in range(self.channels)]
-            for j, v in enumerate(joined([k.select(mask, v, 0.0) for v in planes])):
+            for j, v in enumerate(interleaved([k.select(mask, v, 0.0) for v in planes])):
                 line.store(i * self.channels + j * lanes, v)

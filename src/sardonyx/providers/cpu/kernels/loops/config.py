@@ -1,4 +1,4 @@
-"""What is constant about a sweep: the expression, its passes, and how views lie along the vector axis."""
+"""The compile-time configuration of a fused loop: its expression, its passes, and how it accesses each view."""
 
 from __future__ import annotations
 
@@ -15,113 +15,128 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 
 @dataclass(frozen=True)
 class Access:
-    """How a kernel reads or writes a view."""
+    """How the kernel reads or writes a view."""
 
     dtype: DType
     kind: str
-    """The class of its stride along the vector axis."""
-    is_of_row: bool
-    """It has one element for each row."""
+    """Its stride class along the vector axis (``stride_class``)."""
+    is_per_row: bool
+    """It has one element per row."""
     terms: int = 0
-    """Of an output in tiles (``gemm.packed_epilogue``): how many each number has."""
-    is_past: bool = False
-    """An output that goes past the caches."""
+    """Of an output that is packed for a GEMM (``gemm.packed_epilogue``): the bf16 terms of each number; else 0."""
+    is_non_temporal: bool = False
+    """An output with non-temporal stores."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """What is constant about a sweep."""
+class LoopConfig:
+    """The compile-time configuration of ``fused_loop``.
+
+    Axes are, in order: outer axes, at most one axis for vectors across rows or for blocks of rows, row axes.
+    """
 
     expression: Expression
     inputs: tuple[Access, ...]
     outputs: tuple[Access, ...]
     outer: int
-    """Axes that are walked row by row, without the vector axis."""
-    swept: int
-    """Axes of a row."""
-    is_columnar: bool
-    """Vectors lie along an axis of their own, between the outer and the swept ones."""
-    is_banded: bool
-    """Rows are walked in bands along an axis of their own, between the outer and the swept ones."""
-    piece: int
-    """Elements of the vector axis that are one row, or one block of rows; 0: all."""
-    may_keep: bool
-    vectors: int = 0
-    """Of a row whose values stay in registers (``loops.register_row``); 0: they do not."""
+    """The number of outer axes."""
+    row_axes: int
+    """The number of axes of a row: reduced axes, or the innermost one of a pointwise loop."""
+    is_across_rows: bool
+    """Lanes are adjacent rows (along the axis between outer and row axes), not elements of one row."""
+    is_row_blocked: bool
+    """Rows are visited in blocks along the axis between outer and row axes."""
+    chunk: int
+    """Elements of the vector axis that one work item covers; 0: all."""
+    may_save: bool
+    """Expensive values may be saved in scratch memory between passes."""
+    register_vectors: int = 0
+    """The vectors of a row that stays in registers (``loops.register_row``); 0: it does not."""
 
     @property
     def axes(self) -> int:
-        return self.outer + (self.is_columnar or self.is_banded) + self.swept
+        return self.outer + (self.is_across_rows or self.is_row_blocked) + self.row_axes
 
     @property
     def vector_axis(self) -> int:
-        return self.outer if self.is_columnar else self.axes - 1
+        return self.outer if self.is_across_rows else self.axes - 1
 
     @cached_property
     def schedule(self) -> Schedule:
-        rows, results = (frozenset(i for i, a in enumerate(x) if a.is_of_row) for x in (self.inputs, self.outputs))
-        return Schedule(self.expression, rows, results, self.may_keep)
+        rows, results = (frozenset(i for i, a in enumerate(x) if a.is_per_row) for x in (self.inputs, self.outputs))
+        return Schedule(self.expression, rows, results, self.may_save)
 
     @property
-    def is_strip(self) -> bool:
-        """Rows are reduced side by side in one pass that stores nothing: then memory can be read in its own order."""
+    def is_adjacent_rows(self) -> bool:
+        """Adjacent rows are reduced together in one pass without stores, so that memory is read in its order."""
         passes = self.schedule.passes
-        return self.is_columnar and len(passes) == 1 and not passes[0].stores
+        return self.is_across_rows and len(passes) == 1 and not passes[0].stores
 
-    def past(self, p: Pass, machine: int) -> int | None:
-        """The output of a pass that goes past the caches: one, whose lines vectors fill."""
+    def non_temporal_output(self, p: Pass, machine: int) -> int | None:
+        """The output of a pass with non-temporal stores: the first whose vectors are whole cache lines."""
         outputs = ((i, self.outputs[i]) for i in p.stores if not p.reductions)
         lanes = self.lanes(machine)
-        whole = (i for i, y in outputs if y.is_past and y.kind == "1" and lanes * y.dtype.itemsize == LINE_NBYTES)
+        whole = (
+            i for i, y in outputs if y.is_non_temporal and y.kind == "1" and lanes * y.dtype.itemsize == LINE_NBYTES
+        )
         return next(whole, None)
 
-    def is_late(self, machine: int) -> bool:
-        """Rows are made of what was kept of them, and go past the caches while the next is swept
-        (``loops.deferred_pass``)."""
-        if self.vectors or self.is_columnar or self.is_banded or self.piece or self.swept > 1 or not self.schedule.kept:
+    def is_deferred(self, machine: int) -> bool:
+        """The last pass of a row is interleaved with the passes of the next row (``loops.deferred_pass``).
+
+        It needs non-temporal stores of values that depend only on saved values.
+        """
+        if (
+            self.register_vectors
+            or self.is_across_rows
+            or self.is_row_blocked
+            or self.chunk
+            or self.row_axes > 1
+            or not self.schedule.saved
+        ):
             return False
         *_, before, last = self.schedule.passes
-        is_alone = len(self.outputs) == 1 and self.past(last, machine) is not None
-        return is_alone and bool(before.keeps) and last.values[0] >= len(self.inputs)
+        is_alone = len(self.outputs) == 1 and self.non_temporal_output(last, machine) is not None
+        return is_alone and bool(before.saves) and last.values[0] >= len(self.inputs)
 
-    def kept_rows(self, machine: int) -> int:
-        """Rows whose kept values are in memory at a time."""
-        return 0 if self.vectors else 2 if self.is_late(machine) else 1
+    def saved_rows(self, machine: int) -> int:
+        """Rows whose saved values are in scratch memory at a time."""
+        return 0 if self.register_vectors else 2 if self.is_deferred(machine) else 1
 
     @property
-    def kept_itemsize(self) -> int:
-        """Bytes of an element of the widest kept value."""
-        types = (register_dtype(self.expression.dtype_of(v)) for v in self.schedule.kept)
+    def saved_itemsize(self) -> int:
+        """Bytes of an element of the widest saved value."""
+        types = (register_dtype(self.expression.dtype_of(v)) for v in self.schedule.saved)
         return max((t.bits // 8 for t in types), default=0)
 
     @property
-    def strip_nbytes(self) -> int:
-        """Bytes that the states of a strip take."""
-        if not self.is_strip:
+    def state_nbytes(self) -> int:
+        """Scratch bytes for the accumulators of adjacent rows."""
+        if not self.is_adjacent_rows:
             return 0
         states = (
             2 if self.schedule.reduction(r).kind.startswith("arg") else 1 for r in self.schedule.passes[0].reductions
         )
-        return sum(states) * 8 * self.piece
+        return sum(states) * 8 * self.chunk
 
     def lanes(self, machine: int) -> int:
-        """Lanes of a vector: a register of the widest type that occurs."""
+        """Lanes of a vector: one register of the widest type that occurs."""
         e = self.expression
         types = {*e.operands, *(s.dtype for s in e.steps), *(a.dtype for a in self.outputs)}
         return max(1, machine * 32 // max(register_dtype(t).bits for t in types))
 
 
-def params(form: Form) -> Params:
-    """Memory ``m``, extents ``n``, strides ``s``, steps from piece to piece ``p``; how many elements are reduced.
+def params(config: LoopConfig) -> Params:
+    """Buffers ``m``, extents ``n``, strides ``s``, strides between chunks ``p``, and the number of reduced elements.
 
-    Strides of an output in tiles count rows; it has a flag ``f`` for each.
+    Strides of a packed output count rows; ``f`` has a flag for each row.
     """
-    views = (*form.inputs, *form.outputs)
+    views = (*config.inputs, *config.outputs)
     return {
         **{f"m{v}": (access.dtype,) for v, access in enumerate(views)},
-        **{f"n{i}": i64 for i in range(form.axes)},
-        **{f"s{v}_{i}": i64 for v in range(len(views)) for i in range(form.axes)},
-        **({f"p{v}": i64 for v in range(len(views))} if form.piece else {}),
+        **{f"n{i}": i64 for i in range(config.axes)},
+        **{f"s{v}_{i}": i64 for v in range(len(views)) for i in range(config.axes)},
+        **({f"p{v}": i64 for v in range(len(views))} if config.chunk else {}),
         **{f"f{v}": (i32,) for v, access in enumerate(views) if access.terms},
         "count": i64,
     }

@@ -1,8 +1,7 @@
-"""The kernel behind every Loop: a walk over rows, and over each row the passes of its expression.
+"""The kernel for Loop groups: an outer walk over rows, and for each row the passes of the expression.
 
-Vectors lie along the row (its last axis), or, where the reduced axes are not the ones that lie together in memory,
-along the last axis that is kept: then a *row* is as many neighbouring rows as a block of vectors holds, and every value
-of the row is a vector.
+Vectors lie along the row (its last axis). If the reduced axes are not contiguous in memory but the last kept axis is,
+vectors lie across rows instead: a lane is then a row, and every value of the row is a vector.
 """
 
 from __future__ import annotations
@@ -11,58 +10,58 @@ from typing import Any
 
 from sardonyx.providers.cpu.kernels.common.loop_nest import walk
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import place_of
-from sardonyx.providers.cpu.kernels.loops.adjacent_rows import RowStrip
-from sardonyx.providers.cpu.kernels.loops.config import Form, params
-from sardonyx.providers.cpu.kernels.loops.deferred_pass import RowLate
-from sardonyx.providers.cpu.kernels.loops.register_row import RowWhole
+from sardonyx.providers.cpu.kernels.loops.adjacent_rows import AdjacentRows
+from sardonyx.providers.cpu.kernels.loops.config import LoopConfig, params
+from sardonyx.providers.cpu.kernels.loops.deferred_pass import DeferredRow
+from sardonyx.providers.cpu.kernels.loops.register_row import RegisterRow
 from sardonyx.providers.cpu.kernels.loops.row import Row
 from sardonyx.providers.cpu.kernels.split.bf16 import STEP, step_elements
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 
-BAND = 16
-"""Rows that are copied together where the output's next row is not the input's."""
+ROW_BLOCK = 16
+"""Rows copied together if the order of rows differs between input and output."""
 
 
 @kernel(params)
-def sweep(k: Kernel, *, form: Form, **given: Any) -> None:
-    views = range(len(form.inputs) + len(form.outputs))
-    extents = [given[f"n{i}"] for i in range(form.axes)]
-    strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in views]
-    rows, steps = extents[: form.outer], [s[: form.outer] for s in strides]
-    if form.is_banded:
-        rows.insert(-1, (extents[form.outer] + (BAND - 1)) // BAND)
+def fused_loop(k: Kernel, *, config: LoopConfig, **given: Any) -> None:
+    views = range(len(config.inputs) + len(config.outputs))
+    extents = [given[f"n{i}"] for i in range(config.axes)]
+    strides = [[given[f"s{v}_{i}"] for i in range(config.axes)] for v in views]
+    rows, steps = extents[: config.outer], [s[: config.outer] for s in strides]
+    if config.is_row_blocked:
+        rows.insert(-1, (extents[config.outer] + (ROW_BLOCK - 1)) // ROW_BLOCK)
         for step, stride in zip(steps, strides, strict=True):
-            step.insert(-1, stride[form.outer] * BAND)
-    if form.piece:
-        rows = [*rows, (extents[form.vector_axis] + (form.piece - 1)) // form.piece]
+            step.insert(-1, stride[config.outer] * ROW_BLOCK)
+    if config.chunk:
+        rows = [*rows, (extents[config.vector_axis] + (config.chunk - 1)) // config.chunk]
         steps = [[*s, given[f"p{v}"]] for v, s in enumerate(steps)]
     memory = [given[f"m{v}"] for v in views]
-    late = RowLate(k, form, memory, strides, extents) if form.is_late(k.lanes) else None
+    deferred = DeferredRow(k, config, memory, strides, extents) if config.is_deferred(k.lanes) else None
     with walk(k, rows, steps) as (index, moved):
         size = list(extents)
-        if form.piece:
-            size[form.vector_axis] = k.min(size[form.vector_axis] - index[-1] * form.piece, form.piece)
+        if config.chunk:
+            size[config.vector_axis] = k.min(size[config.vector_axis] - index[-1] * config.chunk, config.chunk)
         here = [buf.at(at) for buf, at in zip(memory, moved, strict=True)]
-        if form.is_banded:
-            with k.loop(0, k.min(extents[form.outer] - index[form.outer - 1] * BAND, BAND)) as i:
-                there = [buf.at(i * stride[form.outer]) for buf, stride in zip(here, strides, strict=True)]
-                Row(k, form, there, strides, size, given["count"]).run([])
+        if config.is_row_blocked:
+            with k.loop(0, k.min(extents[config.outer] - index[config.outer - 1] * ROW_BLOCK, ROW_BLOCK)) as i:
+                there = [buf.at(i * stride[config.outer]) for buf, stride in zip(here, strides, strict=True)]
+                Row(k, config, there, strides, size, given["count"]).run([])
             return
-        row = Row(k, form, here, strides, size, given["count"])
-        for v, access in enumerate((*form.inputs, *form.outputs)):
+        row = Row(k, config, here, strides, size, given["count"])
+        for v, access in enumerate((*config.inputs, *config.outputs)):
             if access.terms:
                 place = place_of(moved[v], size[-1] // STEP * step_elements(access.terms))
-                row.packs_into(v - len(form.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
-        if form.vectors:
-            RowWhole(row).run()
-        elif late is not None:
-            late.run(row, moved[-1])
-        elif form.is_strip:
-            RowStrip(row).run(size[form.vector_axis])
-        elif form.is_columnar:
-            for block in k.blocks(size[form.vector_axis], row.lanes, unroll=form.piece // row.lanes):
+                row.set_packed_output(v - len(config.inputs), memory[v].at(place), given[f"f{v}"].at(moved[v]))
+        if config.register_vectors:
+            RegisterRow(row).run()
+        elif deferred is not None:
+            deferred.run(row, moved[-1])
+        elif config.is_adjacent_rows:
+            AdjacentRows(row).run(size[config.vector_axis])
+        elif config.is_across_rows:
+            for block in k.blocks(size[config.vector_axis], row.lanes, unroll=config.chunk // row.lanes):
                 row.run(block)
         else:
             row.run([])
-    if late is not None:
-        late.rest()
+    if deferred is not None:
+        deferred.finish()

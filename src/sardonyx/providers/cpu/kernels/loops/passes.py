@@ -1,12 +1,12 @@
-"""How often a row is swept: which values an expression needs for each row, which for each element, and when.
+"""The passes over a row: which values of an expression exist per row, which per element, and in which pass.
 
-A value is *of the row* if it is one number for all elements that the reductions of its row run over. A reduction can
-begin when its argument can be computed: that is its *stage*; its result exists one stage later. Every stage that has
-a reduction or stores elements is one pass over the row. What a later pass needs again is recomputed, unless that is
-expensive: then the first pass that computes it keeps it in memory of the thread's own.
+A value is *per row* if it is constant over the reduced axes. A reduction runs in the *stage* in which its argument can
+be computed; its result exists one stage later. Every stage with a reduction or an element store is one pass over the
+row. A later pass recomputes what it needs again, unless that is expensive: then the first pass that computes the value
+saves it in the thread's scratch memory.
 
-    softmax      0: max(x)    1: e = exp(x - max), kept; sum(e)    2: store e / sum
-    layer norm   0: sum(x)    1: sum((x - mean)^2)                 2: store (x - mean) / deviation * scale + bias
+    softmax      0: max(x)    1: e = exp(x - max), saved; sum(e)    2: store e / sum
+    layer norm   0: sum(x)    1: sum((x - mean)^2)                  2: store (x - mean) / deviation * scale + bias
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXPENSIVE = frozenset((
     "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh",
     "acosh", "atanh", "pow",
 ))  # fmt: skip
-"""Operations that cost more than writing a result to the nearest cache and reading it back."""
+"""Operations that cost more than storing a result to L1 and loading it again."""
 
 
 def is_expensive(program: Program) -> bool:
@@ -30,37 +30,38 @@ def is_expensive(program: Program) -> bool:
 
 
 def operations(program: Program) -> int:
-    """About how many instructions an element takes."""
+    """The approximate number of instructions per element."""
     return sum(20 if s.op in EXPENSIVE else 1 for s in program.steps if s.op not in ("arg", "int", "real", "copy"))
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over a row: element values in the order of computation, and what becomes of them."""
+    """One pass over a row: ``values`` are the element values in the order of computation."""
 
     stage: int
     values: tuple[int, ...]
     reductions: tuple[int, ...]
-    """The numbers of the Reduce steps that run in this pass."""
+    """Value numbers of the Reduce steps that run in this pass."""
     stores: tuple[int, ...]
     """Positions in the expression's results."""
-    keeps: tuple[int, ...]
-    recalls: tuple[int, ...]
-    """Values that an earlier pass kept."""
+    saves: tuple[int, ...]
+    """Values that later passes reload."""
+    reloads: tuple[int, ...]
+    """Values that an earlier pass saved."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The passes of an expression whose ``row_operands`` are those that do not change along a row."""
+    """The passes of an expression. ``row_operands`` are the operands that are constant along a row."""
 
     expression: Expression
     row_operands: frozenset[int]
     row_results: frozenset[int]
-    """Positions of the results that are stored once for each row."""
-    may_keep: bool = True
+    """Positions of the results that are stored once per row."""
+    may_save: bool = True
 
     @cached_property
-    def of_row(self) -> frozenset[int]:
+    def per_row(self) -> frozenset[int]:
         found = set(self.row_operands)
         for number, step in self._steps():
             if not isinstance(step, Apply) or all(a in found for a in step.args):
@@ -78,9 +79,9 @@ class Schedule:
         return found
 
     @cached_property
-    def kept(self) -> tuple[int, ...]:
-        """Values that are written in one pass and read in later ones, in order."""
-        return tuple(v for p in self.passes for v in p.keeps)
+    def saved(self) -> tuple[int, ...]:
+        """All values that are saved, in order."""
+        return tuple(v for p in self.passes for v in p.saves)
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
@@ -95,21 +96,21 @@ class Schedule:
         stages = sorted({*reductions, *stores})
         ends = [self._ends(reductions.get(s, ()), stores.get(s, ())) for s in stages]
         out: list[Pass] = []
-        kept: frozenset[int] = frozenset()
+        saved: frozenset[int] = frozenset()
         for i, s in enumerate(stages):
-            values = self._reached(ends[i], kept)
-            costly = frozenset(v for v in values if v not in kept and self.may_keep and self.is_costly(v))
-            later = {v for e in ends[i + 1 :] for v in self._reached(e, kept | costly)}
-            recalls, keeps = (tuple(v for v in values if v in known) for known in (kept, costly & later))
-            out.append(Pass(s, values, tuple(reductions.get(s, ())), tuple(stores.get(s, ())), keeps, recalls))
-            kept |= set(keeps)
+            values = self._needed(ends[i], saved)
+            costly = frozenset(v for v in values if v not in saved and self.may_save and self.is_worth_saving(v))
+            later = {v for e in ends[i + 1 :] for v in self._needed(e, saved | costly)}
+            reloads, saves = (tuple(v for v in values if v in known) for known in (saved, costly & later))
+            out.append(Pass(s, values, tuple(reductions.get(s, ())), tuple(stores.get(s, ())), saves, reloads))
+            saved |= set(saves)
         return tuple(out)
 
     def _steps(self) -> Iterable[tuple[int, Apply | Reduce | Count]]:
         return enumerate(self.expression.steps, len(self.expression.operands))
 
     def step(self, number: int) -> Apply | Reduce | Count | None:
-        """The step behind a value; None for an operand."""
+        """The step that computes a value; None for an operand."""
         operands = len(self.expression.operands)
         return None if number < operands else self.expression.steps[number - operands]
 
@@ -122,23 +123,23 @@ class Schedule:
     def _args(step: Apply | Reduce | Count | None) -> tuple[int, ...]:
         return step.args if isinstance(step, Apply) else ()
 
-    def is_costly(self, number: int) -> bool:
-        """Whether a value is worth keeping."""
+    def is_worth_saving(self, number: int) -> bool:
+        """Whether recomputing a value costs more than saving it."""
         step = self.step(number)
         return isinstance(step, Apply) and is_expensive(step.program)
 
     def _ends(self, reductions: Iterable[int], stores: Iterable[int]) -> list[int]:
         return [self.reduction(r).arg for r in reductions] + [self.expression.results[p] for p in stores]
 
-    def _reached(self, ends: Iterable[int], kept: frozenset[int]) -> tuple[int, ...]:
-        """The element values that ``ends`` need, in order; nothing beneath what was kept."""
+    def _needed(self, ends: Iterable[int], saved: frozenset[int]) -> tuple[int, ...]:
+        """The element values that ``ends`` depend on, in order; saved values need no operands."""
         found: set[int] = set()
         todo = list(ends)
         while todo:
             v = todo.pop()
-            if v in found or v in self.of_row:
+            if v in found or v in self.per_row:
                 continue
             found.add(v)
-            if v not in kept:
+            if v not in saved:
                 todo += self._args(self.step(v))
         return tuple(sorted(found))

@@ -1,4 +1,4 @@
-"""How far a stream of random numbers has been drawn: one atomic addition, of which every thread reads the result."""
+"""Reserves a range of a random stream by one atomic addition; every thread reads the result."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def steps(group: RandomStream, target: Target) -> list[Step]:
         "out": Ref.of(group.out),
         "count": group.count,
     }
-    return [Step(take(), args, frozenset(("out",)), group.nodes)]
+    return [Step(advance_random_stream(), args, frozenset(("out",)), group.nodes)]
 
 
 @kernel(stream=(i64,), out=(i64,), count=i64)
-def take(k: Kernel, stream: Buf, out: Buf, count: Val) -> None:
+def advance_random_stream(k: Kernel, stream: Buf, out: Buf, count: Val) -> None:
     with k.when(k.thread.eq(0)):
         out.store(0, stream.load(0))
         out.store(1, stream.add_atomic(1, count))

@@ -1,4 +1,4 @@
-"""The code of one row of a sweep: values of the row, and passes over its elements."""
+"""Code generation for one row of a fused loop: its per-row values, and the passes over its elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.ir.scalar import trace
 from sardonyx.lower.groups import Apply, Count, Reduce
 from sardonyx.providers.cpu.kernels.common.loop_nest import apply, load, store
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import store_step
-from sardonyx.providers.cpu.kernels.loops.config import Form
+from sardonyx.providers.cpu.kernels.loops.config import LoopConfig
 from sardonyx.providers.cpu.kernels.loops.passes import Pass
 from sardonyx.providers.cpu.kernels.math import functions
 from sardonyx.providers.cpu.kernels.math.reducers import Reducer, State
@@ -21,59 +21,59 @@ from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var,
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 
 CHAIN = 256
-"""Additions after which a lane's sum goes to a total of its own: what bounds the error of long sums."""
+"""Additions after which a lane's partial sum is added to its total: this bounds the error of long sums."""
 
-AHEAD = 512
-"""Elements at least between what is computed and what is asked for."""
+PREFETCH_DISTANCE = 512
+"""The minimal distance, in elements, between what is computed and what is prefetched."""
 
-KEPT_GAP = 64
-"""Bytes from the end of one kept value to the next."""
+SAVED_GAP = 64
+"""Bytes from the end of one saved value to the next."""
 
 DIVIDE, SUBTRACT = (trace(fn, (True, True)) for fn in (lambda e, a, b: a / b, lambda e, a, b: a - b))
 EXPONENTIAL = trace(lambda e, x: e.exp(x), (True,))
 
 
 class Row:
-    """The code of one row, or of a block of neighbouring ones."""
+    """Emits one row, or, with vectors across rows, a block of adjacent ones."""
 
     def __init__(
-        self, k: Kernel, form: Form, here: list[Buf], strides: list[list[Val]], size: list[Val], count: Val
+        self, k: Kernel, config: LoopConfig, here: list[Buf], strides: list[list[Val]], size: list[Val], count: Val
     ) -> None:
-        self.k, self.form, self.schedule, self.count = k, form, form.schedule, count
-        self.lanes = form.lanes(k.lanes)
-        self.inputs, self.outputs = here[: len(form.inputs)], here[len(form.inputs) :]
-        first = form.axes - form.swept
-        self.along = [s[form.vector_axis] for s in strides]
+        self.k, self.config, self.schedule, self.count = k, config, config.schedule, count
+        self.lanes = config.lanes(k.lanes)
+        self.inputs, self.outputs = here[: len(config.inputs)], here[len(config.inputs) :]
+        first = config.axes - config.row_axes
+        self.along = [s[config.vector_axis] for s in strides]
         self.steps = [s[first:] for s in strides]
         self.extents = size[first:]
         self.block: list[Tile] = []
         self.values: dict[int, list[Val]] = {}
         self.factors: dict[int, list[tuple[Val, ...]]] = {}
         self.flags: dict[int, Buf] = {}
-        self.half: Operand = 0
-        """Where kept values begin, in bytes of the thread's memory (``loops.deferred_pass``)."""
-        self.among: Callable[[int], None] | None = None
-        """What is done among the vectors of the pass before the last, told how many they are."""
+        self.save_offset: Operand = 0
+        """Byte offset of the saved values in scratch memory (``loops.deferred_pass``)."""
+        self.interleaved: Callable[[int], None] | None = None
+        """Called with the number of vectors after each block of the pass before the last."""
 
-    def packs_into(self, position: int, to: Buf, flag: Buf) -> None:
-        """An output goes out in tiles; nothing odd is known of the row."""
+    def set_packed_output(self, position: int, to: Buf, flag: Buf) -> None:
+        """Stores an output packed for a GEMM. ``flag`` is set later if a number of the row is not representable."""
         self.outputs[position], self.flags[position] = to, flag
         flag.store(0, 0)
 
     def run(self, block: list[Tile]) -> None:
-        """Every pass, one after the other, over the row, or over the rows of a block of vectors."""
+        """All passes over the row, or over the rows of ``block``."""
         self.begin(block)
         for p in self.schedule.passes:
-            self.sweep(p)
+            self.run_pass(p)
         self._store_results()
 
-    def sweep(self, p: Pass) -> None:
-        """One pass, and the values of the row that follow from it."""
+    def run_pass(self, p: Pass) -> None:
+        """One pass, and the per-row values that become available after it."""
         self.prepare_ratios(p)
-        self.take(p, self._pass(p))
+        self.finish_pass(p, self._pass(p))
 
-    def take(self, p: Pass, reduced: dict[int, list[Val]]) -> None:
-        """What a pass has reduced, and the values of the row that follow from it."""
+    def finish_pass(self, p: Pass, reduced: dict[int, list[Val]]) -> None:
+        """Records the reductions of a pass, and computes the per-row values that depend on them."""
         self.values |= reduced
         self._row_values(p.stage + 1)
 
@@ -82,7 +82,7 @@ class Row:
         self._row_values(0)
 
     def finish(self, reduced: dict[int, list[Val]]) -> None:
-        """What follows the reductions of a single pass."""
+        """The same for a loop with a single pass, whose per-row results are then stored."""
         self.values |= reduced
         self._row_values(self.schedule.passes[0].stage + 1)
         self._store_results()
@@ -92,22 +92,22 @@ class Row:
             if i in self.schedule.row_results:
                 self._store_row(i, self.values[number])
 
-    # -- values of the row
+    # -- per-row values
 
     @property
-    def _parts(self) -> Sequence[Tile | None]:
+    def _tiles(self) -> Sequence[Tile | None]:
         return self.block or (None,)
 
     def _row_values(self, stage: int) -> None:
-        for number in sorted(self.schedule.of_row):
+        for number in sorted(self.schedule.per_row):
             if self.schedule.stage[number] == stage and number not in self.values:
-                self.values[number] = [self._row_value(number, u) for u in range(len(self._parts))]
+                self.values[number] = [self._row_value(number, u) for u in range(len(self._tiles))]
 
     def _row_value(self, number: int, u: int) -> Val:
         step = self.schedule.step(number)
         if step is None:
-            tile = self._parts[u]
-            access, buf = self.form.inputs[number], self.inputs[number]
+            tile = self._tiles[u]
+            access, buf = self.config.inputs[number], self.inputs[number]
             return buf.load() if tile is None else load(buf, tile, access.kind, self.along[number])
         if isinstance(step, Count):
             return self.k.cast(self.count, register_dtype(step.dtype))
@@ -115,44 +115,44 @@ class Row:
         return self.apply(step, [self.values[a][u] for a in step.args])
 
     def _store_row(self, position: int, values: Sequence[Val]) -> None:
-        access, buf = self.form.outputs[position], self.outputs[position]
+        access, buf = self.config.outputs[position], self.outputs[position]
         along = self.along[len(self.inputs) + position]
-        for tile, v in zip(self._parts, values, strict=True):
+        for tile, v in zip(self._tiles, values, strict=True):
             if tile is None:
                 buf.store(0, v)
             else:
                 store(buf, tile, access.kind, along, v)
 
     def apply(self, step: Apply, args: Sequence[Val]) -> Val:
-        return apply(self.k, self.form.expression, step, args)
+        return apply(self.k, self.config.expression, step, args)
 
-    def kept_nbytes(self, values: int) -> Val:
-        """What so many values take that are kept of the row."""
+    def saved_nbytes(self, values: int) -> Val:
+        """Scratch bytes for so many saved values of the row."""
         count = self.k.const(1)
         for n in self.extents:
             count = count * n
-        width = self.form.piece if self.block else 1
-        return (count * (width * self.form.kept_itemsize) + KEPT_GAP) * values
+        width = self.config.chunk if self.block else 1
+        return (count * (width * self.config.saved_itemsize) + SAVED_GAP) * values
 
-    # -- divisions by what was reduced
+    # -- divisions by per-row values
 
     def is_ratio(self, number: int) -> bool:
-        """Whether a value is divided by a product with the reciprocal: at most 1.5 units in the last place are lost."""
+        """Whether a division is a multiplication by the divisor's reciprocal (error at most 1.5 ulp)."""
         step, schedule = self.schedule.step(number), self.schedule
         if not isinstance(step, Apply) or step.program != DIVIDE:
             return False
         divisor = step.args[1]
-        return divisor in schedule.of_row and schedule.stage[divisor] > 0 and register_dtype(step.dtype).is_float
+        return divisor in schedule.per_row and schedule.stage[divisor] > 0 and register_dtype(step.dtype).is_float
 
     def prepare_ratios(self, p: Pass) -> None:
         for number in p.values:
             step = self.schedule.step(number)
-            if isinstance(step, Apply) and self.is_ratio(number) and number not in p.recalls:
+            if isinstance(step, Apply) and self.is_ratio(number) and number not in p.reloads:
                 divisors = self.values[step.args[1]]
                 self.factors[number] = [self._reciprocal(d, is_scaled=self.is_scaled(number)) for d in divisors]
 
     def is_scaled(self, number: int) -> bool:
-        """Whether the divisor of a ratio may be extreme. A sum of exponentials, of which the largest is 1, is not."""
+        """Whether the reciprocal could overflow or be denormal: not for a softmax, whose sum is at least 1."""
         step = self.schedule.step(number)
         assert isinstance(step, Apply)
         total = self.schedule.step(step.args[1])
@@ -160,7 +160,7 @@ class Row:
         return not (isinstance(term, Apply) and self.is_exponential(term))
 
     def _reciprocal(self, divisor: Val, *, is_scaled: bool) -> tuple[Val, ...]:
-        """Factors whose product is 1 / divisor; none overflows or loses digits."""
+        """Factors whose product is 1 / divisor, each of which is a normal number."""
         if not is_scaled:
             return (1.0 / divisor,)
         k, size = self.k, self.k.abs(divisor)
@@ -171,7 +171,7 @@ class Row:
     # -- exponentials
 
     def is_exponential(self, step: Apply) -> bool:
-        """Whether it is exp(x - max(x)), which never overflows, and may be 0 where it is hardly normal."""
+        """Whether it is exp(x - max(x)): at most 1, and flushed to 0 before it becomes denormal."""
         difference = self.schedule.step(step.args[0]) if step.program == EXPONENTIAL else None
         if not isinstance(difference, Apply) or difference.program != SUBTRACT or not difference.dtype.is_float:
             return False
@@ -181,12 +181,12 @@ class Row:
     # -- passes
 
     def _pass(self, p: Pass) -> dict[int, list[Val]]:
-        """The code of a pass; gives what it reduced."""
+        """Emits a pass; returns its reductions."""
         k = self.k
         reducers = {r: self.reducer(r) for r in p.reductions}
-        parts = len(self.block) or self.unroll(p)
-        totals = {r: [self.variables(x) for _ in self._parts] for r, x in reducers.items()}
-        sums = {r: [self.variables(x) for _ in range(parts)] for r, x in reducers.items()}
+        chains = len(self.block) or self.unroll(p)
+        totals = {r: [self.variables(x) for _ in self._tiles] for r, x in reducers.items()}
+        sums = {r: [self.variables(x) for _ in range(chains)] for r, x in reducers.items()}
         with ExitStack() as stack:
             at, position = [k.const(0)] * len(self.steps), k.const(0)
             for axis, n in enumerate(self.extents[:-1]):
@@ -194,24 +194,24 @@ class Row:
                 at = [a + i * s[axis] for a, s in zip(at, self.steps, strict=True)]
                 position = (position + i) * self.extents[axis + 1]
             if not reducers:
-                self.stretch(p, k.const(0), self.extents[-1], at, position, {})
+                self.emit_segment(p, k.const(0), self.extents[-1], at, position, {})
                 return {}
-            length = CHAIN * (1 if self.block else self.lanes * parts)
+            length = CHAIN * (1 if self.block else self.lanes * chains)
             start = stack.enter_context(k.loop(0, self.extents[-1], length))
             for r, x in reducers.items():
                 for variables in sums[r]:
                     put(variables, x.start(self.lanes))
-            self.stretch(p, start, k.min(start + length, self.extents[-1]), at, position, sums)
+            self.emit_segment(p, start, k.min(start + length, self.extents[-1]), at, position, sums)
             for r, x in reducers.items():
                 states = [get(v) for v in sums[r]]
-                for total, state in zip(totals[r], states if self.block else [x.merged(states)], strict=True):
+                for total, state in zip(totals[r], states if self.block else [x.merge_all(states)], strict=True):
                     put(total, x.merge(get(total), state))
         ends = {r: [get(total) for total in totals[r]] for r in reducers}
-        return {r: [(end if self.block else x.folded(end))[-1] for end in ends[r]] for r, x in reducers.items()}
+        return {r: [(end if self.block else x.reduce_lanes(end))[-1] for end in ends[r]] for r, x in reducers.items()}
 
     def unroll(self, p: Pass) -> int:
-        """Vectors at a time, each with sums of its own."""
-        return 2 if any(self.schedule.is_costly(v) and v not in p.recalls for v in p.values) else 4
+        """Vectors at a time, each with its own accumulators."""
+        return 2 if any(self.schedule.is_worth_saving(v) and v not in p.reloads for v in p.values) else 4
 
     def reducer(self, number: int) -> Reducer:
         step = self.schedule.reduction(number)
@@ -220,79 +220,79 @@ class Row:
     def variables(self, reducer: Reducer) -> list[Var]:
         return [self.k.var(v) for v in reducer.start(self.lanes)]
 
-    def stretch(
+    def emit_segment(
         self, p: Pass, start: Val, stop: Val, at: list[Val], position: Val, sums: dict[int, list[list[Var]]]
     ) -> None:
-        """A part of the row's last axis."""
+        """A pass over elements ``start`` to ``stop`` of the row's last axis."""
         if self.block:
             with self.k.loop(start, stop) as i:
                 here = [a + i * s[-1] for a, s in zip(at, self.steps, strict=True)]
                 Elements(self, p, self.block, here, position + i, i).emit(sums)
             return
-        past = self.form.past(p, self.k.lanes)
-        if past is not None:
-            start = self.to_a_line(past, p, start, stop, at, position)
+        non_temporal = self.config.non_temporal_output(p, self.k.lanes)
+        if non_temporal is not None:
+            start = self.peel_to_cache_line(non_temporal, p, start, stop, at, position)
         for block in self.k.blocks(stop, self.lanes, unroll=self.unroll(p), start=start):
             if p in self.schedule.passes[1:2] and block[0].mask is None:
-                self.ask_ahead(block, at)
-            Elements(self, p, block, at, position, None).emit(sums, past)
-            if self.among is not None and p is self.schedule.passes[-2] and block[0].mask is None:
-                self.among(len(block))
+                self.prefetch_next_row(block, at)
+            Elements(self, p, block, at, position, None).emit(sums, non_temporal)
+            if self.interleaved is not None and p is self.schedule.passes[-2] and block[0].mask is None:
+                self.interleaved(len(block))
 
-    def to_a_line(self, past: int, p: Pass, start: Val, stop: Val, at: list[Val], position: Val) -> Val:
-        """The elements up to where a cache line begins; gives the first behind them."""
-        k, buf = self.k, self.outputs[past].at(at[len(self.inputs) + past] + start)
+    def peel_to_cache_line(self, output: int, p: Pass, start: Val, stop: Val, at: list[Val], position: Val) -> Val:
+        """Emits the elements before the output's first cache line boundary; returns the first element after it."""
+        k, buf = self.k, self.outputs[output].at(at[len(self.inputs) + output] + start)
         rest = (-buf.past_line() & (LINE_NBYTES - 1)) // buf.dtype.itemsize
         count = k.min(rest, stop - start)
         with k.when(count > 0):
             Elements(self, p, [Tile(start, self.lanes, k.mask(count, self.lanes))], at, position, None).emit({})
         return start + count
 
-    def ask_ahead(self, block: list[Tile], at: list[Val]) -> None:
-        """Ask for what a later row reads first, in a pass over what is near: else memory would have nothing to do."""
-        ahead = self.k.max(self.extents[-1], AHEAD)
+    def prefetch_next_row(self, block: list[Tile], at: list[Val]) -> None:
+        """Prefetches the first operands of a later row in the second pass, whose own operands are in cache."""
+        ahead = self.k.max(self.extents[-1], PREFETCH_DISTANCE)
         for v in self.schedule.passes[0].values:
-            access = self.form.inputs[v] if v < len(self.inputs) else None
-            if access is not None and access.kind == "1" and not access.is_of_row:
+            access = self.config.inputs[v] if v < len(self.inputs) else None
+            if access is not None and access.kind == "1" and not access.is_per_row:
                 every = max(1, LINE_NBYTES * 8 // (access.dtype.bits * self.lanes))
                 for tile in block[::every]:
                     self.inputs[v].prefetch(at[v] + tile.index + ahead)
 
 
 class Elements:
-    """The code of a pass for a few vectors of elements, interleaved."""
+    """Emits a pass for a few vectors of elements, their instructions interleaved."""
 
     def __init__(self, row: Row, p: Pass, tiles: list[Tile], at: list[Val], position: Val, index: Val | None) -> None:
         self.row, self.p, self.tiles, self.at, self.position, self.index = row, p, tiles, at, position, index
-        self.found: dict[tuple[int, int], Val] = {}
+        self.computed: dict[tuple[int, int], Val] = {}
 
-    def go_on(self, p: Pass, sums: dict[int, list[list[Var]]], past: int | None = None) -> None:
-        """Another pass, to which the values of those before are known."""
+    def emit_pass(self, p: Pass, sums: dict[int, list[list[Var]]], non_temporal: int | None = None) -> None:
+        """Another pass, which reuses the values of those before."""
         self.p = p
-        self.emit(sums, past)
+        self.emit(sums, non_temporal)
 
-    def emit(self, sums: dict[int, list[list[Var]]], past: int | None = None) -> None:
-        """``past`` is the output whose whole vectors go past the caches."""
+    def emit(self, sums: dict[int, list[list[Var]]], non_temporal: int | None = None) -> None:
+        """``non_temporal`` is the output whose unmasked vectors are written with non-temporal stores."""
         row, schedule = self.row, self.row.schedule
         for number in self.p.values:
             for u, tile in enumerate(self.tiles):
-                if (number, u) not in self.found:
-                    self.found[number, u] = self._value(number, u, tile)
-        for number in () if row.form.vectors else self.p.keeps:
+                if (number, u) not in self.computed:
+                    self.computed[number, u] = self._value(number, u, tile)
+        for number in () if row.config.register_vectors else self.p.saves:
             for u, tile in enumerate(self.tiles):
-                memory, at = self._kept(number, u, tile)
-                v = self.found[number, u]
+                memory, at = self._saved(number, u, tile)
+                v = self.computed[number, u]
                 memory.store(at, row.k.value(v, v.dtype, row.lanes))
         for position in self.p.stores:
-            access, buf = row.form.outputs[position], row.outputs[position]
+            access, buf = row.config.outputs[position], row.outputs[position]
             view = len(row.inputs) + position
             if access.terms:
                 self._store_packed(position, access.terms)
                 continue
             for u, tile in enumerate(self.tiles):
                 v = self._of(schedule.expression.results[position], u)
-                is_past = position == past and tile.mask is None
-                store(buf.at(self.at[view]), tile, access.kind, row.along[view], v, is_past=is_past)
+                is_non_temporal = position == non_temporal and tile.mask is None
+                store(buf.at(self.at[view]), tile, access.kind, row.along[view], v, is_past=is_non_temporal)
         for r, states in sums.items():
             arg, reducer = schedule.reduction(r).arg, row.reducer(r)
             for u, tile in enumerate(self.tiles):
@@ -301,7 +301,7 @@ class Elements:
                 put(states[u], reducer.add(get(states[u]), self._of(arg, u), index, mask))
 
     def _store_packed(self, position: int, terms: int) -> None:
-        """Vectors in tiles, those of whole steps together. A row has whole steps, and so no rest."""
+        """Stores vectors in the packed layout, a K-step at a time. A row consists of whole K-steps."""
         row, number = self.row, self.row.schedule.expression.results[position]
         buf, flag, many = row.outputs[position], row.flags[position], max(STEP // row.lanes, 1)
         found = [row.k.value(self._of(number, u), f32, row.lanes) for u in range(len(self.tiles))]
@@ -310,25 +310,25 @@ class Elements:
         if len(found) % many:
             many = 1
         for u in range(0, len(found), many):
-            v, t = _on_end(found[u : u + many]), self.tiles[u]
+            v, t = _concatenated(found[u : u + many]), self.tiles[u]
             at = t.index // STEP * step_elements(terms) + t.index % STEP
             store_step(buf.at(at), v, terms, flag)
 
     def _of(self, number: int, u: int) -> Val:
-        of_row = self.row.values.get(number)
-        if of_row is None:
-            return self.found[number, u]
-        return of_row[u if self.row.block else 0]
+        per_row = self.row.values.get(number)
+        if per_row is None:
+            return self.computed[number, u]
+        return per_row[u if self.row.block else 0]
 
     def _value(self, number: int, u: int, tile: Tile) -> Val:
         row = self.row
         step = row.schedule.step(number)
-        if number in self.p.recalls:
-            memory, at = self._kept(number, u, tile)
+        if number in self.p.reloads:
+            memory, at = self._saved(number, u, tile)
             return memory.load(at, lanes=row.lanes)
         if step is None:
             buf = row.inputs[number].at(self.at[number])
-            return load(buf, tile, row.form.inputs[number].kind, row.along[number])
+            return load(buf, tile, row.config.inputs[number].kind, row.along[number])
         assert isinstance(step, Apply)
         if row.is_exponential(step):
             return functions.exp_nonpositive(row.k, self._of(step.args[0], u))
@@ -336,19 +336,19 @@ class Elements:
             return reduce(operator.mul, row.factors[number][u if row.block else 0], self._of(step.args[0], u))
         return row.apply(step, [self._of(a, u) for a in step.args])
 
-    def _kept(self, number: int, u: int, tile: Tile) -> tuple[Buf, Operand | Tile]:
-        """Where an element value is kept: a row for each in the order of elements, or of blocks of them."""
+    def _saved(self, number: int, u: int, tile: Tile) -> tuple[Buf, Operand | Tile]:
+        """The scratch buffer and position of a saved element value."""
         row, k = self.row, self.row.k
-        width = row.form.piece if row.block else 1
+        width = row.config.chunk if row.block else 1
         dtype = register_dtype(row.schedule.expression.dtype_of(number))
-        memory = k.scratch(dtype, row.kept_nbytes(row.schedule.kept.index(number)) + row.half)
+        memory = k.scratch(dtype, row.saved_nbytes(row.schedule.saved.index(number)) + row.save_offset)
         if row.block:
             return memory, self.position * width + u * row.lanes
         return memory, Tile(self.position + tile.index, tile.lanes, tile.mask)
 
 
-def _on_end(vectors: Sequence[Val]) -> Val:
-    """One vector of several: a power of two of them."""
+def _concatenated(vectors: Sequence[Val]) -> Val:
+    """One vector of several, whose number is a power of two."""
     while len(vectors) > 1:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         vectors = [left.shuffle(range(2 * left.lanes), right) for left, right in pairs]

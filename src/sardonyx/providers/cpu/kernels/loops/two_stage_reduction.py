@@ -1,10 +1,10 @@
-"""Long reductions of few rows, in two loops: pieces of rows, which threads share, and what the pieces gave.
+"""Long reductions of few rows, as two loops: partial results of chunks, which threads share, then their combination.
 
-Pieces have a fixed length, or are one index of the outermost reduced axis where vectors lie across rows. Their results
-are combined in order, so the result does not depend on the threads.
+A chunk has a fixed length; with vectors across rows it is one index of the outermost reduced axis. Partial results are
+combined in a fixed order, so the result does not depend on the number of threads.
 
-Where vectors lie across rows and elements are stored, as those of an instance normalization of an image that lies pixel
-by pixel, every pass over the rows is a loop of its own first, since a vector of rows has no more than one thread.
+A loop with vectors across rows that also stores elements (instance normalization of an NHWC image) is first split into
+one loop per pass, because a vector of rows has too few work items for several threads.
 """
 
 from __future__ import annotations
@@ -21,48 +21,53 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, product
 from sardonyx.providers.cpu.kernels.loops.passes import Schedule
 from sardonyx.providers.cpu.language.values import f32, register_dtype
 
-PIECE = 16384
-"""Elements of a row that one thread reduces."""
+CHUNK = 16384
+"""Elements of a row that are one work item."""
 
-FEW_ROWS = 16
-"""Rows up to which long ones are cut."""
+MAX_ROWS = 16
+"""Rows up to which long ones are split."""
 
-FEW_COLUMNS = 4096
-"""The same where vectors lie across rows."""
+MAX_COLUMNS = 4096
+"""The same with vectors across rows."""
 
-LEAST, BANDS, SHORT = 4 * PIECE, 32, 4
-"""Elements from which on that pays there, parts that are wanted, and rows that a part has at least: what parts give is
-written and read again."""
+MIN_ELEMENTS, CHUNKS, MIN_CHUNK = 4 * CHUNK, 32, 4
+"""With vectors across rows: elements from which on splitting pays, the number of chunks aimed at, and the elements that
+a chunk has at least, because partial results are written and read again."""
 
-FEW_STORED, LEAST_STORED = 128, 16 * PIECE
-"""Rows up to which passes are loops where elements are stored, and elements from which on."""
+MAX_ROWS_STORED, MIN_ELEMENTS_STORED = 128, 16 * CHUNK
+"""Rows up to which, and elements from which on, passes that store elements become loops of their own."""
 
 
-def passes(loop: Loop) -> list[Loop] | None:
-    """A loop for each pass over few long rows, the last of which stores elements; None for all others.
+def split_passes(loop: Loop) -> list[Loop] | None:
+    """One loop per pass over few long rows, of which only the last stores elements; None for other loops.
 
-    What a pass makes of its reductions, one number for each row, is an operand of the next.
+    Per-row values of a pass become operands of the next loop.
     """
     e, kept = loop.expression, len(loop.extents) - loop.reduced
     rows, elements = (dims.product(d for d in n if isinstance(d, int)) for n in (loop.extents[:kept], loop.extents))
-    if not (isinstance(rows, int) and rows <= FEW_STORED and isinstance(elements, int) and elements >= LEAST_STORED):
+    if not (
+        isinstance(rows, int)
+        and rows <= MAX_ROWS_STORED
+        and isinstance(elements, int)
+        and elements >= MIN_ELEMENTS_STORED
+    ):
         return None
     if any(len(v.strides) <= kept for v in loop.outputs) or any(e.dtype_of(i) is not f32 for i in _numbers(e)):
         return None
-    schedule = Schedule(e, frozenset(_of_row(loop)), frozenset())
+    schedule = Schedule(e, frozenset(_per_row(loop)), frozenset())
     *before, last = schedule.passes
     reductions = [schedule.reduction(r).kind for p in before for r in p.reductions]
-    is_plain = not (last.reductions or schedule.kept or any(p.stores for p in before))
-    if not before or not is_plain or any(kind.startswith("arg") for kind in reductions):
+    stores_last = not (last.reductions or schedule.saved or any(p.stores for p in before))
+    if not before or not stores_last or any(kind.startswith("arg") for kind in reductions):
         return None
-    made, handed = list[Loop](), dict[int, View]()
+    made, row_values = list[Loop](), dict[int, View]()
     for p in before:
-        wanted = [v for v in _handed_on(schedule, p.stage + 1) if v not in handed]
+        wanted = [v for v in _row_values_at(schedule, p.stage + 1) if v not in row_values]
         storages = (Storage("temporary", f32, product(loop.extents[:kept])) for _ in wanted)
         outputs = tuple(views.dense(storage, loop.extents[:kept]) for storage in storages)
-        made.append(_excerpt(loop, schedule, wanted, outputs, handed, loop.reduced))
-        handed |= dict(zip(wanted, outputs, strict=True))
-    stored = _excerpt(loop, schedule, e.results, loop.outputs, handed, 0)
+        made.append(_subloop(loop, schedule, wanted, outputs, row_values, loop.reduced))
+        row_values |= dict(zip(wanted, outputs, strict=True))
+    stored = _subloop(loop, schedule, e.results, loop.outputs, row_values, 0)
     is_by_element = all(isinstance(step, Apply) for step in stored.expression.steps)
     return [*made, stored] if is_by_element else None
 
@@ -71,27 +76,27 @@ def _numbers(e: Expression) -> range:
     return range(len(e.operands) + len(e.steps))
 
 
-def _handed_on(schedule: Schedule, stage: int) -> list[int]:
-    """The numbers of rows that there are from a stage on, and that elements or later ones are made of."""
-    e, of_row = schedule.expression, schedule.of_row
+def _row_values_at(schedule: Schedule, stage: int) -> list[int]:
+    """The per-row values of a stage that elements or values of later stages depend on."""
+    e, per_row = schedule.expression, schedule.per_row
     users = {v: step for v in _numbers(e) if isinstance(step := schedule.step(v), Apply)}
-    used = {a for v, step in users.items() for a in step.args if v not in of_row or schedule.stage[v] > stage}
-    return sorted(v for v in used if v in of_row and v >= len(e.operands) and schedule.stage[v] == stage)
+    used = {a for v, step in users.items() for a in step.args if v not in per_row or schedule.stage[v] > stage}
+    return sorted(v for v in used if v in per_row and v >= len(e.operands) and schedule.stage[v] == stage)
 
 
-def _excerpt(
-    loop: Loop, schedule: Schedule, results: Sequence[int], outputs: tuple[View, ...], handed: dict[int, View],
+def _subloop(
+    loop: Loop, schedule: Schedule, results: Sequence[int], outputs: tuple[View, ...], row_values: dict[int, View],
     reduced: int,
 ) -> Loop:  # fmt: skip
-    """What makes some values, of operands and of numbers of rows that were made before."""
+    """The loop that computes ``results`` from operands and from ``row_values`` of earlier loops."""
     e, needed, todo = schedule.expression, set[int](), list(results)
     while todo:
         v = todo.pop()
         if v not in needed:
             needed.add(v)
-            step = None if v in handed else schedule.step(v)
+            step = None if v in row_values else schedule.step(v)
             todo += step.args if isinstance(step, Apply) else [step.arg] if isinstance(step, Reduce) else []
-    given = sorted(v for v in needed if v in handed or v < len(e.operands))
+    given = sorted(v for v in needed if v in row_values or v < len(e.operands))
     made = sorted(needed.difference(given))
     number = {v: i for i, v in enumerate((*given, *made))}
     steps = list[Apply | Reduce | Count]()
@@ -104,133 +109,133 @@ def _excerpt(
         steps.append(step)
     kept = len(loop.extents) - loop.reduced
     along = loop.extents[kept:]
-    inputs = tuple(_still(handed[v], kept, along) if v in handed else loop.inputs[v] for v in given)
+    inputs = tuple(_broadcast(row_values[v], kept, along) if v in row_values else loop.inputs[v] for v in given)
     expression = Expression(tuple(e.dtype_of(v) for v in given), tuple(steps), tuple(number[r] for r in results))
     return replace(loop, reduced=reduced, inputs=inputs, expression=expression, outputs=outputs)
 
 
-def halves(loop: Loop) -> tuple[Loop, Loop] | None:
-    """The two loops; None where a row is short, where there are rows enough, or where elements are stored.
+def split_rows(loop: Loop) -> tuple[Loop, Loop] | None:
+    """The two loops; None if rows are short, if there are enough rows, or if elements are stored.
 
-    The first has results for each row *and piece*: the sweep adds the axis of pieces, along which they lie together.
+    The first has a result per row *and chunk*; ``fused_loop`` adds the axis of chunks, which is contiguous.
     """
     kept = len(loop.extents) - loop.reduced
     rows, swept = product(loop.extents[:kept]), Nest.of(loop.extents[kept:], loop.inputs, skip=kept).axes
-    if len(swept) != 1 or (isinstance(swept[0].extent, int) and swept[0].extent < 2 * PIECE):
+    if len(swept) != 1 or (isinstance(swept[0].extent, int) and swept[0].extent < 2 * CHUNK):
         return None
-    schedule = _schedule(loop) if isinstance(rows, int) and rows <= FEW_ROWS else None
+    schedule = _schedule(loop) if isinstance(rows, int) and rows <= MAX_ROWS else None
     if schedule is None:
         return None
-    pieces = known(dims.ceildiv(swept[0].extent, PIECE))
-    partial = _partials(schedule, loop.extents[:kept], pieces, kept)
+    chunks = known(dims.ceildiv(swept[0].extent, CHUNK))
+    partial = _partials(schedule, loop.extents[:kept], chunks, kept)
     first = replace(
-        _first(loop, schedule),
+        _first_stage(loop, schedule),
         outputs=tuple(replace(view, shape=view.shape[:-1], strides=view.strides[:-1]) for view in partial),
     )
-    return first, _second(loop, schedule, pieces, partial)
+    return first, _second_stage(loop, schedule, chunks, partial)
 
 
-def bands(loop: Loop, column: int) -> tuple[Loop, Loop] | None:
-    """The two loops where vectors lie along the kept axis ``column``; None as for ``halves``.
+def split_across_rows(loop: Loop, column: int) -> tuple[Loop, Loop] | None:
+    """The two loops with vectors along the kept axis ``column``; None as for ``split_rows``.
 
-    The first has results for each row and each index of the outermost reduced axis; a single one is cut in two.
+    The first has a result per row and index of the outermost reduced axis; a single reduced axis is split into two.
     """
-    loop = _cut(loop)
+    loop = _split_axis(loop)
     kept = len(loop.extents) - loop.reduced
     size, elements = loop.extents[kept], product(loop.extents)
-    if loop.reduced == 1 or size == 1 or (isinstance(elements, int) and elements < LEAST):
+    if loop.reduced == 1 or size == 1 or (isinstance(elements, int) and elements < MIN_ELEMENTS):
         return None
-    rows = dims.product(d for d in loop.extents[:kept] if isinstance(d, int))  # a batch of any size is a small one
-    is_few = isinstance(rows, int) and rows <= FEW_COLUMNS and isinstance(loop.extents[column], int)
+    rows = dims.product(d for d in loop.extents[:kept] if isinstance(d, int))  # a symbolic batch counts as small
+    is_few = isinstance(rows, int) and rows <= MAX_COLUMNS and isinstance(loop.extents[column], int)
     schedule = _schedule(loop) if is_few else None
     if schedule is None:
         return None
     partial = _partials(schedule, loop.extents[:kept], size, column)
-    first = replace(_first(loop, schedule), reduced=loop.reduced - 1, outputs=partial)
-    return first, _second(loop, schedule, size, partial)
+    first = replace(_first_stage(loop, schedule), reduced=loop.reduced - 1, outputs=partial)
+    return first, _second_stage(loop, schedule, size, partial)
 
 
-def _cut(loop: Loop) -> Loop:
-    """With the one reduced axis as two, of which the first has about ``BANDS`` elements, where its length allows it."""
+def _split_axis(loop: Loop) -> Loop:
+    """Splits a single reduced axis into about ``CHUNKS`` chunks, if its length has such a divisor."""
     *kept, n = loop.extents
     if loop.reduced != 1 or n == 0:
         return loop
-    cuts = {d: left for d in range(BANDS // 2, 2 * BANDS + 1) if (left := dims.exact_div(n, d)) is not None}
-    cuts = {d: left for d, left in cuts.items() if not isinstance(left, int) or left >= SHORT}
-    if not cuts:
+    splits = {d: left for d in range(CHUNKS // 2, 2 * CHUNKS + 1) if (left := dims.exact_div(n, d)) is not None}
+    splits = {d: left for d, left in splits.items() if not isinstance(left, int) or left >= MIN_CHUNK}
+    if not splits:
         return loop
-    count = min(cuts, key=lambda d: abs(d - BANDS))
-    sizes = (count, cuts[count])
+    count = min(splits, key=lambda d: abs(d - CHUNKS))
+    sizes = (count, splits[count])
     inputs = tuple(views.split(v, len(kept), sizes) for v in loop.inputs)
     return replace(loop, extents=(*kept, *sizes), reduced=2, inputs=inputs)
 
 
 def _schedule(loop: Loop) -> Schedule | None:
-    """Of a loop with one pass, which stores no elements; None for others, and where indices are found."""
+    """The schedule of a loop with one pass, no element stores, and neither argmax nor argmin; None for others."""
     if any(len(v.strides) > len(loop.extents) - loop.reduced for v in loop.outputs):
         return None
-    schedule = Schedule(loop.expression, frozenset(_of_row(loop)), frozenset(range(len(loop.outputs))))
+    schedule = Schedule(loop.expression, frozenset(_per_row(loop)), frozenset(range(len(loop.outputs))))
     if len(schedule.passes) != 1:
         return None
     kinds = (schedule.reduction(r).kind for r in schedule.passes[0].reductions)
     return None if any(kind.startswith("arg") for kind in kinds) else schedule
 
 
-def _of_row(loop: Loop) -> list[int]:
+def _per_row(loop: Loop) -> list[int]:
     kept = len(loop.extents) - loop.reduced
     return [v for v, view in enumerate(loop.inputs) if all(s == 0 for s in view.strides[kept:])]
 
 
-def _partials(schedule: Schedule, extents: tuple[Known, ...], pieces: Known, axis: int) -> tuple[View, ...]:
-    """What pieces give: views with an axis of pieces at the end, which in memory comes before an axis."""
+def _partials(schedule: Schedule, extents: tuple[Known, ...], chunks: Known, axis: int) -> tuple[View, ...]:
+    """Views of the partial results: the axis of chunks is last, but in memory precedes ``axis``."""
     types = (register_dtype(schedule.reduction(r).dtype) for r in schedule.passes[0].reductions)
-    return tuple(_partial(dtype, extents, pieces, axis) for dtype in types)
+    return tuple(_partial(dtype, extents, chunks, axis) for dtype in types)
 
 
-def _partial(dtype: DType, extents: tuple[Known, ...], pieces: Known, axis: int) -> View:
-    held = (*extents[:axis], pieces, *extents[axis:])
+def _partial(dtype: DType, extents: tuple[Known, ...], chunks: Known, axis: int) -> View:
+    held = (*extents[:axis], chunks, *extents[axis:])
     strides = [product(held[i + 1 :]) for i in range(len(held))]
     strides.append(strides.pop(axis))
-    return View(Storage("temporary", dtype, product(held)), (*extents, pieces), tuple(strides))
+    return View(Storage("temporary", dtype, product(held)), (*extents, chunks), tuple(strides))
 
 
-def _first(loop: Loop, schedule: Schedule) -> Loop:
-    """Up to the last reduction."""
+def _first_stage(loop: Loop, schedule: Schedule) -> Loop:
+    """The expression up to the last reduction."""
     e, reductions = loop.expression, schedule.passes[0].reductions
     before = e.steps[: reductions[-1] - len(loop.inputs) + 1]
     steps = (replace(s, dtype=register_dtype(s.dtype)) if isinstance(s, Reduce) else s for s in before)
     return replace(loop, expression=Expression(e.operands, tuple(steps), reductions))
 
 
-def _second(loop: Loop, schedule: Schedule, pieces: Known, partial: tuple[View, ...]) -> Loop:
-    """From the pieces' results on."""
-    kept, of_row = len(loop.extents) - loop.reduced, _of_row(loop)
+def _second_stage(loop: Loop, schedule: Schedule, chunks: Known, partial: tuple[View, ...]) -> Loop:
+    """Combines the partial results and computes the rest of the expression."""
+    kept, per_row = len(loop.extents) - loop.reduced, _per_row(loop)
     return replace(
         loop,
-        extents=(*loop.extents[:kept], pieces),
+        extents=(*loop.extents[:kept], chunks),
         reduced=1,
-        inputs=(*(_still(loop.inputs[v], kept, (pieces,)) for v in of_row), *partial),
-        expression=_combined(schedule, of_row, schedule.passes[0].reductions),
+        inputs=(*(_broadcast(loop.inputs[v], kept, (chunks,)) for v in per_row), *partial),
+        expression=_combined(schedule, per_row, schedule.passes[0].reductions),
     )
 
 
-def _still(view: View, kept: int, along: tuple[Known, ...]) -> View:
-    """A view of rows, whose numbers stay the same along other axes."""
+def _broadcast(view: View, kept: int, along: tuple[Known, ...]) -> View:
+    """A per-row view, broadcast along further axes."""
     return replace(view, shape=(*view.shape[:kept], *along), strides=(*view.strides[:kept], *(0 for _ in along)))
 
 
-def _combined(schedule: Schedule, of_row: list[int], reductions: tuple[int, ...]) -> Expression:
-    """The expression from the pieces' results on."""
+def _combined(schedule: Schedule, per_row: list[int], reductions: tuple[int, ...]) -> Expression:
+    """The expression from the partial results on."""
     e = schedule.expression
-    types = [e.operands[v] for v in of_row] + [register_dtype(e.dtype_of(r)) for r in reductions]
-    number = {v: i for i, v in enumerate(of_row)}
+    types = [e.operands[v] for v in per_row] + [register_dtype(e.dtype_of(r)) for r in reductions]
+    number = {v: i for i, v in enumerate(per_row)}
     steps: list[Apply | Reduce | Count] = []
     for old in range(len(e.operands), len(e.operands) + len(e.steps)):
         step = schedule.step(old)
-        if step is None or old not in schedule.of_row:
+        if step is None or old not in schedule.per_row:
             continue
         if isinstance(step, Reduce):
-            step = replace(step, arg=len(of_row) + reductions.index(old))
+            step = replace(step, arg=len(per_row) + reductions.index(old))
         elif isinstance(step, Apply):
             step = replace(step, args=tuple(number[a] for a in step.args))
         number[old] = len(types) + len(steps)

@@ -1,4 +1,4 @@
-"""Exponentials, logarithms, and what follows from them, in f32 and in f64: one algorithm, two tables."""
+"""Exponentials, logarithms and hyperbolic functions in f32 and f64: one algorithm, two tables of coefficients."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sardonyx.providers.cpu.language.values import Val, f32, i8, i16, i32
 
 TANH_SEAM = 0.55
 CURRENT_ROUNDING = 4
-"""What the machine is told where an instruction could round otherwise."""
+"""The rounding operand of AVX-512 intrinsics: use the current mode."""
 
 
 def reduced(k: Kernel, x: Val, bias: int) -> tuple[Val, Val, Val]:
-    """x = n ln 2 + r with |r| up to half of ln 2: r, n, and the bits of a number whose lowest are n + bias."""
+    """Range reduction x = n ln 2 + r, |r| <= ln 2 / 2: returns r, n, and an integer whose low bits are n + bias."""
     f = format_of(x)
     shifter = f.shifter + bias
     shifted = k.fma(x, 1 / math.log(2), shifter)
@@ -25,22 +25,22 @@ def reduced(k: Kernel, x: Val, bias: int) -> tuple[Val, Val, Val]:
 
 
 def power_of_two(k: Kernel, word: Val, dtype: DType) -> Val:
-    """2^n, where the lowest bits of ``word`` are n + bias: for n that is not extreme."""
+    """2^n for normal results; the low bits of ``word`` are n + bias."""
     return k.bitcast(word << (F32 if dtype is f32 else F64).mantissa, dtype)
 
 
 def expm1_reduced(k: Kernel, r: Val) -> Val:
-    """exp(r) - 1 for |r| up to half of ln 2."""
+    """exp(r) - 1 for |r| <= ln 2 / 2."""
     return k.fma(r * r, polynomial(k, r, format_of(r).expm1), r)
 
 
 def has_scale(k: Kernel, v: Val) -> bool:
-    """Whether the machine multiplies by powers of two, whatever the result, in one instruction."""
+    """Whether one instruction scales by powers of two, including overflow and denormal results (``vscalef``)."""
     return k.isa.name in ("avx512", "amx") and not k.isa.is_emulated and v.lanes * v.dtype.bits == 512
 
 
 def scaled(k: Kernel, v: Val, n: Val, word: Val) -> Val:
-    """v * 2^n, rounded once; overflow gives infinity, results may be denormal. ``word`` holds n + 2 * bias."""
+    """v * 2^n, rounded once, with overflow to infinity and denormal results. ``word`` holds n + 2 * bias."""
     if has_scale(k, v):
         name, mask = ("ps", k.const(-1, i16)) if v.dtype is f32 else ("pd", k.const(-1, i8))
         args = [v, n, v, mask, k.const(CURRENT_ROUNDING, i32)]
@@ -50,7 +50,7 @@ def scaled(k: Kernel, v: Val, n: Val, word: Val) -> Val:
 
 
 def exp(k: Kernel, x: Val) -> Val:
-    """x86 takes hundreds of cycles for a result below the normal numbers, 0 too: those that are 0 are left out."""
+    """Arguments whose result is 0 are selected out, because x86 takes hundreds of cycles for an underflow."""
     f = format_of(x)
     if has_scale(k, x):
         r, n, word = reduced(k, k.min(f.highest, x), 2 * f.bias)
@@ -60,15 +60,15 @@ def exp(k: Kernel, x: Val) -> Val:
 
 
 def exp_reduced(k: Kernel, r: Val) -> Val:
-    """exp(r) for |r| up to half of ln 2."""
+    """exp(r) for |r| <= ln 2 / 2."""
     return polynomial(k, r, (1.0, 1.0, *format_of(r).expm1))
 
 
 def exp_in_sigmoid(k: Kernel, x: Val) -> Val:
-    """exp(x), as far as it shows in 1 / (1 + exp(x)) where that is normal.
+    """exp(x), as accurate as 1 / (1 + exp(x)) needs.
 
-    What is below the normal numbers is the smallest of them, and what is larger than the inverse of any, infinite: one
-    power of two is enough.
+    Denormal results are rounded up to the smallest normal number, and results whose reciprocal is denormal may be
+    infinite, so that one multiplication by a power of two is enough.
     """
     f = format_of(x)
     if has_scale(k, x):
@@ -78,11 +78,11 @@ def exp_in_sigmoid(k: Kernel, x: Val) -> Val:
 
 
 def exp_nonpositive(k: Kernel, x: Val, least: int | None = None) -> Val:
-    """exp of x <= 0, or 0 where it is below 2^(least + 1/2): by default, where it could be denormal.
+    """exp(x) for x <= 0, flushed to 0 below 2^(least + 1/2); by default, below the normal numbers.
 
-    What a softmax needs, where the largest term is 1. No product underflows, which takes x86 hundreds of cycles even
-    where the result is 0: at n = least the bits of n - least are those of 0, and above it those of a normal number
-    that is too small by 2^(bias + least), so the polynomial is as much larger.
+    For softmax, whose largest term is 1. No product underflows, which would take x86 hundreds of cycles. At n = least
+    the exponent bits n - least encode 0; above, they encode a normal number that is too small by 2^(bias + least),
+    which the polynomial's coefficients make up for.
     """
     f = format_of(x)
     least = 1 - f.bias if least is None else least
@@ -92,7 +92,7 @@ def exp_nonpositive(k: Kernel, x: Val, least: int | None = None) -> Val:
 
 
 def expm1(k: Kernel, x: Val) -> Val:
-    """Twice 2^(n-1) exp(r) - 1/2, since 2^n may overflow where the result does not."""
+    """2 * (2^(n-1) exp(r) - 1/2), because 2^n may overflow where the result does not."""
     f = format_of(x)
     r, _, word = reduced(k, k.min(f.highest, k.max(-2.0 * f.mantissa, x)), f.bias - 1)
     half = power_of_two(k, word, x.dtype)
@@ -113,7 +113,7 @@ def tanh(k: Kernel, x: Val) -> Val:
 
 
 def erf(k: Kernel, x: Val) -> Val:
-    """x + x near(x^2), or 1 - far(|x|) squared as often as it is a root."""
+    """x + x near(x^2), or 1 - far(|x|)^(2^m), where far approximates the 2^m-th root of erfc."""
     f = format_of(x)
     size = k.min(f.erf_end, k.abs(x))
     near = k.fma(x, polynomial(k, x * x, f.erf_near), x)
@@ -142,7 +142,7 @@ def log1p(k: Kernel, x: Val) -> Val:
 
 
 def split(k: Kernel, x: Val) -> tuple[Val, Val]:
-    """A positive normal number as 2^exponent * m, m from sqrt(1/2) to sqrt(2)."""
+    """A positive normal number as 2^exponent * m, sqrt(1/2) <= m < sqrt(2)."""
     f = format_of(x)
     bits = k.bitcast(x, f.signed)
     exponent = (bits - f.sqrt_half) >> f.mantissa
@@ -169,7 +169,7 @@ def log_split(k: Kernel, exponent: Val, g: Val, correction: Val | float = 0.0) -
 
 
 def edges(k: Kernel, x: Val, value: Val) -> Val:
-    """The logarithm of infinity, NaN, zero and what is negative."""
+    """Replaces the logarithm of infinity, NaN, zero and negative numbers."""
     value = k.select(x < math.inf, value, x)
     value = k.select(x.eq(0.0), -math.inf, value)
     return k.select(x < 0.0, math.nan, value)
@@ -210,7 +210,7 @@ def acosh(k: Kernel, x: Val) -> Val:
 
 
 def _log1p_or_double(k: Kernel, x: Val, argument: Val) -> Val:
-    """log(1 + argument), or log(2x) where x is so large that squares may overflow."""
+    """log(1 + argument), or log(2x) if x is so large that its square may overflow."""
     is_large = x > 2.0 ** (format_of(x).mantissa + 7)
     doubled = k.select(is_large, k.value(math.log(2), x.dtype), 0.0)
     return log1p(k, k.select(is_large, x, argument)) + doubled

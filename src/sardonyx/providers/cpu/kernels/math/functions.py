@@ -1,7 +1,7 @@
-"""Elementary functions of vectors: without library calls, and without branches but for huge angles and remainders.
+"""Elementary functions of vectors, without library calls, and without branches except for huge angles and ``fmod``.
 
-Each takes and gives f32 or f64, and treats NaN, infinities, -0.0, denormal arguments and results, and overflow as C's
-library does. ``benchmarks/ulp.py`` measures their errors.
+Arguments and results are f32 or f64. NaN, infinities, -0.0, denormals and overflow are handled as in the C library.
+``benchmarks/ulp.py`` measures their errors.
 """
 
 from sardonyx.providers.cpu.kernels.math.exponentials import (

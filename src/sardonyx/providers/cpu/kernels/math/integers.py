@@ -1,4 +1,4 @@
-"""Integer arithmetic of vectors that is never undefined: zero divisors, overflow, shifts out of range, powers."""
+"""Integer arithmetic without undefined behaviour: zero divisors, overflow, shifts out of range, powers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from sardonyx.providers.cpu.language.values import Val, f64
 
 
 def divide(k: Kernel, a: Val, b: Val) -> Val:
-    """a / b towards zero; 0 for a zero divisor. The smallest number divided by -1 wraps to itself."""
+    """a / b rounded towards zero; 0 for a zero divisor. The minimum divided by -1 wraps to itself."""
     return k.select(b.eq(0), 0, a / _safe(k, a, b))
 
 
-def rest(k: Kernel, a: Val, b: Val) -> Val:
+def remainder(k: Kernel, a: Val, b: Val) -> Val:
     """a - b * divide(a, b), with the sign of a; 0 for a zero divisor."""
     return a % _safe(k, a, b)
 
 
 def floor_mod(k: Kernel, a: Val, b: Val) -> Val:
-    """The rest with the sign of the divisor; 0 for a zero divisor."""
-    r = rest(k, a, b)
+    """The remainder with the sign of the divisor; 0 for a zero divisor."""
+    r = remainder(k, a, b)
     if a.dtype.kind == "uint":
         return r
     crosses = r.ne(0) & b.ne(0) & ((r ^ b) < 0)
@@ -28,7 +28,7 @@ def floor_mod(k: Kernel, a: Val, b: Val) -> Val:
 
 
 def _safe(k: Kernel, a: Val, b: Val) -> Val:
-    """A divisor that does not trap: 1 in place of 0, and in place of -1 where the quotient would overflow."""
+    """A divisor that does not trap: 1 instead of 0, and instead of -1 if the quotient would overflow."""
     bad = b.eq(0)
     if a.dtype.kind == "int":
         bad = bad | (a.eq(-(1 << (a.dtype.bits - 1))) & b.eq(-1))
@@ -41,7 +41,7 @@ def shift_left(k: Kernel, a: Val, count: Val) -> Val:
 
 
 def shift_right(k: Kernel, a: Val, count: Val) -> Val:
-    """Signed numbers keep their sign."""
+    """Arithmetic shift of signed, logical shift of unsigned numbers."""
     is_out = _is_out(k, count)
     if a.dtype.kind == "int":
         return a >> k.select(is_out, a.dtype.bits - 1, count)
@@ -57,7 +57,7 @@ def _unsigned(dtype: DType) -> DType:
 
 
 def power(k: Kernel, base: Val, exponent: Val) -> Val:
-    """base ^ exponent, wrapping; a negative exponent truncates the real result."""
+    """base ^ exponent modulo 2^bits; for a negative exponent, the truncated real result."""
     lanes = max(base.lanes, exponent.lanes)
     base, narrow = k.value(base, base.dtype, lanes), k.value(exponent, base.dtype, lanes)
     result = k.var(k.const(1, base.dtype, lanes))
@@ -73,7 +73,7 @@ def power(k: Kernel, base: Val, exponent: Val) -> Val:
 
 
 def _reciprocal_power(k: Kernel, base: Val, exponent: Val) -> Val:
-    """1, or -1 to an odd power, stay; 0 is divided by, which gives what infinity is cast to; the rest is below 1."""
+    """The power of 1 is 1, of -1 is 1 or -1, of 0 is infinity cast to the type; all others truncate to 0."""
     is_odd = (exponent & 1).ne(0)
     value = k.select(base.eq(1), 1, k.zeros(base.dtype, base.lanes))
     if base.dtype.kind == "int":
@@ -83,7 +83,7 @@ def _reciprocal_power(k: Kernel, base: Val, exponent: Val) -> Val:
 
 
 def power_constant(k: Kernel, base: Val, exponent: int) -> Val:
-    """base ^ exponent, wrapping, for a known exponent that is not negative: by squaring."""
+    """base ^ exponent modulo 2^bits for a constant exponent >= 0, by repeated squaring."""
     result = k.const(1, base.dtype, base.lanes)
     while exponent:
         if exponent & 1:

@@ -27,7 +27,7 @@ def pow(k: Kernel, x: Val, y: Val) -> Val:
 
 
 def pow_constant(k: Kernel, x: Val, exponent: float) -> Val:
-    """A known exponent; small whole ones and the square root need no logarithm."""
+    """A constant exponent; small integers and 0.5 need no logarithm."""
     if exponent in (1.0, 2.0, 3.0):
         return x if exponent == 1.0 else x * x if exponent == 2.0 else x * x * x
     if exponent == 0.0:
@@ -40,27 +40,27 @@ def pow_constant(k: Kernel, x: Val, exponent: float) -> Val:
 
 
 def _bounded(k: Kernel, y: Val) -> Val:
-    """An exponent so large that only a base of 1 does not overflow is as good as infinity."""
+    """Clamps exponents so large that they act like infinity."""
     return k.min(2.0**70, k.max(-(2.0**70), y))
 
 
 def _edges(k: Kernel, x: Val, y: Val, value: Val) -> Val:
-    """The power of |x|, made that of x: zero and infinite bases, signs, NaN."""
+    """Adjusts |x|^y to x^y: zero and infinite bases, signs, NaN."""
     size = k.abs(x)
     is_extreme = size.eq(0.0) | size.eq(math.inf)
     grows = size.eq(0.0) ^ (y > 0.0)
     value = k.select(is_extreme, k.select(grows, k.value(math.inf, f64), 0.0), value)
-    is_whole = k.trunc(y).eq(y)
-    is_odd = is_whole & k.trunc(0.5 * y).ne(0.5 * y)
+    is_integer = k.trunc(y).eq(y)
+    is_odd = is_integer & k.trunc(0.5 * y).ne(0.5 * y)
     is_negative = k.copysign(k.value(1.0, f64, x.lanes), x) < 0.0
     value = k.select(is_negative & is_odd, -value, value)
-    value = k.select((x < 0.0) & ~(is_whole | is_extreme), math.nan, value)
+    value = k.select((x < 0.0) & ~(is_integer | is_extreme), math.nan, value)
     value = k.select(x.ne(x) | y.ne(y), math.nan, value)
     return k.select(y.eq(0.0) | x.eq(1.0), 1.0, value)
 
 
 def _log(k: Kernel, x: Val) -> Pair:
-    """log(x) to about 65 bits, for x that is positive and finite: 2 atanh(s), s = (m - 1) / (m + 1)."""
+    """log(x) to about 65 bits for positive finite x: 2 atanh(s), s = (m - 1) / (m + 1)."""
     exponent, m = split_any(k, x)
     g = m - 1.0
     bottom = 2.0 + g
@@ -96,10 +96,10 @@ def _exp_product(k: Kernel, y: Val, log_x: Pair) -> Val:
 
 
 def fmod(k: Kernel, a: Val, b: Val) -> Val:
-    """The rest of a division rounded towards zero, exactly; NaN for a zero divisor or an infinite dividend.
+    """The exact remainder of a division rounded towards zero; NaN for a zero divisor or an infinite dividend.
 
-    Each round takes the quotient's leading bits: a product of two f64 less a number near it is exact in one fma. The
-    divisor is first brought so near that the quotient does not overflow.
+    Each iteration subtracts the quotient's leading bits times the divisor, which one fma does exactly. The divisor is
+    scaled up first so that the quotient does not overflow.
     """
     if a.dtype is f32:
         return k.cast(fmod(k, k.cast(a, f64), k.cast(b, f64)), f32)

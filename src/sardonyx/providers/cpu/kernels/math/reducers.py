@@ -1,4 +1,4 @@
-"""Reductions as kernels carry them out: a state for each vector lane, merged in a fixed order."""
+"""Reductions in kernels: accumulators for each lane, merged in a fixed order."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, bool_, f32, i32, i64, register_dtype
 
 State: TypeAlias = "tuple[Val, ...]"
-"""The value so far, and for ``argmax`` and ``argmin`` where it was found."""
+"""An accumulator, and for ``argmax`` and ``argmin`` its index."""
 
 
 def lowest(dtype: DType) -> float:
-    """What every value of the type is at least."""
+    """A lower bound of all values of the type."""
     if dtype.is_float:
         return float("-inf")
     return -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
 
 
 def highest(dtype: DType) -> float:
-    """What every value of the type is at most."""
+    """An upper bound of all values of the type."""
     if dtype.is_float:
         return float("inf")
     if dtype is bool_:
@@ -33,7 +33,7 @@ def highest(dtype: DType) -> float:
 
 
 def extreme(k: Kernel, a: Val, b: Val, *, largest: bool, is_loose: bool = False) -> Val:
-    """The larger or the smaller; NaN if either is NaN, unless that is ``loose``."""
+    """The maximum or minimum; NaN if either is NaN, unless ``is_loose``."""
     if a.dtype.is_float and k.isa.name == "neon":
         return k.intrinsic("llvm.maximum" if largest else "llvm.minimum", [a, b], a.dtype, a.lanes, over=[a])
     if not a.dtype.is_float:
@@ -43,9 +43,10 @@ def extreme(k: Kernel, a: Val, b: Val, *, largest: bool, is_loose: bool = False)
 
 
 def _extreme_or_first(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
-    """The larger or the smaller; a if either is NaN.
+    """The maximum or minimum; ``a`` if either is NaN.
 
-    x86 has an instruction for that. Written as comparisons, it would be merged with those around it into more of them.
+    This is x86's instruction. It is emitted as an intrinsic because LLVM would merge a compare and select with others
+    around it into more instructions.
     """
     bits = a.lanes * a.dtype.bits
     width = {512: "avx512", 256: "avx", 128: "sse" if a.dtype is f32 else "sse2"}.get(bits)
@@ -60,15 +61,15 @@ def _extreme_or_first(k: Kernel, a: Val, b: Val, *, largest: bool) -> Val:
 
 @dataclass(frozen=True)
 class Reducer:
-    """One reduction. NaN wins every comparison, as it does in numpy."""
+    """One reduction. NaN propagates, as in numpy."""
 
     k: Kernel
     kind: str
     dtype: DType
-    """Of the values, in registers."""
+    """The register type of the values."""
     is_last: bool = False
     is_loose: bool = False
-    """NaN may be left out."""
+    """NaN may be ignored."""
 
     @staticmethod
     def of(k: Kernel, step: Reduce, arg: DType) -> Reducer:
@@ -89,7 +90,7 @@ class Reducer:
         return (value, self.k.zeros(i64, lanes)) if self.has_index else (value,)
 
     def add(self, state: State, value: Val, index: Val, mask: Val | None) -> State:
-        """The state after one more value in each lane that the mask allows."""
+        """Adds a value in each lane that the mask enables."""
         k, lanes = self.k, state[0].lanes
         v = k.value(value, self.dtype, lanes)
         if not self.has_index:
@@ -119,16 +120,16 @@ class Reducer:
     def _beats(self, a: Val, b: Val) -> Val:
         return a > b if self.kind == "argmax" else a < b
 
-    def merged(self, states: Sequence[State]) -> State:
-        """Several states as one, neighbours with neighbours."""
+    def merge_all(self, states: Sequence[State]) -> State:
+        """Merges several accumulators as a binary tree."""
         rest = list(states)
         while len(rest) > 1:
             pairs = [self.merge(a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)]
             rest = pairs + rest[len(pairs) * 2 :]
         return rest[0]
 
-    def folded(self, state: State) -> State:
-        """The lanes of a state as one number, halves with halves."""
+    def reduce_lanes(self, state: State) -> State:
+        """Horizontal reduction: repeatedly merges the upper half of the lanes into the lower half."""
         while state[0].lanes > 1:
             half = state[0].lanes // 2
             low, high = range(half), range(half, 2 * half)

@@ -1,6 +1,6 @@
-"""Scalar programs on vectors: the interpreter of ``ir.scalar`` that writes kernels, by every rule stated there.
+"""Emits scalar programs (``ir.scalar``) on vectors, with exactly the semantics stated there.
 
-A value of integer type that met a real constant, or passed through a function of reals, is carried as f64 and truncated
+An integer that is combined with a real constant, or is the argument of a real function, is carried as f64 and truncated
 where an integer is needed again.
 """
 
@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.language.float_formats import F32
 from sardonyx.providers.cpu.language.values import NARROW, SMALL, Val, bf16, bool_, f32, f64, register_dtype
 
 Value: TypeAlias = "Val | int | float"
-"""What a step gives: a vector, or a constant of the program."""
+"""The value of a step: a vector, or a constant of the program."""
 
 _FUNCTIONS = frozenset((
     "exp", "expm1", "log", "log1p", "erf", "sin", "cos", "tan", "asin", "acos", "atan",
@@ -27,10 +27,10 @@ _FUNCTIONS = frozenset((
 
 
 def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
-    """None if ``emit`` can write the program for these types, else the reason."""
+    """None if ``emit`` supports the program for these types, else the reason why not."""
     for step in program.steps:
         dtype = dtypes[step.type] if isinstance(step.type, int) else step.type
-        if dtype is not None and dtype not in NARROW and dtype not in (f32, f64, bool_) and not _is_whole(dtype):
+        if dtype is not None and dtype not in NARROW and dtype not in (f32, f64, bool_) and not _is_integer(dtype):
             return f"{dtype} has no registers"
         if dtype in SMALL and step.op not in _MOVES:
             return f"{step.op} of {dtype} is not compiled"
@@ -44,7 +44,7 @@ def supported(program: Program, dtypes: Sequence[DType]) -> str | None:
 _MOVES = frozenset(("arg", "cast", "copy", "where"))
 
 
-def _is_whole(dtype: DType) -> bool:
+def _is_integer(dtype: DType) -> bool:
     return dtype.is_integer
 
 
@@ -63,12 +63,12 @@ def emit(k: Kernel, program: Program, args: Sequence[Val], dtypes: Sequence[DTyp
         return dtype
 
     values: list[Value] = []
-    of_sigmoids = _of_sigmoids(program)
+    sigmoid_exps = _sigmoid_exps(program)
     for i, step in enumerate(program.steps):
         if step.op in _LEAVES:
             values.append(args[step.value] if step.op == "arg" else step.value)
-        elif i in of_sigmoids:
-            values.append(functions.exp_in_sigmoid(k, *_meet(k, [values[step.args[0]]], dtype_of(step.type))))
+        elif i in sigmoid_exps:
+            values.append(functions.exp_in_sigmoid(k, *_unified(k, [values[step.args[0]]], dtype_of(step.type))))
         else:
             values.append(_apply(k, step, [values[i] for i in step.args], dtype_of(step.type)))
     last = values[-1]
@@ -76,8 +76,8 @@ def emit(k: Kernel, program: Program, args: Sequence[Val], dtypes: Sequence[DTyp
     return k.cast(last, register_dtype(dtype_of(program.type)))
 
 
-def _of_sigmoids(program: Program) -> set[int]:
-    """The exponentials e of 1 / (1 + e) that nothing else reads, nor their sums."""
+def _sigmoid_exps(program: Program) -> set[int]:
+    """Exponentials e that are used only in 1 / (1 + e)."""
     steps = program.steps
     readers: dict[int, set[int]] = {i: set() for i in range(len(steps))}
     for reader, step in enumerate(steps):
@@ -104,18 +104,18 @@ def _apply(k: Kernel, step: Step, operands: list[Value], dtype: DType) -> Val:
     if step.op == "where":
         condition = operands.pop(0)
         assert isinstance(condition, Val)
-        return k.select(k.cast(condition, bool_), *_meet(k, operands, dtype))
+        return k.select(k.cast(condition, bool_), *_unified(k, operands, dtype))
     if step.op == "pow":
         return power(k, operands[0], operands[1], dtype)
-    return _OPERATIONS[step.op](k, *_meet(k, operands, dtype))
+    return _OPERATIONS[step.op](k, *_unified(k, operands, dtype))
 
 
 def _vector(k: Kernel, value: Value, dtype: DType) -> Val:
     return value if isinstance(value, Val) else k.value(value, register_dtype(dtype))
 
 
-def _meet(k: Kernel, operands: Sequence[Value], dtype: DType) -> list[Val]:
-    """Operands in one type: that of the first which is no constant, or f64 if it is whole and meets a real."""
+def _unified(k: Kernel, operands: Sequence[Value], dtype: DType) -> list[Val]:
+    """Operands in one type: that of the first vector, or f64 if that is an integer type and another operand is real."""
     vectors = [v for v in operands if isinstance(v, Val)]
     common = vectors[0].dtype if vectors else register_dtype(dtype)
     if not common.is_float and any(_is_real_to(v, common) for v in operands):
@@ -123,11 +123,11 @@ def _meet(k: Kernel, operands: Sequence[Value], dtype: DType) -> list[Val]:
     return [k.value(v, common) if not isinstance(v, Val) else k.cast(v, common) for v in operands]
 
 
-def _is_real_to(value: Value, whole: DType) -> bool:
-    """Whether a value has no place in an integer type."""
+def _is_real_to(value: Value, integer: DType) -> bool:
+    """Whether an integer type cannot represent a value."""
     if isinstance(value, Val):
-        return value.dtype.is_float and whole is not bool_
-    return isinstance(value, float) or not _holds(whole, value)
+        return value.dtype.is_float and integer is not bool_
+    return isinstance(value, float) or not _holds(integer, value)
 
 
 def _holds(dtype: DType, value: int) -> bool:
@@ -141,7 +141,7 @@ def _holds(dtype: DType, value: int) -> bool:
 
 
 def cast(k: Kernel, v: Val, dtype: DType) -> Val:
-    """A conversion that also rounds to narrow types, once, though they are carried in wider ones."""
+    """A conversion. Narrow types are carried in wider registers; the value is rounded once, to the narrow type."""
     if dtype in NARROW and dtype is not bf16 and v.dtype is f64:
         return _to_odd(k, v).through(dtype)
     wide = k.cast(v, register_dtype(dtype))
@@ -149,7 +149,7 @@ def cast(k: Kernel, v: Val, dtype: DType) -> Val:
 
 
 def _to_odd(k: Kernel, v: Val) -> Val:
-    """f64 in f32, towards zero, with the last bit set if that was not exact: rounding once more is then right."""
+    """f64 to f32 in round-to-odd mode, after which a second rounding to a narrower type is correct."""
     near = k.cast(v, f32)
     back = k.cast(near, f64)
     bits = k.bitcast(near, F32.bits)
@@ -159,7 +159,7 @@ def _to_odd(k: Kernel, v: Val) -> Val:
 
 
 def maximum(k: Kernel, a: Val, b: Val) -> Val:
-    """NaN if either is."""
+    """NaN if either is NaN."""
     return _propagating(k, "llvm.maximum", k.max, a, b)
 
 
@@ -168,7 +168,7 @@ def minimum(k: Kernel, a: Val, b: Val) -> Val:
 
 
 def _propagating(k: Kernel, name: str, pick: Callable[[Val, Val], Val], a: Val, b: Val) -> Val:
-    """``pick`` gives its second operand where either is NaN, so a constant goes first and the other needs no test."""
+    """``pick`` returns its second operand if either is NaN; with a constant first, no further test is needed."""
     if not a.dtype.is_float:
         return pick(a, b)
     if b.is_number:
@@ -188,7 +188,7 @@ def sign(k: Kernel, x: Val) -> Val:
 
 
 def power(k: Kernel, base: Value, exponent: Value, dtype: DType) -> Val:
-    """Each operand in a type of its own: the exponent decides between wrapping and real powers of integers."""
+    """Operands keep their own types: the exponent's decides between modular and real powers of integers."""
     x = _vector(k, base, dtype)
     if isinstance(exponent, Val):
         if not x.dtype.is_float and not exponent.dtype.is_float:
@@ -200,7 +200,7 @@ def power(k: Kernel, base: Value, exponent: Value, dtype: DType) -> Val:
 
 
 def mod(k: Kernel, a: Val, b: Val) -> Val:
-    """The rest with the sign of the divisor."""
+    """The remainder with the sign of the divisor."""
     if not a.dtype.is_float:
         return integers.floor_mod(k, a, b)
     a, b = k.unify(a, b)
@@ -235,7 +235,7 @@ _OPERATIONS: dict[str, Callable[..., Val]] = {
     "mul": lambda k, a, b: a * b,
     "div": lambda k, a, b: a / b if a.dtype.is_float else integers.divide(k, a, b),
     "mod": mod,
-    "fmod": lambda k, a, b: functions.fmod(k, a, b) if a.dtype.is_float else integers.rest(k, a, b),
+    "fmod": lambda k, a, b: functions.fmod(k, a, b) if a.dtype.is_float else integers.remainder(k, a, b),
     "neg": lambda k, x: -x,
     "abs": lambda k, x: k.abs(x),
     "sign": sign,

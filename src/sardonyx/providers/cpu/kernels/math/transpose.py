@@ -1,4 +1,4 @@
-"""Numbers of several vectors that change places in registers: a square on its diagonal, rows woven and parted."""
+"""Transposes, interleaves and deinterleaves vectors in registers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from sardonyx.providers.cpu.language.values import Val
 
 
 def transposed(rows: Sequence[Val]) -> list[Val]:
-    """``lanes`` vectors of ``lanes`` elements: element j of vector i becomes element i of vector j.
+    """The transpose of a square matrix, given and returned as a list of rows.
 
-    Blocks off the diagonal change places, for blocks of 1, 2, 4 ... elements: log2(lanes) rounds of two-vector
-    shuffles.
+    log2(lanes) rounds of two-vector shuffles exchange off-diagonal blocks of 1, 2, 4 ... elements.
     """
     out, lanes = list(rows), len(rows)
     width = 1
@@ -27,33 +26,33 @@ def transposed(rows: Sequence[Val]) -> list[Val]:
     return out
 
 
-def joined(rows: Sequence[Val]) -> list[Val]:
-    """The numbers of some vectors, one of each after the other: as many vectors."""
+def interleaved(rows: Sequence[Val]) -> list[Val]:
+    """Element 0 of every vector, then element 1 of every vector, and so on, as a list of as many vectors."""
     count, lanes = len(rows), rows[0].lanes
     if count == 1:
         return list(rows)
     if count % 2 == 0:
         halves = [[i // 2 + i % 2 * lanes + half for i in range(lanes)] for half in (0, lanes // 2)]
-        pairs = zip(joined(rows[::2]), joined(rows[1::2]), strict=True)
+        pairs = zip(interleaved(rows[::2]), interleaved(rows[1::2]), strict=True)
         return [a.shuffle(half, b) for a, b in pairs for half in halves]
     at = [divmod(i, count) for i in range(count * lanes)]
-    return [_picked(rows, [(of, lane) for lane, of in at[j * lanes :][:lanes]]) for j in range(count)]
+    return [_selected(rows, [(of, lane) for lane, of in at[j * lanes :][:lanes]]) for j in range(count)]
 
 
-def parted(rows: Sequence[Val]) -> list[Val]:
-    """What ``joined`` has joined."""
+def deinterleaved(rows: Sequence[Val]) -> list[Val]:
+    """What ``interleaved`` has joined."""
     count, lanes = len(rows), rows[0].lanes
     if count == 1:
         return list(rows)
     if count % 2 == 0:
         pairs = list(zip(rows[::2], rows[1::2], strict=True))
-        sides = [parted([a.shuffle(range(side, 2 * lanes, 2), b) for a, b in pairs]) for side in range(2)]
+        sides = [deinterleaved([a.shuffle(range(side, 2 * lanes, 2), b) for a, b in pairs]) for side in range(2)]
         return [v for both in zip(*sides, strict=True) for v in both]
-    return [_picked(rows, [divmod(i * count + j, lanes) for i in range(lanes)]) for j in range(count)]
+    return [_selected(rows, [divmod(i * count + j, lanes) for i in range(lanes)]) for j in range(count)]
 
 
-def _picked(rows: Sequence[Val], places: Sequence[tuple[int, int]]) -> Val:
-    """A vector of numbers that are each in one of several, at a lane."""
+def _selected(rows: Sequence[Val], places: Sequence[tuple[int, int]]) -> Val:
+    """The elements at ``places``, pairs of a vector and a lane."""
     lanes = len(places)
     found = rows[0].shuffle([lane for _, lane in places])
     for t in range(1, len(rows)):

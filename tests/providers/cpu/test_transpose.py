@@ -1,4 +1,4 @@
-"""Copies and transpositions: every element width, odd sizes, bits untouched."""
+"""Copies and transposes: every element width, odd sizes, bits preserved."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def bits(*shape: int, dtype: Any) -> Array:
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8"])
-def test_transpositions(machine: str | None, dtype: str) -> None:
+def test_transposes(machine: str | None, dtype: str) -> None:
     for shape in ((4, 4), (16, 16), (5, 7), (33, 70), (3, 64, 40), (300, 17), (20, 300), (2, 47, 47), (0, 8)):
         x = bits(*shape, dtype=dtype).swapaxes(-1, -2)
         y, steps = copied(x, machine=machine)
         assert y.tobytes() == x.tobytes(), shape
-        kernel = "weave" if min(shape[-2:]) <= interleave.FEW else "turn"
+        kernel = "interleave" if min(shape[-2:]) <= interleave.MAX_PLANES else "transpose"
         assert x.size == 0 or {s.spec.name for s in steps} == {kernel}
 
 
@@ -53,13 +53,13 @@ def test_permutations(perm: tuple[int, ...]) -> None:
     assert y.tobytes() == x.tobytes()
 
 
-def test_rows_in_bands() -> None:
-    """Heads and positions change places: rows are copied in bands, with one left over."""
+def test_rows_in_blocks() -> None:
+    """Heads and positions change places: rows are copied in row blocks, with one left over."""
     for length in (1, 16, 37):
         x = bits(3, length, 5, 18, dtype="f4").transpose(0, 2, 1, 3)
         y, steps = copied(x, threads=3)
         assert y.tobytes() == x.tobytes()
-        assert steps[0].variant == ("in bands" if length > 1 else "")
+        assert steps[0].variant == ("in row blocks" if length > 1 else "")
 
 
 @pytest.mark.parametrize("dtype", ["?", ml_dtypes.bfloat16, "f2", "i8", "i1", ml_dtypes.float8_e4m3fn])
@@ -97,6 +97,6 @@ def test_transposed_operand_of_a_sum(machine: str | None) -> None:
     views = tuple(memory.input(np.broadcast_to(a, (37, 45))) for a in (x.T, along, down))
     out = memory.output((37, 45), "f")
     steps = loop.steps(Loop((), (37, 45), 0, views, e, (out,)), Target(chip))
-    assert steps[0].spec.name == "turn"
+    assert steps[0].spec.name == "transpose"
     memory.run(steps, threads=3, isa=chip, checked=True)
     assert np.array_equal(memory.array(out), x.T + along + down)

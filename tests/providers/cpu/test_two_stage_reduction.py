@@ -1,4 +1,4 @@
-"""Long reductions of few rows: in pieces and passes that threads share."""
+"""Long reductions of few rows: chunks and passes that threads share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.providers.cpu.kernels.loops import loop, two_stage_reduction
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.steps import Target
 from tests.providers.cpu.running import Memory, by_pixel
-from tests.providers.cpu.test_loop import DIV, MACHINES, MUL, f32, floats, layer_norm, run
+from tests.providers.cpu.test_fused_loop import DIV, MACHINES, MUL, f32, floats, layer_norm, run
 
 
 def mean() -> Expression:
@@ -22,7 +22,7 @@ def mean() -> Expression:
     ("shape", "steps"),
     [((1, 20, 60, 70), 2), ((2, 3, 150, 151), 2), ((1, 60, 1200), 2), ((1, 130, 3, 5), 1), ((1, 1400, 49), 1)],
 )
-def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
+def test_reductions_of_nhwc_images(shape: tuple[int, ...], steps: int) -> None:
     """Channels are neighbours: vectors lie along them, and threads share the rows of a large image, several each."""
     e = Expression(
         (f32, f32),
@@ -49,7 +49,7 @@ def test_reductions_of_pixels(shape: tuple[int, ...], steps: int) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_elements_that_use_a_reduction_across_rows(machine: str | None) -> None:
+def test_element_stores_with_vectors_across_rows(machine: str | None) -> None:
     """A reduced axis that could be cut in bands is not where elements are stored."""
     e = Expression((f32,), (*mean().steps, Apply(MUL, (0, 3), f32)), (4,))
     x = floats(1, 2048, 64)
@@ -57,19 +57,19 @@ def test_elements_that_use_a_reduction_across_rows(machine: str | None) -> None:
     np.testing.assert_allclose(y, (x * x.astype(np.float64).mean(1, keepdims=True)).transpose(0, 2, 1), atol=1e-6)
 
 
-@pytest.mark.parametrize("is_turned", [False, True], ids=["by pixel", "from planes"])
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["by pixel", "from planes"])
 @pytest.mark.parametrize(
-    ("shape", "is_cut"), [((2, 20, 70, 100), True), ((1, 40, 6561), True), ((1, 200, 60, 60), False)]
+    ("shape", "is_split"), [((2, 20, 70, 100), True), ((1, 40, 6561), True), ((1, 200, 60, 60), False)]
 )
-def test_passes_over_pixels_are_loops_of_their_own(shape: tuple[int, ...], is_cut: bool, is_turned: bool) -> None:
+def test_passes_over_nhwc_are_separate_loops(shape: tuple[int, ...], is_split: bool, is_transposed: bool) -> None:
     """An instance normalization: threads share its pixels, for there are few channels."""
     axes, x = tuple(range(2, len(shape))), floats(*shape) + 3
     scale, bias = (np.broadcast_to(floats(shape[1]).reshape(1, -1, *(1 for _ in axes)), shape) for _ in range(2))
     memory = Memory()
-    views = tuple(memory.input(a) for a in (x if is_turned else by_pixel(x), scale, bias))
+    views = tuple(memory.input(a) for a in (x if is_transposed else by_pixel(x), scale, bias))
     out = memory.output(shape, "f", order=(0, *axes, 1))
     made = loop.steps(Loop((), shape, len(axes), views, layer_norm(), (out,)), Target(isa.named(None)))
-    assert (len(made) > 1) == is_cut
+    assert (len(made) > 1) == is_split
     y = x.astype(np.float64)
     want = (y - y.mean(axes, keepdims=True)) / np.sqrt(y.var(axes, keepdims=True) + 1e-5) * scale + bias
     memory.run(made, checked=True)
@@ -80,7 +80,7 @@ def test_passes_over_pixels_are_loops_of_their_own(shape: tuple[int, ...], is_cu
         np.testing.assert_array_equal(memory.array(out), got)
 
 
-def test_numbers_of_rows_for_all_their_elements() -> None:
+def test_per_row_values_of_separate_loops() -> None:
     """What every pixel gets of its channel is not made by a loop of elements."""
     shape, total = (1, 20, 16384), Expression((f32,), (Reduce("sum", 0, f32),), (1,))
     x = floats(*shape)
@@ -93,7 +93,7 @@ def test_numbers_of_rows_for_all_their_elements() -> None:
         np.testing.assert_allclose(memory.array(out), want, rtol=1e-4, atol=1e-4)
 
 
-def test_reductions_of_pixels_of_any_number() -> None:
+def test_reductions_of_nhwc_images_of_unknown_size() -> None:
     n, p = dims.symbol("n"), dims.symbol("p")
     shape = (n, 24, dims.mul(64, p) or 0)
     memory = Memory({"n": 2, "p": 30})
@@ -108,7 +108,7 @@ def test_reductions_of_pixels_of_any_number() -> None:
         np.testing.assert_allclose(memory.array(out), x.astype(np.float64).mean(2), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [0, 5, two_stage_reduction.PIECE, 3 * two_stage_reduction.PIECE + 7])
+@pytest.mark.parametrize("n", [0, 5, two_stage_reduction.CHUNK, 3 * two_stage_reduction.CHUNK + 7])
 def test_long_rows(n: int) -> None:
     """A row of unknown length is reduced in pieces, with the same result for any number of threads."""
     size = dims.symbol("n")

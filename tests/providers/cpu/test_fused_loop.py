@@ -202,9 +202,9 @@ def test_passes() -> None:
     """Exponentials are computed once; sums and differences again."""
     (first, second, third) = Schedule(softmax(), frozenset(), frozenset()).passes
     assert (first.reductions, second.reductions, third.stores) == ((1,), (4,), (0,))
-    assert (second.keeps, third.recalls, third.values) == ((3,), (3,), (3, 5))
+    assert (second.saves, third.reloads, third.values) == ((3,), (3,), (3, 5))
     passes = Schedule(layer_norm(), frozenset(), frozenset()).passes
-    assert [p.keeps for p in passes] == [(), (), ()]
+    assert [p.saves for p in passes] == [(), (), ()]
     assert [p.stage for p in passes] == [0, 1, 2]
 
 
@@ -326,7 +326,7 @@ def test_empty_rows(columns: bool) -> None:
 @pytest.mark.parametrize(
     ("shape", "room", "outer"), [((2, 21, 5, 6), 0, 0), ((2, 21, 1, 1), 0, 1), ((2, 21, 5, 6), 3, 1)]
 )
-def test_pixels_are_walked_in_their_order(shape: tuple[int, ...], room: int, outer: int) -> None:
+def test_nhwc_images_are_walked_in_memory_order(shape: tuple[int, ...], room: int, outer: int) -> None:
     """One long row where images are whole; with a number for each channel, or some of many, a row is a pixel."""
     full = (2, 21, 5, 6)
     a, b = by_pixel(floats(*full), room), by_pixel(floats(*shape))
@@ -335,9 +335,9 @@ def test_pixels_are_walked_in_their_order(shape: tuple[int, ...], room: int, out
     out = memory.output(full, "f", order=(0, 2, 3, 1))
     e = Expression((f32, f32), (Apply(MUL, (0, 1), f32),), (2,))
     (step,) = loop.steps(Loop((), full, 0, views, e, (out,)), Target(isa.named(None)))
-    form = dict(step.spec.statics)["form"]
-    assert {access.kind for access in (*form.inputs, *form.outputs)} == {"1"}
-    assert form.outer <= 2 * outer
+    config = dict(step.spec.statics)["config"]
+    assert {access.kind for access in (*config.inputs, *config.outputs)} == {"1"}
+    assert config.outer <= 2 * outer
     memory.run([step], threads=2, checked=True)
     np.testing.assert_array_equal(memory.array(out), a * b)
 

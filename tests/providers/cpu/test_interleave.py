@@ -1,4 +1,4 @@
-"""Few long rows and many short ones, made of each other."""
+"""Interleaving of a planes planes, and deinterleaving."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def given(dtype: str, *shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("cpu", CHIPS)
-@pytest.mark.parametrize("few", [2, 3, 4, 5, 6, 7, 8, 11, 12, 15])
-def test_both_ways(few: int, cpu: str | None) -> None:
-    """Whole vectors, less, and more than a thread takes at a time; bits that are NaN stay as they are."""
+@pytest.mark.parametrize("planes", [2, 3, 4, 5, 6, 7, 8, 11, 12, 15])
+def test_interleave_and_deinterleave(planes: int, cpu: str | None) -> None:
+    """Whole vectors, partial ones, several chunks; the bits of NaN are preserved."""
     for dtype, long in (("float", 1), ("float", 40), ("uint8", 37), ("double", 19), ("int64", 2100)):
         made = Compiled(
             "y = Transpose<perm = [0, 2, 1]>(x) z = Transpose<perm = [0, 2, 1]>(w)",
-            f"{dtype}[2,{few},{long}] x, {dtype}[2,{long},{few}] w", f"{dtype}[A,B,C] y, {dtype}[D,E,F] z", cpu,
+            f"{dtype}[2,{planes},{long}] x, {dtype}[2,{long},{planes}] w", f"{dtype}[A,B,C] y, {dtype}[D,E,F] z", cpu,
         )  # fmt: skip
-        assert names(made) == ["weave"] * 2 or long == 1
-        x, w = given(dtype, 2, few, long), given(dtype, 2, long, few)
+        assert names(made) == ["interleave"] * 2 or long == 1
+        x, w = given(dtype, 2, planes, long), given(dtype, 2, long, planes)
         for threads in (1, 3):
             y, z = made.run([x, w], threads=threads, checked=True)
             assert y.tobytes() == np.ascontiguousarray(x.transpose(0, 2, 1)).tobytes()
@@ -44,7 +44,7 @@ def test_images(dtype: str, perm: tuple[int, ...]) -> None:
     shape = (2, 3, 7, 9) if perm[3] == 1 else (2, 7, 9, 3)
     inputs = f"{dtype}[n,{shape[1]},{shape[2]},{shape[3]}] x"
     made = Compiled(f"y = Transpose<perm = {list(perm)}>(x)", inputs, f"{dtype}[A,B,C,D] y")
-    assert names(made) == ["weave"]
+    assert names(made) == ["interleave"]
     for count in (0, 1, 2):
         x = given(dtype, count, *shape[1:])
         (y,) = made.run([x], threads=2, checked=True)
@@ -52,21 +52,21 @@ def test_images(dtype: str, perm: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2)])
-def test_what_is_computed_on_the_way(perm: tuple[int, ...]) -> None:
-    """A mean for each colour is one number for each long row; results may be narrower."""
+def test_fused_expression(perm: tuple[int, ...]) -> None:
+    """A mean per channel is one element per plane; results may be narrower."""
     shape, colours = ((1, 3, 20, 30), "3,1,1") if perm[3] == 1 else ((1, 20, 30, 3), "3")
     body = f"s = Sub(x, m) t = Mul(s, f) h = Cast<to = 10>(t) y = Transpose<perm = {list(perm)}>(h)"
     size = ",".join(map(str, shape))
     made = Compiled(body, f"float[{size}] x, float[{colours}] m, float[1] f", "float16[A,B,C,D] y")
     x, m, f = (RNG.standard_normal(s).astype("f") for s in (shape, (3, 1, 1) if perm[3] == 1 else (3,), (1,)))
-    assert names(made) == ["weave"]
+    assert names(made) == ["interleave"]
     (y,) = made.run([x, m, f], threads=2, checked=True)
     np.testing.assert_array_equal(y, ((x - m) * f).astype(np.float16).transpose(perm))
 
 
-def test_what_is_left_to_others() -> None:
-    """Sixteen rows fill blocks; and what lies alike is not turned at all."""
-    turned = Compiled("y = Transpose<perm = [1, 0]>(x)", "float[16,100] x", "float[A,B] y")
-    assert names(turned) == ["turn"]
+def test_other_kernels() -> None:
+    """Sixteen rows fill tiles of a transpose; equal layouts need no transpose."""
+    transposed = Compiled("y = Transpose<perm = [1, 0]>(x)", "float[16,100] x", "float[A,B] y")
+    assert names(transposed) == ["transpose"]
     alike = Compiled("y = Neg(x)", "float[100,4] x", "float[A,B] y")
-    assert names(alike) == ["sweep"]
+    assert names(alike) == ["fused_loop"]
