@@ -1,1 +1,1 @@
-"""What several families share: matrices and windows in memory, loop nests, epilogues, control steps."""
+"""Shared by several kernel families: matrices and windows in memory, loop nests, epilogues, control-flow steps."""

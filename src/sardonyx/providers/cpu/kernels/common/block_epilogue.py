@@ -1,4 +1,4 @@
-"""What follows the sums of a strip: of some filters, at the outputs of a block of rows of a plane."""
+"""The epilogue of an image block: some filters, at the outputs of a block of rows of one plane."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from sardonyx.providers.cpu.language.values import Val
 
 @dataclass(frozen=True)
 class BlockEpilogue:
+    """Applies an epilogue to the accumulators of an image block, which lie in its scratch memory."""
+
     k: Kernel
     epilogue: Epilogue
     memory: dict[str, Any]
-    strip: ImageBlock
+    block: ImageBlock
     at: list[Val]
-    """The image and the plane."""
+    """The image and the plane, by number."""
     first: Val
-    """The first of the filters."""
+    """The first filter."""
     rows: Val
-    """How many there are."""
+    """The number of filters."""
 
-    def joined(self) -> tuple[BoundEpilogue, Val]:
-        """Rows of results as one, and where in it the block begins."""
-        k, strip, (_, out_y, out_x) = self.k, self.strip, sizes(self.memory, "out")
+    def as_one_row(self) -> tuple[BoundEpilogue, Val]:
+        """The epilogue with all rows of a plane as one row, and the column at which the block begins in it."""
+        k, block, (_, out_y, out_x) = self.k, self.block, sizes(self.memory, "out")
         finish = BoundEpilogue(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
-        return finish, strip.top * out_x + strip.left
+        return finish, block.top * out_x + block.left
 
     def row_by_row(self, row: Val) -> None:
-        """Finish what lies in scratch, where rows of sums are ``row`` numbers apart."""
-        k, strip, (*_, out_x) = self.k, self.strip, sizes(self.memory, "out")
-        with k.loop(0, strip.rows) as y:
-            finish = BoundEpilogue(k, self.epilogue, self.memory, out_x, [*self.at, strip.top + y])
-            finish.tile(strip.sums.at(y * row), strip.sums_pitch, self.first, self.rows, strip.left, strip.columns)
+        """Finish the sums in scratch, whose rows are ``row`` elements apart."""
+        k, block, (*_, out_x) = self.k, self.block, sizes(self.memory, "out")
+        with k.loop(0, block.rows) as y:
+            finish = BoundEpilogue(k, self.epilogue, self.memory, out_x, [*self.at, block.top + y])
+            finish.tile(block.sums.at(y * row), block.sums_pitch, self.first, self.rows, block.left, block.columns)

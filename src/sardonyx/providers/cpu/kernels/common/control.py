@@ -1,7 +1,7 @@
-"""Control steps: one thread carries each of them out while all others wait.
+"""Control-flow steps of loops and branches. One thread executes each while all others wait.
 
-They change what belongs to a run and nothing else: the number of the trip, the addresses of moving memory, and which
-step comes next. Distances are counted in steps of the table.
+They change the state of a run only: a loop counter, the base addresses of memory that moves from iteration to
+iteration, and the index of the next step. Distances are counted in steps of the table.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ def _addresses(k: Kernel) -> Buf:
 
 @kernel(m=(u8,), slot=i64)
 def set_base(k: Kernel, m: Buf, slot: Val) -> None:
-    """Moving memory begins at ``m``."""
+    """Set a base address to ``m``."""
     _addresses(k).store(slot, m.address())
 
 
 @kernel(slot=i64, nbytes=i64)
 def advance_base(k: Kernel, slot: Val, nbytes: Val) -> None:
-    """Moving memory goes on by some bytes."""
+    """Advance a base address by some bytes."""
     at = _addresses(k).at(slot)
     at.store(0, at.load() + nbytes)
 
 
 @kernel(one=i64, two=i64)
 def swap_bases(k: Kernel, one: Val, two: Val) -> None:
-    """Two moving memories change places."""
+    """Exchange two base addresses."""
     addresses = _addresses(k)
     first, second = addresses.load(one), addresses.load(two)
     addresses.store(one, second)
@@ -41,7 +41,7 @@ def swap_bases(k: Kernel, one: Val, two: Val) -> None:
 
 @kernel(flag=(u8,), skip=i64, may_do=i64, may_skip=i64)
 def skip_unless(k: Kernel, flag: Buf, skip: Val, may_do: Val, may_skip: Val) -> None:
-    """Over ``skip`` steps, unless the flag holds; an error where that is what may not be done."""
+    """Skip ``skip`` steps unless the flag is set; an error where ``may_do`` or ``may_skip`` forbids the branch taken."""
     holds = flag.load().ne(0)
     with k.when(k.select(holds, may_do, may_skip).eq(0), likely=False):
         k.fail(Code.SIZES, skip)
@@ -51,13 +51,13 @@ def skip_unless(k: Kernel, flag: Buf, skip: Val, may_do: Val, may_skip: Val) -> 
 
 @kernel(skip=i64)
 def jump(k: Kernel, skip: Val) -> None:
-    """Over ``skip`` steps."""
+    """Skip ``skip`` steps."""
     k.context().store(Context.NEXT, k.step() + skip + 1)
 
 
 @kernel(count=(i64,), limit=(i64,), flag=(u8,), most=i64, skip=i64)
 def enter_loop(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, skip: Val) -> None:
-    """Into a loop, or over its ``skip`` steps; more trips than ``most`` are an error."""
+    """Enter a loop, or skip its ``skip`` steps if it has no iterations; more than ``most`` iterations are an error."""
     trips = limit.load()
     count.store(0, 0)
     with k.when((trips > most) & flag.load().ne(0), likely=False):
@@ -68,12 +68,12 @@ def enter_loop(k: Kernel, count: Buf, limit: Buf, flag: Buf, most: Val, skip: Va
 
 @kernel(count=(i64,), limit=(i64,), flag=(u8,), repeats=i64)
 def next_iteration(k: Kernel, count: Buf, limit: Buf, flag: Buf, repeats: Val) -> None:
-    """After a trip: the next, by going back over ``repeats`` steps, whose tiles are all to be taken again."""
+    """At the end of an iteration: go back over ``repeats`` steps and reset their tile counters, or leave the loop."""
     context, step = k.context(), k.step()
     trip = count.load() + 1
     count.store(0, trip)
     clear_counters(k, context, step - repeats, step)
     with k.when((trip < limit.load()) & flag.load().ne(0)):
         pause_at = context.load(Context.PAUSE_AT)
-        late = pause_at.ne(0) & (ticks(k) > pause_at)
-        context.store(Context.NEXT, step - repeats + k.select(late, k.const(PAUSED), k.const(0)))
+        is_due = pause_at.ne(0) & (ticks(k) > pause_at)
+        context.store(Context.NEXT, step - repeats + k.select(is_due, k.const(PAUSED), k.const(0)))

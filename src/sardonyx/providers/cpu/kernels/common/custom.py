@@ -1,4 +1,4 @@
-"""Kernels that users wrote: one step each, with the arguments that came along."""
+"""Steps of user-written kernels: one step per group, with the group's own arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 def steps(group: Custom, target: Target) -> list[Step]:
     spec, where = group.kernel, group.nodes[0].label
     if not isinstance(spec, Spec):
-        raise InvalidGraph("a kernel is one of the kernel language", where=where, got=repr(spec))
+        raise InvalidGraph("a custom kernel must be written in the kernel language", where=where, got=repr(spec))
     args: dict[str, Ref | Known | float] = {}
     for name, (kind, dtype) in spec.params.items():
         given = group.args.get(name)

@@ -33,30 +33,30 @@ if TYPE_CHECKING:
 
 UNIT, BROADCAST, STRIDED = "unit", "same", "strided"
 PACKED = "panels"
-"""Beside these: an output in tiles, for the product that reads it (``gemm.packed_epilogue``)."""
-SHORT = 8
-"""Operations that may be done in registers, at most."""
-QUICK = frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where", "cast"))
-"""Those that may."""
+"""A fourth class: an output in the packed layout of the product that reads it (``gemm.packed_epilogue``)."""
+MAX_CHEAP_OPS = 8
+"""Operations of an epilogue that is emitted for every register of a micro-tile, at most."""
+CHEAP_OPS = frozenset(("int", "real", "add", "sub", "mul", "neg", "abs", "maximum", "minimum", "lt", "where", "cast"))
+"""The operations that such an epilogue may consist of."""
 
 
 def is_cheap(expression: Expression) -> bool:
-    """Whether what follows sums is worth writing out for every register of a tile."""
+    """Whether an epilogue is short enough to be emitted for every register of a micro-tile."""
     programs = [step.program for step in expression.steps if isinstance(step, Apply)]
-    done = [step.op for program in programs for step in program.steps[program.arity :]]
-    return len(done) <= SHORT and QUICK.issuperset(done)
+    ops = [step.op for program in programs for step in program.steps[program.arity :]]
+    return len(ops) <= MAX_CHEAP_OPS and CHEAP_OPS.issuperset(ops)
 
 
 @dataclass(frozen=True)
 class Access:
-    """A further operand, or an output: its type, and its stride along a row: 1, 0 or any."""
+    """How a further operand or an output is accessed: its type, and the class of its stride along a row."""
 
     dtype: DType
     columns: str
     is_row_invariant: bool = False
-    """Every row is the same: a bias, or a single number."""
-    is_past: bool = False
-    """An output that goes past the caches."""
+    """Every row is the same: a bias or a scalar."""
+    is_non_temporal: bool = False
+    """An output that is written with non-temporal stores."""
 
     @staticmethod
     def of(matrix: Matrix, n: Known) -> Access:
@@ -70,7 +70,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The constant part of an epilogue."""
+    """The compile-time part of an epilogue."""
 
     expression: Expression
     extra: tuple[Access, ...]
@@ -85,7 +85,7 @@ class Epilogue:
     def over(
         expression: Expression, extra: Sequence[Matrix], outputs: Sequence[Matrix], n: Known, batch_axes: int
     ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
-        """For matrices of n columns, and its arguments."""
+        """The epilogue over matrices of n columns, and its arguments."""
         stored = (replace(Access.of(y, n), is_row_invariant=False) for y in outputs)
         made = Epilogue(expression, tuple(Access.of(x, n) for x in extra), tuple(stored), batch_axes)
         given = zip(made.names, (*extra, *outputs), strict=True)
@@ -111,9 +111,9 @@ class Epilogue:
         return {a: v for (name, _), x in zip(self.names, given, strict=True) for a, v in x.args(name).items()}
 
     def with_non_temporal_stores(self, views: Sequence[View], target: Target) -> Epilogue:
-        """The same, with outputs that go past the caches where that pays."""
+        """The same, with non-temporal stores of the outputs that exceed the caches."""
         seen = zip(self.outputs, views, strict=True)
-        return replace(self, outputs=tuple(replace(y, is_past=target.writes_past(view)) for y, view in seen))
+        return replace(self, outputs=tuple(replace(y, is_non_temporal=target.writes_past(view)) for y, view in seen))
 
     @property
     def writes(self) -> frozenset[str]:
@@ -123,17 +123,17 @@ class Epilogue:
 
     @property
     def prefetchable(self) -> list[tuple[str, Access]]:
-        """What may be brought near before it is read or written."""
+        """The operands and outputs that can be prefetched row by row."""
         return [(name, x) for name, x in self.names if x.columns == UNIT and not x.is_row_invariant]
 
     @property
     def packed_outputs(self) -> list[str]:
-        """The outputs that the next product reads."""
+        """The outputs that are packed for the product that reads them."""
         return [name for name, y in self.names if y.columns == PACKED]
 
 
 class BoundEpilogue:
-    """An epilogue inside a kernel, for one matrix of the batch."""
+    """An epilogue inside a kernel, bound to one matrix of the batch."""
 
     def __init__(
         self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val] = ()
@@ -161,8 +161,8 @@ class BoundEpilogue:
     ) -> None:
         """Finish a tile whose element (i, j) is ``sums[i * stride + j]`` and belongs to (row + i, column + j).
 
-        Tiles that are ``width`` columns wide, where that is given, are finished without a loop along the row, or even
-        as one long vector: narrow results then fill registers. Others may take ``unroll`` vectors at a time.
+        A tile of ``width`` columns, where that is given, is finished without a loop along the row; with ``at_once`` a
+        row is even one long vector, so that narrow output types fill registers. Other tiles unroll ``unroll`` vectors.
         """
         k = self.k
         lanes = k.lanes * 32 // max(sums.dtype.bits, 32)
@@ -186,33 +186,33 @@ class BoundEpilogue:
                 self.put(row + i, t, sums.load(i * stride + at, lanes))
 
     def of_row(self, row: Operand) -> BoundEpilogue:
-        """For this row only: what has one number for all of it is loaded here, once."""
+        """The same for one row: operands with one value per row are loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
         names = [name for name, x in extra if x.columns == BROADCAST and not x.is_row_invariant]
         made._single = {**self._single, **{name: self._row(name, row).load() for name in names}}
         return made
 
     def of_columns(self, t: Tile) -> Self:
-        """For these columns only: what is the same in every row is loaded here, once."""
+        """The same for some columns: row-invariant operands are loaded here, once."""
         made, extra = copy(self), self.epilogue.names[: len(self.epilogue.extra)]
         flat = [name for name, x in extra if x.is_row_invariant and x.columns == UNIT]
         made._held = {name: self._row(name, 0, is_row_invariant=True).load(t) for name in flat}
         return made
 
     def rows(self, sums: Buf, stride: Operand, row: Val, rows: Val, t: Tile) -> None:
-        """Finish the columns of a tile in some rows, whose sums are ``stride`` apart."""
+        """Finish some rows of a tile of columns; their sums are ``stride`` elements apart."""
         own = self.of_columns(t)
         with self.k.loop(0, rows) as i:
             own.put(row + i, t, sums.load(i * stride, t.lanes))
 
     def put(self, row: Operand, t: Tile, sums: Val) -> None:
-        """Finish the sums of ``row`` at the columns of ``t``, whose mask leaves out those that do not exist."""
+        """Finish the sums of ``row`` at the columns of ``t``; its mask excludes columns that do not exist."""
         outputs = self.epilogue.names[len(self.epilogue.extra) :]
         for (name, y), result in zip(outputs, self.results(row, t, sums), strict=True):
             self._store(name, y, row, t, result)
 
     def results(self, row: Operand, t: Tile, sums: Val) -> list[Val]:
-        """What the sums become."""
+        """The values of the outputs for these sums."""
         k, e = self.k, self.epilogue
         expression, count = e.expression, len(e.extra)
         values = [sums, *(self._load(name, x, row, t) for name, x in e.names[:count])]
@@ -223,12 +223,12 @@ class BoundEpilogue:
         return [values[result] for result in expression.results]
 
     def prefetch(self, row: Operand, column: Operand, width: int) -> None:
-        """Bring near what ``width`` columns of a row will read and write: a store that waits for its line holds up all
-        stores behind it, and loads of what those hold.
+        """Prefetch what ``width`` columns of a row will read and write. A store that misses the cache blocks all later
+        stores, and loads that depend on them.
         """
         for name, x in self.epilogue.prefetchable:
             at, line = self._row(name, row).at(column), max(LINE_NBYTES // x.dtype.itemsize, 1)
-            for j in range(0, width, line):  # where rows begin within lines, the first is that of the columns before
+            for j in range(0, width, line):  # the last element of each line: a row may begin inside one
                 at.prefetch(j + line - 1, write=name.startswith("y"))
 
     def _row(self, name: str, row: Operand, *, is_row_invariant: bool = False) -> Buf:
@@ -255,7 +255,7 @@ class BoundEpilogue:
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
         at = self._row(name, row)
         if y.columns == UNIT:
-            if y.is_past and t.mask is None and t.lanes * y.dtype.itemsize % LINE_NBYTES == 0:
+            if y.is_non_temporal and t.mask is None and t.lanes * y.dtype.itemsize % LINE_NBYTES == 0:
                 with self.k.either(at.at(t.index).past_line().eq(0)) as (whole, part):
                     with whole:
                         at.store(t, value, is_past=True)

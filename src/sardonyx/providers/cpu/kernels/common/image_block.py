@@ -25,29 +25,29 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, i64
 
 LEAST = 64
-"""Outputs of a row that are not cut shorter for want of room."""
+"""Columns of a block, at least, however little room there is."""
 SUMS = 4096
-"""Sums of a block: 16 KiB of f32, in L1."""
+"""Accumulators of a block: 16 KiB of f32, in L1."""
 LINE = 16
-"""Elements of a cache line; channels lie an odd number of them apart, so that they do not share a set of L1."""
+"""Elements of a cache line. Channels are an odd number of lines apart, so that they do not share a set of L1."""
 
 
 @dataclass(frozen=True)
 class ScratchLayout:
-    """How scratch memory is divided, in bytes."""
+    """The layout of the scratch memory of an image block, in bytes."""
 
     taps: Taps
     dtype: DType
-    """Of the elements."""
+    """Of the elements and the accumulators."""
     lanes: int
     rows: int
-    """Rows of sums."""
+    """Filters that are accumulated at a time: rows of accumulators."""
     channels: int = 1
-    """Those whose taps are in the table of places."""
+    """Channels whose taps are in the table of tap offsets."""
 
     @property
     def pitch(self) -> int:
-        """Elements from one row of sums to the next."""
+        """Elements from one row of accumulators to the next."""
         return (SUMS // self.rows + max(self.taps.reach(2), self.lanes) + 3 * LINE) // LINE * LINE + LINE
 
     @property
@@ -63,7 +63,7 @@ class ScratchLayout:
         return self.sums_at + self.rows * self.pitch * self.dtype.bits // 8
 
     def args(self) -> dict[str, int]:
-        """The arguments of ``layout_params``."""
+        """The arguments of the parameters that ``layout_params`` declares."""
         taps = self.taps
         given = (taps.kernel, taps.strides, taps.dilations, tuple(taps.period(i) for i in range(3)))
         found = {
@@ -72,10 +72,10 @@ class ScratchLayout:
         return {**found, **{f"layout_{name}": getattr(self, name) for name in _PLACES}}
 
     def nbytes(self, channels: Known, room_nbytes: int) -> Known:
-        """With strips of ``room_nbytes``, or of what the least block needs, and what rounding adds to either."""
-        size, high = self.dtype.bits // 8, self.taps.planes * (1 + self.taps.reach(1))
+        """All of it, with an image block of ``room_nbytes`` or as much as the smallest block needs, and rounding."""
+        size, high = self.dtype.bits // 8, self.taps.phase_planes * (1 + self.taps.reach(1))
         least = dims.mul(channels, high * (LEAST + self.taps.reach(2)) * size)
-        slack = dims.mul(channels, (high + 2 * self.taps.planes + 2) * LINE * size)
+        slack = dims.mul(channels, (high + 2 * self.taps.phase_planes + 2) * LINE * size)
         return of_known(dims.total((self.strip_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
 
 
@@ -83,12 +83,12 @@ _WINDOW, _PLACES = ("kernel", "stride", "dilation", "period"), ("pitch", "places
 
 
 def layout_params() -> Params:
-    """Declares a window and how scratch memory is divided: all of it numbers of the run."""
+    """Parameters of a window and of the scratch layout: run-time numbers, so that one kernel serves all windows."""
     return dict.fromkeys((*(f"{what}_{a}" for what in _WINDOW for a in AXES), *(f"layout_{p}" for p in _PLACES)), i64)
 
 
 class RuntimeWindow:
-    """A window inside a kernel."""
+    """A window whose kernel size, strides and dilations are run-time numbers."""
 
     def __init__(self, k: Kernel, memory: Mapping[str, Any]) -> None:
         def of(what: str) -> list[Val]:
@@ -97,43 +97,45 @@ class RuntimeWindow:
         self.k, self.kernel, self.strides, self.dilations, self._periods = k, *(of(w) for w in _WINDOW)
         self.count = self.kernel[0] * self.kernel[1] * self.kernel[2]
         self.reach = [k.opaque((self.kernel[i] - 1) * self.dilations[i] // self.strides[i]) for i in range(3)]
-        """How many outputs ahead the last tap is, along each axis."""
+        """The offset of the last tap within its phase along each axis, in outputs."""
         self.phases = [k.opaque(k.min(self.kernel[i], self._periods[i])) for i in range(3)]
-        self.planes = self.kernel[0] * self.phases[1] * self.phases[2]
+        self.phase_planes = self.kernel[0] * self.phases[1] * self.phases[2]
 
     def phase(self, axis: int, i: Val) -> Val:
-        """Phase number ``i``."""
+        """The index modulo the stride of phase number ``i``."""
         return i * self.dilations[axis] % self.strides[axis]
 
-    def place(self, axis: int, tap: Val) -> tuple[Val, Val]:
-        """The phase of a tap, by number, and how many outputs ahead it is."""
+    def phase_offset(self, axis: int, tap: Val) -> tuple[Val, Val]:
+        """The number of a tap's phase and its offset within that phase, in outputs."""
         return tap % self._periods[axis], tap * self.dilations[axis] // self.strides[axis]
 
 
 class OutputBlocks:
-    """The outputs of one plane in blocks of equal numbers of rows, and, where a row is too long, parts of rows."""
+    """The outputs of one plane in blocks of equal numbers of rows; rows that are too long are cut as well."""
 
     def __init__(
         self, k: Kernel, taps: RuntimeWindow, memory: Mapping[str, Any], room: Val, rows: int, lanes: int
     ) -> None:
-        """``room`` elements for a plane of a strip; ``rows`` of sums."""
+        """``room``: elements of a phase plane of a block; ``rows``: filters that are accumulated at a time."""
         _, high, wide = taps.reach
         _, self.out_y, self.out_x = sizes(memory, "out")
         widest = k.min(k.max(room // (high + 1) - wide, LEAST), SUMS // rows)
-        parts = ceil_div(self.out_x, widest)
-        self.columns = k.select(parts <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(parts, 1)), LINE) * LINE)
+        column_blocks = ceil_div(self.out_x, widest)
+        self.columns = k.select(
+            column_blocks <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(column_blocks, 1)), LINE) * LINE
+        )
         self.columns = k.opaque(self.columns)
-        self.parts = k.opaque(ceil_div(self.out_x, k.max(self.columns, 1)))
+        self.column_blocks = k.opaque(ceil_div(self.out_x, k.max(self.columns, 1)))
         held = room // k.max(self.columns + wide, 1) - high
         summed = k.const(SUMS // rows) // (self.columns + k.max(wide, lanes))
-        most = k.select(self.parts > 1, 1, k.max(k.min(held, summed), 1))
-        self.bands = ceil_div(self.out_y, most)
-        self.rows = k.opaque(ceil_div(self.out_y, k.max(self.bands, 1)))
-        self.count = self.bands * self.parts
+        most = k.select(self.column_blocks > 1, 1, k.max(k.min(held, summed), 1))
+        self.row_blocks = ceil_div(self.out_y, most)
+        self.rows = k.opaque(ceil_div(self.out_y, k.max(self.row_blocks, 1)))
+        self.count = self.row_blocks * self.column_blocks
 
 
 class ImageBlock:
-    """The strip of one block."""
+    """The part of the image that one block of outputs reads, in scratch memory."""
 
     def __init__(
         self,
@@ -148,40 +150,40 @@ class ImageBlock:
         *,
         is_padded: bool = False,
     ) -> None:
-        """``step`` is the stride along x, or 0 for one above 2; ``is_padded`` begins every row with a vector."""
+        """``step``: the stride along x, or 0 for one above 2; ``is_padded``: every row begins with a new vector."""
         self.k, self.taps, self.memory, self.dtype, self.lanes, self.step = k, taps, memory, dtype, lanes, step
-        self.top = block // blocks.parts * blocks.rows
-        self.left = block % blocks.parts * blocks.columns
+        self.top = block // blocks.column_blocks * blocks.rows
+        self.left = block % blocks.column_blocks * blocks.columns
         self.rows = k.opaque(k.min(blocks.rows, blocks.out_y - self.top))
         self.columns = k.opaque(k.min(blocks.columns, blocks.out_x - self.left))
         self.pitch = k.opaque(self.columns + taps.reach[2])
         self.high = self.rows + taps.reach[1]
         self.plane = k.opaque(self.high * self.pitch)
-        self.channel = k.opaque(odd_lines(self.plane * taps.planes))
+        self.channel = k.opaque(odd_lines(self.plane * taps.phase_planes))
         padded = ceil_div(self.columns, lanes) * lanes
         dense = ceil_div((self.rows - 1) * self.pitch + self.columns, lanes)
         self.is_padded = (self.rows * padded <= dense * lanes) | is_padded
         self.row = k.opaque(k.select(self.is_padded, padded, self.pitch))
         self.vectors = k.opaque(k.select(self.is_padded, self.rows * padded // lanes, dense))
-        self.runs, self.places = k.scratch(i64), k.scratch(i64, number(memory, "layout_places_at"))
+        self.tap_offsets, self.vector_offsets = k.scratch(i64), k.scratch(i64, number(memory, "layout_places_at"))
         self.sums = k.scratch(dtype, number(memory, "layout_sums_at"))
         self.sums_pitch = number(memory, "layout_pitch")
         self.elements = k.scratch(dtype, number(memory, "layout_strip_at"))
 
-    def place(self, v: Val) -> Val:
-        """Where vector ``v`` of the outputs begins in the strip."""
-        return self.places.load(v * 2)
+    def vector_offset(self, v: Val) -> Val:
+        """The offset in the block of the elements that vector ``v`` of outputs reads for the first tap."""
+        return self.vector_offsets.load(v * 2)
 
-    def packed_place(self, v: Val) -> Val:
-        """Where it would begin if rows of outputs followed each other without gap."""
-        return self.places.load(v * 2 + 1)
+    def output_offset(self, v: Val) -> Val:
+        """The index of vector ``v``'s first output in a block whose rows follow each other without gaps."""
+        return self.vector_offsets.load(v * 2 + 1)
 
     def fill(self, x: Buf, plane: Val, channels: Val, padding: float) -> None:
-        """Copy what the block sees of ``channels`` images, the first of which begins at ``x``."""
+        """Copy ``channels`` channels of the image, the first of which begins at ``x``."""
         k, taps = self.k, self.taps
         with k.loop(0, channels) as c:
             self._channel(x.at(number(self.memory, "x_c") * c), self.elements.at(c * self.channel), plane, padding)
-            end = self.elements.at(c * self.channel + self.plane * taps.planes)
+            end = self.elements.at(c * self.channel + self.plane * taps.phase_planes)
             for i in range(0, LINE, self.lanes):
                 end.store(i, k.zeros(self.dtype, self.lanes))
 
@@ -206,23 +208,23 @@ class ImageBlock:
                         with no:
                             row.fill(target.at(j * self.pitch))
 
-    def blank(self) -> None:
-        """Zeros in the place of one image, and behind it."""
-        with self.k.loop(0, self.plane * self.taps.planes + LINE, self.lanes) as i:
+    def clear(self) -> None:
+        """Zero one channel of the block, and the line after it."""
+        with self.k.loop(0, self.plane * self.taps.phase_planes + LINE, self.lanes) as i:
             self.elements.store(i, self.k.zeros(self.dtype, self.lanes))
 
-    def renew(self, image: Buf, plane: Val, taps: Taps) -> None:
-        """Copy what the block sees of another image into that place. What is not of the image is as it was.
+    def refill(self, image: Buf, plane: Val, taps: Taps) -> None:
+        """Copy another channel of the image into the block's single channel. Its padding is left as it is.
 
-        Rows are read in their order, whatever phase they are of: the chip fetches them ahead.
+        Rows are read in memory order, whatever phase they belong to, so that the hardware prefetcher follows.
         """
         k, stride, high, across = self.k, taps.strides[1], taps.phases(1), taps.phases(2)
         depth, height, _ = sizes(self.memory, "in")
         pad_z, pad_y, _ = sizes(self.memory, "pad")
         stride_z, stride_y = (number(self.memory, f"x_{a}") for a in "zy")
-        rows: Sequence[_Row | _Pair] = [_Row(self, k.const(phase), 0.0) for phase in across]
-        if across == [0, 1] and self.step == 2 and self.memory["is_unit"]:
-            rows = [_Pair(self)]
+        rows: Sequence[_Row | _TwoPhaseRow] = [_Row(self, k.const(phase), 0.0) for phase in across]
+        if across == [0, 1] and self.step == 2 and self.memory["has_unit_stride"]:
+            rows = [_TwoPhaseRow(self)]
         first = self.top * stride - pad_y
         low, stop = k.max(-first, 0), k.max(k.min(height - first, self.high * stride), 0)
         for tz in range(taps.kernel[0]):
@@ -238,29 +240,29 @@ class ImageBlock:
                         row.inside(source, target.at(self.plane * px))
 
     def tables(self) -> None:
-        """Where taps of some channels and vectors of outputs begin."""
+        """Fill the tables of tap offsets and vector offsets."""
         k, taps, (deep, high, wide) = self.k, self.taps, self.taps.kernel
         with k.loop(0, deep) as tz, k.loop(0, high) as ty:
-            py, down = taps.place(1, ty)
+            py, down = taps.phase_offset(1, ty)
             row = (tz * taps.phases[1] + py) * taps.phases[2] * self.plane + down * self.pitch
             with k.loop(0, wide) as tx:
-                px, ahead = (k.const(0), tx * taps.dilations[2]) if self.step == 1 else taps.place(2, tx)
-                place, runs = row + px * self.plane + ahead, self.runs.at((tz * high + ty) * wide + tx)
+                px, ahead = (k.const(0), tx * taps.dilations[2]) if self.step == 1 else taps.phase_offset(2, tx)
+                offset, table = row + px * self.plane + ahead, self.tap_offsets.at((tz * high + ty) * wide + tx)
                 with k.loop(0, number(self.memory, "layout_channels")) as c:
-                    runs.store(c * taps.count, c * self.channel + place)
+                    table.store(c * taps.count, c * self.channel + offset)
         with k.either(self.is_padded) as (yes, no):
             with yes:
                 each_row = self.row // self.lanes
                 with k.loop(0, self.rows) as y, k.loop(0, each_row) as v:
                     at, x = (y * each_row + v) * 2, v * self.lanes
-                    self.places.store(at, y * self.pitch + x)
-                    self.places.store(at + 1, y * self.columns + x)
+                    self.vector_offsets.store(at, y * self.pitch + x)
+                    self.vector_offsets.store(at + 1, y * self.columns + x)
             with no, k.loop(0, self.vectors) as v:
-                self.places.store(v * 2, v * self.lanes)
+                self.vector_offsets.store(v * 2, v * self.lanes)
 
 
 class _Row:
-    """How a row of one phase is copied: the elements between ``low`` and ``high`` are in the image."""
+    """Copies rows of one phase. Their elements from ``low`` to ``high`` are in the image, the others are padding."""
 
     def __init__(self, strip: ImageBlock, phase: Val, padding: float) -> None:
         k, self.strip, self.padding = strip.k, strip, padding
@@ -286,15 +288,15 @@ class _Row:
             to.store(i, self.padding)
 
     def inside(self, row: Buf, to: Buf) -> None:
-        """Those that are in the image."""
+        """Copy the elements that are in the image."""
         stride = number(self.strip.memory, "x_x")
         source = row.at((self.first + self.low * self.stride) * stride)
         self._elements(source, to.at(self.low), self.high - self.low, stride)
 
     def _elements(self, source: Buf, to: Buf, count: Val, stride: Val) -> None:
-        """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
+        """Copy whole vectors, the last of which may overlap the one before; rows below one vector by elements."""
         k, lanes, step = self.k, self.strip.lanes, self.step
-        if not step or not self.strip.memory["is_unit"]:
+        if not step or not self.strip.memory["has_unit_stride"]:
             apart = k.opaque(stride * self.stride)
             with k.loop(0, count) as i:
                 to.store(i, source.load(i * apart))
@@ -308,7 +310,7 @@ class _Row:
                 to.store(i, source.load(i * step))
 
     def _vector(self, source: Buf, i: Val, *, is_last: bool) -> Val:
-        """Every element, or every second; of these the last vector reads none beyond its own."""
+        """Every element, or every second. The last vector of these reads no element beyond its own."""
         lanes = self.strip.lanes
         if self.step == 1:
             return source.load(i, lanes)
@@ -317,9 +319,9 @@ class _Row:
         return one.shuffle([*range(0, lanes, 2), *range(lanes + back, 2 * lanes, 2)], two)
 
 
-class _Pair:
-    """How a row is copied into its two phases at a time, where the stride is 2: elements 2 m + e of those in the image
-    are neighbours of one phase.
+class _TwoPhaseRow:
+    """Copies a row into its two phases at once, for stride 2: even elements of the image go to one phase, odd ones to
+    the other.
     """
 
     def __init__(self, strip: ImageBlock) -> None:
@@ -329,12 +331,12 @@ class _Pair:
         self.start = k.max(first, 0)
         self.count = k.opaque(k.max(k.min(width - self.start, first + strip.pitch * 2 - self.start), 0))
         ahead = [self.start - first + e for e in (0, 1)]
-        self.places = [k.opaque(at % 2 * strip.plane + at // 2) for at in ahead]
+        self.offsets = [k.opaque(at % 2 * strip.plane + at // 2) for at in ahead]
 
     def inside(self, row: Buf, to: Buf) -> None:
-        """Whole vectors, the last of which may overlap the one before; single elements where there is no vector."""
+        """Copy whole vectors, the last of which may overlap the one before; rows below one vector by elements."""
         k, lanes, half = self.strip.k, self.strip.lanes, self.count >> 1
-        source, targets = row.at(self.start), [to.at(place) for place in self.places]
+        source, targets = row.at(self.start), [to.at(offset) for offset in self.offsets]
 
         def copy(i: Val, lanes: int) -> None:
             pairs = source.load(i * 2, 2 * lanes)
@@ -359,9 +361,10 @@ def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
 
 
 def broadcast_weights(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:
-    """Neighbouring weights, each in all lanes.
+    """Neighbouring weights, each broadcast to all lanes.
 
-    NEON multiplies by a lane of a vector, so whole vectors are loaded; others when they are asked for: few are held.
+    NEON multiplies by a lane of a register, so weights are loaded as vectors there. Elsewhere they are loaded on
+    demand, to keep few registers live.
     """
     whole = count // lanes * lanes if k.isa.name == "neon" else 0
     vectors = [w.load(i, lanes) for i in range(0, whole, lanes)]
@@ -370,7 +373,7 @@ def broadcast_weights(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val
 
 
 def odd_lines(elements: Val) -> Val:
-    """An odd number of cache lines that holds so many elements."""
+    """The elements of the least odd number of cache lines that hold ``elements``."""
     return (ceil_div(elements, LINE) | 1) * LINE
 
 

@@ -1,8 +1,9 @@
-"""Loop nests: the axes that several views are walked along together, and the walk itself.
+"""Loop nests: the axes that several views are iterated along together, and the loop that iterates them.
 
-Axes come in the graph's order. A ``Nest`` drops those of one element and joins neighbours that every view crosses in
-even steps; ``ordered`` puts the axis that a view has closest together last. Kernels get extents and strides as numbers,
-so one serves every shape; only the *class* of a stride along the vector axis is a constant.
+Axes come in the graph's order. A ``Nest`` drops axes of one element and merges neighbouring axes that every view
+crosses with one common stride. ``ordered`` puts the axis along which a given view is densest last. Extents and strides
+are run-time numbers, so one kernel serves every shape; only the *class* of a stride along the vector axis is a
+constant.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64, register_dtype
 
 TYPICAL_SIZE = 64
-"""What a dimension is taken for where only the order of strides is asked."""
+"""The size assumed for a symbolic dimension when strides are ordered."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Nest:
 
     @staticmethod
     def of(extents: Sequence[Known], views: Sequence[View], *, skip: int = 0) -> Nest:
-        """The axes of views from their axis ``skip`` on; a view that ends before stands still along the rest."""
+        """The axes of the views from axis ``skip`` on; a view of fewer axes has stride 0 along the others."""
         axes = (
             Axis(n, tuple(v.strides[skip + i] if skip + i < len(v.strides) else 0 for v in views))
             for i, n in enumerate(extents)
@@ -47,7 +48,7 @@ class Nest:
         return Nest(_simplified(axes))
 
     def ordered(self, view: int) -> Nest:
-        """The axes in the order of one view's memory; those that it does not tell apart stay as they are."""
+        """The axes in the order of one view's strides; equal strides keep their order."""
         return Nest(_simplified(sorted(self.axes, key=lambda axis: -typical(axis.strides[view]))))
 
 
@@ -56,24 +57,24 @@ def _simplified(axes: Iterable[Axis]) -> tuple[Axis, ...]:
     for axis in axes:
         if axis.extent == 1:
             continue
-        joined = _joined(out[-1], axis) if out else None
-        if joined is None:
+        merged = _merged(out[-1], axis) if out else None
+        if merged is None:
             out.append(axis)
         else:
-            out[-1] = joined
+            out[-1] = merged
     return tuple(out)
 
 
-def _joined(outer: Axis, inner: Axis) -> Axis | None:
+def _merged(outer: Axis, inner: Axis) -> Axis | None:
     extent = dims.mul(outer.extent, inner.extent)
     if extent is None:
         return None
-    even = all(s == dims.mul(t, inner.extent) for s, t in zip(outer.strides, inner.strides, strict=True))
-    return Axis(extent, inner.strides) if even else None
+    is_even = all(s == dims.mul(t, inner.extent) for s, t in zip(outer.strides, inner.strides, strict=True))
+    return Axis(extent, inner.strides) if is_even else None
 
 
 def known(d: Known | None) -> Known:
-    """A size that arithmetic could express."""
+    """The size, if it is expressible in the input sizes; else the group is not compiled."""
     if d is None:
         raise NotImplemented("a size is too long an expression of the input sizes")
     return d
@@ -84,7 +85,7 @@ def product(sizes: Iterable[Known]) -> Known:
 
 
 def typical(d: Known) -> int:
-    """The magnitude of a dimension, for sizes of the usual kind: larger ones where it is a quotient that would be 0."""
+    """The magnitude of a dimension at a typical size; larger sizes are tried where a quotient would be 0."""
     value: object = d
     for power in (1, 2, 3):
         value = dims.evaluate(d, dict.fromkeys(dims.names(d), TYPICAL_SIZE**power))
@@ -94,12 +95,12 @@ def typical(d: Known) -> int:
 
 
 def stride_class(stride: Known) -> str:
-    """What a kernel must know of a stride along its vector axis: ``0``, ``1`` or ``s``, some other number."""
+    """The class of a stride along the vector axis: ``0``, ``1``, or ``s`` for any other."""
     return str(stride) if isinstance(stride, int) and stride in (0, 1) else "s"
 
 
 def traffic(views: Sequence[View], axes: Sequence[Axis]) -> Known:
-    """Bytes that a walk along these axes reads and writes, each element of a view once; 0 where that is too long."""
+    """Bytes that iterating these axes reads and writes, each element once; 0 where that is not expressible."""
     sizes = (
         dims.mul(view.dtype.itemsize, dims.product(a.extent for a in axes if a.strides[v] != 0))
         for v, view in enumerate(views)
@@ -111,12 +112,12 @@ def traffic(views: Sequence[View], axes: Sequence[Axis]) -> Known:
 
 
 @contextmanager
-def walk(
+def nest_loop(
     k: Kernel, extents: Sequence[Operand], strides: Sequence[Sequence[Operand]]
 ) -> Iterator[tuple[list[Val], list[Val]]]:
-    """This thread's share of a box, in order: the indices, and how far each view has moved.
+    """Iterate this thread's share of a box in order: gives the indices and the offset of each view.
 
-    ``strides`` has a row for each view. Indices are divided out once; from there on they count.
+    ``strides`` has a row for each view. Divisions find the first index only; later ones are incremented.
     """
     sizes = [k.value(n, i64) for n in extents]
     steps = [[k.value(s, i64) for s in row] for row in strides]
@@ -156,7 +157,7 @@ def walk(
 
 
 def load(buf: Buf, tile: Tile, kind: str, stride: Operand) -> Val:
-    """The elements of a tile along an axis of this stride class; a single number where it does not move."""
+    """The elements of a tile along an axis of this stride class; a scalar for stride 0."""
     if kind == "0":
         return buf.load()
     if kind == "1":
@@ -175,7 +176,7 @@ def store(buf: Buf, tile: Tile, kind: str, stride: Operand, value: Val, *, is_pa
     if kind == "1":
         buf.store(tile, value, is_past=is_past)
         return
-    assert kind == "s", "an output does not repeat"
+    assert kind == "s", "an output has no stride 0"
     k = buf.k
     v = k.value(value, value.dtype, tile.lanes)
     for j in range(tile.lanes):
@@ -185,7 +186,7 @@ def store(buf: Buf, tile: Tile, kind: str, stride: Operand, value: Val, *, is_pa
 
 
 def apply(k: Kernel, expression: Expression, step: Apply, args: Sequence[Val]) -> Val:
-    """The value of a pointwise step; single numbers meet vectors by repetition."""
+    """The value of a pointwise step; scalars are broadcast to the vectors they meet."""
     last = step.program.steps[-1]
     if last.op in ("int", "real"):
         return k.const(last.value, register_dtype(step.dtype))

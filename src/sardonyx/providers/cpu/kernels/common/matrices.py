@@ -1,7 +1,7 @@
-"""A contraction as its kernels take it: matrices in memory, few batch axes, rows folded together where possible.
+"""A contraction as matrix products: operands in memory, with as few batch axes as their strides allow.
 
-Kernels see one matrix product for each index of the batch axes. Axes along which every operand is laid out evenly
-become one, and a batch that shares its right operand becomes more rows of one product.
+Kernels see one matrix product for each index of the batch axes. Batch axes that every operand crosses with one common
+stride are merged. A batch that shares its right operand becomes more rows of a single product.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sardonyx.providers.cpu.program.steps import Ref
 
 @dataclass(frozen=True)
 class Matrix:
-    """Equal matrices, one for each index of the batch: where element (batch, row, column) lies."""
+    """A batch of matrices of one shape: the address of element (batch, row, column)."""
 
     storage: Storage
     offset: Known
@@ -33,7 +33,7 @@ class Matrix:
     column: Known
 
     stride_class: ClassVar[str] = ""
-    """The class of its strides, where those alone do not tell (``common.epilogue``)."""
+    """The stride class (``common.epilogue``) of a layout that strides cannot describe."""
 
     @property
     def dtype(self) -> DType:
@@ -44,16 +44,16 @@ class Matrix:
         return Matrix(view.storage, view.offset, view.strides[:-2], view.strides[-2], view.strides[-1])
 
     def covers_storage(self, rows: Known, columns: Known) -> bool:
-        """Whether it is all of its storage, row by row."""
-        is_plain = (self.offset, self.batch, self.column) == (0, (), 1) and (self.row == columns or rows == 1)
-        return is_plain and dims.mul(rows, columns) == self.storage.elements
+        """Whether the matrix is its whole storage, in row-major order."""
+        is_dense = (self.offset, self.batch, self.column) == (0, (), 1) and (self.row == columns or rows == 1)
+        return is_dense and dims.mul(rows, columns) == self.storage.elements
 
     def args(self, name: str) -> dict[str, Ref | Known | float]:
-        """The arguments of a parameter that ``matrix_params`` declared."""
+        """The arguments of the parameters that ``matrix_params`` declares."""
         return {name: Ref(self.storage, self.offset), **self.strides(name)}
 
     def strides(self, name: str) -> dict[str, Known]:
-        """Those of them that are numbers."""
+        """Those of them that are numbers: the strides."""
         batch = {f"{name}_batch{i}": s for i, s in enumerate(self.batch)}
         return {f"{name}_row": self.row, f"{name}_col": self.column, **batch}
 
@@ -75,7 +75,7 @@ class Problem:
 
     @property
     def weight(self) -> Tensor | None:
-        """B's content, where it is a constant that lies in the same way at every run."""
+        """B's content, if it is a constant whose shape and strides are known at compile time."""
         own = (d for d, s in zip(self.batch, self.b.batch, strict=True) if s != 0)
         sizes = (self.b.offset, self.b.row, self.b.column, *self.b.batch, self.k, self.n, *own)
         return self.b.storage.tensor if all(isinstance(size, int) for size in sizes) else None
@@ -86,7 +86,7 @@ class Problem:
 
 
 def of_known(d: dims.Dim) -> Known:
-    """A size that arithmetic did not give up on."""
+    """The size, if it is expressible in the input sizes; else the group is not compiled."""
     found = dims.known(d)
     if found is None:
         raise NotImplemented("a contraction's size is too long an expression of the input sizes")
@@ -106,7 +106,7 @@ def problem(group: Contraction) -> Problem:
             inner = of_known(dims.mul(batch[i], batch[i + 1]))
             batch, all_ = _drop(batch, all_, i)
             batch[i] = inner
-    while batch and all_[1].batch[-1] == 0 and all(_is_one_run(x, m) for j, x in enumerate(all_) if j != 1):
+    while batch and all_[1].batch[-1] == 0 and all(_continues_rows(x, m) for j, x in enumerate(all_) if j != 1):
         rows = of_known(dims.mul(batch[-1], m))
         if m == 1:
             all_ = [x if j == 1 else replace(x, row=x.batch[-1]) for j, x in enumerate(all_)]
@@ -124,7 +124,7 @@ def _drop(batch: list[Known], matrices: Sequence[Matrix], i: int) -> tuple[list[
     return list(without(batch)), [replace(x, batch=without(x.batch)) for x in matrices]
 
 
-def _is_one_run(x: Matrix, m: Known) -> bool:
+def _continues_rows(x: Matrix, m: Known) -> bool:
     """Whether the last batch axis goes on where the rows end."""
     return m == 1 or x.batch[-1] == dims.mul(x.row, m)
 

@@ -1,6 +1,7 @@
-"""Images and windows as the kernels of convolutions and poolings take them: always with three spatial axes.
+"""Images and windows as convolution and pooling kernels take them: always with three spatial axes (z, y, x).
 
-An axis that is missing has one element. Where a window is a single element that moves by one, all pixels are one row.
+A missing axis has one element. For pointwise windows of stride 1 all pixels are collapsed into one row where strides
+allow it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from sardonyx.providers.cpu.program.steps import Ref
 
 AXES = ("z", "y", "x")
 MIN_NHWC_LANES = 8
-"""Lanes of a vector from which on images lie pixel by pixel (``layout.nhwc``)."""
+"""Vector lanes from which on images are laid out as NHWC (``layout.nhwc``)."""
 
 
 @dataclass(frozen=True)
 class Taps:
-    """The constant part of a window."""
+    """The compile-time part of a window: kernel size, strides and dilations over (z, y, x)."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -37,41 +38,41 @@ class Taps:
     def count(self) -> int:
         return self.kernel[0] * self.kernel[1] * self.kernel[2]
 
-    def places(self, axis: int) -> list[tuple[int, int]]:
-        """For each tap its phase, by number, and how many outputs ahead it is.
+    def phase_offsets(self, axis: int) -> list[tuple[int, int]]:
+        """For each tap the number of its stride phase and its offset within that phase, in outputs.
 
-        Elements whose indices leave the same rest when divided by the stride are a phase of the image; within a phase,
-        neighbouring outputs see neighbours.
+        A phase of the image is the elements whose indices are equal modulo the stride. Within a phase, neighbouring
+        outputs read neighbouring elements.
         """
         s, d, period = self.strides[axis], self.dilations[axis], self.period(axis)
         return [(t % period, t * d // s) for t in range(self.kernel[axis])]
 
     def phases(self, axis: int) -> list[int]:
-        """The phases that taps see, in the order in which they see them."""
+        """The stride phases that taps read, in the order of the taps."""
         s, d = self.strides[axis], self.dilations[axis]
         return [t * d % s for t in range(min(self.kernel[axis], self.period(axis)))]
 
     def reach(self, axis: int) -> int:
-        """How many outputs ahead the last tap is."""
+        """The offset of the last tap within its phase, in outputs."""
         return (self.kernel[axis] - 1) * self.dilations[axis] // self.strides[axis]
 
     @property
     def step(self) -> int:
-        """The stride along x as code knows it: 1, 2, or 0 for any other."""
+        """The stride along x that a kernel is specialized for: 1, 2, or 0 for any other."""
         return self.strides[2] if self.strides[2] <= 2 else 0
 
     def period(self, axis: int) -> int:
-        """Taps after which phases come again."""
+        """The number of taps after which phases repeat."""
         return self.strides[axis] // gcd(self.strides[axis], self.dilations[axis])
 
     @property
-    def planes(self) -> int:
-        """Images of one phase that a block of outputs in one plane needs of a channel."""
+    def phase_planes(self) -> int:
+        """Phase planes that the outputs of one plane read of a channel."""
         return self.kernel[0] * len(self.phases(1)) * len(self.phases(2))
 
 
 def is_nhwc(view: View) -> bool:
-    """Whether the channels of a pixel are neighbours."""
+    """Whether the channels of a pixel are adjacent in memory."""
     return view.strides[1] == 1 or view.shape[1] == 1
 
 
@@ -86,7 +87,7 @@ class WindowGeometry:
 
     @staticmethod
     def of(group: Convolution | Pool, *, collapse: bool = True) -> WindowGeometry:
-        """``is_joined`` makes one row of all pixels where windows are single elements."""
+        """``collapse``: pixels become one row where the window is pointwise and strides allow it."""
         window, seen = group.window, [group.x, *group.extra, *group.outputs]
         if collapse and _is_pointwise(window) and group.x.shape[2:] == group.box[2:]:
             for axis in reversed(range(2, len(group.x.shape) - 1)):
@@ -95,7 +96,7 @@ class WindowGeometry:
                     ones = (1,) * (len(seen[0].shape) - 2)
                     window = Window(ones, ones, ones, (0,) * len(ones))
         lead = 3 - len(window.kernel)
-        seen = [_lifted(v, lead) for v in seen]
+        seen = [_with_leading_axes(v, lead) for v in seen]
         ones, zeros = (1,) * lead, (0,) * lead
         window = Window(
             ones + window.kernel, ones + window.strides, ones + window.dilations, zeros + window.pads
@@ -114,17 +115,17 @@ class WindowGeometry:
 
     @property
     def has_unit_stride(self) -> bool:
-        """Whether neighbours along a row are neighbours in memory."""
+        """Whether the elements of a row are adjacent in memory."""
         return self.x.strides[4] == 1 or self.x.shape[4] == 1
 
     @property
     def is_flat_pointwise(self) -> bool:
-        """Whether windows are single elements, those of the image in order, and all of them one row."""
+        """Whether the window is pointwise with stride 1, and all pixels are one row."""
         return _is_pointwise(self.window) and self.x.shape[2:4] == (1, 1) and self.x.shape[2:] == self.size
 
     @property
     def is_unpadded(self) -> bool:
-        """Whether no window reaches over the image: results are as many as fit, or fewer."""
+        """Whether no window reads padding, for all values of symbolic sizes."""
         window = self.window
         for i, (n, out) in enumerate(zip(self.x.shape[2:], self.size, strict=True)):
             reach = (window.kernel[i] - 1) * window.dilations[i] + 1
@@ -135,11 +136,11 @@ class WindowGeometry:
 
     @property
     def rows_are_contiguous(self) -> bool:
-        """Whether rows of the result, and of what is read beside it, follow each other without gap."""
+        """Whether the rows of outputs and of epilogue operands follow each other without gaps."""
         return self.size[1] == 1 or all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
 
     def args(self) -> dict[str, Ref | Known | float]:
-        """The arguments of ``geometry_params``."""
+        """The arguments of the parameters that ``geometry_params`` declares."""
         x = self.x
         found: dict[str, Ref | Known | float] = {"x": Ref.of(x), "batch": x.shape[0]}
         found |= {f"x_{name}": s for name, s in zip(("b", "c", *AXES), x.strides, strict=True)}
@@ -149,8 +150,8 @@ class WindowGeometry:
         return found
 
     def epilogue(self, group: Convolution | Pool) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
-        """What follows, a row of the result being the columns and channels the rows of a matrix; and its arguments."""
-        extra, outputs = ([_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
+        """The epilogue and its arguments: channels are the rows of its matrices, the pixels of a row the columns."""
+        extra, outputs = ([_nchw_matrix(v) for v in seen] for seen in (self.extra, self.outputs))
         columns = self.size[1] if self.rows_are_contiguous and self.size[2] == 1 else self.size[2]
         made = Epilogue(
             group.epilogue,
@@ -163,7 +164,7 @@ class WindowGeometry:
 
     @property
     def nbytes(self) -> Known:
-        """What is read and written once; 0 where that is too long an expression."""
+        """Bytes of all operands and outputs, each counted once; 0 where that is not expressible."""
         seen = (self.x, *self.extra, *self.outputs)
         return dims.known(dims.total(nbytes_of(v, v.dtype.itemsize) for v in seen)) or 0
 
@@ -172,25 +173,25 @@ def _is_pointwise(window: Window) -> bool:
     return all(k == s == 1 for k, s in zip(window.kernel, window.strides, strict=True)) and not any(window.pads)
 
 
-def _lifted(view: View, lead: int) -> View:
+def _with_leading_axes(view: View, lead: int) -> View:
     for _ in range(lead):
         view = views.inserted(view, 2)
     return view
 
 
 def nhwc_matrix(view: View) -> Matrix:
-    """A row of an image for each of (batch, z, y): pixels are the rows of a matrix, channels its columns."""
+    """A matrix for each (batch, z, y): the pixels of an image row are its rows, channels its columns."""
     b, c, z, y, x = view.strides
     return Matrix(view.storage, view.offset, (b, z, y), x, c)
 
 
-def _matrix(view: View) -> Matrix:
+def _nchw_matrix(view: View) -> Matrix:
     b, c, z, y, x = view.strides
     return Matrix(view.storage, view.offset, (b, z, y), c, x)
 
 
 def nbytes_of(view: View, each: int) -> Known | None:
-    """Of the elements that a view has in memory, with ``each`` bytes for one."""
+    """The bytes of a view's distinct elements, of ``each`` bytes."""
     sizes = (d for d, s in zip(view.shape, view.strides, strict=True) if s != 0)
     return dims.mul(dims.product(sizes), each)
 
@@ -199,14 +200,14 @@ def nbytes_of(view: View, each: int) -> Known | None:
 
 
 def geometry_params(dtype: DType) -> Params:
-    """Declares an image, its strides, its sizes and those of the result."""
+    """Parameters of an image: memory, strides, sizes, padding, and the sizes of the output."""
     numbers = ["batch", *(f"x_{name}" for name in ("b", "c", *AXES))]
     numbers += [f"{what}_{name}" for name in AXES for what in ("in", "out", "pad")]
     return {"x": (dtype,), **dict.fromkeys(numbers, i64)}
 
 
 def sizes(memory: Mapping[str, object], what: str) -> list[Val]:
-    """The numbers ``in``, ``out`` or ``pad`` of each axis."""
+    """The run-time numbers ``in``, ``out`` or ``pad`` of each axis."""
     found = [memory[f"{what}_{name}"] for name in AXES]
     assert all(isinstance(v, Val) for v in found)
     return [v for v in found if isinstance(v, Val)]

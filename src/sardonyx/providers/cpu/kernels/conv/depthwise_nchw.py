@@ -1,15 +1,13 @@
-"""Depthwise convolutions: every filter sees one channel.
+"""Depthwise convolution of NCHW images: every filter reads one channel.
 
-The grid of work is (batch, plane, block, chunk of filters). A part copies one channel of its block after the other into
-a strip in L1 (``strip``), whose padding stays, sums the products of all outputs there, and finishes them. With few
-taps, tiles of some rows and two vectors of outputs are summed at a time, from vectors that are loaded once for all of
-them, with every tap written out; what follows is done in registers where it is short. (3 x 3 windows on Neoverse-N1: 11
-to 17 cycles for a vector of outputs, of which 7 are the pipes' for 9 products, bias, bounds and a store; 20 for maps of
-7 x 7. With a stride of 2, 21 to 37: four vectors are read for one.)
+The grid is (batch, plane, image block, chunk of filters). A work item copies one channel of its block after the other
+into scratch in L1 (``common.image_block``), whose padding stays, accumulates all outputs there and applies the
+epilogue. With few taps, micro-tiles of some rows by two vectors of outputs are accumulated from vectors that are loaded
+once for all of them, with every tap unrolled; a cheap epilogue is applied to registers.
 
-Vectors of a row that is not made of whole ones overlap. In scratch, where rows of outputs follow each other without
-gap, a vector that is longer than its row reaches into the next one, which is stored later. The order of a sum follows
-from the window and, by the height of a block, from the sizes of the image.
+The last vector of a row overlaps the one before it. Where rows of accumulators follow each other without gaps, a vector
+that is longer than its row reaches into the next row, which is stored later. The order of a sum depends on the window
+and, through the height of a block, on the sizes of the image; not on the number of threads.
 """
 
 from __future__ import annotations
@@ -43,46 +41,46 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
-TILED, HEIGHTS = 25, (7, 4)
-"""Taps up to which rows of outputs are summed at a time, and how many: maps of 224 pixels that are halved have a
-multiple of 7. Two vectors of each are 14 registers of sums, beside up to 7 of weights.
+MAX_TILED_TAPS, HEIGHTS = 25, (7, 4)
+"""Taps up to which several rows of outputs are accumulated at once, and how many rows: halved 224-pixel images have a
+multiple of 7. Two vectors per row are 14 registers of accumulators, beside up to 7 of weights.
 """
 UNROLLED = 8
-"""Taps of a row up to which their code is written out."""
+"""Taps of a row up to which they are unrolled."""
 WIDTHS = (8, 4, 1)
-"""Vectors of one row at a time: eight hide the latency of an addition, fewer take the rest."""
+"""Vectors that are accumulated at once: eight hide the latency of an addition, fewer take the tail."""
 GRID, CHUNK = 64, 16
-"""Parts of work that are wanted; filters of a part at most."""
+"""Work items wanted; filters of a work item, at most."""
 
 
 @dataclass(frozen=True)
 class DepthwiseConfig:
-    """What is constant."""
+    """Compile-time configuration of a depthwise convolution."""
 
     dtype: DType
-    """Of the sums."""
+    """Of the accumulators."""
     taps: Taps
     rows: int
-    """Of outputs that are summed at a time; 0: vectors of outputs in order."""
-    is_unit: bool
-    """Neighbours of a row are neighbours in memory."""
-    is_joined: bool
-    """Rows of the result, and of what is read beside it, follow each other without gap."""
-    is_direct: bool
-    """What follows the sums of tiles is done in registers: it is short, and rows have vectors."""
+    """Rows of outputs of a micro-tile; 0: single vectors of outputs, in order."""
+    has_unit_stride: bool
+    """Elements of an image row are adjacent in memory."""
+    rows_are_contiguous: bool
+    """Rows of outputs and of epilogue operands follow each other without gaps."""
+    is_register_epilogue: bool
+    """The epilogue of micro-tiles is applied to registers: it is cheap, and a row has at least one vector."""
 
     def layout(self, lanes: int) -> ScratchLayout:
         return ScratchLayout(self.taps, self.dtype, lanes_of(lanes, self.dtype), 1)
 
 
 def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
-    """``per_channel`` filters see each channel."""
+    """``per_channel`` filters read each channel."""
     geometry, dtype = WindowGeometry.of(group), register_dtype(group.x.dtype)
     epilogue, more = geometry.epilogue(group)
     rows = _rows(geometry, isa)
-    is_direct = rows > 0 and _is_direct(geometry, epilogue, lanes_of(isa.lanes, dtype))
+    is_register_epilogue = rows > 0 and _is_register_epilogue(geometry, epilogue, lanes_of(isa.lanes, dtype))
     config = DepthwiseConfig(
-        dtype, geometry.taps, rows, geometry.has_unit_stride, geometry.rows_are_contiguous, is_direct
+        dtype, geometry.taps, rows, geometry.has_unit_stride, geometry.rows_are_contiguous, is_register_epilogue
     )
     before, weights = _weights(group, config, isa)
     room_nbytes = isa.l1_nbytes // 2
@@ -94,29 +92,29 @@ def steps(group: Convolution, isa: Isa, per_channel: Known) -> list[Step]:
     args = {**geometry.args(), **layout.args(), **numbers, "w": weights, **more}
     return [
         *before,
-        Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, "one channel at a time"),
+        Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, "one channel at a time, NCHW"),
     ]
 
 
 def _rows(geometry: WindowGeometry, isa: Isa) -> int:
-    """As many as leave the fewest that are made twice."""
+    """The height of a micro-tile: the one for which the fewest rows are computed twice."""
     rows = geometry.size[1]
-    if not 1 < geometry.taps.count <= TILED:
+    if not 1 < geometry.taps.count <= MAX_TILED_TAPS:
         return 0
     if not isinstance(rows, int) or isa.registers < 32:
         return HEIGHTS[-1]
     return min((h for h in HEIGHTS if h <= rows), key=lambda h: -rows % h, default=HEIGHTS[-1])
 
 
-def _is_direct(geometry: WindowGeometry, epilogue: Epilogue, lanes: int) -> bool:
-    """Overlapping vectors are finished twice: nothing that may lie where the result does is read for it."""
+def _is_register_epilogue(geometry: WindowGeometry, epilogue: Epilogue, lanes: int) -> bool:
+    """Overlapping vectors are finished twice, so no operand that may share memory with the output may be read again."""
     columns, is_alone = geometry.size[2], all(x.columns == BROADCAST for x in epilogue.extra)
     has_vectors = not isinstance(columns, int) or columns >= lanes
     return geometry.rows_are_contiguous and is_alone and has_vectors and not epilogue.is_expensive
 
 
 def _weights(group: Convolution, config: DepthwiseConfig, isa: Isa) -> tuple[list[Step], Ref]:
-    """The weights in the type of the sums."""
+    """The weights in the type of the accumulators."""
     w, count = group.w, config.taps.count
     if w.dtype is config.dtype:
         return [], Ref.of(w)
@@ -136,68 +134,72 @@ def conv_depthwise_nchw(
     k: Kernel, x: Buf, w: Buf, batch: Val, filters: Val, per_channel: Val, room: Val,
     *, config: DepthwiseConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    memory = {**memory, "is_unit": config.is_unit}
+    memory = {**memory, "has_unit_stride": config.has_unit_stride}
     planes, *_ = sizes(memory, "out")
     taps, lanes = RuntimeWindow(k, memory), lanes_of(k.lanes, config.dtype)
-    blocks = OutputBlocks(k, taps, memory, room // taps.planes, 1, lanes)
+    blocks = OutputBlocks(k, taps, memory, room // taps.phase_planes, 1, lanes)
     count = batch * planes * blocks.count
     chunks = k.max(ceil_div(filters, CHUNK), k.min(ceil_div(k.const(GRID), k.max(count, 1)), filters))
     padded = k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
-        block, plane, image = which % blocks.count, which // blocks.count % planes, which // blocks.count // planes
-        strip = ImageBlock(k, taps, memory, blocks, block, config.dtype, lanes, config.taps.step, is_padded=True)
+        block_number, plane, image = (
+            which % blocks.count,
+            which // blocks.count % planes,
+            which // blocks.count // planes,
+        )
+        block = ImageBlock(k, taps, memory, blocks, block_number, config.dtype, lanes, config.taps.step, is_padded=True)
         with k.when(padded.get().ne(which)):
-            strip.blank()
+            block.clear()
             padded.set(which)
-        is_tiled = strip.rows >= config.rows if config.rows else k.const(0).ne(0)
-        if config.is_direct:
-            is_tiled &= strip.columns >= lanes
+        is_tiled = block.rows >= config.rows if config.rows else k.const(0).ne(0)
+        if config.is_register_epilogue:
+            is_tiled &= block.columns >= lanes
         with k.when(~is_tiled):
-            strip.tables()
+            block.tables()
         with k.loop(chunk * filters // chunks, (chunk + 1) * filters // chunks) as c:
             start = image * number(memory, "x_b") + c // per_channel * number(memory, "x_c")
-            strip.renew(x.at(start), plane, config.taps)
-            finish = _FilterEpilogue(k, epilogue, memory, strip, [image, plane], c, k.const(1), config)
-            _FilterSums(k, config, strip, w.at(c * config.taps.count), finish).make(is_tiled)
+            block.refill(x.at(start), plane, config.taps)
+            finish = _FilterEpilogue(k, epilogue, memory, block, [image, plane], c, k.const(1), config)
+            _FilterSums(k, config, block, w.at(c * config.taps.count), finish).make(is_tiled)
 
 
 @dataclass(frozen=True)
 class _FilterEpilogue(BlockEpilogue):
-    """What follows the sums of a filter."""
+    """The epilogue of a filter."""
 
     config: DepthwiseConfig
 
     def put(self) -> Callable[[Val, Val], None]:
-        """What finishes a vector of sums at a place of the block."""
-        finish, start = self.joined()
+        """A function that finishes a vector of accumulators at an output of the block."""
+        finish, start = self.as_one_row()
         own = finish.of_row(self.first)
         return lambda place, sums: own.put(self.first, Tile(start + place, sums.lanes, None), sums)
 
     def rest(self) -> None:
-        """Finish what lies in scratch."""
-        strip = self.strip
-        if not self.config.is_joined:
-            self.row_by_row(strip.columns)
+        """Finish the accumulators in scratch."""
+        block = self.block
+        if not self.config.rows_are_contiguous:
+            self.row_by_row(block.columns)
             return
-        finish, place = self.joined()
-        finish.tile(strip.sums, strip.sums_pitch, self.first, self.rows, place, strip.rows * strip.columns)
+        finish, place = self.as_one_row()
+        finish.tile(block.sums, block.sums_pitch, self.first, self.rows, place, block.rows * block.columns)
 
 
 @dataclass(frozen=True)
 class _FilterSums:
-    """The sums of all outputs of a block for one filter."""
+    """All outputs of an image block for one filter."""
 
     k: Kernel
     config: DepthwiseConfig
-    strip: ImageBlock
+    block: ImageBlock
     w: Buf
     """The filter."""
     finish: _FilterEpilogue
 
     def make(self, is_tiled: Val) -> None:
-        """All outputs of the block."""
-        k, is_direct = self.k, self.config.is_direct
+        """Compute and finish them."""
+        k, is_register_epilogue = self.k, self.config.is_register_epilogue
         if not self.config.rows:
             self.vectors(WIDTHS)
         else:
@@ -206,20 +208,20 @@ class _FilterSums:
                     self.tiles()
                 with no:
                     self.vectors(WIDTHS[1:])
-                    if is_direct:
+                    if is_register_epilogue:
                         self.finish.rest()
-        if not is_direct:
+        if not is_register_epilogue:
             self.finish.rest()
 
     def tiles(self) -> None:
-        """Tiles of some rows and two vectors or one, the last of which may overlap those before.
+        """Micro-tiles of some rows by two vectors or one; the last of a row or column may overlap those before.
 
-        Sums go to their end, or into scratch. There, a vector that is longer than a row reaches into the next one,
-        which is stored later.
+        They are finished at once or stored in scratch. There, a vector that is longer than its row reaches into the
+        next row, which is stored later.
         """
-        k, strip, lanes, rows = self.k, self.strip, self.strip.lanes, self.config.rows
-        columns, pair = strip.columns, 2 * lanes
-        put = self.finish.put() if self.config.is_direct else strip.sums.store
+        k, block, lanes, rows = self.k, self.block, self.block.lanes, self.config.rows
+        columns, pair = block.columns, 2 * lanes
+        put = self.finish.put() if self.config.is_register_epilogue else block.sums.store
 
         def tile(y: Val, x: Val, width: int) -> None:
             for out, vectors in enumerate(self._tile(y, x, width)):
@@ -227,27 +229,27 @@ class _FilterSums:
                     put((y + out) * columns + x + j * lanes, v)
 
         pairs = k.select(columns >= pair, (columns + (lanes - 1)) // pair, 0)
-        with k.loop(0, strip.rows, rows) as i:
-            y = k.min(i, strip.rows - rows)
+        with k.loop(0, block.rows, rows) as i:
+            y = k.min(i, block.rows - rows)
             with k.loop(0, pairs) as j:
                 tile(y, k.min(j * pair, columns - pair), 2)
             with k.loop(pairs * pair, columns, lanes) as x:
                 tile(y, k.max(k.min(x, columns - lanes), 0), 1)
 
     def _tile(self, y: Val, x: Val, width: int) -> list[list[Val]]:
-        """Phase by phase and row by row of the strip: each of its vectors meets all outputs that see it."""
-        k, strip, taps = self.k, self.strip, self.config.taps
-        lanes, high, wide = strip.lanes, len(taps.phases(1)), len(taps.phases(2))
+        """Phase by phase and row by row of the block: each vector is used for all outputs that read it."""
+        k, block, taps = self.k, self.block, self.config.taps
+        lanes, high, wide = block.lanes, len(taps.phases(1)), len(taps.phases(2))
         found = [[k.zeros(self.config.dtype, lanes)] * width for _ in range(self.config.rows)]
         weights = list(broadcast_weights(k, self.w, taps.count, lanes))
-        start = strip.elements.at(y * strip.pitch + x)
+        start = block.elements.at(y * block.pitch + x)
         for tz in range(taps.kernel[0]):
             for phase in range(high):
-                rows = [(ty, ahead) for ty, (p, ahead) in enumerate(taps.places(1)) if p == phase]
+                rows = [(ty, ahead) for ty, (p, ahead) in enumerate(taps.phase_offsets(1)) if p == phase]
                 for row in range(self.config.rows + taps.reach(1)):
                     uses = [(ty, row - ahead) for ty, ahead in rows if 0 <= row - ahead < self.config.rows]
-                    for tx, (p, ahead) in enumerate(taps.places(2) if uses else ()):
-                        at = start.at(strip.plane * ((tz * high + phase) * wide + p) + strip.pitch * row)
+                    for tx, (p, ahead) in enumerate(taps.phase_offsets(2) if uses else ()):
+                        at = start.at(block.plane * ((tz * high + phase) * wide + p) + block.pitch * row)
                         seen = [at.load(ahead + j * lanes, lanes) for j in range(width)]
                         for ty, out in uses:
                             weight = weights[(tz * taps.kernel[1] + ty) * taps.kernel[2] + tx]
@@ -256,25 +258,25 @@ class _FilterSums:
 
     def vectors(self, widths: tuple[int, ...]) -> None:
         """Vectors of outputs in order, with a loop over the taps."""
-        k, strip, done = self.k, self.strip, self.k.const(0)
+        k, block, done = self.k, self.block, self.k.const(0)
         for width in widths:
-            stop = done + (strip.vectors - done) // width * width
+            stop = done + (block.vectors - done) // width * width
             with k.loop(done, stop, width) as v:
                 for j, sums in enumerate(self._sums(v, width)):
-                    strip.sums.store(strip.packed_place(v + j), sums)
+                    block.sums.store(block.output_offset(v + j), sums)
             done = stop
 
     def _sums(self, v: Val, width: int) -> list[Val]:
-        k, strip = self.k, self.strip
-        lanes = strip.lanes
+        k, block = self.k, self.block
+        lanes = block.lanes
         found = [k.var(k.zeros(self.config.dtype, lanes)) for _ in range(width)]
-        starts = [strip.elements.at(strip.place(v + j)) for j in range(width)]
+        starts = [block.elements.at(block.vector_offset(v + j)) for j in range(width)]
         wide = self.config.taps.kernel[2]
         inner = wide if wide <= UNROLLED else 1
-        with k.loop(0, strip.taps.count, inner) as i:
-            here = strip.runs.load(i)
-            for t, (phase, ahead) in enumerate(self.config.taps.places(2)[:inner]):
-                away, weight = here + (strip.plane * phase + ahead), k.splat(self.w.load(i + t), lanes)
+        with k.loop(0, block.taps.count, inner) as i:
+            here = block.tap_offsets.load(i)
+            for t, (phase, ahead) in enumerate(self.config.taps.phase_offsets(2)[:inner]):
+                offset, weight = here + (block.plane * phase + ahead), k.splat(self.w.load(i + t), lanes)
                 for sums, at in zip(found, starts, strict=True):
-                    sums.set(fma(k, weight, at.load(away, lanes), sums.get()))
+                    sums.set(fma(k, weight, at.load(offset, lanes), sums.get()))
         return [sums.get() for sums in found]

@@ -1,20 +1,21 @@
-"""Convolutions by vector multiply-adds, outputs along the lanes.
+"""Direct convolution of NCHW images by vector multiply-adds, outputs along the lanes; and the choice among variants.
 
-A tile of sums is MR filters by NV vectors of neighbouring outputs. For each channel and tap, NV vectors of a strip
-(``strip``) are multiplied with MR single weights, which lie as [group][filters / MR][channel][taps][MR]. Images stay
-as they are, channel by channel; no copy holds an element once for each tap.
+A micro-tile is MR filters by NV vectors of neighbouring outputs. For each channel and tap, NV vectors of the image
+block (``common.image_block``) are multiplied by MR broadcast weights, which are packed as [group][filters /
+MR][channel][taps][MR]. The image keeps its layout; nothing is stored once per tap.
 
-**Order of sums.** Channel by channel, tap by tap, in runs of whole channels of about ``RUN`` terms, or half of a sum of
-fewer, each run from zero, the runs added in order: the same for every block, tile and thread count.
+**Order of sums.** Channel by channel and tap by tap, in K-blocks of whole channels: about ``RUN`` terms, or half of a
+shorter sum. Each K-block starts from zero and K-blocks are added in order, so results do not depend on blocks, tiles or
+the number of threads.
 
-**Cache blocking.** A block is the strip of some rows of outputs over all channels of a group; it takes half of L2. For
-one tile of filters after the other, the weights of a run (``RUN`` * MR elements, in L1) meet all outputs of the block,
-whose sums lie in scratch. Meanwhile the lines that the next tile of outputs reads are fetched into L1. The grid of work
-is (batch, group, plane, block, chunk of filters); a thread whose next chunk is of the same block keeps the strip.
-Blocks follow from sizes and caches, chunks from sizes. Windows of one tap are ``conv.pointwise_nchw``'s.
+**Cache blocking.** An image block covers some rows of outputs and all channels of a group, and takes half of L2. For
+each tile of filters, the weights of a K-block (in L1) are applied to all outputs of the block, whose accumulators are
+in scratch. Meanwhile the lines that the next tile of outputs reads are prefetched into L1. The grid is (batch, group,
+plane, block, chunk of filters); a thread whose next chunk has the same block reuses it. Blocks depend on sizes and
+caches, chunks on sizes only. Pointwise windows are left to ``conv.pointwise_nchw``.
 
-The window is a number of the run: places of taps are looked up, which costs nothing beside the products of a tile, and
-one kernel serves all windows.
+Window sizes are run-time numbers: tap offsets are looked up in a table, which costs little beside the products of a
+tile, and one kernel serves all windows.
 """
 
 from __future__ import annotations
@@ -67,32 +68,32 @@ from sardonyx.providers.cpu.program.steps import Only, Step, Target, either
 
 @dataclass(frozen=True)
 class DirectConvConfig:
-    """What is constant about a convolution."""
+    """Compile-time configuration of a direct convolution."""
 
     dtype: DType
-    """Of the sums."""
+    """Of the accumulators."""
     step: int
     """The stride along x: 1, 2, or 0 for any other."""
     shape: Shape
-    is_unit: bool
-    """Neighbours of a row are neighbours in memory."""
-    is_joined: bool
-    """Rows of the result, and of what is read beside it, follow each other without gap."""
-    is_direct: bool
-    """There is one run only, and what follows is so short that it is done in registers."""
+    has_unit_stride: bool
+    """Elements of an image row are adjacent in memory."""
+    rows_are_contiguous: bool
+    """Rows of outputs and of epilogue operands follow each other without gaps."""
+    is_register_epilogue: bool
+    """There is one K-block only, and the epilogue is cheap: it is applied to registers."""
 
 
 def supports(x: DType, w: DType) -> str | None:
-    """Why a convolution of these types is not made here; None if it is."""
+    """Why a convolution of these types is not compiled; None if it is."""
     if x not in (f32, f64, f16, bf16) or register_dtype(x) is not register_dtype(w):
-        return f"sums of {x} times {w} are not compiled"
+        return f"convolutions of {x} with weights of {w} are not compiled"
     return None
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
     reason = supports(group.x.dtype, group.w.dtype)
     if reason is None and not all(isinstance(step, Apply) for step in group.epilogue.steps):
-        reason = "a reduction follows the sums"
+        reason = "the epilogue of a convolution contains a reduction"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
     if any(v.storage in target.between or v.storage in target.summed_pairs for v in group.outputs):
@@ -136,7 +137,7 @@ def _supports_nhwc(group: Convolution, isa: Isa) -> bool:
 
 
 def vector_steps(group: Convolution, target: Target) -> list[Step]:
-    """By multiply-adds."""
+    """The steps of the variant that computes with vector multiply-adds."""
     isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     if winograd_nchw.supports(group, target):
@@ -150,13 +151,18 @@ def vector_steps(group: Convolution, target: Target) -> list[Step]:
         copying, group = close
         return [*copying, *pointwise_nchw.steps(group, target)]
     shape = Shape.of(isa, filters)
-    is_joined = geometry.rows_are_contiguous
-    is_direct = is_joined and is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
-    config = DirectConvConfig(dtype, geometry.taps.step, shape, geometry.has_unit_stride, is_joined, is_direct)
+    is_register_epilogue = (
+        geometry.rows_are_contiguous and is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
+    )
+    config = DirectConvConfig(
+        dtype, geometry.taps.step, shape, geometry.has_unit_stride, geometry.rows_are_contiguous, is_register_epilogue
+    )
     before, weights = packed_filters(group, dtype, shape.rows, isa)
     epilogue, more = geometry.epilogue(group)
-    run = channels if is_direct and isinstance(channels, int) else per_run(geometry.taps, channels)
-    layout = ScratchLayout(geometry.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, run)
+    block_channels = (
+        channels if is_register_epilogue and isinstance(channels, int) else per_run(geometry.taps, channels)
+    )
+    layout = ScratchLayout(geometry.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, block_channels)
     room_nbytes = isa.l2_nbytes // 2
     args = {
         **geometry.args(), **layout.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
@@ -181,130 +187,130 @@ def conv_direct(
     *, config: DirectConvConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     taps, shape, lanes = RuntimeWindow(k, memory), config.shape, lanes_of(k.lanes, config.dtype)
-    memory = {**memory, "is_unit": config.is_unit}
+    memory = {**memory, "has_unit_stride": config.has_unit_stride}
     depth, (planes, *_) = channels * taps.count, sizes(memory, "out")
     tiles = ceil_div(filters, shape.rows)
-    blocks = OutputBlocks(k, taps, memory, room // k.max(channels * taps.planes, 1), shape.rows, lanes)
+    blocks = OutputBlocks(k, taps, memory, room // k.max(channels * taps.phase_planes, 1), shape.rows, lanes)
     count = batch * groups * planes * blocks.count
     chunks, filled = chunks_of(k, count, tiles), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
-        image, block = which // blocks.count, which % blocks.count
+        image, block_number = which // blocks.count, which % blocks.count
         plane, image = image % planes, image // planes
         group, image = image % groups, image // groups
-        strip = ImageBlock(k, taps, memory, blocks, block, config.dtype, lanes, config.step)
+        block = ImageBlock(k, taps, memory, blocks, block_number, config.dtype, lanes, config.step)
         start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
         with k.when(filled.ne(which)):
-            strip.tables()
-            strip.fill(start, plane, channels, 0.0)
+            block.tables()
+            block.fill(start, plane, channels, 0.0)
             filled.set(which)
         with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
             weights = w.at((group * tiles + tile) * depth * shape.rows)
             first = tile * shape.rows
             rows = k.min(filters - first, shape.rows)
-            epilogue_of_tile = _TileEpilogue(
-                k, epilogue, memory, strip, [image, plane], group * filters + first, rows, config
+            tile_epilogue = _TileEpilogue(
+                k, epilogue, memory, block, [image, plane], group * filters + first, rows, config
             )
-            if config.is_direct:
-                run = _KBlock(k, config, strip, weights, k.const(0), channels)
-                epilogue_of_tile.rest(run.sums(epilogue_of_tile))
+            if config.is_register_epilogue:
+                only = _KBlock(k, config, block, weights, k.const(0), channels)
+                tile_epilogue.rest(only.accumulate(tile_epilogue))
             else:
                 many = number(memory, "layout_channels")
                 with k.loop(0, k.max(channels, 1), many) as c:
-                    part = weights.at(c * (taps.count * shape.rows))
-                    _KBlock(k, config, strip, part, c, k.min(channels - c, many)).sums()
-                epilogue_of_tile.rest(k.const(0))
+                    panel = weights.at(c * (taps.count * shape.rows))
+                    _KBlock(k, config, block, panel, c, k.min(channels - c, many)).accumulate()
+                tile_epilogue.rest(k.const(0))
 
 
 @dataclass(frozen=True)
 class _TileEpilogue(BlockEpilogue):
-    """What follows the sums of a tile of filters."""
+    """The epilogue of a tile of filters."""
 
     config: DirectConvConfig
 
     @property
-    def is_even(self) -> Val:
-        """Whether the sums of a filter are neighbours in scratch as the results are in memory."""
-        return (self.strip.columns % self.strip.lanes).eq(0) | self.strip.rows.eq(1)
+    def is_contiguous(self) -> Val:
+        """Whether the accumulators of a filter are contiguous in scratch, as its outputs are in memory."""
+        return (self.block.columns % self.block.lanes).eq(0) | self.block.rows.eq(1)
 
     @property
-    def whole(self) -> Val:
-        """Vectors of sums that can be finished in registers: those that are results in every lane and every row."""
-        k, strip = self.k, self.strip
-        is_full = self.is_even & self.rows.eq(self.config.shape.rows)
-        return k.select(is_full, strip.rows * strip.columns // strip.lanes, 0)
+    def full_vectors(self) -> Val:
+        """Vectors that can be finished in registers: all lanes are outputs, and all rows of the tile are filters."""
+        k, block = self.k, self.block
+        is_full = self.is_contiguous & self.rows.eq(self.config.shape.rows)
+        return k.select(is_full, block.rows * block.columns // block.lanes, 0)
 
     def put(self, found: list[list[Var]], v: Val) -> None:
-        """Finish a register tile."""
-        finish, place = self.joined()
-        lanes = self.strip.lanes
+        """Finish a micro-tile in registers, from vector ``v`` of the block on."""
+        finish, place = self.as_one_row()
+        lanes = self.block.lanes
         for r, row in enumerate(found):
             for j, total in enumerate(row):
                 finish.put(self.first + r, Tile(place + (v + j) * lanes, lanes, None), total.get())
 
     def rest(self, done: Val) -> None:
-        """Finish what lies in scratch, from vector ``done`` on."""
-        k, strip = self.k, self.strip
-        if not self.config.is_joined:
-            self.row_by_row(self.strip.row)
+        """Finish the accumulators in scratch, from vector ``done`` on."""
+        k, block = self.k, self.block
+        if not self.config.rows_are_contiguous:
+            self.row_by_row(self.block.row)
             return
-        finish, place = self.joined()
-        with k.either(self.is_even) as (yes, no):
+        finish, place = self.as_one_row()
+        with k.either(self.is_contiguous) as (yes, no):
             with yes:
-                before = done * strip.lanes
-                sums, count = strip.sums.at(before), strip.rows * strip.columns - before
-                finish.tile(sums, strip.sums_pitch, self.first, self.rows, place + before, count)
+                before = done * block.lanes
+                sums, count = block.sums.at(before), block.rows * block.columns - before
+                finish.tile(sums, block.sums_pitch, self.first, self.rows, place + before, count)
             with no:
-                self.row_by_row(self.strip.row)
+                self.row_by_row(self.block.row)
 
 
 @dataclass(frozen=True)
 class _KBlock:
-    """The sums over ``count`` channels from ``channel`` on, for all outputs of a block."""
+    """A K-block: the sums over ``count`` channels from ``channel`` on, for all outputs of an image block."""
 
     k: Kernel
     config: DirectConvConfig
-    strip: ImageBlock
+    block: ImageBlock
     weights: Buf
     channel: Val
     count: Val
 
-    def sums(self, epilogue_of_tile: _TileEpilogue | None = None) -> Val:
-        """Into scratch; or, where there is one run only, to their end. Gives how many vectors went there."""
-        k, strip, done, most = self.k, self.strip, self.k.const(0), self.config.shape.vectors
+    def accumulate(self, epilogue: _TileEpilogue | None = None) -> Val:
+        """Add the sums to scratch; given an epilogue, finish full vectors in registers and return how many."""
+        k, block, done, most = self.k, self.block, self.k.const(0), self.config.shape.vectors
         finished = done
-        if epilogue_of_tile is not None:
-            finished = done = epilogue_of_tile.whole // most * most
+        if epilogue is not None:
+            finished = done = epilogue.full_vectors // most * most
             with k.loop(0, done, most) as v:
-                epilogue_of_tile.put(self._tile(v, most), v)
+                epilogue.put(self._tile(v, most), v)
         for width in self.config.shape.widths:
-            stop = done + (strip.vectors - done) // width * width
+            stop = done + (block.vectors - done) // width * width
             with k.loop(done, stop, width) as v:
-                sums = strip.sums.at(v * strip.lanes)
-                add_run(k, self._tile(v, width), sums, self.channel > 0, strip.sums_pitch)
+                sums = block.sums.at(v * block.lanes)
+                add_run(k, self._tile(v, width), sums, self.channel > 0, block.sums_pitch)
             done = stop
         return finished
 
     def _tile(self, v: Val, width: int) -> list[list[Var]]:
-        k, strip, shape = self.k, self.strip, self.config.shape
-        total = [[k.var(k.zeros(self.config.dtype, strip.lanes)) for _ in range(width)] for _ in range(shape.rows)]
-        image = strip.elements.at(self.channel * strip.channel)
-        starts = [image.at(strip.place(v + j)) for j in range(width)]
-        with k.loop(0, self.count * strip.taps.count) as term:
-            here = strip.runs.load(term)
+        k, block, shape = self.k, self.block, self.config.shape
+        total = [[k.var(k.zeros(self.config.dtype, block.lanes)) for _ in range(width)] for _ in range(shape.rows)]
+        image = block.elements.at(self.channel * block.channel)
+        starts = [image.at(block.vector_offset(v + j)) for j in range(width)]
+        with k.loop(0, self.count * block.taps.count) as term:
+            here = block.tap_offsets.load(term)
             if width == shape.vectors:
                 starts[-1].at(here).prefetch(LINE)
-            vectors = [s.load(here, strip.lanes) for s in starts]
+            vectors = [s.load(here, block.lanes) for s in starts]
             sums = [[x.get() for x in row] for row in total]
-            made = self._step(
-                sums, broadcast_weights(k, self.weights.at(term * shape.rows), shape.rows, strip.lanes), vectors
+            made = self._multiply_add(
+                sums, broadcast_weights(k, self.weights.at(term * shape.rows), shape.rows, block.lanes), vectors
             )
             for row, new in zip(total, made, strict=True):
                 for x, value in zip(row, new, strict=True):
                     x.set(value)
         return total
 
-    def _step(self, sums: list[list[Val]], singles: Iterator[Val], vectors: list[Val]) -> list[list[Val]]:
+    def _multiply_add(self, sums: list[list[Val]], singles: Iterator[Val], vectors: list[Val]) -> list[list[Val]]:
         return [
             [fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)]
             for row, w in zip(sums, singles, strict=True)

@@ -22,7 +22,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Resample, TapTable, View
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, known, traffic, walk
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, known, nest_loop, traffic
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.image.resize_config import (
     MANY,
@@ -179,7 +179,7 @@ def _one_by_one(
     last = len(config.outer)
     pieces = k.const(1) if config.inner is not None else (sizes[last] + (PIECE - 1)) // PIECE
     step = number(memory, f"s{last}") * PIECE if config.inner is None else k.const(0)
-    with walk(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
+    with nest_loop(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
         row = Row(k, config, memory, x.at(moved), index[:last])
         finish = BoundEpilogue(k, epilogue, memory, sizes[last], index[: last - 1])
         if picks is not None:
@@ -207,7 +207,7 @@ def _pairs(
     """
     last = len(config.outer)
     pairs = number(memory, f"in{last - 1}") + 1
-    with walk(k, [*sizes[: last - 1], pairs], [strides]) as (index, (moved,)):
+    with nest_loop(k, [*sizes[: last - 1], pairs], [strides]) as (index, (moved,)):
         first, second = k.max(index[-1] * 2 - 1, 0), k.min(index[-1] * 2, sizes[last - 1] - 1)
         row = Row(k, config, memory, x.at(moved), [*index[:-1], first])
         row.stream(BoundEpilogue(k, epilogue, memory, sizes[last], index[:-1]), first, sizes[last], second)
@@ -226,7 +226,7 @@ def _repeated(
     last = len(config.outer)
     length, step = number(memory, f"in{last - 1}"), number(memory, f"s{last - 1}")
     still = replace(config, outer=(*config.outer[:-1], None))
-    with walk(k, sizes[: last - 1], [strides[: last - 1]]) as (index, (moved,)):
+    with nest_loop(k, sizes[: last - 1], [strides[: last - 1]]) as (index, (moved,)):
         finish = BoundEpilogue(k, epilogue, memory, sizes[last], index)
         with k.loop(0, length) as at, k.loop(0, config.repeated) as i:
             row = Row(k, still, memory, x.at(moved + at * step), [*index, at])
@@ -253,7 +253,7 @@ def _staged(
     together = k.min(k.max(k.const(STAGE * k.lanes) // pitch, 1), STAGED)
     groups = (sizes[last - 1] + (together - 1)) // together
     steps = [*strides[:-1], strides[-1] * together]
-    with walk(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
+    with nest_loop(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
         first, outer = index[-1] * together, index[:-1]
         count = k.min(sizes[last - 1] - first, together)
         place = k.scratch(config.work).at(beside)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sardonyx.dtypes import DType
 from sardonyx.lower.groups import CumulativeSum, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, load, product, store, stride_class, walk
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, load, nest_loop, product, store, stride_class
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Val, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
@@ -62,7 +62,7 @@ def accumulate(k: Kernel, *, form: Form, count: Val, along_x: Val, along_out: Va
     strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(2)]
     pieces = (extents[last] + (PIECE - 1)) // PIECE
     dtype = register_dtype(form.dtype)
-    with walk(k, [*extents[:last], pieces], [[*s[:last], s[last] * PIECE] for s in strides]) as (index, moved):
+    with nest_loop(k, [*extents[:last], pieces], [[*s[:last], s[last] * PIECE] for s in strides]) as (index, moved):
         x, out = (given[name].at(at) for name, at in zip(("x", "out"), moved, strict=True))
         lanes = k.lanes * 32 // max(dtype.bits, 32)
         unroll = PIECE // lanes if form.kinds == ("1", "1") else 1

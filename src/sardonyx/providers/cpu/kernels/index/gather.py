@@ -14,7 +14,16 @@ from sardonyx.dtypes import DType, of_name
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Gather, GatherElements, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, Nest, known, load, product, store, stride_class, walk
+from sardonyx.providers.cpu.kernels.common.loop_nest import (
+    Axis,
+    Nest,
+    known,
+    load,
+    nest_loop,
+    product,
+    store,
+    stride_class,
+)
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
@@ -109,7 +118,7 @@ def pick(k: Kernel, *, form: Form, size: Val, pitch: Val, **given: Any) -> None:
     strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(3)]
     pieces = (extents[last] + (PIECE - 1)) // PIECE
     steps = [[*s[:last], s[last] * PIECE] for s in strides]
-    with walk(k, [*extents[:last], pieces], steps) as (index, moved):
+    with nest_loop(k, [*extents[:last], pieces], steps) as (index, moved):
         count = k.min(extents[last] - index[-1] * PIECE, PIECE)
         data, indices, out = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
         along = [s[last] for s in strides]

@@ -13,7 +13,7 @@ from typing import Any
 from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.lower.groups import TopK, View
-from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, load, product, stride_class, walk
+from sardonyx.providers.cpu.kernels.common.loop_nest import Nest, known, load, nest_loop, product, stride_class
 from sardonyx.providers.cpu.kernels.index.heap import Entry, Heap
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i64, register_dtype
@@ -95,7 +95,7 @@ def select(k: Kernel, *, form: Form, size: Val, count: Val, **given: Any) -> Non
     strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(3)]
     along = [given[f"along{v}"] for v in range(3)]
     heap = Heap(k, (k.scratch(key_dtype(form.dtype)), k.scratch(i64, count * 8)), worse)
-    with k.when(count > 0), walk(k, extents, strides) as (_, moved):
+    with k.when(count > 0), nest_loop(k, extents, strides) as (_, moved):
         x, values, indices = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
         with k.loop(0, count) as i:
             heap.store(i, (_key(k, form, x.load(i * along[X])), i))

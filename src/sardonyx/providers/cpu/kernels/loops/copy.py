@@ -19,10 +19,10 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import (
     apply,
     known,
     load,
+    nest_loop,
     product,
     stride_class,
     traffic,
-    walk,
 )
 from sardonyx.providers.cpu.kernels.loops.passes import operations
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
@@ -175,7 +175,7 @@ def transpose(k: Kernel, *, config: TransposeConfig, **given: Any) -> None:
     sizes = high, k.const(BLOCK_COLUMNS)
     blocks = [(n + (size - 1)) // size for n, size in zip(extents[-2:], sizes, strict=True)]
     steps = [[*s[:-2], s[-1] * sizes[1], s[-2] * sizes[0]] for s in strides]
-    with walk(k, [*extents[:-2], *reversed(blocks)], steps) as (index, moved):
+    with nest_loop(k, [*extents[:-2], *reversed(blocks)], steps) as (index, moved):
         places = zip(extents[-2:], reversed(index[-2:]), sizes, strict=True)
         rows, columns = (k.min(n - i * size, size) for n, i, size in places)
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sardonyx.providers.cpu.kernels.common.loop_nest import walk
+from sardonyx.providers.cpu.kernels.common.loop_nest import nest_loop
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import place_of
 from sardonyx.providers.cpu.kernels.loops.adjacent_rows import AdjacentRows
 from sardonyx.providers.cpu.kernels.loops.config import LoopConfig, params
@@ -37,7 +37,7 @@ def fused_loop(k: Kernel, *, config: LoopConfig, **given: Any) -> None:
         steps = [[*s, given[f"p{v}"]] for v, s in enumerate(steps)]
     memory = [given[f"m{v}"] for v in views]
     deferred = DeferredRow(k, config, memory, strides, extents) if config.is_deferred(k.lanes) else None
-    with walk(k, rows, steps) as (index, moved):
+    with nest_loop(k, rows, steps) as (index, moved):
         size = list(extents)
         if config.chunk:
             size[config.vector_axis] = k.min(size[config.vector_axis] - index[-1] * config.chunk, config.chunk)

@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Apply, Expression, Loop
-from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, apply, known, product, traffic, walk
+from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, apply, known, nest_loop, product, traffic
 from sardonyx.providers.cpu.kernels.loops.copy import axes_of
 from sardonyx.providers.cpu.kernels.math.transpose import deinterleaved, interleaved
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -103,7 +103,7 @@ def interleave(k: Kernel, *, config: InterleaveConfig, **given: Any) -> None:
     strides = [
         [*(given[f"s{v}_{i}"] for i in range(config.outer)), strides_along[config.layouts[v]] * CHUNK] for v in views
     ]
-    with walk(k, [*extents[:-1], chunks], strides) as (index, moved):
+    with nest_loop(k, [*extents[:-1], chunks], strides) as (index, moved):
         long = k.min(extents[-1] - index[-1] * CHUNK, CHUNK)
         here = [given[f"m{v}"].at(at) for v, at in enumerate(moved)]
         chunk = _Chunk(k, config, here, [given[f"s{v}_{config.outer}"] for v in views])

@@ -383,7 +383,7 @@ class _ImageBlock:
     def _tables(self, channels: Val) -> None:
         """Where each element under a window lies; what fills the last four lies anywhere."""
         k, taps, at = self.k, self.config.taps, self.k.var(0)
-        places = taps.places(2)
+        places = taps.phase_offsets(2)
         with k.loop(0, channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, taps.kernel[1]) as ty:
             row = (c * taps.kernel[0] + tz) * self.plane + ty * (taps.dilations[1] * self.row)
             for phase, ahead in places:
