@@ -41,7 +41,7 @@ def swap_bases(k: Kernel, one: Val, two: Val) -> None:
 
 @kernel(flag=(u8,), skip=i64, may_do=i64, may_skip=i64)
 def skip_unless(k: Kernel, flag: Buf, skip: Val, may_do: Val, may_skip: Val) -> None:
-    """Skip ``skip`` steps unless the flag is set; an error where ``may_do`` or ``may_skip`` forbids the branch taken."""
+    """Skip ``skip`` steps unless the flag is set; an error where ``may_do`` or ``may_skip`` forbids the branch."""
     holds = flag.load().ne(0)
     with k.when(k.select(holds, may_do, may_skip).eq(0), likely=False):
         k.fail(Code.SIZES, skip)
