@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.graph import Graph, Node, Value
@@ -47,6 +47,23 @@ class Memory(Record):
     @property
     def peak_nbytes(self) -> int:
         return self.constants_nbytes + self.intermediates_nbytes + self.scratch_nbytes + self.outputs_nbytes
+
+
+class StepRow(NamedTuple):
+    """A step of a compiled part, for ``explain(stage="cpu")``."""
+
+    kernel: str
+    variant: str
+    """Which of several kernels was chosen, and why; empty where there is one."""
+    nodes: tuple[str, ...]
+    """The nodes that it computes, or a part of."""
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """An executable that is a sequence of kernels."""
+
+    def rows(self) -> list[StepRow]: ...
 
 
 @runtime_checkable

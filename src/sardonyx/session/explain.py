@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sardonyx.ir.graph import Graph, Node
 from sardonyx.optimize.report import Report
 from sardonyx.partition.assign import Owner
+from sardonyx.partition.provider import Stepped, StepRow
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,35 @@ class Explanation:
             lines += [f"  {d}" for d in self.report.declined]
         lines.append("seconds: " + ", ".join(f"{name} {s:.4f}" for name, s in self.phases.items()))
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class CompiledSteps:
+    """The kernels of a session's compiled parts, in the order in which they run. ``str()`` is a report."""
+
+    parts: tuple[tuple[StepRow, ...], ...]
+
+    @classmethod
+    def of(cls, compiled: Iterable[tuple[Any, Any]]) -> CompiledSteps:
+        return cls(tuple(tuple(rows) for rows in _rows(compiled)))
+
+    def __str__(self) -> str:
+        lines = []
+        for number, rows in enumerate(self.parts):
+            lines.append(f"part {number}: {len(rows)} steps")
+            wide = max((len(row.kernel) for row in rows), default=0)
+            for i, row in enumerate(rows):
+                variant = f"  ({row.variant})" if row.variant else ""
+                lines.append(f"  {i:>4}  {row.kernel:<{wide}}  {', '.join(row.nodes)}{variant}")
+        return "\n".join(lines) or "nothing is compiled"
+
+
+def _rows(compiled: Iterable[tuple[Any, Any]]) -> Iterator[list[StepRow]]:
+    for _, executable in compiled:
+        if isinstance(executable, Stepped):
+            yield executable.rows()
+        else:
+            yield from _rows(getattr(executable, "compiled", ()))
 
 
 def _row(node: Node, provider: str, reason: str) -> Placement:

@@ -7,10 +7,10 @@ import importlib
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from sardonyx import knobs
-from sardonyx.errors import EPFail
+from sardonyx.errors import EPFail, InvalidArgument
 from sardonyx.limits import Limits, forbidden
 from sardonyx.partition import registry
 from sardonyx.partition.provider import Memory, RunContext
@@ -26,7 +26,7 @@ from sardonyx.session.values import OrtValue
 from sardonyx.session.workers import submit
 
 if TYPE_CHECKING:
-    from sardonyx.session.explain import Explanation
+    from sardonyx.session.explain import CompiledSteps, Explanation
 
 ProviderList = Sequence["str | tuple[str, dict[Any, Any]]"]
 
@@ -135,9 +135,24 @@ class Session:
         """Which provider runs which nodes, where ``session.record_ep_graph_assignment_info`` asked for it."""
         return self._sess.get_provider_graph_assignment_info()
 
-    def explain(self) -> Explanation:
-        """Every node with its provider and the reason, and what the optimizer did. ``print`` it."""
-        return self._sess.engine.explain()
+    @overload
+    def explain(self) -> Explanation: ...
+
+    @overload
+    def explain(self, *, stage: str) -> CompiledSteps: ...
+
+    def explain(self, *, stage: str | None = None) -> Explanation | CompiledSteps:
+        """Every node with its provider and the reason, and what the optimizer did. ``print`` it.
+
+        ``stage="cpu"`` gives the kernels of the compiled parts instead, with the variants that were chosen.
+        """
+        if stage is None:
+            return self._sess.engine.explain()
+        if stage != "cpu":
+            raise InvalidArgument("this stage cannot be explained", expected="cpu", got=stage)
+        from sardonyx.session.explain import CompiledSteps
+
+        return CompiledSteps.of(self._sess.engine.parts.compiled)
 
     def disable_fallback(self) -> None:
         """A provider's failure is raised."""

@@ -10,8 +10,9 @@ Loop-carried memory is addressed through words of the run, so a body's steps are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from sardonyx.interpret.control import ENDLESS
 from sardonyx.ir import dims
@@ -42,13 +43,59 @@ PACKING = (pack.pack_panels, pack.pack_rows, bf16.split, int8_slices.split_int8_
 """Kernels that only pack an operand."""
 
 
+class Pass(NamedTuple):
+    """A layout pass: a rewrite of a part's groups."""
+
+    name: str
+    apply: Callable[[Sequence[Group], Target], Sequence[Group]]
+
+
+LAYOUT = (
+    Pass("place-inside", lambda groups, target: placed_inside(groups, packed_images.packed_inputs(groups, target))),
+    Pass("widen", widen.widened),
+    Pass("unit-axes-first", lambda groups, _: long_rows.unit_axes_first(groups)),
+    Pass("nhwc", nhwc.to_nhwc),
+    Pass("batch-as-depth", lambda groups, _: long_rows.batch_as_depth(groups)),
+)
+"""In order. ``place-inside`` writes results where a Concat would copy them; ``widen`` stores narrow floats as f32, on
+chips that multiply nothing narrower; the others choose the layout of images."""
+
+
+class Analysis(NamedTuple):
+    """A field of the target, computed from a part's groups before kernels are chosen."""
+
+    name: str
+    find: Callable[[Sequence[Group], Target], Any]
+
+
+WHOLE_PART = (
+    Analysis("is_stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
+    Analysis("packed_operands", packed_operands.packed_operands),
+)
+"""Of all groups of a part."""
+EACH_BODY = (
+    Analysis("between", pointwise_depthwise.fusable_pairs),
+    Analysis(
+        "summed_pairs", lambda groups, target: {} if target.is_inside else summed_pair.summed_pairs(groups, target)
+    ),
+    Analysis("unsigned", lambda groups, target: never_negative(groups) if target.isa.amx else frozenset()),
+    Analysis("images", packed_images.images),
+)
+"""Of the groups of a part, and of each body of control flow in it."""
+
+
 def steps_for(groups: Sequence[Group], target: Target) -> list[Step]:
     """The steps of a part's groups, in order."""
-    groups = placed_inside(groups, packed_images.packed_inputs(groups, target))
-    groups = long_rows.unit_axes_first(widen.widened(groups, target))
-    groups = long_rows.batch_as_depth(nhwc.to_nhwc(groups, target))
-    target = replace(target, is_stepwise=any(_sees_more(group) for group in groups))
-    return in_place(_steps(groups, replace(target, packed_operands=packed_operands.packed_operands(groups, target))))
+    for layout in LAYOUT:
+        groups = layout.apply(groups, target)
+    return in_place(_steps(groups, _analyzed(groups, target, WHOLE_PART)))
+
+
+def _analyzed(groups: Sequence[Group], target: Target, analyses: Sequence[Analysis]) -> Target:
+    for analysis in analyses:
+        found: dict[str, Any] = {analysis.name: analysis.find(groups, target)}
+        target = replace(target, **found)
+    return target
 
 
 def _sees_more(group: Group) -> bool:
@@ -56,16 +103,10 @@ def _sees_more(group: Group) -> bool:
     return isinstance(group, Attention) and isinstance(group.q.shape[2], str) and group.k.shape[2] != group.q.shape[2]
 
 
-def _steps(
-    groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None, *, is_inside: bool = False
-) -> list[Step]:
-    """The steps of groups, in order. Packing that is invariant in a loop goes to ``hoisted``, if given. ``is_inside``:
-    what the groups write may be read outside of them."""
+def _steps(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
+    """The steps of groups, in order. Packing that is invariant in a loop goes to ``hoisted``, if given."""
     steps: list[Step] = []
-    target = replace(target, between=pointwise_depthwise.fusable_pairs(groups, target))
-    target = replace(target, summed_pairs={} if is_inside else summed_pair.summed_pairs(groups, target))
-    unsigned = never_negative(groups) if target.isa.amx else frozenset[Storage]()
-    target = replace(target, images=packed_images.images(groups, target), unsigned=unsigned)
+    target = _analyzed(groups, target, EACH_BODY)
     made = {v.storage for g in groups for v in g.writes}
     for group in groups:
         check_time()
@@ -100,7 +141,7 @@ def _moves(storage: Storage, made: set[Storage]) -> bool:
 
 def _inside(groups: Sequence[Group], target: Target, hoisted: list[Step] | None = None) -> list[Step]:
     """The steps of a body that may be skipped: operands that it splits are not available outside."""
-    return _steps(groups, replace(target, splits=dict(target.splits), packed_operands={}), hoisted, is_inside=True)
+    return _steps(groups, replace(target, splits=dict(target.splits), packed_operands={}, is_inside=True), hoisted)
 
 
 def _branch(group: Branch, target: Target) -> list[Step]:

@@ -99,6 +99,8 @@ class Target:
     isa: Isa
     precision: str = "highest"
     """``highest``, ``high`` or ``medium``."""
+    is_inside: bool = False
+    """Whether the groups are a body of control flow: what they write may be read outside of it."""
     is_repeated: bool = False
     """Whether the groups are the body of a loop."""
     is_stepwise: bool = False

@@ -14,7 +14,7 @@ from sardonyx import forks, limits
 from sardonyx.errors import Fail, InvalidArgument, NotImplemented, OutOfBudget
 from sardonyx.interpret.context import Held, RunContext
 from sardonyx.ops.limits import check_nbytes
-from sardonyx.partition.provider import Memory, Planned
+from sardonyx.partition.provider import Memory, Planned, StepRow
 from sardonyx.plan.sizes import SizesDiffer
 from sardonyx.providers.cpu.language.context import Code, Context
 from sardonyx.providers.cpu.memory import guard_pages
@@ -363,6 +363,9 @@ class CpuExecutable:
             if not isinstance(other, Planned):
                 raise
             return other.memory(shapes)
+
+    def rows(self) -> list[StepRow]:
+        return [StepRow(s.spec.name, s.variant, tuple(n.label for n in s.nodes)) for s in self.table.steps]
 
     @property
     def packed_nbytes(self) -> int:
