@@ -63,3 +63,10 @@ def test_no_paths_of_one_machine() -> None:
         if rooted.search(line)
     ]
     assert not found, "\n".join(found)
+
+
+def test_cached_properties_have_no_lock() -> None:
+    """Up to Python 3.11 that of functools has a lock, which a forked child may find taken for ever."""
+    source = Path(sardonyx.__file__).parent
+    wrong = [p for p in source.rglob("*.py") if re.search(r"from functools import.*cached_property", p.read_text())]
+    assert wrong == [source / "forks.py"]

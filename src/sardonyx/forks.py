@@ -7,13 +7,13 @@ does for imports, since a module that is loaded half is of no use to a child, an
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -39,7 +39,6 @@ else:
 
 IMPORT_S = 2.0
 """How long a fork waits for the next module: an import never ends where a program runs in the body of one."""
-IMPORTING = "<frozen importlib._bootstrap>"
 
 __all__ = ["Gate", "at_fork", "cached_property", "lock", "rlock"]
 
@@ -130,16 +129,11 @@ def _await_imports() -> None:
 
 
 def _others_import() -> bool:
-    me = threading.get_ident()
-    return any(_imports(frame) for thread, frame in sys._current_frames().items() if thread != me)
-
-
-def _imports(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename == IMPORTING:
-            return True
-        frame = frame.f_back
-    return False
+    """By the locks of modules that are being imported. (The frames of running threads must not be walked: some versions
+    of CPython give freed memory as ``f_back``.)"""
+    me, locks = threading.get_ident(), getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]
+    owners = (getattr(reference(), "owner", None) for reference in list(locks.values()))
+    return any(owner not in (None, me) for owner in owners)
 
 
 def _free() -> None:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.files import SourceFile
+from sardonyx.forks import cached_property
 from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.codegen.launch import Launch, Signature
 from sardonyx.providers.cpu.memory.allocator import allocate
