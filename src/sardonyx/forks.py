@@ -131,7 +131,7 @@ def _await_imports() -> None:
 def _others_import() -> bool:
     """By the locks of modules that are being imported. (The frames of running threads must not be walked: some versions
     of CPython give freed memory as ``f_back``.)"""
-    me, locks = threading.get_ident(), getattr(importlib._bootstrap, "_module_locks", {})  # type: ignore[attr-defined]
+    me, locks = threading.get_ident(), getattr(importlib._bootstrap, "_module_locks", {})
     owners = (getattr(reference(), "owner", None) for reference in list(locks.values()))
     return any(owner not in (None, me) for owner in owners)
 
