@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from sardonyx.providers.cpu.kernels.common.window import Taps
-from sardonyx.providers.cpu.kernels.math.unaligned_rows import tiles_of, written_out
+from sardonyx.providers.cpu.kernels.math.unaligned_rows import tiles_of, unrolled_row
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Tile, Val, Var, i32
 
@@ -75,7 +75,7 @@ class Stream:
             return self.k.const(self.neutral, v.dtype, v.lanes)
 
         tiles = tiles_of(self.k, vectors, self.lanes)
-        for tile, windows in written_out(tiles, lambda t: combined(t.index, None), beside, beside):
+        for tile, windows in unrolled_row(tiles, lambda t: combined(t.index, None), beside, beside):
             for row, window in enumerate(windows):
                 put(row, tile, reduce(self.combine, [window(tap - front) for tap in self.taps]))
 

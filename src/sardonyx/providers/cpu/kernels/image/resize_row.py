@@ -15,7 +15,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.image.resize_config import MANY, ResizeConfig, Tabled
 from sardonyx.providers.cpu.kernels.image.resize_shuffle import Picks, picked
-from sardonyx.providers.cpu.kernels.math.unaligned_rows import Window, shifted, tiles_of, written_out
+from sardonyx.providers.cpu.kernels.math.unaligned_rows import Window, shifted, tiles_of, unrolled_row
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, f64, i32, i64
 
@@ -216,7 +216,7 @@ class Row:
         if self.config.vectors:
             first, last = ([lane] * lanes for lane in (0, lanes - 1))
             tiles, sums = tiles_of(k, self.config.vectors, lanes), partial(self._sums, rows)
-            for t, windows in written_out(tiles, sums, lambda v: v.shuffle(first), lambda v: v.shuffle(last)):
+            for t, windows in unrolled_row(tiles, sums, lambda v: v.shuffle(first), lambda v: v.shuffle(last)):
                 for to, window in zip((row, other), windows, strict=False):
                     assert to is not None
                     self._put_parts(read, window, t, finish, to, count)

@@ -1,8 +1,8 @@
-"""Rows and elements picked by an index tensor: embedding lookups, Gather along any axis, GatherElements.
+"""Gather along any axis (embedding lookups) and GatherElements.
 
-The walk goes over the axes before the gathered one, those of the indices, and those after it except the last; each step
-reads and checks one index and copies one row. Where nothing lies after the gathered axis, the indices' last axis takes
-the place of the row, and each element is checked and copied alone.
+Work items are the axes before the gathered one, those of the indices, and those after it except the last; each reads
+and checks one index and copies one row. If nothing follows the gathered axis, the last axis of the indices takes the
+place of the row, and every element is checked and copied separately.
 """
 
 from __future__ import annotations
@@ -28,43 +28,43 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
-PIECE = 4096
-"""Elements of a row that are copied at a time: the grain in which threads share long rows."""
+CHUNK = 4096
+"""Elements of a row that are one work item."""
 
 DATA, INDICES, OUT = range(3)
 
 
 @dataclass(frozen=True)
-class Form:
-    """What is constant about a gather: types, the number of axes, and how rows lie in data and result."""
+class GatherConfig:
+    """The compile-time configuration of ``gather``; ``kinds`` are the stride classes of data and result along a row."""
 
     dtype: DType
     index: DType
     axes: int
     kinds: tuple[str, str]
     is_single: bool
-    """A row is one element: the last axis is one of the indices."""
+    """A row is one element: the last axis is an axis of the indices."""
 
 
 def steps(group: Gather, target: Target) -> list[Step]:
     axis, after = group.axis, group.axis + len(group.indices.shape)
     out = group.out
     views = (
-        _spread(group.data, out.shape, [*range(axis), *range(after, len(out.shape))], skipping=axis),
-        _spread(group.indices, out.shape, list(range(axis, after))),
+        _broadcast(group.data, out.shape, [*range(axis), *range(after, len(out.shape))], skipping=axis),
+        _broadcast(group.indices, out.shape, list(range(axis, after))),
         out,
     )
     rows = Nest.of(out.shape[after:], [_from(v, after) for v in views]).ordered(OUT).axes
     outer = Nest.of(out.shape[:axis], views).axes
-    picked = Nest.of(out.shape[axis:after], [_from(v, axis) for v in views]).axes
-    axes = [*outer, *picked, *rows]
-    if not rows and not picked:
+    indexed = Nest.of(out.shape[axis:after], [_from(v, axis) for v in views]).axes
+    axes = [*outer, *indexed, *rows]
+    if not rows and not indexed:
         axes.append(Axis(1, (0, 0, 1)))
     return [_step(group, axes, is_single=not rows)]
 
 
-def pick_steps(group: GatherElements, target: Target) -> list[Step]:
-    """Each element by an index of its own, or, where neighbours have the same index, by rows."""
+def gather_elements_steps(group: GatherElements, target: Target) -> list[Step]:
+    """Element by element, or row by row where adjacent elements have the same index."""
     out, axis = group.out, group.axis
     data = replace(
         group.data, shape=out.shape, strides=tuple(0 if i == axis else s for i, s in enumerate(group.data.strides))
@@ -77,17 +77,17 @@ def _step(group: Gather | GatherElements, axes: list[Axis], *, is_single: bool) 
     last, axis, out = axes[-1], group.axis, group.out
     dtype = of_name(f"u{group.data.dtype.itemsize * 8}")
     kinds = stride_class(last.strides[DATA]), stride_class(last.strides[OUT])
-    form = Form(dtype, group.indices.dtype, len(axes), kinds, is_single)
+    config = GatherConfig(dtype, group.indices.dtype, len(axes), kinds, is_single)
     args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate((group.data, group.indices, out))}
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
     args |= {"size": group.data.shape[axis], "pitch": group.data.strides[axis]}
     moved = known(dims.mul(2 * group.data.dtype.itemsize, product(out.shape)))
-    return Step(pick(form=form), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
+    return Step(gather(config=config), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
 
 
-def _spread(view: View, shape: tuple[Known, ...], places: list[int], skipping: int | None = None) -> View:
-    """A view with the result's axes: its own, less the gathered one, at ``places``; along others it stands still."""
+def _broadcast(view: View, shape: tuple[Known, ...], places: list[int], skipping: int | None = None) -> View:
+    """A view with the result's axes: its own, except ``skipping``, at ``places``; broadcast along the others."""
     own = [s for i, s in enumerate(view.strides) if i != skipping]
     strides: list[Known] = [0] * len(shape)
     for place, stride in zip(places, own, strict=True):
@@ -99,30 +99,30 @@ def _from(view: View, axis: int) -> View:
     return replace(view, shape=view.shape[axis:], strides=view.strides[axis:])
 
 
-def _params(form: Form) -> Params:
+def _params(config: GatherConfig) -> Params:
     return {
-        f"m{DATA}": (form.dtype,),
-        f"m{INDICES}": (form.index,),
-        f"m{OUT}": (form.dtype,),
-        **{f"n{i}": i64 for i in range(form.axes)},
-        **{f"s{v}_{i}": i64 for v in range(3) for i in range(form.axes)},
+        f"m{DATA}": (config.dtype,),
+        f"m{INDICES}": (config.index,),
+        f"m{OUT}": (config.dtype,),
+        **{f"n{i}": i64 for i in range(config.axes)},
+        **{f"s{v}_{i}": i64 for v in range(3) for i in range(config.axes)},
         "size": i64,
         "pitch": i64,
     }
 
 
 @kernel(_params)
-def pick(k: Kernel, *, form: Form, size: Val, pitch: Val, **given: Any) -> None:
-    last = form.axes - 1
-    extents = [given[f"n{i}"] for i in range(form.axes)]
-    strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(3)]
-    pieces = (extents[last] + (PIECE - 1)) // PIECE
-    steps = [[*s[:last], s[last] * PIECE] for s in strides]
-    with nest_loop(k, [*extents[:last], pieces], steps) as (index, moved):
-        count = k.min(extents[last] - index[-1] * PIECE, PIECE)
+def gather(k: Kernel, *, config: GatherConfig, size: Val, pitch: Val, **given: Any) -> None:
+    last = config.axes - 1
+    extents = [given[f"n{i}"] for i in range(config.axes)]
+    strides = [[given[f"s{v}_{i}"] for i in range(config.axes)] for v in range(3)]
+    chunks = (extents[last] + (CHUNK - 1)) // CHUNK
+    steps = [[*s[:last], s[last] * CHUNK] for s in strides]
+    with nest_loop(k, [*extents[:last], chunks], steps) as (index, moved):
+        count = k.min(extents[last] - index[-1] * CHUNK, CHUNK)
         data, indices, out = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
         along = [s[last] for s in strides]
-        if form.is_single:
+        if config.is_single:
             with k.when(size <= 0, likely=False):
                 _checked(k, indices, size)
             with k.loop(0, k.select(size > 0, count, 0)) as i:
@@ -131,9 +131,9 @@ def pick(k: Kernel, *, form: Form, size: Val, pitch: Val, **given: Any) -> None:
             return
         at = _checked(k, indices, size) * pitch
         with k.when(size > 0):
-            for tile in k.tiles(count, k.lanes * 32 // form.dtype.bits, unroll=4):
-                v = load(data.at(at), tile, form.kinds[0], along[DATA])
-                store(out, tile, form.kinds[1], along[OUT], v)
+            for tile in k.tiles(count, k.lanes * 32 // config.dtype.bits, unroll=4):
+                v = load(data.at(at), tile, config.kinds[0], along[DATA])
+                store(out, tile, config.kinds[1], along[OUT], v)
 
 
 def _checked(k: Kernel, index: Buf, size: Val) -> Val:

@@ -1,7 +1,7 @@
-"""Heaps in memory, for what orders data: the worst entry, by an order of the caller's, is at the root.
+"""Binary heaps in memory, with the worst entry (by the caller's order) at the root.
 
-An entry is a slot of one or more buffers. ``Heap.worse`` compares two of them and must not let different ones be equal:
-then the order in which entries come out does not depend on how they went in.
+An entry is a slot of one or more buffers. ``Heap.worse`` is a strict total order of entries, so the order in which they
+come out does not depend on the order in which they went in.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Heap:
         for b, v in zip(self.buffers, entry, strict=True):
             b.store(slot, v)
 
-    def sink(self, root: Operand, count: Val, entry: Entry | None = None) -> None:
-        """Put an entry, or the root's own, where it belongs below a root, of ``count`` entries."""
+    def sift_down(self, root: Operand, count: Val, entry: Entry | None = None) -> None:
+        """Sifts an entry, by default the root's own, down from ``root`` in a heap of ``count`` entries."""
         k = self.k
         moving = self.load(root) if entry is None else entry
         at, goes = k.var(root), k.var(1)
@@ -42,16 +42,16 @@ class Heap:
                 at.set(child)
         self.store(at.get(), moving)
 
-    def order(self, count: Val) -> None:
-        """Make a heap of the first ``count`` slots."""
+    def heapify(self, count: Val) -> None:
+        """Builds a heap of the first ``count`` slots."""
         half = count // 2
         with self.k.loop(0, half) as i:
-            self.sink(half - 1 - i, count)
+            self.sift_down(half - 1 - i, count)
 
     def sort(self, count: Val) -> None:
-        """Turn a heap into a list, the best first."""
+        """Sorts a heap, the best entry first."""
         with self.k.loop(1, count) as i:
             end = count - i
             last, worst = self.load(end), self.load(0)
             self.store(end, worst)
-            self.sink(0, end, last)
+            self.sift_down(0, end, last)

@@ -1,6 +1,7 @@
-"""Non-maximum suppression: the best box of a class taken from a heap, again and again, and compared with those kept.
+"""Non-maximum suppression: for each class, the best box left is taken from a heap and compared with those kept.
 
-Threads share the classes of all batches. What each keeps lies in a row of its own; a last step joins the rows.
+Threads share the classes of all batches. Each class writes the boxes it keeps to its own row; a second kernel
+concatenates the rows.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sardonyx.providers.cpu.language.polling import is_stopped
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
-SIDES = 5
-"""Numbers kept of a box: its lower and upper corner, and its area."""
+BOX_VALUES = 5
+"""Values stored for a box: its lower and upper corner, and its area."""
 
 
 def steps(group: NonMaxSuppression, target: Target) -> list[Step]:
@@ -27,63 +28,84 @@ def steps(group: NonMaxSuppression, target: Target) -> list[Step]:
     units = product((batch, classes))
     kept, counts = (Ref(Storage("temporary", dtypes.i64, n)) for n in (product((units, group.max_per_class)), units))
     args: dict[str, Any] = {
-        "boxes": Ref.of(group.boxes), "scores": Ref.of(group.scores), "overlap": Ref.of(group.iou_threshold),
-        "kept": kept, "counts": counts, "units": units, "classes": classes, "size": count, "most": group.max_per_class,
+        "boxes": Ref.of(group.boxes), "scores": Ref.of(group.scores), "iou_threshold": Ref.of(group.iou_threshold),
+        "kept": kept, "counts": counts, "units": units, "classes": classes, "size": count,
+        "max_per_class": group.max_per_class,
         **{f"b{i}": s for i, s in enumerate(group.boxes.strides)},
         **{f"s{i}": s for i, s in enumerate(group.scores.strides)},
     }  # fmt: skip
     if group.score_threshold is not None:
-        args["least"] = Ref.of(group.score_threshold)
-    room = known(dims.mul(group.max_per_class, SIDES * 4))
+        args["score_threshold"] = Ref.of(group.score_threshold)
+    room = known(dims.mul(group.max_per_class, BOX_VALUES * 4))
     scratch = known(dims.add(known(dims.mul(count, 16)), room))
-    spec = suppress(is_centered=group.is_centered, has_least=group.score_threshold is not None)
+    spec = non_max_suppression(is_centered=group.is_centered, has_score_threshold=group.score_threshold is not None)
     writes = frozenset(("kept", "counts"))
     found = Step(spec, args, writes, group.nodes, scratch_nbytes=scratch, nbytes=product((16, *group.scores.shape)))
-    joined: dict[str, Any] = {"kept": kept, "counts": counts, "out": Ref.of(group.out), "total": Ref.of(group.count)}
-    joined |= {"units": units, "classes": classes, "most": group.max_per_class}
-    return [found, Step(join(), joined, frozenset(("out", "total")), group.nodes)]
+    concatenated: dict[str, Any] = {
+        "kept": kept,
+        "counts": counts,
+        "out": Ref.of(group.out),
+        "total": Ref.of(group.count),
+    }
+    concatenated |= {"units": units, "classes": classes, "max_per_class": group.max_per_class}
+    return [found, Step(concat_boxes(), concatenated, frozenset(("out", "total")), group.nodes)]
 
 
-def _params(is_centered: bool, has_least: bool) -> Params:
-    numbers = ("units", "classes", "size", "most", "b0", "b1", "b2", "s0", "s1", "s2")
-    given: dict[str, Any] = {"boxes": (f32,), "scores": (f32,), "overlap": (f32,), "kept": (i64,), "counts": (i64,)}
-    return {**given, **({"least": (f32,)} if has_least else {}), **dict.fromkeys(numbers, i64)}
+def _params(is_centered: bool, has_score_threshold: bool) -> Params:
+    numbers = ("units", "classes", "size", "max_per_class", "b0", "b1", "b2", "s0", "s1", "s2")
+    given: dict[str, Any] = {
+        "boxes": (f32,),
+        "scores": (f32,),
+        "iou_threshold": (f32,),
+        "kept": (i64,),
+        "counts": (i64,),
+    }
+    return {**given, **({"score_threshold": (f32,)} if has_score_threshold else {}), **dict.fromkeys(numbers, i64)}
 
 
 @kernel(_params)
-def suppress(
-    k: Kernel, *, is_centered: bool, has_least: bool, overlap: Buf, size: Val, most: Val, **given: Any
+def non_max_suppression(
+    k: Kernel,
+    *,
+    is_centered: bool,
+    has_score_threshold: bool,
+    iou_threshold: Buf,
+    size: Val,
+    max_per_class: Val,
+    **given: Any,
 ) -> None:
-    """The boxes that each class of each batch keeps."""
-    threshold, classes = overlap.load(), given["classes"]
+    """The boxes kept for each class of each batch."""
+    threshold, classes = iou_threshold.load(), given["classes"]
     heap = Heap(k, (k.scratch(i32), k.scratch(i64, size * 8)), lambda a, b: worse(b, a))
-    sides = [k.scratch(f32, size * 16 + most * (4 * i)) for i in range(SIDES)]
+    corners = [k.scratch(f32, size * 16 + max_per_class * (4 * i)) for i in range(BOX_VALUES)]
     with k.share(given["units"]) as unit:
         boxes = given["boxes"].at(unit // classes * given["b0"])
         scores = given["scores"].at(unit // classes * given["s0"] + unit % classes * given["s1"])
         candidates = k.var(0)
         with k.loop(0, size) as i:
             score = scores.load(i * given["s2"])
-            passes = score > given["least"].load() if has_least else score.eq(score) | score.ne(score)
+            passes = (
+                score > given["score_threshold"].load() if has_score_threshold else score.eq(score) | score.ne(score)
+            )
             with k.when(passes):
                 heap.store(candidates.get(), (key_of(k, -score, f32, descending=False), i))
                 candidates += 1
-        heap.order(candidates.get())
+        heap.heapify(candidates.get())
         number = k.var(0)
-        with k.loop_while(lambda: (candidates.get() > 0) & (number.get() < most) & ~is_stopped(k)):
+        with k.loop_while(lambda: (candidates.get() > 0) & (number.get() < max_per_class) & ~is_stopped(k)):
             _, box = heap.load(0)
             candidates.set(candidates.get() - 1)
-            heap.sink(0, candidates.get(), heap.load(candidates.get()))
-            own = _sides(k, boxes.at(box * given["b1"]), given["b2"], is_centered=is_centered)
-            with k.when(~_is_covered(k, own, sides, number.get(), threshold)):
-                for buffer, side in zip(sides, own, strict=True):
+            heap.sift_down(0, candidates.get(), heap.load(candidates.get()))
+            own = _corners(k, boxes.at(box * given["b1"]), given["b2"], is_centered=is_centered)
+            with k.when(~_overlaps(k, own, corners, number.get(), threshold)):
+                for buffer, side in zip(corners, own, strict=True):
                     buffer.store(number.get(), side)
-                given["kept"].store(unit * most + number.get(), box)
+                given["kept"].store(unit * max_per_class + number.get(), box)
                 number += 1
         given["counts"].store(unit, number.get())
 
 
-def _sides(k: Kernel, box: Buf, stride: Val, *, is_centered: bool) -> list[Val]:
+def _corners(k: Kernel, box: Buf, stride: Val, *, is_centered: bool) -> list[Val]:
     a, b, c, d = (box.load(stride * i) for i in range(4))
     if is_centered:
         half_w, half_h = c * 0.5, d * 0.5
@@ -93,31 +115,33 @@ def _sides(k: Kernel, box: Buf, stride: Val, *, is_centered: bool) -> list[Val]:
     return [low_y, low_x, high_y, high_x, (high_y - low_y) * (high_x - low_x)]
 
 
-def _is_covered(k: Kernel, own: list[Val], sides: list[Buf], count: Val, threshold: Val) -> Val:
-    """Whether a box has more in common with one of those kept than is allowed."""
-    covered = k.var(False, dtypes.bool_)
+def _overlaps(k: Kernel, own: list[Val], corners: list[Buf], count: Val, threshold: Val) -> Val:
+    """Whether the intersection over union with one of the boxes kept exceeds the threshold."""
+    overlaps = k.var(False, dtypes.bool_)
     with k.loop(0, count, k.lanes) as first:
         mask = k.mask(count - first)
-        low_y, low_x, high_y, high_x, area = (b.load(first, k.lanes, mask) for b in sides)
+        low_y, low_x, high_y, high_x, area = (b.load(first, k.lanes, mask) for b in corners)
         wide = [k.splat(v, k.lanes) for v in own]
         height = k.min(wide[2], high_y) - k.max(wide[0], low_y)
         width = k.min(wide[3], high_x) - k.max(wide[1], low_x)
-        both = k.select((height > 0) & (width > 0), height * width, k.zeros(f32, k.lanes))
-        union = wide[4] + area - both
-        sound = (both > 0) & (wide[4] > 0) & (area > 0) & (union > 0) & mask
-        covered.set(covered.get() | (sound & (both / union > threshold)).any())
-    return covered.get()
+        intersection = k.select((height > 0) & (width > 0), height * width, k.zeros(f32, k.lanes))
+        union = wide[4] + area - intersection
+        is_valid = (intersection > 0) & (wide[4] > 0) & (area > 0) & (union > 0) & mask
+        overlaps.set(overlaps.get() | (is_valid & (intersection / union > threshold)).any())
+    return overlaps.get()
 
 
 @kernel(
-    kept=(i64,), counts=(i64,), out=(i64,), total=(i64,), **dict.fromkeys(("units", "classes", "most"), i64)
+    kept=(i64,), counts=(i64,), out=(i64,), total=(i64,), **dict.fromkeys(("units", "classes", "max_per_class"), i64)
 )  # fmt: skip
-def join(k: Kernel, kept: Buf, counts: Buf, out: Buf, total: Buf, units: Val, classes: Val, most: Val) -> None:
-    """(batch, class, box) of all that is kept, one after the other."""
+def concat_boxes(
+    k: Kernel, kept: Buf, counts: Buf, out: Buf, total: Buf, units: Val, classes: Val, max_per_class: Val
+) -> None:
+    """Rows (batch, class, box) of all boxes kept."""
     with k.when(k.thread.eq(0)):
         row = k.var(0)
         with k.loop(0, units) as unit, k.loop(0, counts.load(unit)) as i:
-            for column, v in enumerate((unit // classes, unit % classes, kept.load(unit * most + i))):
+            for column, v in enumerate((unit // classes, unit % classes, kept.load(unit * max_per_class + i))):
                 out.store(row.get() * 3 + column, v)
             row += 1
         total.store(0, row.get())

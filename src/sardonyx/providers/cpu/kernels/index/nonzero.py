@@ -1,7 +1,7 @@
-"""Where something is true, and the rows there: results as long as the data make them.
+"""Coordinates of nonzero elements, and gathers of as many rows as the data decide.
 
-Chunks of the mask are counted first; then every chunk knows where its finds begin. Coordinates lie axis by axis, each
-as long as there are finds, so that the place holds the result dense.
+The first kernel counts the true elements of each chunk of the mask; the second then knows where each chunk's
+coordinates begin. Coordinates are stored axis by axis, each axis ``count`` long, so that the result is dense.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 CHUNK = 4096
-"""Elements of the mask that are counted together."""
+"""Elements of the mask that are counted together, as one work item."""
 
 
 def steps(group: NonZero, target: Target) -> list[Step]:
@@ -27,11 +27,13 @@ def steps(group: NonZero, target: Target) -> list[Step]:
     counts = Ref(Storage("temporary", dtypes.i64, chunks))
     kind = stride_class(stride)
     seen: dict[str, Any] = {"mask": Ref.of(group.mask), "stride": stride, "size": size}
-    tallied = Step(tally(kind=kind), {**seen, "counts": counts}, frozenset(("counts",)), group.nodes, nbytes=size)
+    tallied = Step(
+        count_nonzero(kind=kind), {**seen, "counts": counts}, frozenset(("counts",)), group.nodes, nbytes=size
+    )
     args = {**seen, "counts": counts, "out": Ref.of(group.out), "total": Ref.of(group.count)}
     args |= {f"n{i}": n for i, n in enumerate(group.shape)}
     writes = frozenset(("out", "total"))
-    return [tallied, Step(locate(kind=kind, rank=len(group.shape)), args, writes, group.nodes, nbytes=size)]
+    return [tallied, Step(nonzero(kind=kind, rank=len(group.shape)), args, writes, group.nodes, nbytes=size)]
 
 
 def _chunks(size: Val) -> Val:
@@ -39,8 +41,8 @@ def _chunks(size: Val) -> Val:
 
 
 @kernel(mask=(bool_,), stride=i64, size=i64, counts=(i64,))
-def tally(k: Kernel, mask: Buf, stride: Val, size: Val, counts: Buf, *, kind: str) -> None:
-    """How much of each chunk is true."""
+def count_nonzero(k: Kernel, mask: Buf, stride: Val, size: Val, counts: Buf, *, kind: str) -> None:
+    """The number of true elements of each chunk."""
     with k.share(_chunks(size)) as chunk:
         total = k.var(k.zeros(i32, k.lanes))
         for tile in k.tiles(k.min(size - chunk * CHUNK, CHUNK)):
@@ -49,15 +51,15 @@ def tally(k: Kernel, mask: Buf, stride: Val, size: Val, counts: Buf, *, kind: st
         counts.store(chunk, k.cast(total.get().sum(), i64))
 
 
-def _located(kind: str, rank: int) -> Params:
+def _nonzero_params(kind: str, rank: int) -> Params:
     return {
         "mask": (bool_,), "stride": i64, "size": i64, "counts": (i64,), "out": (i64,), "total": (i64,),
         **{f"n{i}": i64 for i in range(rank)},
     }  # fmt: skip
 
 
-@kernel(_located)
-def locate(
+@kernel(_nonzero_params)
+def nonzero(
     k: Kernel,
     *,
     mask: Buf,
@@ -70,7 +72,7 @@ def locate(
     rank: int,
     **given: Any,
 ) -> None:
-    """The coordinates of what is true."""
+    """The coordinates of the true elements."""
     first, last = k.share_of(_chunks(size))
     before, found = k.var(0), k.var(0)
     with k.loop(0, _chunks(size)) as chunk:
@@ -98,12 +100,12 @@ def locate(
             before += 1
 
 
-def keep_steps(group: CountedGather, target: Target) -> list[Step]:
+def counted_gather_steps(group: CountedGather, target: Target) -> list[Step]:
     outer, size, inner = group.x.shape
     dtype = of_name(f"u{group.x.dtype.itemsize * 8}")
-    spec = keep(dtype=dtype, kind=stride_class(group.x.strides[2]))
+    spec = counted_gather(dtype=dtype, kind=stride_class(group.x.strides[2]))
     args: dict[str, Any] = {
-        "x": Ref.of(group.x), "chosen": Ref.of(group.indices), "count": Ref.of(group.count), "out": Ref.of(group.out),
+        "x": Ref.of(group.x), "indices": Ref.of(group.indices), "count": Ref.of(group.count), "out": Ref.of(group.out),
         "outer": outer, "size": size, "inner": inner,
         **{f"s{i}": s for i, s in enumerate(group.x.strides)},
     }  # fmt: skip
@@ -112,17 +114,17 @@ def keep_steps(group: CountedGather, target: Target) -> list[Step]:
 
 
 @kernel(
-    x=("dtype",), chosen=(i64,), count=(i64,), out=("dtype",),
+    x=("dtype",), indices=(i64,), count=(i64,), out=("dtype",),
     **dict.fromkeys(("outer", "size", "inner", "s0", "s1", "s2"), i64),
 )  # fmt: skip
-def keep(
-    k: Kernel, x: Buf, chosen: Buf, count: Buf, out: Buf, outer: Val, size: Val, inner: Val, s0: Val, s1: Val, s2: Val,
+def counted_gather(
+    k: Kernel, x: Buf, indices: Buf, count: Buf, out: Buf, outer: Val, size: Val, inner: Val, s0: Val, s1: Val, s2: Val,
     *, dtype: DType, kind: str,
 ) -> None:  # fmt: skip
     """The rows at the first ``count`` indices."""
     rows = count.load()
     with k.share(outer * rows) as row:
-        index = k.check_index(chosen.load(row % rows), size)
+        index = k.check_index(indices.load(row % rows), size)
         source = x.at(row // rows * s0 + index * s1)
         with k.when(size > 0):
             for tile in k.tiles(inner, k.lanes * 32 // dtype.bits, unroll=4):

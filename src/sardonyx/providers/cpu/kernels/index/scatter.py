@@ -1,8 +1,8 @@
-"""Elements put where indices say, alone or combined with what is there.
+"""Scatter: data are copied, then updates are stored at, or combined with, indexed elements.
 
-The data are copied first. The axes of the box along which an index moves the place are walked in order, by one thread
-for any element of the result: threads share the other axes, and, where those are too few, ranges of the indexed axis,
-each thread reading all indices. So duplicates meet in the same order whatever the number of threads.
+The indexed axes are walked in order by a single thread for any given element of the result, so duplicate indices are
+applied in the same order for any number of threads. Threads share the other axes; if those are too few, each thread
+reads all indices and applies those in its range of the indexed axis.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ INDICES, UPDATES, OUT = range(3)
 
 
 @dataclass(frozen=True)
-class Form:
-    """What is constant about a scatter: types, the number of axes of each kind, and how rows lie."""
+class ScatterConfig:
+    """The compile-time configuration of ``scatter``."""
 
     dtype: DType
     index: DType
     free: int
-    """Axes that threads may share."""
+    """The number of axes that threads share."""
     indexed: int
     kinds: tuple[str, str] | None
-    """The strides along rows of updates and result; None where each element has an index of its own."""
+    """Stride classes of updates and result along a row; None if each element has its own index."""
     reduction: str
 
 
 def steps(group: Scatter, target: Target) -> list[Step]:
     box, views = group.updates.shape, (group.indices, group.updates, group.places)
-    still = [s == 0 for s in group.places.strides]
+    is_indexed = [s == 0 for s in group.places.strides]
     free, indexed = (
         Nest.of(
-            [n for n, s in zip(box, still, strict=True) if s == kind],
-            [_axes(v, still, kind) for v in views],
+            [n for n, s in zip(box, is_indexed, strict=True) if s == kind],
+            [_axes(v, is_indexed, kind) for v in views],
         )
         for kind in (False, True)
     )
@@ -53,85 +53,85 @@ def steps(group: Scatter, target: Target) -> list[Step]:
     axes = [*outer, *indexed.axes, *([] if row is None else [row])]
     dtype = group.out.dtype if group.reduction != "none" else of_name(f"u{group.out.dtype.itemsize * 8}")
     kinds = None if row is None else (stride_class(row.strides[UPDATES]), stride_class(row.strides[OUT]))
-    form = Form(dtype, group.indices.dtype, len(outer), len(indexed.axes), kinds, group.reduction)
+    config = ScatterConfig(dtype, group.indices.dtype, len(outer), len(indexed.axes), kinds, group.reduction)
     args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
     args |= {"size": group.size, "pitch": group.pitch}
     moved = dims.known(dims.mul(3 * group.out.dtype.itemsize, product(box))) or 0
-    kept = Expression((group.data.dtype,), (), (0,))
-    copy = Loop(group.nodes, group.out.shape, 0, (group.data,), kept, (group.out,))
-    put_all = Step(put(form=form), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
-    return [*loop.steps(copy, target), put_all]
+    identity = Expression((group.data.dtype,), (), (0,))
+    copy = Loop(group.nodes, group.out.shape, 0, (group.data,), identity, (group.out,))
+    scattered = Step(scatter(config=config), args, frozenset((f"m{OUT}",)), group.nodes, nbytes=moved)
+    return [*loop.steps(copy, target), scattered]
 
 
-def _axes(view: View, still: list[bool], kind: bool) -> View:
-    """A view of those axes along which the place does, or does not, stand still."""
-    own = [i for i, s in enumerate(still) if s == kind]
+def _axes(view: View, is_indexed: list[bool], kind: bool) -> View:
+    """A view of the axes whose ``is_indexed`` equals ``kind``."""
+    own = [i for i, s in enumerate(is_indexed) if s == kind]
     return replace(view, shape=tuple(view.shape[i] for i in own), strides=tuple(view.strides[i] for i in own))
 
 
-def _count(form: Form) -> int:
-    return form.free + form.indexed + (form.kinds is not None)
+def _count(config: ScatterConfig) -> int:
+    return config.free + config.indexed + (config.kinds is not None)
 
 
-def _params(form: Form) -> Params:
-    types = (form.index, form.dtype, form.dtype)
+def _params(config: ScatterConfig) -> Params:
+    types = (config.index, config.dtype, config.dtype)
     return {
         **{f"m{v}": (t,) for v, t in enumerate(types)},
-        **{f"n{i}": i64 for i in range(_count(form))},
-        **{f"s{v}_{i}": i64 for v in range(3) for i in range(_count(form))},
+        **{f"n{i}": i64 for i in range(_count(config))},
+        **{f"s{v}_{i}": i64 for v in range(3) for i in range(_count(config))},
         "size": i64,
         "pitch": i64,
     }
 
 
 @kernel(_params)
-def put(k: Kernel, *, form: Form, size: Val, pitch: Val, **given: Any) -> None:
-    extents = [given[f"n{i}"] for i in range(_count(form))]
-    strides = [[given[f"s{v}_{i}"] for v in range(3)] for i in range(_count(form))]
+def scatter(k: Kernel, *, config: ScatterConfig, size: Val, pitch: Val, **given: Any) -> None:
+    extents = [given[f"n{i}"] for i in range(_count(config))]
+    strides = [[given[f"s{v}_{i}"] for v in range(3)] for i in range(_count(config))]
     total = k.const(1)
-    for n in extents[: form.free]:
+    for n in extents[: config.free]:
         total = total * n
     ranges = k.select(total >= k.threads, 1, k.threads)
     first, last = k.share_of(total * ranges)
     with k.loop(first, last) as unit, ExitStack() as loops:
-        part, rest = unit % ranges, unit // ranges
-        low, high = size * part // ranges, size * (part + 1) // ranges
+        which, rest = unit % ranges, unit // ranges
+        low, high = size * which // ranges, size * (which + 1) // ranges
         at = [k.const(0)] * 3
-        for i in reversed(range(form.free)):
+        for i in reversed(range(config.free)):
             divisor = k.max(extents[i], 1)
             at = [a + rest % divisor * s for a, s in zip(at, strides[i], strict=True)]
             rest = rest // divisor
-        for i in range(form.free, form.free + form.indexed):
+        for i in range(config.free, config.free + config.indexed):
             j = loops.enter_context(k.loop(0, extents[i]))
             at = [a + j * s for a, s in zip(at, strides[i], strict=True)]
         indices, updates, out = (given[f"m{v}"].at(a) for v, a in enumerate(at))
         index = k.check_index(k.cast(indices.load(), i64), size)
         with k.when((index >= low) & (index < high)):
             place = out.at(index * pitch)
-            if form.kinds is None:
-                place.store(0, _combined(k, form, place.load(), updates.load()))
+            if config.kinds is None:
+                place.store(0, _combined(k, config, place.load(), updates.load()))
                 return
-            lanes = max(k.lanes * 32 // form.dtype.bits, 1)
-            for tile in k.tiles(extents[-1], lanes, unroll=4 if form.reduction == "none" else 1):
-                _put_tile(k, form, place, updates, tile, strides[-1])
+            lanes = max(k.lanes * 32 // config.dtype.bits, 1)
+            for tile in k.tiles(extents[-1], lanes, unroll=4 if config.reduction == "none" else 1):
+                _scatter_tile(k, config, place, updates, tile, strides[-1])
 
 
-def _put_tile(k: Kernel, form: Form, place: Buf, updates: Buf, tile: Tile, strides: list[Val]) -> None:
-    assert form.kinds is not None
-    new = load(updates, tile, form.kinds[0], strides[UPDATES])
-    if form.reduction != "none":
-        old = load(place, tile, form.kinds[1], strides[OUT])
-        new = _combined(k, form, old, k.value(new, new.dtype, old.lanes))
-    store(place, tile, form.kinds[1], strides[OUT], new)
+def _scatter_tile(k: Kernel, config: ScatterConfig, place: Buf, updates: Buf, tile: Tile, strides: list[Val]) -> None:
+    assert config.kinds is not None
+    new = load(updates, tile, config.kinds[0], strides[UPDATES])
+    if config.reduction != "none":
+        old = load(place, tile, config.kinds[1], strides[OUT])
+        new = _combined(k, config, old, k.value(new, new.dtype, old.lanes))
+    store(place, tile, config.kinds[1], strides[OUT], new)
 
 
-def _combined(k: Kernel, form: Form, old: Val, new: Val) -> Val:
-    if form.reduction == "none":
+def _combined(k: Kernel, config: ScatterConfig, old: Val, new: Val) -> Val:
+    if config.reduction == "none":
         return new
-    if form.reduction == "add":
+    if config.reduction == "add":
         return old + new
-    if form.reduction == "mul":
+    if config.reduction == "mul":
         return old * new
-    return extreme(k, old, new, largest=form.reduction == "max")
+    return extreme(k, old, new, largest=config.reduction == "max")

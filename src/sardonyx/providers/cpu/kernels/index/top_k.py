@@ -1,7 +1,7 @@
-"""The k largest or smallest of each row: one look at every element, and a heap of the best so far.
+"""The k largest or smallest elements of each row: one scan with a heap of the best k so far.
 
-Elements are compared by integer keys that order as they do, smaller for better, so that a vector of them is looked at
-in one comparison with the worst of the heap. What passes is put in its place; at the end the heap is sorted.
+Elements are compared by integer keys, smaller for better. One vector comparison with the worst key of the heap rejects
+most elements; the others are inserted. The heap is sorted at the end.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bool_, i32, i
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 X, VALUES, INDICES = range(3)
-TOGETHER = 4
-"""Vectors that are looked at together."""
+UNROLL = 4
+"""Vectors that are compared together."""
 
 
 @dataclass(frozen=True)
-class Form:
+class TopKConfig:
+    """The compile-time configuration of ``top_k``."""
+
     dtype: DType
     axes: int
-    """Of rows."""
+    """Axes besides the rows' own."""
     kind: str
-    """The class of the stride along a row."""
+    """The stride class along a row."""
     largest: bool
 
 
 def steps(group: TopK, target: Target) -> list[Step]:
     views = (group.x, group.values, group.indices)
     axes = Nest.of(group.x.shape[:-1], [_rows(v) for v in views]).axes
-    form = Form(group.x.dtype, len(axes), stride_class(group.x.strides[-1]), group.largest)
+    config = TopKConfig(group.x.dtype, len(axes), stride_class(group.x.strides[-1]), group.largest)
     args: dict[str, Any] = {f"m{v}": Ref.of(x) for v, x in enumerate(views)}
     args |= {f"n{i}": a.extent for i, a in enumerate(axes)}
     args |= {f"s{v}_{i}": a.strides[v] for v in range(3) for i, a in enumerate(axes)}
@@ -46,7 +48,7 @@ def steps(group: TopK, target: Target) -> list[Step]:
     seen = product((8, *group.x.shape))
     scratch = known(dims.mul(2 * 8, group.k))
     writes = frozenset((f"m{VALUES}", f"m{INDICES}"))
-    return [Step(select(form=form), args, writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
+    return [Step(top_k(config=config), args, writes, group.nodes, scratch_nbytes=scratch, nbytes=seen)]
 
 
 def _rows(view: View) -> View:
@@ -58,7 +60,7 @@ def key_dtype(dtype: DType) -> DType:
 
 
 def key_of(k: Kernel, v: Val, dtype: DType, *, descending: bool) -> Val:
-    """A signed integer that orders as a value does: both zeros are equal, NaN is larger than all numbers."""
+    """A signed integer with the order of the values: both zeros are equal, NaN is larger than all numbers."""
     key = key_dtype(dtype)
     if v.dtype.is_float:
         bits = k.bitcast(k.select(v.eq(0), k.const(0, v.dtype, v.lanes), v), key)
@@ -72,17 +74,17 @@ def key_of(k: Kernel, v: Val, dtype: DType, *, descending: bool) -> Val:
 
 
 def worse(a: Entry, b: Entry) -> Val:
-    """By key; of equal keys, the later one."""
+    """Compares by key; of equal keys, the later index is worse."""
     return (a[0] > b[0]) | (a[0].eq(b[0]) & (a[1] > b[1]))
 
 
-def _params(form: Form) -> Params:
+def _params(config: TopKConfig) -> Params:
     return {
-        f"m{X}": (form.dtype,),
-        f"m{VALUES}": (form.dtype,),
+        f"m{X}": (config.dtype,),
+        f"m{VALUES}": (config.dtype,),
         f"m{INDICES}": (i64,),
-        **{f"n{i}": i64 for i in range(form.axes)},
-        **{f"s{v}_{i}": i64 for v in range(3) for i in range(form.axes)},
+        **{f"n{i}": i64 for i in range(config.axes)},
+        **{f"s{v}_{i}": i64 for v in range(3) for i in range(config.axes)},
         **{f"along{v}": i64 for v in range(3)},
         "size": i64,
         "count": i64,
@@ -90,17 +92,17 @@ def _params(form: Form) -> Params:
 
 
 @kernel(_params)
-def select(k: Kernel, *, form: Form, size: Val, count: Val, **given: Any) -> None:
-    extents = [given[f"n{i}"] for i in range(form.axes)]
-    strides = [[given[f"s{v}_{i}"] for i in range(form.axes)] for v in range(3)]
+def top_k(k: Kernel, *, config: TopKConfig, size: Val, count: Val, **given: Any) -> None:
+    extents = [given[f"n{i}"] for i in range(config.axes)]
+    strides = [[given[f"s{v}_{i}"] for i in range(config.axes)] for v in range(3)]
     along = [given[f"along{v}"] for v in range(3)]
-    heap = Heap(k, (k.scratch(key_dtype(form.dtype)), k.scratch(i64, count * 8)), worse)
+    heap = Heap(k, (k.scratch(key_dtype(config.dtype)), k.scratch(i64, count * 8)), worse)
     with k.when(count > 0), nest_loop(k, extents, strides) as (_, moved):
         x, values, indices = (given[f"m{v}"].at(at) for v, at in enumerate(moved))
         with k.loop(0, count) as i:
-            heap.store(i, (_key(k, form, x.load(i * along[X])), i))
-        heap.order(count)
-        _scan(k, form, x, along[X], size, count, heap)
+            heap.store(i, (_key(k, config, x.load(i * along[X])), i))
+        heap.heapify(count)
+        _scan(k, config, x, along[X], size, count, heap)
         heap.sort(count)
         with k.loop(0, count) as i:
             at = heap.buffers[1].load(i)
@@ -108,22 +110,22 @@ def select(k: Kernel, *, form: Form, size: Val, count: Val, **given: Any) -> Non
             indices.store(i * along[INDICES], at)
 
 
-def _key(k: Kernel, form: Form, v: Val) -> Val:
-    return key_of(k, v, form.dtype, descending=form.largest)
+def _key(k: Kernel, config: TopKConfig, v: Val) -> Val:
+    return key_of(k, v, config.dtype, descending=config.largest)
 
 
-def _scan(k: Kernel, form: Form, x: Buf, along: Val, size: Val, count: Val, heap: Heap) -> None:
-    """Put what beats the worst of the heap into it; of equal ones the first stays."""
-    lanes = k.lanes * 32 // key_dtype(form.dtype).bits
+def _scan(k: Kernel, config: TopKConfig, x: Buf, along: Val, size: Val, count: Val, heap: Heap) -> None:
+    """Inserts elements that are better than the heap's worst; of equal elements the first stays."""
+    lanes = k.lanes * 32 // key_dtype(config.dtype).bits
     worst = k.var(heap.buffers[0].load())
-    with k.loop(count, size, lanes * TOGETHER) as first:
+    with k.loop(count, size, lanes * UNROLL) as first:
         passes = k.var(1)
-        with k.when(first + lanes * TOGETHER <= size):
-            tiles = (Tile(first + u * lanes, lanes, None) for u in range(TOGETHER))
-            found = [_key(k, form, load(x, tile, form.kind, along)) < worst.get() for tile in tiles]
+        with k.when(first + lanes * UNROLL <= size):
+            tiles = (Tile(first + u * lanes, lanes, None) for u in range(UNROLL))
+            found = [_key(k, config, load(x, tile, config.kind, along)) < worst.get() for tile in tiles]
             passes.set(k.cast(reduce(Val.__or__, found).any(), i64))
-        with k.when(passes.get().ne(0), likely=False), k.loop(first, k.min(first + lanes * TOGETHER, size)) as i:
-            key = _key(k, form, x.load(i * along))
+        with k.when(passes.get().ne(0), likely=False), k.loop(first, k.min(first + lanes * UNROLL, size)) as i:
+            key = _key(k, config, x.load(i * along))
             with k.when(key < worst.get()):
-                heap.sink(0, count, (key, i))
+                heap.sift_down(0, count, (key, i))
                 worst.set(heap.buffers[0].load())

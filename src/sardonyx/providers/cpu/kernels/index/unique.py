@@ -1,6 +1,6 @@
-"""The different rows of a matrix: their indices sorted in a heap, by keys if a row is one number; neighbours compared.
+"""Distinct rows of a matrix: row indices are heap-sorted, by keys if a row is one number, and adjacent rows compared.
 
-One thread does all of it: this orders labels and small tables, and is not on the way of a network's bulk.
+A single thread does the work: typical inputs are labels and small tables.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def steps(group: Unique, target: Target) -> list[Step]:
         "first": Ref.of(group.first), "inverse": Ref.of(group.inverse), "counts": Ref.of(group.counts),
         "total": Ref.of(group.count),
     }  # fmt: skip
-    spec = distinct(dtype=group.x.dtype, is_sorted=group.is_sorted, is_flat=width == 1)
+    spec = unique_rows(dtype=group.x.dtype, is_sorted=group.is_sorted, is_flat=width == 1)
     writes = frozenset(("order", "rank", "keys", "first", "inverse", "counts", "total"))
     return [Step(spec, args, writes, group.nodes, nbytes=product((16, rows, width)))]
 
@@ -36,12 +36,12 @@ def steps(group: Unique, target: Target) -> list[Step]:
     x=("dtype",), order=(i64,), rank=(i64,), keys=(i64,), first=(i64,), inverse=(i64,), counts=(i64,), total=(i64,),
     **dict.fromkeys(("rows", "width", "along", "across"), i64),
 )  # fmt: skip
-def distinct(
+def unique_rows(
     k: Kernel, x: Buf, order: Buf, rank: Buf, keys: Buf, first: Buf, inverse: Buf, counts: Buf, total: Buf, rows: Val,
     width: Val, along: Val, across: Val, *, dtype: DType, is_sorted: bool, is_flat: bool,
 ) -> None:  # fmt: skip
     def compared(a: Val, b: Val) -> Val:
-        """Below 0, 0 or above 0 as row a is less than row b, equal or greater."""
+        """Negative, 0 or positive if row a is less than, equal to or greater than row b."""
         result, i = k.var(0), k.var(0)
         with k.loop_while(lambda: result.get().eq(0) & (i.get() < width)):
             one, two = (key_of(k, x.load(r * along + i.get() * across), dtype, descending=False) for r in (a, b))
@@ -59,7 +59,7 @@ def distinct(
             if is_flat:
                 keys.store(i, k.cast(key_of(k, x.load(i * along), dtype, descending=False), i64))
         heap = Heap(k, (keys, order), worse) if is_flat else Heap(k, (order,), worse_row)
-        heap.order(rows)
+        heap.heapify(rows)
         heap.sort(rows)
         found = k.var(0)
         with k.loop(0, rows) as i:
@@ -80,7 +80,7 @@ def distinct(
 
 
 def _by_occurrence(k: Kernel, rows: Val, count_of: Buf, rank: Buf, first: Buf, inverse: Buf, counts: Buf) -> None:
-    """Number the different rows by where they occur first; ``count_of`` is memory to keep the counts in."""
+    """Renumbers the distinct rows by first occurrence; ``count_of`` is a temporary for the counts."""
     seen = k.var(0)
     with k.loop(0, rows) as i:
         which = inverse.load(i)

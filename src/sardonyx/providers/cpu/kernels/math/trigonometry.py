@@ -1,8 +1,8 @@
-"""Sine, cosine, tangent and their inverses. Angles are reduced in f64, the rest of f32 sines and cosines is f32; what
-models hardly use (the tangent and the inverses) is computed in f64 for both types.
+"""Sine, cosine, tangent and their inverses.
 
-Angles of any size are reduced to the last bit: by parts of pi/2 up to ``LARGE``, and beyond by the bits of 2/pi that
-matter to the angle at hand.
+Angles are reduced in f64; sines and cosines of f32 continue in f32, the tangent and the inverses use f64 for both
+types. Angles of any size are reduced exactly: with a three-term pi/2 up to ``LARGE``, and beyond with the bits of 2/pi
+that matter for the angle (Payne-Hanek).
 """
 
 from __future__ import annotations
@@ -61,36 +61,36 @@ def widening(fn: Function) -> Function:
 
 
 def sin(k: Kernel, x: Val) -> Val:
-    s, c, quarter = quarters(k, x)
-    return k.select(x.eq(0.0), x, _signed(k, k.select(_is_odd(quarter), c, s), quarter))
+    s, c, quadrant = quadrants(k, x)
+    return k.select(x.eq(0.0), x, _signed(k, k.select(_is_odd(quadrant), c, s), quadrant))
 
 
 def cos(k: Kernel, x: Val) -> Val:
-    s, c, quarter = quarters(k, x)
-    return _signed(k, k.select(_is_odd(quarter), s, c), quarter + 1)
+    s, c, quadrant = quadrants(k, x)
+    return _signed(k, k.select(_is_odd(quadrant), s, c), quadrant + 1)
 
 
 @widening
 def tan(k: Kernel, x: Val) -> Val:
-    s, c, quarter = quarters(k, x)
-    is_odd = _is_odd(quarter)
+    s, c, quadrant = quadrants(k, x)
+    is_odd = _is_odd(quadrant)
     return k.select(x.eq(0.0), x, k.select(is_odd, -c, s) / k.select(is_odd, s, c))
 
 
-def _is_odd(quarter: Val) -> Val:
-    return (quarter & 1).ne(0)
+def _is_odd(quadrant: Val) -> Val:
+    return (quadrant & 1).ne(0)
 
 
-def _signed(k: Kernel, v: Val, quarter: Val) -> Val:
-    """``v``, negated in the second half of a turn."""
+def _signed(k: Kernel, v: Val, quadrant: Val) -> Val:
+    """``v``, negated in quadrants 2 and 3."""
     f = format_of(v)
-    return k.bitcast(k.bitcast(v, f.bits) ^ ((quarter & 2) << (f.bits.bits - 2)), v.dtype)
+    return k.bitcast(k.bitcast(v, f.bits) ^ ((quadrant & 2) << (f.bits.bits - 2)), v.dtype)
 
 
-def quarters(k: Kernel, x: Val) -> tuple[Val, Val, Val]:
-    """Sine and cosine of x less a number of quarter turns, and that number, of which the last two bits count."""
-    r, tail, quarter = _reduced(k, k.cast(x, f64))
-    r, quarter = k.cast(r, x.dtype), k.cast(quarter, format_of(x).bits)
+def quadrants(k: Kernel, x: Val) -> tuple[Val, Val, Val]:
+    """Sine and cosine of x reduced to [-pi/4, pi/4], and the number of the quadrant (its low two bits count)."""
+    r, tail, quadrant = _reduced(k, k.cast(x, f64))
+    r, quadrant = k.cast(r, x.dtype), k.cast(quadrant, format_of(x).bits)
     z = r * r
     half = 0.5 * z
     one = 1.0 - half
@@ -100,11 +100,11 @@ def quarters(k: Kernel, x: Val) -> tuple[Val, Val, Val]:
     else:
         s = r + k.fma(r * z, polynomial(k, z, SIN[f64]), tail)
         lost = k.fma(-r, tail, lost)
-    return s, one + k.fma(z * z, polynomial(k, z, COS[x.dtype]), lost), quarter
+    return s, one + k.fma(z * z, polynomial(k, z, COS[x.dtype]), lost), quadrant
 
 
 def _reduced(k: Kernel, x: Val) -> tuple[Val, Val, Val]:
-    """An f64 angle less a number of quarter turns, what does not fit into that, and the number."""
+    """The reduction of an f64 angle: head and tail of the reduced angle, and the quadrant."""
     shifted = k.fma(x, 2 / math.pi, F64.shifter)
     n = shifted - F64.shifter
     second = n * -HALF_PI[1]
@@ -113,39 +113,39 @@ def _reduced(k: Kernel, x: Val) -> tuple[Val, Val, Val]:
     return _large(k, x, r, tail, k.bitcast(shifted, u64))
 
 
-def _large(k: Kernel, x: Val, r: Val, tail: Val, quarter: Val) -> tuple[Val, Val, Val]:
-    """What was reduced, with lanes from ``LARGE`` on reduced anew, one by one: rare, so small."""
+def _large(k: Kernel, x: Val, r: Val, tail: Val, quadrant: Val) -> tuple[Val, Val, Val]:
+    """Reduces lanes from ``LARGE`` on again, one by one: they are rare, so the code is small."""
     is_large = k.abs(x) >= LARGE
-    parts = [k.var(v) for v in (r, tail, quarter)]
+    results = [k.var(v) for v in (r, tail, quadrant)]
     with k.when(is_large.any(), likely=False):
-        memory = [k.local(v.dtype, v.lanes) for v in (x, r, tail, quarter)]
-        for place, v in zip(memory, (x, r, tail, quarter), strict=True):
+        memory = [k.local(v.dtype, v.lanes) for v in (x, r, tail, quadrant)]
+        for place, v in zip(memory, (x, r, tail, quadrant), strict=True):
             place.store(0, v)
         with k.loop(0, x.lanes) as lane:
             one = memory[0].load(lane)
             with k.when(k.abs(one) >= LARGE):
                 for place, v in zip(memory[1:], _reduced_large(k, one), strict=True):
                     place.store(lane, v)
-        for part, place in zip(parts, memory[1:], strict=True):
-            part.set(place.load(0, x.lanes))
-    return parts[0].get(), parts[1].get(), parts[2].get()
+        for result, place in zip(results, memory[1:], strict=True):
+            result.set(place.load(0, x.lanes))
+    return results[0].get(), results[1].get(), results[2].get()
 
 
 def _reduced_large(k: Kernel, x: Val) -> tuple[Val, Val, Val]:
-    """|x| * 2/pi modulo 4 in 128 bits: whole quarters on top, then the rest, as a fraction of one with its sign."""
+    """|x| * 2/pi modulo 4 in 128-bit fixed point: two bits of the quadrant, then the signed fraction."""
     bits = k.bitcast(x, u64)
     exponent = ((bits >> 52) & 0x7FF) - 1075
-    whole = (bits & ((1 << 52) - 1)) | (1 << 52)
+    mantissa = (bits & ((1 << 52) - 1)) | (1 << 52)
     start = exponent + 62
     words = k.table(_two_over_pi(), u64).at(k.cast(start >> 6, i64))
     w = [words.load(i) for i in range(4)]
     by = start & 63
     a, b, c = (((w[i] << by) | ((w[i + 1] >> 1) >> (63 - by))) for i in range(3))
-    low = whole * b
-    middle = low + _high_product(whole, c)
-    top = whole * a + _high_product(whole, b) + k.cast(middle < low, u64)
+    low = mantissa * b
+    middle = low + _high_product(mantissa, c)
+    top = mantissa * a + _high_product(mantissa, b) + k.cast(middle < low, u64)
     signed = k.cast((top << 2) | (middle >> 62), i64)
-    quarter = (top >> 62) + k.cast(signed < 0, u64)
+    quadrant = (top >> 62) + k.cast(signed < 0, u64)
     head = k.cast(signed, f64)
     below = k.cast(signed - k.cast(head, i64), f64) * 2.0**-64 + k.cast(middle << 2, f64) * 2.0**-128
     head = head * 2.0**-64
@@ -156,7 +156,7 @@ def _reduced_large(k: Kernel, x: Val) -> tuple[Val, Val, Val]:
     return (
         k.select(is_negative, -r, r),
         k.select(is_negative, -tail, tail),
-        k.select(is_negative, k.zeros(u64) - quarter, quarter),
+        k.select(is_negative, k.zeros(u64) - quadrant, quadrant),
     )
 
 
@@ -191,12 +191,12 @@ def _two_over_pi() -> tuple[int, ...]:
 
 @widening
 def atan(k: Kernel, x: Val) -> Val:
-    """Around 0, 1 or infinity, whichever is nearest in angle: base + atan(t), |t| up to tan(pi/8)."""
+    """base + atan(t), |t| <= tan(pi/8), where base is atan of 0, 1 or infinity, whichever is nearest."""
     size = k.abs(x)
     is_far, is_near = size > 1 + math.sqrt(2), size < math.sqrt(2) - 1
     top = k.select(is_near, size, k.select(is_far, -1.0, size - 1.0))
     bottom = k.select(is_near, 1.0, k.select(is_far, size, size + 1.0))
-    base, below = (k.select(is_near, 0.0, k.select(is_far, k.value(part, f64), 0.5 * part)) for part in HALF_PI[:2])
+    base, below = (k.select(is_near, 0.0, k.select(is_far, k.value(term, f64), 0.5 * term)) for term in HALF_PI[:2])
     t = top / bottom
     z = t * t
     return k.copysign(base + k.fma(t * z, polynomial(k, z, ATAN), below + t), x)
@@ -221,7 +221,7 @@ def acos(k: Kernel, x: Val) -> Val:
 
 
 def _arcsine(k: Kernel, size: Val, is_small: Val) -> Val:
-    """asin(size), or asin(sqrt((1 - size) / 2)), which is half the angle's distance to pi/2."""
+    """asin(size) if small, else asin(sqrt((1 - size) / 2)) = (pi/2 - asin(size)) / 2."""
     z = k.select(is_small, size * size, 0.5 * (1.0 - size))
     root = k.select(is_small, size, k.sqrt(z))
     return k.fma(root * z, polynomial(k, z, ASIN), root)

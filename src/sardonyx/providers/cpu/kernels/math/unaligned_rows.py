@@ -1,6 +1,6 @@
-"""Vectors that begin between those of a row, and rows of a few whole vectors, written out one behind the other.
+"""Rows of a few whole vectors, fully unrolled, and vectors that begin between those of a row.
 
-Such a row has no loop to begin and to end, nothing is masked, and vectors are loaded where they lie in cache lines.
+Such a row needs no loop and no masks, and unaligned vectors are shuffled from aligned ones in registers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Tile, Val
 
 Window = Callable[[int], Val]
-"""Gives the vector that begins so many elements behind the one at hand, or in front of it."""
+"""The vector that begins so many elements after the current one, or before it if negative."""
 
 
 def shifted(three: Sequence[Val]) -> Window:
-    """Vectors that begin up to one vector beside the second of three neighbours."""
+    """Vectors that begin up to one vector before or after the second of three adjacent ones."""
 
     @cache
     def window(first: int) -> Val:
@@ -31,15 +31,16 @@ def tiles_of(k: Kernel, vectors: int, lanes: int) -> list[Tile]:
     return [Tile(k.const(i * lanes), lanes, None) for i in range(vectors)]
 
 
-def written_out(
-    tiles: Sequence[Tile], make: Callable[[Tile], list[Val]], front: Callable[[Val], Val], behind: Callable[[Val], Val]
+def unrolled_row(
+    tiles: Sequence[Tile], make: Callable[[Tile], list[Val]], front: Callable[[Val], Val], back: Callable[[Val], Val]
 ) -> Iterator[tuple[Tile, list[Window]]]:
-    """What lies around each vector of a row, or of several that ``make`` makes together. ``front`` and ``behind`` give
-    what lies beyond the first and the last one, told these.
+    """For each tile of a row, the windows around its vectors, of one or more rows that ``make`` computes.
+
+    ``front`` and ``back`` compute the vectors beyond the first and the last one from these.
     """
     here = make(tiles[0])
     before = [front(v) for v in here]
     for tile, following in zip(tiles, (*tiles[1:], None), strict=True):
-        after = [behind(v) for v in here] if following is None else make(following)
+        after = [back(v) for v in here] if following is None else make(following)
         yield tile, [shifted(three) for three in zip(before, here, after, strict=True)]
         before, here = here, after
