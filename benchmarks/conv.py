@@ -33,7 +33,7 @@ from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import direct, nhwc
 from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
-from sardonyx.providers.cpu.kernels.conv.packed_image import Padded
+from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
 from sardonyx.providers.cpu.layout.packed_images import Image
@@ -127,7 +127,7 @@ class Ours:
             self.before: list[Launch] = []
         else:
             terms = TERMS[precision]
-            after = Padded(terms, 1, f, (1, layer.out, layer.out), (0, 1, 1), (0, 1, 1))
+            after = PackedImageLayout(terms, 1, f, (1, layer.out, layer.out), (0, 1, 1), (0, 1, 1))
             images = {y: Image(after, Storage("temporary", bf16, after.elements), False)}
             first = conv_on_tiles.steps(group, terms, Target(chip, precision, images=images))
             self.before = [self._launch(step) for step in first[:-1]]

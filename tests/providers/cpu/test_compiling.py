@@ -20,7 +20,7 @@ from sardonyx.errors import Fail
 from sardonyx.providers.cpu.codegen import jit, object_loader
 from sardonyx.providers.cpu.codegen.compiler import compiled
 from sardonyx.providers.cpu.codegen.launch import launch
-from sardonyx.providers.cpu.kernels.gemm.pack import in_panels, pack_panels
+from sardonyx.providers.cpu.kernels.gemm.pack import numpy_panels, pack_panels
 from sardonyx.providers.cpu.language.dsl import Kernel, function
 from sardonyx.providers.cpu.language.values import Buf, f32, f64, i64
 from sardonyx.providers.cpu.machine import isa
@@ -271,7 +271,7 @@ def test_numpy_packs_as_the_kernel_does(unit: str, batch: int, rows: int, column
         x=base, y=by_kernel, rows=rows, columns=columns, x_row=strides[1], x_col=strides[2],
         **_batch(batch, strides[0]),
     )  # fmt: skip
-    in_panels(x, by_numpy.reshape(batch, panels, rows, nr))
+    numpy_panels(x, by_numpy.reshape(batch, panels, rows, nr))
     np.testing.assert_array_equal(by_numpy, by_kernel)
 
 

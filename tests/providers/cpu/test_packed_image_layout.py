@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, closest, tiles_of
+from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, most_compact, window_tiles
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import Case, expected, shape
@@ -153,5 +153,5 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_pixels_are_as_close_as_their_readers_like(name: str) -> None:
     channels, windows, close, tiles = LAYOUTS[name]
-    found = closest(Padded(1, 1, channels, (1, 8, 8), (0, 0, 0), (0, 0, 0)), windows)
-    assert (found.close, sum(tiles_of(found, *window) for window in windows)) == (close, tiles)
+    found = most_compact(PackedImageLayout(1, 1, channels, (1, 8, 8), (0, 0, 0), (0, 0, 0)), windows)
+    assert (found.close, sum(window_tiles(found, *window) for window in windows)) == (close, tiles)

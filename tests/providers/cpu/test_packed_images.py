@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from sardonyx.providers.cpu import pipeline
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, load_terms, store_terms
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, load_terms, store_terms
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, f32, i64
 from sardonyx.providers.cpu.layout import packed_images
@@ -164,7 +164,7 @@ class Net:
             step
             for epilogue, step in found
             for name, access in epilogue.names
-            if name.startswith("y") and access.columns != SPLIT and step.args[name].storage.kind == "temporary"
+            if name.startswith("y") and access.columns != PACKED and step.args[name].storage.kind == "temporary"
         ]
 
     def run(self, **options: Any) -> Array:

@@ -15,7 +15,7 @@ from typing import Any
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 
@@ -51,7 +51,7 @@ def _pairs(step: Step) -> list[tuple[Storage, Storage]]:
     if step.spec.definition is not conv_amx:
         return []
     epilogue: Epilogue = dict(step.spec.statics)["epilogue"]
-    storages, images = _storages(step), {n: step.args[n] for n, x in epilogue.names if x.columns == SPLIT}
+    storages, images = _storages(step), {n: step.args[n] for n, x in epilogue.names if x.columns == PACKED}
     refs = {name: given for name, given in images.items() if isinstance(given, Ref)}
     return [
         (y.storage, x.storage)

@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.kernels.common import nhwc_window
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import depthwise_nhwc, few_outputs, int8_slices
 from sardonyx.providers.cpu.kernels.conv import on_tiles as conv_on_tiles
-from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, closest
+from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, most_compact
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX
 from sardonyx.providers.cpu.language.values import bf16, f32
 from sardonyx.providers.cpu.program.steps import Target
@@ -38,7 +38,7 @@ class Image:
 
     view: View
     """What it is an image of."""
-    layout: Padded
+    layout: PackedImageLayout
     """Of its terms."""
     storage: Storage
     has_unpacked: bool
@@ -156,7 +156,7 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, terms: int) -> Image 
         layouts.append(_bare(out, terms))
     if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
         return None
-    layout = closest(_widest(layouts), ((one.kernel, one.dilations) for one in found))
+    layout = most_compact(_widest(layouts), ((one.kernel, one.dilations) for one in found))
     return Image(out, layout, Storage("temporary", bf16, layout.elements), bool(rest))
 
 
@@ -164,14 +164,14 @@ def _is_all(view: View, out: View) -> bool:
     return view.shape == out.shape and views.same_elements(view, out)
 
 
-def _bare(out: View, terms: int) -> Padded:
+def _bare(out: View, terms: int) -> PackedImageLayout:
     """An image without padding."""
     batch, channels, *size = out.shape
     lead = (1,) * (3 - len(size))
-    return Padded(terms, batch, int(channels), (*lead, *size), (0, 0, 0), (0, 0, 0))
+    return PackedImageLayout(terms, batch, int(channels), (*lead, *size), (0, 0, 0), (0, 0, 0))
 
 
-def _widest(layouts: Sequence[Padded]) -> Padded:
+def _widest(layouts: Sequence[PackedImageLayout]) -> PackedImageLayout:
     """One image with all the padding that several want."""
     front = tuple(max(one.front[i] for one in layouts) for i in range(3))
     behind: list[Known] = [max(int(one.behind[i]) for one in layouts) for i in range(3)]

@@ -40,7 +40,7 @@ from sardonyx.lower.groups import View
 from sardonyx.providers.cpu.kernels.attention.config import params, weight
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, SQUARE_NBYTES
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, MICRO_TILE_NBYTES
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TERM_STRIDE, place_of, store_step
 from sardonyx.providers.cpu.kernels.math import functions
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
@@ -49,7 +49,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     PANEL,
     STEP,
     TILE,
-    count_of,
+    ceil_div,
     is_representable,
     representable_below,
     split_terms,
@@ -98,9 +98,9 @@ def variant(terms: int, target: Target) -> str:
 def scratch_nbytes(terms: int, keys: Known, width: Known, value_width: Known) -> Known:
     size = step_elements(terms) * 2
     key_steps, steps, panels = (known(dims.ceildiv(d, PANEL)) for d in (keys, width, value_width))
-    fixed = PANEL * (_PER_ROW + KEYS) * 4 + SQUARE_NBYTES + KEYS // STEP * size
+    fixed = PANEL * (_PER_ROW + KEYS) * 4 + MICRO_TILE_NBYTES + KEYS // STEP * size
     tiled = dims.mul(size, dims.add(steps, dims.mul(key_steps, dims.add(steps, panels))))
-    return known(dims.total((fixed, tiled, dims.mul(panels, SQUARE_NBYTES))))
+    return known(dims.total((fixed, tiled, dims.mul(panels, MICRO_TILE_NBYTES))))
 
 
 @kernel(params)
@@ -115,7 +115,7 @@ def attention_amx(
     """
     tiles = Tiles(k)
     tiles.configure(count=TILES)
-    blocks = count_of(rows, PANEL)
+    blocks = ceil_div(rows, PANEL)
     head = _Head(k, tiles, keys, terms, given)
     held = k.var(-1)
     units = batch * heads * blocks
@@ -166,7 +166,7 @@ class _Head:
         self.k, self.tiles, self.keys, self.terms, self.given = k, tiles, keys, terms, given
         self.size = step_elements(terms)
         self.width, self.value_width = given["width"], given["value_width"]
-        self.steps, self.panels, self.key_steps = (count_of(d, STEP) for d in (self.width, self.value_width, keys))
+        self.steps, self.panels, self.key_steps = (ceil_div(d, STEP) for d in (self.width, self.value_width, keys))
         self.worst = k.var(k.zeros(u32, HALF))
         at = k.scratch(i8)
 
@@ -179,12 +179,12 @@ class _Head:
         self.total = take(PANEL * HALF * 4, f32)
         self.top, self.base, self.faded = (take(PANEL * 4, f32) for _ in range(3))
         self.scores = take(PANEL * KEYS * 4, f32)
-        self.square = take(SQUARE_NBYTES, f32)
+        self.square = take(MICRO_TILE_NBYTES, f32)
         self.p = take(KEYS // STEP * tiled, bf16)
         self.q = take(self.steps * tiled, bf16)
         self.keys_tiled = take(self.key_steps * self.steps * tiled, bf16)
         self.values_tiled = take(self.key_steps * self.panels * tiled, bf16)
-        self.sums = take(self.panels * SQUARE_NBYTES, f32)
+        self.sums = take(self.panels * MICRO_TILE_NBYTES, f32)
 
     def locate(self, b: Val, head: Val) -> None:
         self.keys_at, self.values_at = self.operands(b, head)
@@ -274,7 +274,7 @@ class _Block:
                 words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
         self.is_odd = ~is_representable(worst.get())
         self.is_tame = worst.get().max() < TAME
-        with k.loop(0, head.panels * SQUARE, HALF) as i:
+        with k.loop(0, head.panels * MICRO_TILE, HALF) as i:
             head.sums.store(i, k.zeros(f32, HALF))
         with k.loop(0, self.high) as r:
             head.total.store(r * HALF, k.zeros(f32, HALF))
@@ -285,14 +285,14 @@ class _Block:
         """A square of sums, to memory whose rows are ``stride`` numbers apart."""
         k, tiles, terms = self.k, self.head.tiles, self.head.terms
         with (
-            k.loop(0, count_of(self.high, HALF)) as half,
+            k.loop(0, ceil_div(self.high, HALF)) as half,
             from_zero(tiles, [to.at((half * stride + t) * HALF) for t in SUMS], stride * 4),
         ):
             multiply(tiles, a.at(half * TILE), b, steps, terms, SCHEDULES[terms])
 
     def scores(self, start: Val, count: Val) -> None:
         k, head = self.k, self.head
-        with k.loop(0, count_of(count, PANEL)) as panel:
+        with k.loop(0, ceil_div(count, PANEL)) as panel:
             b = head.keys_tiled.at((start // PANEL + panel) * head.steps * head.size)
             self._multiply(head.q, b, head.steps, head.scores.at(panel * PANEL), KEYS)
         with k.when(self.is_odd, likely=False), k.loop(0, self.high) as r, k.loop(0, count) as j:
@@ -334,7 +334,7 @@ class _Block:
             base, line = k.splat(head.base.load(r), HALF), head.scores.at(r * KEYS)
             totals = [k.var(head.total.load(r * HALF, HALF) * head.faded.load(r)), k.var(k.zeros(f32, HALF))]
             fetched = [(lines, lines.of_row(r)) for lines in ahead]
-            with k.loop(0, count_of(count, STEP)) as step:
+            with k.loop(0, ceil_div(count, STEP)) as step:
                 for lines, row in fetched:
                     at = k.min((start // STEP + step) * lines.pace, lines.last)
                     row.prefetch(at, write=lines.write, locality=3 if lines.write else 2)
@@ -351,10 +351,10 @@ class _Block:
         k, head, square = self.k, self.head, self.head.square
         with k.loop(0, head.panels) as panel:
             b = head.values_tiled.at((panel * head.key_steps + start // STEP) * head.size)
-            self._multiply(head.p, b, count_of(count, STEP), square, PANEL)
+            self._multiply(head.p, b, ceil_div(count, STEP), square, PANEL)
             with k.when(self.is_odd, likely=False):
                 self._accumulate_odd(start, count, panel * PANEL)
-            sums = head.sums.at(panel * SQUARE)
+            sums = head.sums.at(panel * MICRO_TILE)
             with k.loop(0, self.high) as r:
                 faded = k.splat(head.faded.load(r), HALF)
                 for at in (r * PANEL, r * PANEL + HALF):
@@ -377,7 +377,7 @@ class _Block:
         with k.loop(0, self.high) as r:
             out, inverse = self.out_at.at(r * n["o_s"]), self._inverse(r)
             for t in k.tiles(head.value_width, HALF):
-                sums = head.sums.at(t.index // PANEL * SQUARE + r * PANEL + t.index % PANEL)
+                sums = head.sums.at(t.index // PANEL * MICRO_TILE + r * PANEL + t.index % PANEL)
                 out.store(t, sums.load(0, HALF) * inverse)
 
     @property
@@ -398,7 +398,7 @@ class _Block:
             flag.store(0, 0)
             to = self._packed_at(r, heads, rows, terms)
             with k.loop(0, head.panels) as panel:
-                sums = head.sums.load(panel * SQUARE + r * PANEL, PANEL)
+                sums = head.sums.load(panel * MICRO_TILE + r * PANEL, PANEL)
                 store_step(to.at(panel * size), sums * inverse, terms, flag)
 
     def _packed_at(self, r: Val, heads: Val, rows: Val, terms: int) -> Buf:

@@ -27,8 +27,8 @@ from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeometry, geometry_params, nhwc_matrix, sizes
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, next_params, store_terms
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, Padded, zero_frame
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, packed_params, store_terms
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout, zero_padding
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
@@ -139,7 +139,7 @@ def supports_packed_images(group: Convolution | Pool, target: Target) -> bool:
     return NhwcWindow.of(group, replace(target, images={})) is not None
 
 
-def _has_half_block(layout: Padded) -> bool:
+def _has_half_block(layout: PackedImageLayout) -> bool:
     return layout.room - layout.channels >= HALF
 
 
@@ -157,7 +157,7 @@ def _width(columns: Known) -> int:
 
 def nhwc_window_params(config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
     block: Params = {"x_block": i64} if config.is_blocked else {}
-    return {**geometry_params(x_dtype), **block, "channels": i64, "room": i64, **next_params(epilogue)}
+    return {**geometry_params(x_dtype), **block, "channels": i64, "room": i64, **packed_params(epilogue)}
 
 
 class SlidingWindow(ABC):
@@ -211,7 +211,7 @@ class SlidingWindow(ABC):
         x, channels, room, batch = memory["x"], *(number(memory, n) for n in ("channels", "room", "batch"))
         planes, out_y, out_x = self.out
         if self.config.terms:
-            zero_frame(k, memory["image"], memory, "image", batch)
+            zero_padding(k, memory["image"], memory, "image", batch)
         high, step = taps.kernel[0] * taps.kernel[1], taps.strides[2]
         reach = (taps.kernel[2] - 1) * taps.dilations[2]
         most = room // ((k.min(out_x * step, MIN_COLUMNS) + reach) * high)
@@ -364,7 +364,7 @@ class _TileEpilogue(BoundEpilogue):
         self._held = {name: self._load(name, x, 0, t) for name, x in self._shared}
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
-        if y.columns != SPLIT:
+        if y.columns != PACKED:
             super()._store(name, y, row, t, value)
             return
         k, config = self.k, self._form

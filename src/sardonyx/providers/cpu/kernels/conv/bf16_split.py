@@ -26,12 +26,12 @@ from typing import Any
 
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import SQUARE
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import MICRO_TILE
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import FETCHED, GROUP, Grid, Kind, Work, convolution_params, walk
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import PipelinedPixels, Places
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import any_flag_set
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, count_of, step_elements, whole
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, ceil_div, step_elements, whole
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import LINE, SUMS, A, B, Dot, events, from_zero, going_on
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import TermAccumulator, rows_per_step
 from sardonyx.providers.cpu.language.amx import Tiles
@@ -68,8 +68,8 @@ def conv_amx(
     def work(
         k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
     ) -> Work:
-        accumulator = TermAccumulator(k, grid.sums.at(GROUP * SQUARE), grid.sums) if terms == 3 else None
-        table = grid.sums.at((GROUP + kind.spare) * SQUARE).as_type(i64)
+        accumulator = TermAccumulator(k, grid.sums.at(GROUP * MICRO_TILE), grid.sums) if terms == 3 else None
+        table = grid.sums.at((GROUP + kind.spare) * MICRO_TILE).as_type(i64)
         pixels = PipelinedPixels(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
         odd = any_flag_set(k, memory, ("flags",)) if is_flagged else None
         known = accumulator, pixels, held, is_single, is_past, odd
@@ -165,7 +165,7 @@ class _Bf16Conv(Work):
         for t in range(2 * self.held):
             self.tiles.load(B + t, self.w.at(run.column * self.steps * step_elements(1) + t * TILE))
         with k.loop(0, rows) as r:
-            slot = k.const(0) if self.is_single else r * SQUARE
+            slot = k.const(0) if self.is_single else r * MICRO_TILE
             sums, is_first = (self._sums(slot), PANEL * 4), run.step.eq(0)
             with from_zero(self.tiles, *sums) if self.is_single else going_on(self.tiles, *sums, is_first):
                 pipelined = self._held_steps(r, run) if self.held else self._steps(r, run, is_last=is_last)
@@ -221,7 +221,7 @@ class _Bf16Conv(Work):
             with going_on(self.tiles, self._sums(slot), PANEL * 4, is_first):
                 self._multiply(r, run)
             return
-        to = k.select(is_first, slot, GROUP * SQUARE)
+        to = k.select(is_first, slot, GROUP * MICRO_TILE)
         with from_zero(self.tiles, self._sums(to), PANEL * 4):
             self._multiply(r, run)
         with k.when(~is_first):
@@ -346,7 +346,7 @@ class _Bf16Conv(Work):
         with k.loop(0, 2) as half:
             total = k.var(k.zeros(f32, HALF))
             with k.loop(0, self.steps) as s:
-                here, first = pixel.at(self.distances.load(s)), s % count_of(self.wide, BLOCK) * BLOCK
+                here, first = pixel.at(self.distances.load(s)), s % ceil_div(self.wide, BLOCK) * BLOCK
                 weights = self.w.at((column * self.steps + s) * size + half * TILE)
                 with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
                     v = k.splat(decode_terms(k, here.at(c), term, self.terms, 1), HALF)

@@ -58,8 +58,8 @@ from sardonyx.providers.cpu.kernels.conv import (
     winograd_nchw,
     winograd_nhwc,
 )
-from sardonyx.providers.cpu.kernels.conv.filter_tile import Shape, chunks_of, is_shallow, packed_filters, per_run
-from sardonyx.providers.cpu.kernels.gemm.vector import add_run, lanes_of
+from sardonyx.providers.cpu.kernels.conv.filter_tile import FilterTile, chunks_of, is_shallow, packed_filters, per_run
+from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, bf16, f16, f32, f64, i64, register_dtype
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -74,7 +74,7 @@ class DirectConvConfig:
     """Of the accumulators."""
     step: int
     """The stride along x: 1, 2, or 0 for any other."""
-    shape: Shape
+    shape: FilterTile
     has_unit_stride: bool
     """Elements of an image row are adjacent in memory."""
     rows_are_contiguous: bool
@@ -150,7 +150,7 @@ def vector_steps(group: Convolution, target: Target) -> list[Step]:
     if close is not None:
         copying, group = close
         return [*copying, *pointwise_nchw.steps(group, target)]
-    shape = Shape.of(isa, filters)
+    shape = FilterTile.of(isa, filters)
     is_register_epilogue = (
         geometry.rows_are_contiguous and is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
     )
@@ -287,7 +287,7 @@ class _KBlock:
             stop = done + (block.vectors - done) // width * width
             with k.loop(done, stop, width) as v:
                 sums = block.sums.at(v * block.lanes)
-                add_run(k, self._tile(v, width), sums, self.channel > 0, block.sums_pitch)
+                accumulate(k, self._tile(v, width), sums, self.channel > 0, block.sums_pitch)
             done = stop
         return finished
 

@@ -12,7 +12,7 @@ from sardonyx.providers.cpu.kernels.common.image_block import LINE, broadcast_we
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, of_known
 from sardonyx.providers.cpu.kernels.common.window import Taps
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
-from sardonyx.providers.cpu.kernels.gemm.vector import RUN, run_of
+from sardonyx.providers.cpu.kernels.gemm.vector import KC, kc_of
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -25,19 +25,19 @@ SHALLOW = 48
 
 
 @dataclass(frozen=True)
-class Shape:
+class FilterTile:
     """The register tile: ``rows`` filters by ``vectors`` of outputs; narrower ones take the rest of a block."""
 
     rows: int
     vectors: int
 
     @staticmethod
-    def of(isa: Isa, filters: Known) -> Shape:
+    def of(isa: Isa, filters: Known) -> FilterTile:
         """As many filters as there are, up to 8 (4 with 16 registers); sums fill three quarters of the registers."""
         rows, count = (8 if isa.registers >= 32 else 4), filters if isinstance(filters, int) else 64
         while rows > 1 and count <= rows // 2:
             rows //= 2
-        return Shape(rows, min(isa.registers * 3 // 4 // rows, 12))
+        return FilterTile(rows, min(isa.registers * 3 // 4 // rows, 12))
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -52,8 +52,8 @@ def is_shallow(taps: Taps, channels: Known) -> bool:
 def per_run(taps: Taps, channels: Known) -> int:
     """Channels of a run."""
     if not isinstance(channels, int):
-        return max(RUN // taps.count, 1)
-    return max(min(run_of(taps.count * channels) // taps.count, channels), 1)
+        return max(KC // taps.count, 1)
+    return max(min(kc_of(taps.count * channels) // taps.count, channels), 1)
 
 
 def packed_filters(group: Convolution, dtype: DType, rows: int, isa: Isa) -> tuple[list[Step], Matrix]:
@@ -76,7 +76,7 @@ def chunks_of(k: Kernel, blocks: Val, tiles: Val) -> Val:
 class Sums:
     """The sums of a register tile."""
 
-    def __init__(self, k: Kernel, dtype: DType, shape: Shape) -> None:
+    def __init__(self, k: Kernel, dtype: DType, shape: FilterTile) -> None:
         self.k, self.rows, self.lanes = k, shape.rows, k.lanes * 32 // max(dtype.bits, 32)
         self.total = [[k.var(k.zeros(dtype, self.lanes)) for _ in range(shape.vectors)] for _ in range(shape.rows)]
 

@@ -12,31 +12,31 @@ from typing import Any
 
 from sardonyx.providers.cpu.kernels.common.epilogue import Access, BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms, encode_terms, frame_params
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms, encode_terms, layout_params
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
 
-PLANES, SPLIT = "planes", "split"
+NCHW, PACKED = "nchw", "packed"
 """Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in terms."""
-SQUARE = HALF * PANEL
+MICRO_TILE = HALF * PANEL
 """Sums of 16 pixels and 32 filters."""
 
 
-def next_params(epilogue: Epilogue) -> Params:
+def packed_params(epilogue: Epilogue) -> Params:
     """Those of an epilogue, and of the image that it writes for the next convolution."""
-    image = {"image": (bf16,), **frame_params("image")} if has_next(epilogue) else {}
-    terms = {f"{name}_term": i64 for name, x in epilogue.names if x.columns == SPLIT}
+    image = {"image": (bf16,), **layout_params("image")} if packs_image(epilogue) else {}
+    terms = {f"{name}_term": i64 for name, x in epilogue.names if x.columns == PACKED}
     return {**image, **epilogue.params, **terms}
 
 
-def has_next(epilogue: Epilogue) -> bool:
+def packs_image(epilogue: Epilogue) -> bool:
     """Whether results are written for the next convolution."""
-    return any(y.columns == SPLIT for y in epilogue.outputs)
+    return any(y.columns == PACKED for y in epilogue.outputs)
 
 
-class ImageFinish(BoundEpilogue):
+class ImageEpilogue(BoundEpilogue):
     """What follows the sums of pixels of one row, for operands of which one row is a pixel.
 
     Those that lie plane by plane go through a square of scratch memory, turned in registers.
@@ -50,16 +50,16 @@ class ImageFinish(BoundEpilogue):
     ) -> None:
         super().__init__(k, epilogue, memory, n, place)
         self.terms = terms
-        names = [name for name, x in epilogue.names if x.columns == PLANES]
+        names = [name for name, x in epilogue.names if x.columns == NCHW]
         self.is_wide = not names and not epilogue.is_expensive
         """Whether 32 filters are finished at a time."""
-        self.squares = {name: spare.at(i * SQUARE) for i, name in enumerate(names)}
+        self.squares = {name: spare.at(i * MICRO_TILE) for i, name in enumerate(names)}
         self.turned = k.local(f32, HALF * HALF)
 
     def prefetch(self, row: Operand, column: Operand, width: int) -> None:
         super().prefetch(row, column, width)
         for name, y in self.epilogue.names:
-            if y.columns == SPLIT:
+            if y.columns == PACKED:
                 at = self._row(name, row).at(self.k.value(column, i64) // BLOCK * self._number(name, "col"))
                 for term in range(self.terms):
                     at.prefetch(self._number(name, "term") * term, write=name.startswith("y"))
@@ -72,7 +72,7 @@ class ImageFinish(BoundEpilogue):
         """
         k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
         is_long = self.terms > 1 and self.epilogue.is_expensive
-        later = [output for output in outputs if output[1].columns == SPLIT][: int(is_long)]
+        later = [output for output in outputs if output[1].columns == PACKED][: int(is_long)]
         with k.loop(0, many) as i:
             self.here = i * PANEL + half
             for output, result in zip(outputs, self.results(x + i, t, sums.load(i * PANEL, HALF)), strict=True):
@@ -118,16 +118,16 @@ class ImageFinish(BoundEpilogue):
             yield at, k.min(self.n - (first + at), HALF), lambda i: start.at(i * self._number(name, "col"))
 
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
-        if x.columns == PLANES:
+        if x.columns == NCHW:
             return self.squares[name].load(self.here, HALF)
-        if x.columns == SPLIT:
+        if x.columns == PACKED:
             return load_terms(self._row(name, row), self._memory, name, t, self.terms)
         return super()._load(name, x, row, t)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
-        if y.columns == PLANES:
+        if y.columns == NCHW:
             self.squares[name].store(self.here, value)
-        elif y.columns == SPLIT:
+        elif y.columns == PACKED:
             store_terms(self._row(name, row), self._memory, name, t, value, self.terms)
         else:
             super()._store(name, y, row, t, value)

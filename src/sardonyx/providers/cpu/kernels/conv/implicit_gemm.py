@@ -33,9 +33,15 @@ from typing import Any
 
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import PLANES, SQUARE, ImageFinish, has_next, next_params
-from sardonyx.providers.cpu.kernels.conv.packed_image import zero_frame
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import (
+    MICRO_TILE,
+    NCHW,
+    ImageEpilogue,
+    packed_params,
+    packs_image,
+)
+from sardonyx.providers.cpu.kernels.conv.packed_image import zero_padding
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
@@ -69,7 +75,7 @@ def convolution_params(epilogue: Epilogue, *, has_second: bool = False) -> Param
     distances are those from window to window.
     """
     numbers = (*_NUMBERS, *_TAPS, *(_SECOND if has_second else ()))
-    return {**dict.fromkeys(numbers, i64), **next_params(epilogue)}
+    return {**dict.fromkeys(numbers, i64), **packed_params(epilogue)}
 
 
 @dataclass(frozen=True)
@@ -97,29 +103,29 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
         number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")
     )
     taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
-    steps = k.opaque(blocks * taps * count_of(wide, kind.block) + _second_blocks(k, memory))
-    per_line = k.opaque(count_of(length, HALF))
-    high = k.opaque(count_of(length, k.max(per_line, 1)))
+    steps = k.opaque(blocks * taps * ceil_div(wide, kind.block) + _second_blocks(k, memory))
+    per_line = k.opaque(ceil_div(length, HALF))
+    high = k.opaque(ceil_div(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
     count = batch * each
-    columns = count_of(filters, PANEL)
-    if has_next(epilogue):
-        zero_frame(k, memory["image"], memory, "image", batch)
+    columns = ceil_div(filters, PANEL)
+    if packs_image(epilogue):
+        zero_padding(k, memory["image"], memory, "image", batch)
     # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread. Pixels
     # are shared out, as they are in the layers before and after, unless to read all weights costs more.
     fair = count * columns // (k.threads * 2)
-    groups = count_of(count, k.max(k.min(fair, GROUP), 1))
-    channels = (blocks * count_of(wide, kind.block) + _second_blocks(k, memory)) * kind.block
+    groups = ceil_div(count, k.max(k.min(fair, GROUP), 1))
+    channels = (blocks * ceil_div(wide, kind.block) + _second_blocks(k, memory)) * kind.block
     pixels_nbytes = batch * lines * length * (channels * kind.number_nbytes + filters * 4)
     weights_nbytes = columns * steps * kind.step_nbytes
     is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
     groups = k.max(groups, k.select(is_split, k.threads, 1))
-    groups = k.opaque(k.max(k.select(groups < k.threads, groups, count_of(groups, k.threads) * k.threads), 1))
+    groups = k.opaque(k.max(k.select(groups < k.threads, groups, ceil_div(groups, k.threads) * k.threads), 1))
     tiles = Tiles(k)
     tiles.configure(high, short=(*SUMS, A), count=kind.tiles)
     distances = k.scratch(i64)
     plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
-    grid = Grid(k, memory, distances.at(count_of(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
+    grid = Grid(k, memory, distances.at(ceil_div(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
     _measure(k, memory, distances, blocks, wide, kind.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
     known, first = k.var(-1), k.var(-1)
@@ -134,7 +140,7 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
             work.locate(rows)
             first.set(k.select(known.eq(-1), group, first))
             known.set(group)
-        fetched = k.max(count_of(k.const(LINES), k.max(rows, 1)), FETCHED)
+        fetched = k.max(ceil_div(k.const(LINES), k.max(rows, 1)), FETCHED)
         if kind.terms == 1:
             fetched = k.select(first.ne(group) & (weights_nbytes <= NEAR_NBYTES), 0, fetched)
         with k.loop(0, steps, run) as step:
@@ -250,8 +256,8 @@ class Grid:
 
 
 def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
-    turned = sum(x.columns == PLANES for _, x in epilogue.names)
-    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + turned) * SQUARE * 4
+    turned = sum(x.columns == NCHW for _, x in epilogue.names)
+    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + turned) * MICRO_TILE * 4
 
 
 @dataclass(frozen=True)
@@ -281,7 +287,7 @@ class Work:
 
     def slot(self, r: Val) -> Val:
         """The element where the sums of square ``r`` of a group are: one of two, if there are no runs to wait for."""
-        return self.k.select(self.steps <= number(self.memory, "run"), r & 1, r) * SQUARE
+        return self.k.select(self.steps <= number(self.memory, "run"), r & 1, r) * MICRO_TILE
 
     def locate(self, rows: Val) -> None:
         """Learn more of the ``rows`` tiles of a group, which the grid has located."""
@@ -333,7 +339,7 @@ class Work:
         """``many`` pixels from pixel ``x`` of a row on, and 32 filters."""
         k, first = self.k, column * PANEL
         left, finish = self.filters - first, self._finishing(place)
-        room = number(self.memory, "image_room") if has_next(self.epilogue) else self.filters
+        room = number(self.memory, "image_room") if packs_image(self.epilogue) else self.filters
 
         def by_halves() -> None:
             finish.turn_in(x, many, first)
@@ -350,7 +356,7 @@ class Work:
             with edge:
                 by_halves()
 
-    def _finishing(self, place: list[Val]) -> ImageFinish:
+    def _finishing(self, place: list[Val]) -> ImageEpilogue:
         """What follows the sums of pixels of one row."""
-        turned = self.grid.sums.at((GROUP + self.kind.spare) * SQUARE)
-        return ImageFinish(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.terms)
+        turned = self.grid.sums.at((GROUP + self.kind.spare) * MICRO_TILE)
+        return ImageEpilogue(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.terms)

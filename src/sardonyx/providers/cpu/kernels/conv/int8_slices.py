@@ -33,13 +33,13 @@ from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     walk,
 )
 from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import SOURCE, source_args, spreading
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
+    MICRO_TILE,
     PRODUCTS,
     ROUNDS,
     SIDES,
-    SQUARE,
     WEIGHTS,
     SliceAccumulator,
     fourth,
@@ -75,7 +75,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     """The convolution in slices."""
     made = [image.layout for v in group.outputs if (image := target.images.get(v.storage)) is not None]
     group = on_tiles.thinned(group)
-    frame = WindowGeometry.of(group, collapse=all(one.is_bare for one in made))
+    frame = WindowGeometry.of(group, collapse=all(one.has_no_padding for one in made))
     found = on_tiles.geometry(group, frame, SLICES, STEP)
     x = frame.x
     key = ("slices", x.storage.number, x.offset, x.shape, x.strides, found.layout)
@@ -141,8 +141,8 @@ def conv_int8_slices(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: A
     def work(
         k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
     ) -> Work:
-        scales = scales_of(memory["w"], count_of(number(memory, "filters"), PANEL), steps)
-        levels = grid.sums.at(GROUP * SQUARE).as_type(i32)
+        scales = scales_of(memory["w"], ceil_div(number(memory, "filters"), PANEL), steps)
+        levels = grid.sums.at(GROUP * MICRO_TILE).as_type(i32)
         accumulator = SliceAccumulator(k, levels, grid.sums, lambda image, _: memory["x_scales"].load(image), scales)
         return _Int8Conv(k, tiles, memory, distances, grid, steps, epilogue, kind, first, accumulator)
 
@@ -164,8 +164,8 @@ class _Int8Conv(Work):
         following = weights.at(many * (SLICES * 2 * TILE) + r * many * share)
         stride, slice_stride = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_term")
         pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
-        sides = k.min(count_of(self.filters - column * PANEL, HALF), SIDES)
-        scales, pace = (column * count_of(self.steps, run) + step // run) * PANEL, rows_per_step(k, many)
+        sides = k.min(ceil_div(self.filters - column * PANEL, HALF), SIDES)
+        scales, pace = (column * ceil_div(self.steps, run) + step // run) * PANEL, rows_per_step(k, many)
         with k.loop(0, sides) as side:
             columns = weights.at(side * TILE)
             for weight, products in ROUNDS:
@@ -178,7 +178,7 @@ class _Int8Conv(Work):
                         if weight:
                             accumulator.advance(pace)
                         ahead = following.at(s * share + (side * SIDES + weight // 2) * (share // 4))
-                        with k.loop(0, count_of(fetched * SLICES, 4)) as i:
+                        with k.loop(0, ceil_div(fetched * SLICES, 4)) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     if weight:
                         with k.when(is_long), k.loop(0, many) as s:

@@ -11,7 +11,7 @@ word for every pixel of a block. Nothing is copied, and maps of any width fill a
 
 The pixels of a tile are mostly neighbours of a row, and one address is enough for them (``TilePixels``).
 
-**Order of sums.** Tap by tap, channel by channel, in runs of about ``run_of`` terms, whole taps or parts of one, each
+**Order of sums.** Tap by tap, channel by channel, in runs of about ``kc_of`` terms, whole taps or parts of one, each
 run from zero and the runs added in order: the same for every tile height, thread count and blocking.
 
 **Cache blocking** is that of ``gemm``: a run of a panel stays in L1 for the pixels of a block, blocks come in bands
@@ -47,17 +47,17 @@ from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
     taps_args,
 )
 from sardonyx.providers.cpu.kernels.conv.stem_rows import NUMBERS, RowTransposer, StemRows
-from sardonyx.providers.cpu.kernels.gemm.pack import PLAIN_NBYTES, in_panels, pack_panels, unit_axis
+from sardonyx.providers.cpu.kernels.gemm.pack import NUMPY_NBYTES, numpy_panels, pack_panels, unit_axis
 from sardonyx.providers.cpu.kernels.gemm.vector import (
-    RUN,
-    Bands,
-    Shape,
-    add_before,
-    keep,
+    KC,
+    MicroTileShape,
+    RowBlocking,
+    add_previous,
+    kc_of,
     lanes_of,
-    pace_of,
-    run_of,
+    prefetch_pace,
     scratch_nbytes,
+    store_sums,
 )
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, Var, f32, f64, i64
@@ -66,7 +66,7 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import aligned
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
-SHALLOW = RUN
+SHALLOW = KC
 """Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
 LOW = 4
 """Pixels of the tile that takes what is left of an image; those that do not exist repeat the last."""
@@ -157,11 +157,11 @@ def steps(group: Convolution, target: Target, first: StemRows | None = None) -> 
     extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = packed(group, shape.columns(isa, dtype), isa)
-    run = run_of(taps.count * channels)
+    run = kc_of(taps.count * channels)
     args = {
         **geometry.args(), **taps_args(taps), **lines.args(), "w": Ref(weights), "groups": group.groups,
         "channels": channels, "filters": filters, "run": run, "run_taps": max(run // max(channels, 1), 1),
-        "band_nbytes": isa.l2_nbytes // 2, "distance": distance, **more,
+        "row_block_nbytes": isa.l2_nbytes // 2, "distance": distance, **more,
         **(first.args() if first is not None else {}),
     }  # fmt: skip
     is_padded = not is_inside(geometry)
@@ -179,18 +179,18 @@ def steps(group: Convolution, target: Target, first: StemRows | None = None) -> 
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tuple[Shape, int]:
+def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tuple[MicroTileShape, int]:
     """The register tile, and how far apart the pixels are that it sees; 0 where each has its own address.
 
     As many addresses as pixels do not fit into the registers of x86: 12 products of one vector took 17 loads. (16
     filters and 3 x 3 taps take 0.90 of the time, 32 take 0.94; pointwise ones of two vectors gain nothing.)
     """
     shape, distance = (
-        Shape.fitted(isa, dtype, filters),
+        MicroTileShape.fitted(isa, dtype, filters),
         of_known(dims.mul(geometry.x.strides[4], geometry.window.strides[2])),
     )
     if _is_single(geometry) and not shape.by_lane:
-        return Shape.fitted(isa, dtype, MANY), 0
+        return MicroTileShape.fitted(isa, dtype, MANY), 0
     rows = EVEN_ROWS.get(shape.vectors)
     is_worth = shape.vectors == 1 or geometry.taps.count > 1
     if shape.by_lane or isa.registers < 32 or rows is None or not (is_worth and isinstance(distance, int) and distance):
@@ -222,9 +222,9 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
     def make() -> Any:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :]
         out = aligned(elements, w.dtype)
-        if out.nbytes <= PLAIN_NBYTES:
+        if out.nbytes <= NUMPY_NBYTES:
             given = content[: all_filters * channels * taps].reshape(count, filters, channels, taps)
-            in_panels(given.transpose(0, 3, 2, 1), out.reshape(count, panels, taps, channels, nr).swapaxes(1, 2))
+            numpy_panels(given.transpose(0, 3, 2, 1), out.reshape(count, panels, taps, channels, nr).swapaxes(1, 2))
             return out
         unit = unit_axis(Matrix(w.storage, 0, (), taps, channels * taps))
         spec = pack_panels(source=w.dtype, target=w.dtype, unit=unit, nr=nr, axes=2)
@@ -240,20 +240,32 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
     return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
 
 
-def _scratch(shape: Shape, isa: Isa, dtype: DType) -> int:
+def _scratch(shape: MicroTileShape, isa: Isa, dtype: DType) -> int:
     """But for the rows of a first layer, which come last."""
     return -(-(_head_nbytes(shape, dtype) + scratch_nbytes(shape, isa, dtype, dtype)) // LINE_NBYTES) * LINE_NBYTES
 
 
-def _head_nbytes(shape: Shape, dtype: DType) -> int:
+def _head_nbytes(shape: MicroTileShape, dtype: DType) -> int:
     """What is known about a block, and zeros."""
-    return Block.nbytes(shape.block * shape.rows) + RUN * dtype.bits // 8
+    return Block.nbytes(shape.block * shape.rows) + KC * dtype.bits // 8
 
 
 def _params(
-    dtype: DType, shape: Shape, even: int | None, is_padded: bool, is_direct: bool, planes: int, epilogue: Epilogue
+    dtype: DType, shape: MicroTileShape, even: int | None, is_padded: bool, is_direct: bool, planes: int,
+    epilogue: Epilogue,
 ) -> Params:  # fmt: skip
-    numbers = ("groups", "channels", "filters", "run", "run_taps", "band_nbytes", "lines", "length", "distance", *TAPS)
+    numbers = (
+        "groups",
+        "channels",
+        "filters",
+        "run",
+        "run_taps",
+        "row_block_nbytes",
+        "lines",
+        "length",
+        "distance",
+        *TAPS,
+    )
     numbers += NUMBERS if planes else ()
     return {**geometry_params(dtype), "w": (dtype,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
@@ -261,9 +273,9 @@ def _params(
 @kernel(_params)
 def conv_nhwc(
     k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run: Val, run_taps: Val,
-    band_nbytes: Val, lines: Val, length: Val, distance: Val,
-    *, dtype: DType, shape: Shape, even: int | None, is_padded: bool, is_direct: bool, planes: int, epilogue: Epilogue,
-    **memory: Any,
+    row_block_nbytes: Val, lines: Val, length: Val, distance: Val,
+    *, dtype: DType, shape: MicroTileShape, even: int | None, is_padded: bool, is_direct: bool, planes: int,
+    epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     """``even``: so far apart are neighbouring pixels, where tiles of them share addresses; 0 where ``distance`` tells,
     and None where they do not.
@@ -276,11 +288,11 @@ def conv_nhwc(
     taps, apart = k.opaque(block.taps), distance if even == 0 else even
     block.measure()
     if is_padded:
-        with k.loop(0, RUN, lanes_of(k.lanes, dtype)) as i:
+        with k.loop(0, KC, lanes_of(k.lanes, dtype)) as i:
             zeros.store(i, k.zeros(dtype, lanes_of(k.lanes, dtype)))
     row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
     images, panel_nbytes = batch * groups * lines, taps * channels * (nr * dtype.bits // 8)
-    bands = Bands(k, length, panels, images, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
+    bands = RowBlocking(k, length, panels, images, shape.rows, shape.block, row_nbytes, panel_nbytes, row_block_nbytes)
     turning = RowTransposer(k, x, k.scratch(dtype, _scratch(shape, k.isa, dtype)), memory, planes) if planes else None
     known = k.var(-1)
     with bands.share() as (index, panel, top, bottom):
@@ -297,7 +309,7 @@ def conv_nhwc(
             known.set(place)
         source = x.at(group * channels) if turning is None else turning.rows
         weights = w.at((group * panels + panel) * taps * channels * nr)
-        pace = pace_of(k, bottom - top, nr)
+        pace = prefetch_pace(k, bottom - top, nr)
         finish = BoundEpilogue(k, epilogue, memory, filters, [image, group, line])
         columns = k.min(filters - panel * nr, nr)
         with k.loop(0, taps, run_taps) as tap, k.loop(0, k.max(channels, 1), run) as c:
@@ -325,15 +337,15 @@ def conv_nhwc(
                         has_next = is_high and shape.vectors > 1  # a panel of one vector is the only one, and near
                         ahead = following.at((tile - top) * many * deep * pace) if has_next else None
                         found = _tile(k, pixels, these, tap, many, deep, dtype, shape, ahead, pace)
-                        add_before(k, found, partial, is_later)
+                        add_previous(k, found, partial, is_later)
                         if is_direct and is_high:
                             with k.either(is_last & columns.eq(nr) & rows.eq(high)) as (whole, part):
                                 with whole:
                                     _put(finish, found, first + row, panel * nr)
                                 with part:
-                                    keep(found, partial)
+                                    store_sums(found, partial)
                         else:
-                            keep(found, partial)
+                            store_sums(found, partial)
                 if is_direct:
                     with k.when(is_last & ((rows < shape.rows) | columns.ne(nr))):
                         finish.tile(partial, nr, first + row, rows, panel * nr, columns, width=nr)
@@ -362,7 +374,7 @@ def _fetch(source: Buf, block: Block, row: Val, rows: int, channels: Val) -> Non
 
 
 def _tile(
-    k: Kernel, pixels: TilePixels, run: Buf, first: Val, taps: Val, length: Val, dtype: DType, shape: Shape,
+    k: Kernel, pixels: TilePixels, run: Buf, first: Val, taps: Val, length: Val, dtype: DType, shape: MicroTileShape,
     ahead: Buf | None, pace: Val,
 ) -> list[list[Var]]:  # fmt: skip
     """The sums of one run; what is at ``ahead`` is fetched into L2 meanwhile."""

@@ -18,10 +18,17 @@ from sardonyx.providers.cpu.kernels.common.epilogue import STRIDED, Access, Epil
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, of_known
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, nbytes_of, nhwc_matrix
 from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import PLANES, SPLIT
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import NCHW, PACKED
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import scratch_nbytes
 from sardonyx.providers.cpu.kernels.conv.pack_image import spreading
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, OVER, PackedImageMatrix, Padded, closest, tiles_of
+from sardonyx.providers.cpu.kernels.conv.packed_image import (
+    BLOCK,
+    OVER,
+    PackedImageLayout,
+    PackedImageMatrix,
+    most_compact,
+    window_tiles,
+)
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import Places, is_one_for_images, pace_of, table_nbytes
 from sardonyx.providers.cpu.kernels.conv.stride_phases import UNFOLDED, Folded
 from sardonyx.providers.cpu.kernels.gemm.amx import term_count
@@ -63,7 +70,7 @@ channels in tiles that there must be."""
 class Geometry:
     """A window over an image in terms."""
 
-    layout: Padded
+    layout: PackedImageLayout
     start: Known
     """The element of the first pixel that the first window sees."""
     kernel: tuple[int, ...]
@@ -84,10 +91,10 @@ class Geometry:
 
     @property
     def own_steps(self) -> int:
-        return tiles_of(self.layout, self.kernel, self.dilations)
+        return window_tiles(self.layout, self.kernel, self.dilations)
 
     @property
-    def image(self) -> Padded:
+    def image(self) -> PackedImageLayout:
         """What is read."""
         return self.folded.image if self.folded else self.layout
 
@@ -99,7 +106,7 @@ class Geometry:
     @property
     def is_dense(self) -> bool:
         """Whether the first pixels of windows follow each other, row after row."""
-        return self.moves == (1, 1, 1) and self.image.is_bare
+        return self.moves == (1, 1, 1) and self.image.has_no_padding
 
     @property
     def run(self) -> int:
@@ -241,9 +248,11 @@ def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int =
     behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
     channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
     over = max(HALF * window.strides[2], OVER)
-    layout = Padded(terms, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block)
+    layout = PackedImageLayout(
+        terms, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block
+    )
     if block == BLOCK:
-        layout = closest(layout, [(window.kernel, window.dilations)])
+        layout = most_compact(layout, [(window.kernel, window.dilations)])
     return Geometry(layout, layout.at(*(-p for p in pads)), window.kernel, window.strides, window.dilations, size)
 
 
@@ -296,7 +305,7 @@ def _image(
         group = thinned(group)
     else:
         layouts.append(given.layout)
-    frame = WindowGeometry.of(group, collapse=is_joined and all(one.is_bare for one in layouts))
+    frame = WindowGeometry.of(group, collapse=is_joined and all(one.has_no_padding for one in layouts))
     found = geometry(group, frame, terms)
     if given is None:
         x = frame.x
@@ -307,7 +316,7 @@ def _image(
             before.append(step)
         storage, flags = target.splits[key]
         return before, replace(found, flags=flags), storage, frame
-    layout = replace(found.layout, close=given.layout.close) if given.layout.is_bare else given.layout
+    layout = replace(found.layout, close=given.layout.close) if given.layout.has_no_padding else given.layout
     start = layout.at(*(-int(p) for p in frame.window.pads))
     found = replace(found, layout=layout, start=start)
     folded = Folded.of(layout, found.kernel, found.strides, found.dilations, found.size)
@@ -349,22 +358,22 @@ def epilogue_of(
         if image is not None:
             outputs.append(_packed(image.layout, image.storage))
             results.append(result)
-            more |= {"image": Ref(image.storage), **image.layout.frame_args("image")}
+            more |= {"image": Ref(image.storage), **image.layout.layout_args("image")}
     expression = replace(group.epilogue, results=tuple(results))
     made = Epilogue(expression, tuple(access for _, access in extra), tuple(access for _, access in outputs), 3)
     given = zip(made.names, (*extra, *outputs), strict=True)
     return made, more | {a: v for (name, _), (m, _) in given for a, v in m.args(name).items()}
 
 
-def _packed(layout: Padded, storage: Storage) -> tuple[Matrix, Access]:
-    return PackedImageMatrix.over(storage, layout), Access(bf16, SPLIT)
+def _packed(layout: PackedImageLayout, storage: Storage) -> tuple[Matrix, Access]:
+    return PackedImageMatrix.over(storage, layout), Access(bf16, PACKED)
 
 
 def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
     matrix = nhwc_matrix(view)
     found = Access.of(matrix, channels)
     if found.columns == STRIDED and matrix.row == 1 and matrix.dtype in (f32, f16, bf16):
-        found = Access(matrix.dtype, PLANES)
+        found = Access(matrix.dtype, NCHW)
     return matrix, found
 
 

@@ -17,10 +17,10 @@ from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.packed_image import (
     BLOCK,
     HIGH_HALF,
-    Padded,
+    PackedImageLayout,
     encode_terms,
-    frame_params,
-    zero_frame,
+    layout_params,
+    zero_padding,
 )
 from sardonyx.providers.cpu.kernels.math.transpose import transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
@@ -34,14 +34,14 @@ AHEAD = 2
 """Rows by which those that are woven are fetched; those that are written, one row ahead. (224 x 224 pixels of three
 channels take 44 us for 50.)"""
 MAGNITUDE, INFINITY = 0x7FFF_FFFF, 0x7F80_0000
-PIXELS, PLANES, ANY = "pixels", "planes", "any"
+NHWC, NCHW, ANY = "nhwc", "nchw", "any"
 """What follows each other in the source: channels of a pixel, pixels of a row, or neither."""
 
 
 def _params(source: DType, terms: int, order: str, few: int, is_flagged: bool) -> Params:
     numbers = ("x_b", "x_c", "x_z", "x_y", "x_x", "batch", "channels", "blocks")
     flags: Params = {"flags": (i32,)} if is_flagged else {}
-    return {"x": (source,), "y": (bf16,), **flags, **frame_params("y"), **dict.fromkeys(numbers, i64)}
+    return {"x": (source,), "y": (bf16,), **flags, **layout_params("y"), **dict.fromkeys(numbers, i64)}
 
 
 @kernel(_params)
@@ -52,7 +52,7 @@ def spread(
     """y = x in terms. ``few`` is the number of channels, up to 16 that lie close together; else 0. ``is_flagged``: each
     row gets a flag, which is 0 where all its numbers, in one term, are finite.
     """
-    zero_frame(k, y, memory, "y", batch)
+    zero_padding(k, y, memory, "y", batch)
     size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
     with k.share(batch * blocks * size_z * size_y) as at:
         block, image = at % blocks, at // blocks
@@ -64,7 +64,7 @@ def spread(
         to = to.at((line + number(memory, "y_front_y")) * number(memory, "y_y"))
         to = to.at(number(memory, "y_front_x") * number(memory, "y_x"))
         made = _Row(k, memory, row, to, block * BLOCK, terms, order, is_flagged=is_flagged)
-        if order == PIXELS:
+        if order == NHWC:
             made.pixels(1 if few else 2)
         elif 0 < few <= FEW:
             made.woven(few)
@@ -127,7 +127,7 @@ class _Row:
         nothing = [k.zeros(u32, HALF)] * self.terms
         with k.loop(0, self.width, HALF) as at:
             many = k.min(self.width - at, HALF)
-            for c in range(few if self.order == PLANES else 0):
+            for c in range(few if self.order == NCHW else 0):
                 self.x.at(self.x_c * c + self.x_y * AHEAD + at).prefetch()
             for line in range(unit * HALF // BLOCK):
                 self.y.at(self.y_y + at * self.pixel + line * BLOCK).prefetch(write=True)
@@ -144,7 +144,7 @@ class _Row:
     def _packed(self, c: Val, at: Val, many: Val) -> list[Val]:
         """The terms of a channel of sixteen pixels."""
         k, here, existing = self.k, self.x.at(c * self.x_c), self.k.select(c < self.channels, many, 0)
-        if self.order == PLANES:
+        if self.order == NCHW:
             return self._seen(here.load(at, HALF, k.mask(existing, HALF)))
         local = k.local(f32, HALF)
         local.store(0, k.zeros(f32, HALF))
@@ -175,7 +175,7 @@ def _woven(vectors: Sequence[Val]) -> Val:
 # -- what convolutions ask for
 
 
-def spreading(source: View, layout: Padded, nodes: Any) -> tuple[Step, Storage, Storage | None]:
+def spreading(source: View, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage, Storage | None]:
     """The step that splits an image, over (batch, channels, z, y, x), what it writes, and flags of its rows. One term
     has these where pixels lie close, of which a tile's row may see more than a window does.
     """
@@ -185,10 +185,10 @@ def spreading(source: View, layout: Padded, nodes: Any) -> tuple[Step, Storage, 
         flags = Storage("temporary", i32, rows)
     b, c, z, y, x = source.strides
     is_woven, is_row = 0 < few <= FEW, x == 1 or source.shape[4] == 1
-    order = PIXELS if c == 1 and not is_woven else PLANES if is_row else ANY
+    order = NHWC if c == 1 and not is_woven else NCHW if is_row else ANY
     args: dict[str, Ref | Known | float] = {
         "x": Ref.of(source), "x_b": b, "x_c": c, "x_z": z, "x_y": y, "x_x": x,
-        "y": Ref(made), **layout.frame_args("y"),
+        "y": Ref(made), **layout.layout_args("y"),
         "batch": layout.batch, "channels": layout.channels, "blocks": -(-layout.room // BLOCK),
     }  # fmt: skip
     args |= {} if flags is None else {"flags": Ref(flags)}

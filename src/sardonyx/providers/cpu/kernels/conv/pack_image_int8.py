@@ -22,8 +22,8 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.conv.packed_image import Padded, frame_params, zero_frame
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, count_of
+from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, layout_params, zero_padding
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, ceil_div
 from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, STEP, Scale, Sizes, has_no_scale, times_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
@@ -50,7 +50,7 @@ class _Source:
             number(memory, name) for name in SOURCE
         )
         self.lines = self.size_z * self.size_y
-        self.stretches = count_of(self.width, STRETCH)
+        self.stretches = ceil_div(self.width, STRETCH)
         """Of a row."""
 
     def row(self, image: Val, line: Val) -> Buf:
@@ -87,7 +87,7 @@ def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, **memory: 
 
 def _params(first: DType) -> Params:
     memory = {"y": (i8,), "scales": (f32,), "long": (i32,), "flags": (i32,)}
-    return {**_measure_params(), **memory, **frame_params("y"), "blocks": i64, "more": i64}
+    return {**_measure_params(), **memory, **layout_params("y"), "blocks": i64, "more": i64}
 
 
 @kernel(_params)
@@ -97,12 +97,12 @@ def pack_image_int8_slices(
 ) -> None:  # fmt: skip
     """y, scales, long and flags = the slices of images; fourth ones, in a third of the room, from ``more`` on."""
     source = _Source(k, x, memory)
-    zero_frame(k, y, memory, "y", source.batch)
+    zero_padding(k, y, memory, "y", source.batch)
     names = ("b", "z", "y", "x", "plane", "over", "used")
     apart = {f"y_{name}": number(memory, f"y_{name}") // SLICES for name in names}
-    zero_frame(k, y.at(more), memory | apart, "y", source.batch)
+    zero_padding(k, y.at(more), memory | apart, "y", source.batch)
     known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
-    pieces = count_of(source.width, PIECE)
+    pieces = ceil_div(source.width, PIECE)
     with k.share(source.batch * source.lines * pieces * blocks) as at:
         block, rest = at % blocks, at // blocks
         left, rest = rest % pieces * PIECE, rest // pieces
@@ -201,7 +201,7 @@ class SlicedImage:
     first: DType
     """Of first slices: bytes without signs, if no number is negative."""
 
-    def args(self, layout: Padded, start: Known) -> dict[str, Ref | Known | float]:
+    def args(self, layout: PackedImageLayout, start: Known) -> dict[str, Ref | Known | float]:
         memory = {"x_scales": self.scales, "x_long": self.long, "x_flags": self.flags}
         given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
         more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, SLICES))
@@ -214,7 +214,7 @@ def source_args(source: View) -> dict[str, Known]:
     return dict(zip(SOURCE, (b, z, y, x, channels, size_z, size_y, size_x, batch), strict=True))
 
 
-def spreading(source: View, layout: Padded, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
+def spreading(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
     """The steps that make slices of an image, over (batch, channels, z, y, x), and what they write."""
     batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
     each = of_known(dims.product((batch, *layout.size[:2], stretches)))
@@ -229,7 +229,7 @@ def spreading(source: View, layout: Padded, nodes: Any, first: DType) -> tuple[l
     count = dims.known(dims.product((4, *source.shape))) or 0
     before = Step(measure(), found, frozenset(measured), nodes, 0, 0, count, "the scale of an image")
     args: dict[str, Ref | Known | float] = {
-        **found, "y": Ref(made.tiles), **layout.frame_args("y"), "scales": Ref(made.scales), "long": Ref(made.long),
+        **found, "y": Ref(made.tiles), **layout.layout_args("y"), "scales": Ref(made.scales), "long": Ref(made.long),
         "flags": Ref(made.flags), "blocks": layout.blocks, "more": layout.elements,
     }  # fmt: skip
     nbytes = dims.known(dims.add(count, layout.elements)) or 0

@@ -45,7 +45,7 @@ _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 
 
 @dataclass(frozen=True)
-class Padded:
+class PackedImageLayout:
     """Where pixels lie. Distances are in pixels."""
 
     terms: int
@@ -120,7 +120,7 @@ class Padded:
         return self.over + -(-self.block // self.unit)
 
     @property
-    def is_bare(self) -> bool:
+    def has_no_padding(self) -> bool:
         """Whether there is no padding: rows follow each other."""
         return not any((*self.front, *self.behind))
 
@@ -142,8 +142,8 @@ class Padded:
         b = of_known(dims.mul(plane, self.planes))
         return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "term": term, "plane": plane}
 
-    def frame_args(self, name: str) -> dict[str, Known]:
-        """The arguments of ``frame_params``, but for the memory."""
+    def layout_args(self, name: str) -> dict[str, Known]:
+        """The arguments of ``layout_params``, but for the memory."""
         sizes = dict(zip("zyx", self.size, strict=True))
         fronts = dict(zip("zyx", self.front, strict=True))
         used, over = (self.plane, self.beyond) if self.is_clean else (self.used, 0)
@@ -163,7 +163,7 @@ class PackedImageMatrix(Matrix):
     """From term to term."""
 
     @staticmethod
-    def over(storage: Storage, layout: Padded) -> PackedImageMatrix:
+    def over(storage: Storage, layout: PackedImageLayout) -> PackedImageMatrix:
         s = layout.strides()
         return PackedImageMatrix(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["term"])
 
@@ -171,7 +171,9 @@ class PackedImageMatrix(Matrix):
         return {**super().args(name), f"{name}_term": self.term}
 
 
-def closest(layout: Padded, windows: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Padded:
+def most_compact(
+    layout: PackedImageLayout, windows: Iterable[tuple[Sequence[int], Sequence[int]]]
+) -> PackedImageLayout:
     """The layout with pixels as close as the kernels and dilations that read it like best.
 
     That is by the number of tiles. Among equals padding of up to a third of the channels is welcome, since fewer rows
@@ -180,18 +182,18 @@ def closest(layout: Padded, windows: Iterable[tuple[Sequence[int], Sequence[int]
     n, seen = layout.channels, list(windows)
     units = [-(-n // g) * g for g in (BLOCK, 16, 8, 4)] if n > 2 else [n]
     found = [replace(layout, close=unit % BLOCK and unit) for unit in units]
-    tiles = [sum(tiles_of(one, *window) for window in seen) for one in found]
+    tiles = [sum(window_tiles(one, *window) for window in seen) for one in found]
     best = [one for one, count in zip(found, tiles, strict=True) if count == min(tiles)]
     return next((one for one in best if one.room * 3 <= n * 4), best[-1])
 
 
-def tiles_of(layout: Padded, kernel: Sequence[int], dilations: Sequence[int]) -> int:
+def window_tiles(layout: PackedImageLayout, kernel: Sequence[int], dilations: Sequence[int]) -> int:
     """Tiles of sixteen pixels that a window sees."""
     runs, wide = layout.runs(kernel[2], dilations[2])
     return layout.blocks * kernel[0] * kernel[1] * runs * -(-wide // layout.block)
 
 
-def frame_params(name: str) -> Params:
+def layout_params(name: str) -> Params:
     """Declares the strides, sizes and padding of a padded image."""
     numbers = ["b", "block", "z", "y", "x", "term", "plane", "planes", "room", "over", "used"]
     return {f"{name}_{n}": i64 for n in (*numbers, *(f"{what}_{a}" for what in ("size", "front") for a in "zyx"))}
@@ -224,7 +226,7 @@ def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Va
     return k.select(value.ne(value), k.bitcast(heads[1] | rest, f32), signed)
 
 
-def zero_frame(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
+def zero_padding(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
     """Fill what is not image with zeros, if there is any, and, where that must be clean, what tiles reach over the end.
 
     A thread takes what is around some rows, in all planes: most of it, it reads itself in the next step.

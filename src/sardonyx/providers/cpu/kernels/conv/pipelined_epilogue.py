@@ -22,7 +22,7 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.conv.image_epilogue import SPLIT, ImageFinish
+from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogue
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, Grid
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
@@ -45,11 +45,12 @@ def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
     """
     if epilogue.is_expensive:
         is_apart = all(
-            x.columns in (UNIT, SPLIT) or (x.columns == BROADCAST and not x.is_row_invariant) for _, x in epilogue.names
+            x.columns in (UNIT, PACKED) or (x.columns == BROADCAST and not x.is_row_invariant)
+            for _, x in epilogue.names
         )
     else:
         is_apart = is_full and all(
-            x.columns == SPLIT or (x.columns == UNIT and x.is_row_invariant) for _, x in epilogue.names
+            x.columns == PACKED or (x.columns == UNIT and x.is_row_invariant) for _, x in epilogue.names
         )
     least = -(-HALF // max(steps, 1))
     return min(1 << (least - 1).bit_length(), MOST[epilogue.is_expensive]) if is_apart else 0
@@ -87,7 +88,7 @@ class Places:
             if x.is_row_invariant and not any(strides):
                 words.append(None)
                 continue
-            is_even &= x.is_row_invariant or (x.columns == SPLIT and args[f"{name}_row"] == BLOCK)
+            is_even &= x.is_row_invariant or (x.columns == PACKED and args[f"{name}_row"] == BLOCK)
             found += [] if lies in found else [lies]
             words.append(found.index(lies))
         out_z, out_y, out_x = (args[f"out_{axis}"] for axis in "zyx")
@@ -120,7 +121,7 @@ class PipelinedPixels:
         self.k, self.memory, self.grid, self.places = k, memory, grid, places
         self.pace, self.is_full = pace, is_full
         self.filters = number(memory, "filters")
-        self.finish = _PixelFinish(k, epilogue, memory, self.filters, [k.const(0)] * 3, grid.sums, 1)
+        self.finish = _PixelEpilogue(k, epilogue, memory, self.filters, [k.const(0)] * 3, grid.sums, 1)
         self.names = [(name, x, word) for (name, x), word in zip(epilogue.names, places.words, strict=True)]
         self.width = PANEL if self.finish.is_wide else HALF
         """Filters that are finished at a time."""
@@ -226,7 +227,7 @@ class PipelinedPixels:
 
     def _panel_stride(self, name: str, x: Access) -> Operand:
         """How far 32 filters are from the next."""
-        if x.columns == SPLIT:
+        if x.columns == PACKED:
             return number(self.memory, f"{name}_col")
         return PANEL if x.columns == UNIT else 0
 
@@ -250,7 +251,7 @@ class PipelinedPixels:
         return self._place(self.places.many, at, more)
 
 
-class _PixelFinish(ImageFinish):
+class _PixelEpilogue(ImageEpilogue):
     """What follows the sums of one pixel, whose place in each operand is known."""
 
     places: dict[str, Val]

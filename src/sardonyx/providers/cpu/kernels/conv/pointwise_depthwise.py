@@ -34,8 +34,8 @@ from sardonyx.providers.cpu.kernels.common.nhwc_window import (
 from sardonyx.providers.cpu.kernels.common.window import AXES, WindowGeometry, nhwc_matrix
 from sardonyx.providers.cpu.kernels.conv import few_outputs, nhwc, on_tiles
 from sardonyx.providers.cpu.kernels.conv.depthwise_nhwc import DepthwiseWindow, weights_of
-from sardonyx.providers.cpu.kernels.conv.packed_image import zero_frame
-from sardonyx.providers.cpu.kernels.gemm.vector import Shape, tile_of
+from sardonyx.providers.cpu.kernels.conv.packed_image import zero_padding
+from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, micro_kernel
 from sardonyx.providers.cpu.kernels.split import int8_slices
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
@@ -58,7 +58,7 @@ FIRST = "first_"
 class RingConfig:
     """What is constant about the image between, and how it is made."""
 
-    shape: Shape
+    shape: MicroTileShape
     """The register tile."""
     rows: int
     """Of the ring."""
@@ -109,7 +109,7 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
     if found is None or found.geometry.is_flat_pointwise or found.geometry.size[0] != 1:
         return False
     filters, channels = (int(d) for d in first.w.shape[:2])
-    ring = _ring_nbytes(found, Shape.fitted(target.isa, f32, filters, VECTORS), target.isa)
+    ring = _ring_nbytes(found, MicroTileShape.fitted(target.isa, f32, filters, VECTORS), target.isa)
     is_near = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
     return is_near and _is_worth(found.geometry, channels)
 
@@ -128,7 +128,7 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
     isa, found, before = target.isa, NhwcWindow.of(group, target), WindowGeometry.of(first, collapse=False)
     assert found is not None
     filters, channels = (int(d) for d in first.w.shape[:2])
-    shape = Shape.fitted(isa, f32, filters, VECTORS)
+    shape = MicroTileShape.fitted(isa, f32, filters, VECTORS)
     ending, more = Epilogue.over(first.epilogue, [nhwc_matrix(v) for v in before.extra], [], filters, 3)
     packing, depthwise = weights_of(group, found.config, isa)
     panels = nhwc.packed(first, shape.columns(isa, f32), isa)
@@ -157,7 +157,7 @@ def _ring(config: NhwcWindowConfig) -> int:
     return 1 << seen.bit_length()
 
 
-def _ring_nbytes(found: NhwcWindow, shape: Shape, isa: Isa) -> Known | None:
+def _ring_nbytes(found: NhwcWindow, shape: MicroTileShape, isa: Isa) -> Known | None:
     return dims.known(dims.product((_ring(found.config), found.geometry.x.shape[4], shape.columns(isa, f32), 4)))
 
 
@@ -202,7 +202,7 @@ class _FusedPair(DepthwiseWindow):
         k, memory = self.k, self.memory
         batch, channels, (_, out_y, out_x) = number(memory, "batch"), number(memory, "channels"), self.out
         if self.config.terms:
-            zero_frame(k, memory["image"], memory, "image", batch)
+            zero_padding(k, memory["image"], memory, "image", batch)
         panels = ceil_div(channels, self.wide)
         most = k.max(k.min(k.threads * ceil_div(k.const(PARTS), k.max(batch * panels, 1)), out_y // BAND), 1)
         bands = k.opaque(k.select(out_y * out_x <= MAX_SMALL_PIXELS, 1, most))
@@ -236,7 +236,7 @@ class _FusedPair(DepthwiseWindow):
         k, lanes, (_, in_y, in_x) = self.k, self.lanes, self.size
         last, many = in_y * in_x - 1, self.shape.rows
         given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
-        found = tile_of(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
+        found = micro_kernel(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
         start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
         if self.between.ending.is_expensive:
             for at, total in enumerate(total for row in found for total in row):

@@ -29,14 +29,14 @@ from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
     SHALLOW,
-    Shape,
+    FilterTile,
     Sums,
     chunks_of,
     is_shallow,
     packed_filters,
     per_run,
 )
-from sardonyx.providers.cpu.kernels.gemm.vector import add_run, lanes_of
+from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
@@ -54,7 +54,7 @@ class PointwiseConfig:
 
     dtype: DType
     """Of the sums."""
-    shape: Shape
+    shape: FilterTile
     is_direct: bool
     """There is one run only, and what follows is so short that it is done in registers."""
 
@@ -91,7 +91,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     is_direct = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
-    config = PointwiseConfig(dtype, Shape.of(isa, filters), is_direct)
+    config = PointwiseConfig(dtype, FilterTile.of(isa, filters), is_direct)
     before, weights = packed_filters(group, dtype, config.shape.rows, isa)
     epilogue, more = geometry.epilogue(group)
     room = isa.l2_nbytes // 2 * 8 // dtype.bits
@@ -227,13 +227,13 @@ class _Block:
                         with yes:
                             ending.put(found, p * wide)
                         with no:
-                            add_run(k, found.total, into, c > 0, pitch)
+                            accumulate(k, found.total, into, c > 0, pitch)
                 else:
-                    add_run(k, found.total, into, c > 0, pitch)
+                    accumulate(k, found.total, into, c > 0, pitch)
             with k.loop(whole * wide, self.pixels, lanes_of(k.lanes, config.dtype)) as pixel:
                 found = Sums(k, config.dtype, replace(shape, vectors=1))
                 found.add(panels.at(whole * length + pixel - whole * wide), wide, part, many)
-                add_run(k, found.total, self.sums.at(pixel), c > 0, pitch)
+                accumulate(k, found.total, self.sums.at(pixel), c > 0, pitch)
         done = k.select(is_full, whole * wide, 0) if config.is_direct else k.const(0)
         ending.rest(self.sums.at(done), pitch, done, self.pixels - done)
 

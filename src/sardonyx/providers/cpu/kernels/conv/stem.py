@@ -16,7 +16,7 @@ from sardonyx.lower.groups import Convolution, Storage, View
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES, is_nhwc
 from sardonyx.providers.cpu.kernels.conv import few_filters, nhwc
 from sardonyx.providers.cpu.kernels.conv.stem_rows import CHANNELS, StemRows
-from sardonyx.providers.cpu.kernels.gemm.vector import BLOCK
+from sardonyx.providers.cpu.kernels.gemm.vector import MC
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.constants import identity
@@ -65,7 +65,7 @@ def as_stem(group: Convolution, isa: Isa) -> StemRows | None:
         return None
     if few_filters.has_few_filters(group, isa):  # which may take another kernel
         return None
-    found = StemRows.of(group, taps_as_channels(group.w), int(padded[0]), BLOCK)
+    found = StemRows.of(group, taps_as_channels(group.w), int(padded[0]), MC)
     return found if found.nbytes <= isa.l1_nbytes // 2 else None
 
 

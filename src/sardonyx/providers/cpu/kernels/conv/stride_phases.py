@@ -19,7 +19,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
-from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, Padded
+from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, PackedImageLayout
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i64, u16
@@ -66,7 +66,7 @@ def fold(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
 class Folded:
     """The phases of an image that windows see."""
 
-    image: Padded
+    image: PackedImageLayout
     """Phases are blocks of it."""
     strides: tuple[int, int]
     phases: tuple[int, int]
@@ -75,7 +75,7 @@ class Folded:
 
     @staticmethod
     def of(
-        layout: Padded, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
+        layout: PackedImageLayout, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
         size: tuple[Known, ...],
     ) -> Folded | None:  # fmt: skip
         """For windows without dilation over images of one plane and known size; None where there is nothing to fold."""
@@ -90,7 +90,7 @@ class Folded:
         rows, columns = high + (height - 1) // stride_y, wide + (width - 1) // stride_x
         seen = (high - 1) * stride_y + height, (wide - 1) * stride_x + width
         channels = layout.blocks * phases[0] * phases[1] * BLOCK
-        image = Padded(1, layout.batch, channels, (1, rows, columns), (0, 0, 0), (0, 0, 0))
+        image = PackedImageLayout(1, layout.batch, channels, (1, rows, columns), (0, 0, 0), (0, 0, 0))
         return Folded(image, (stride_y, stride_x), phases, seen)
 
     @property
@@ -105,14 +105,14 @@ class Folded:
         return fewer * steps * -(-filters // PANEL) * SAVED > self.image.blocks * rows * columns * LINE
 
     def strides_of(self) -> dict[str, Known]:
-        """As ``Padded.strides``, with blocks of all phases; and the distances of phases."""
+        """As ``PackedImageLayout.strides``, with blocks of all phases; and the distances of phases."""
         found = self.image.strides()
         plane = found["plane"]
         across = dims.mul(plane, self.phases[1])
         folds: dict[str, Known] = {"fold_y": of_known(across), "fold_x": plane}
         return found | {"block": of_known(dims.mul(across, self.phases[0]))} | UNFOLDED | folds
 
-    def step(self, source: Ref, layout: Padded, nodes: Any) -> tuple[Step, Storage]:
+    def step(self, source: Ref, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage]:
         """What makes the phases of an image whose first window begins at ``source``, and what it writes."""
         made, (rows, columns) = Storage("temporary", bf16, self.image.elements), self.image.size[1:]
         x, y = layout.strides(), self.strides_of()

@@ -37,8 +37,8 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilog
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma, odd_lines
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
-from sardonyx.providers.cpu.kernels.conv.filter_tile import Shape, Sums, chunks_of
-from sardonyx.providers.cpu.kernels.gemm.vector import add_run
+from sardonyx.providers.cpu.kernels.conv.filter_tile import FilterTile, Sums, chunks_of
+from sardonyx.providers.cpu.kernels.gemm.vector import accumulate
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -313,9 +313,9 @@ class _Block:
                 start = stop
 
     def _run(self, seen: Buf, weights: Buf, many: Val, width: int, into: Buf, is_later: Val) -> None:
-        sums = Sums(self.k, f32, Shape(ROWS, width))
+        sums = Sums(self.k, f32, FilterTile(ROWS, width))
         sums.add(seen, self.distance, weights, many)
-        add_run(self.k, sums.total, into, is_later, _distance(self.lanes))
+        accumulate(self.k, sums.total, into, is_later, _distance(self.lanes))
 
     def outputs(self, of: Buf, filters: Val) -> Val:
         """Outputs of the products' sums; gives whether one of them is not finite.

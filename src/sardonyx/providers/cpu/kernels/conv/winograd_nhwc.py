@@ -24,7 +24,7 @@ from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometr
 from sardonyx.providers.cpu.kernels.conv import winograd_nchw
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
 from sardonyx.providers.cpu.kernels.conv.winograd_nchw import RUN, SUMS, differences_of, ends_of, weights_of
-from sardonyx.providers.cpu.kernels.gemm.vector import CHAINS, Shape, add_run, pace_of, tile_of
+from sardonyx.providers.cpu.kernels.gemm.vector import CHAINS, MicroTileShape, accumulate, micro_kernel, prefetch_pace
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -63,7 +63,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     isa, geometry, lines = target.isa, WindowGeometry.of(group, collapse=False), Lines.of(group)
     assert lines is not None
     filters, channels = (int(d) for d in group.w.shape[:2])
-    shape = Shape.fitted(isa, f32, filters)
+    shape = MicroTileShape.fitted(isa, f32, filters)
     extra, outputs = ([lines.matrix(v, filters) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, filters, 3)
     weights = winograd_nchw.packed(group, shape.columns(isa, f32))
@@ -87,23 +87,23 @@ def _distance(channels: int) -> int:
     return (-(-channels // LINE) | 1) * LINE
 
 
-def _rows(shape: Shape, fours: int = MOST) -> int:
+def _rows(shape: MicroTileShape, fours: int = MOST) -> int:
     """In whole tiles."""
     return -(-fours // shape.rows) * shape.rows
 
 
-def _most(channels: int, shape: Shape, isa: Isa) -> int:
+def _most(channels: int, shape: MicroTileShape, isa: Isa) -> int:
     """Fours of a block: as many as let V fill half of L2, within limits."""
     room = isa.l2_nbytes // 2 // (SUMS * _distance(channels) * 4)
     return _rows(shape, max(min(room, MOST), FEWEST))
 
 
-def _scratch_nbytes(channels: int, shape: Shape, isa: Isa) -> int:
+def _scratch_nbytes(channels: int, shape: MicroTileShape, isa: Isa) -> int:
     seen = SUMS * _most(channels, shape, isa) * _distance(channels)
     return ((SUMS * _rows(shape) + 4 * PIECE) * shape.columns(isa, f32) + seen) * 4
 
 
-def _params(shape: Shape, epilogue: Epilogue) -> Params:
+def _params(shape: MicroTileShape, epilogue: Epilogue) -> Params:
     numbers = ("channels", "filters", "most", "distance", "lines")
     return {**geometry_params(f32), "u": (f32,), **dict.fromkeys(numbers, i64), **epilogue.params}
 
@@ -111,7 +111,7 @@ def _params(shape: Shape, epilogue: Epilogue) -> Params:
 @kernel(_params)
 def conv_winograd_nhwc(
     k: Kernel, x: Buf, u: Buf, batch: Val, channels: Val, filters: Val, most: Val, distance: Val,
-    lines: Val, *, shape: Shape, epilogue: Epilogue, **memory: Any,
+    lines: Val, *, shape: MicroTileShape, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     (_, out_y, out_x), nr = sizes(memory, "out"), shape.vectors * k.lanes
     high, wide = ceil_div(out_y, 2), k.opaque(ceil_div(out_x, 2))
@@ -153,7 +153,7 @@ class _Block:
 
     k: Kernel
     memory: dict[str, Any]
-    shape: Shape
+    shape: MicroTileShape
     x: Buf
     channels: Val
     wide: Val
@@ -228,7 +228,7 @@ class _Block:
         """The sums of all kinds of products, whose weights are ``kind`` elements apart."""
         k, rows, nr = self.k, self.shape.rows, self.nr
         tiles = ceil_div(self.count, rows)
-        pace, heights = pace_of(k, tiles, nr), (-(-CHAINS // self.shape.vectors), rows)
+        pace, heights = prefetch_pace(k, tiles, nr), (-(-CHAINS // self.shape.vectors), rows)
         with k.loop(0, SUMS) as i, k.loop(0, self.channels, RUN) as c:
             many = k.min(self.channels - c, RUN)
             these = i * kind + c * nr
@@ -242,8 +242,8 @@ class _Block:
                 for low, height in zip((0, *heights), heights, strict=False):
                     with k.when((left > low) & (left <= height)):
                         a = [seen.at(r * self.distance) for r in range(height)]
-                        found = tile_of(k, a, weights.at(these), many, f32, self.shape, ahead, pace)
-                        add_run(k, found, into, c > 0)
+                        found = micro_kernel(k, a, weights.at(these), many, f32, self.shape, ahead, pace)
+                        accumulate(k, found, into, c > 0)
 
     def pieces(self) -> Iterator[tuple[Val, Val, Val]]:
         """The code that follows, for each: its row of fours, the first of these, and how many."""

@@ -59,8 +59,8 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
 )
 from sardonyx.providers.cpu.kernels.gemm import split_ahead
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, Blocking, Groups, PipelinedEpilogue
-from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels, TileFinish, rows_to_fetch
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, Groups, PipelinedEpilogue
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels, TileEpilogue, rows_to_fetch
 from sardonyx.providers.cpu.kernels.gemm.split_ahead import Ahead
 from sardonyx.providers.cpu.kernels.split.bf16 import (
     HALF,
@@ -68,7 +68,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     STEP,
     TILE,
     TiledOperand,
-    count_of,
+    ceil_div,
     split_a,
     split_b,
     step_elements,
@@ -157,8 +157,8 @@ def gemm_amx(
     if tiles is not None:
         tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
-    row_panels, column_panels, steps = (count_of(size, PANEL) for size in (m, n, depth))
-    is_unrepresentable, fetched_rows = any_flag_set(k, memory), rows_to_fetch(k, m, n, count_of(steps, run) - 1)
+    row_panels, column_panels, steps = (ceil_div(size, PANEL) for size in (m, n, depth))
+    is_unrepresentable, fetched_rows = any_flag_set(k, memory), rows_to_fetch(k, m, n, ceil_div(steps, run) - 1)
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
     done = PipelinedEpilogue(k, scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
@@ -178,12 +178,12 @@ def gemm_amx(
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, terms=terms, schedule=schedule)
         f32_fallback = F32Fallback(k, memory, product.at, m, n, depth, steps, terms, is_in_panels=ahead is not None)
         product.stride = k.select(group_columns > 1, steps, run)
-        product.lines = k.max(count_of(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
-        finish = TileFinish(k, epilogue, memory, n, batch, terms)
+        product.lines = k.max(ceil_div(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
+        finish = TileEpilogue(k, epilogue, memory, n, batch, terms)
         if done is not None:
             done.finish, product.between = finish, done.advance
         if ahead is not None:
-            halves = count_of(k.min(m - row * PANEL, rows * PANEL), HALF)
+            halves = ceil_div(k.min(m - row * PANEL, rows * PANEL), HALF)
             following = group.number + columns
             ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
 
@@ -318,7 +318,7 @@ class _Product:
     def _add_half(self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
         k, size, tiles, scratch = self.k, step_elements(self.terms), self.tiles, self.scratch
         assert tiles is not None
-        at = slot + half * (SQUARE // 2)
+        at = slot + half * (MICRO_TILE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
         a = self.at["a"].at(((run.row + r) * self.steps + run.step) * size + half * TILE)
         b = self.at["b"].at((run.column * self.steps + run.step) * size) if run.split is None else run.split
@@ -333,7 +333,7 @@ class _Product:
         to = scratch.at(k.select(is_first, at, 0))
         with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
             self._multiply(a, b, run.many, is_short, fetched, None if run.has_fixed_prefetch else self.lines)
-        with k.when(~is_first), k.loop(0, SQUARE // 2, 4 * HALF) as i:
+        with k.when(~is_first), k.loop(0, MICRO_TILE // 2, 4 * HALF) as i:
             for v in (i + j * HALF for j in range(4)):
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
 

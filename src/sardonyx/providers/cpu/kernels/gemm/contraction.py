@@ -103,7 +103,7 @@ def _on_tiles(p: Problem, target: Target) -> OnTiles | None:
 def _shared(p: Problem, terms: int, target: Target) -> Matrix | None:
     """A constant B in a layout that tiles and multiply-adds both read, where there is one."""
     isa, dtype = target.isa, register_dtype(p.a.dtype)
-    if not amx.is_in_panels(p, terms, target) or vector.Shape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
+    if not amx.is_in_panels(p, terms, target) or vector.MicroTileShape.of(isa, dtype, p.n).columns(isa, dtype) != PANEL:
         return None
     return split_ahead.panels(p, isa)
 
@@ -122,7 +122,11 @@ def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, i
     isa, epilogue = target.isa, Epilogue.of(p)
     dtype = register_dtype(p.a.dtype)
     is_own = panels is None and p.weight is not None and isinstance(p.n, int)
-    shape = vector.Shape.fitted(isa, dtype, int(p.n), is_matrix=True) if is_own else vector.Shape.of(isa, dtype, p.n)
+    shape = (
+        vector.MicroTileShape.fitted(isa, dtype, int(p.n), is_matrix=True)
+        if is_own
+        else vector.MicroTileShape.of(isa, dtype, p.n)
+    )
     shape = shape.low if is_few else shape
     stored, why = storage_dtype(p, target)
     before_a, a = packed_a(p, dtype)
@@ -131,7 +135,7 @@ def multiply_adds(p: Problem, target: Target, panels: Matrix | None = None, *, i
     right = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
     args = {
         **a.args("a"), **right, **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
-        "band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p),
+        "row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p),
     }  # fmt: skip
     scratch = vector.scratch_nbytes(shape, isa, dtype, stored)
     nbytes = dims.known(dims.mul(b.storage.elements, stored.bits // 8)) or 0

@@ -19,9 +19,9 @@ from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, matrix_params
 from sardonyx.providers.cpu.kernels.gemm.amx import with_packed_panels
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import SQUARE, Blocking, Groups, PipelinedEpilogue
-from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileFinish, rows_to_fetch
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, Groups, PipelinedEpilogue
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue, rows_to_fetch
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
@@ -97,10 +97,10 @@ def gemm_int8_slices(
     """One product of A in slices with a constant."""
     tiles = Tiles(k)
     tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
-    row_panels, column_panels, steps = count_of(m, PANEL), count_of(n, PANEL), count_of(depth, STEP)
+    row_panels, column_panels, steps = ceil_div(m, PANEL), ceil_div(n, PANEL), ceil_div(depth, STEP)
     is_odd, scratch = any_flag_set(k, memory), k.scratch(f32)
     done = PipelinedEpilogue(k, scratch, m, n)
-    done.finish = TileFinish(k, epilogue, memory, n, (), TERMS)
+    done.finish = TileEpilogue(k, epilogue, memory, n, (), TERMS)
     product = _Product(k, tiles, scratch, memory, m, n, steps, run)
     fetched_rows = rows_to_fetch(k, m, n, product.runs)
     at_buffers = {name: memory[name] for name in memory if isinstance(memory[name], Buf)}
@@ -109,13 +109,13 @@ def gemm_int8_slices(
     with groups.each() as group:
         row, rows, column = group.row, group.rows, group.column
         stride = k.select(group_columns > 1, steps, run)
-        lines = k.max(count_of(k.const(SLICES * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
+        lines = k.max(ceil_div(k.const(SLICES * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
         with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, group.columns) as c, k.loop(0, rows) as r:
             slot = group.slot(r, c)
-            with k.loop(0, k.min(count_of(m - (row + r) * PANEL, HALF), 2)) as half:
+            with k.loop(0, k.min(ceil_div(m - (row + r) * PANEL, HALF), 2)) as half:
                 done.finish.fetch_some(row + r, half, column + c, m, step // run, fetched_rows)
                 with k.loop(0, SIDES) as side:
-                    product.add((row + r) * 2 + half, column + c, side, step, slot + half * (SQUARE // 2), done,
+                    product.add((row + r) * 2 + half, column + c, side, step, slot + half * (MICRO_TILE // 2), done,
                                 stride * (SLICES * 2 * TILE), (r * 2 + half) * 2 + side, lines)  # fmt: skip
             with k.when(step + run >= steps):
                 done.finish.begin(row + r, column + c)
@@ -133,8 +133,8 @@ class _Product:
         self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, m: Val, n: Val, steps: Val, run: Val
     ) -> None:
         self.k, self.tiles, self.memory, self.steps, self.run = k, tiles, memory, steps, run
-        self.row_tiles, self.runs = count_of(m, HALF), count_of(steps, run)
-        scales = scales_of(memory["b"], count_of(n, PANEL), steps)
+        self.row_tiles, self.runs = ceil_div(m, HALF), ceil_div(steps, run)
+        scales = scales_of(memory["b"], ceil_div(n, PANEL), steps)
         self.accumulator = SliceAccumulator(
             k, scratch.as_type(i32), scratch, lambda at, r: memory["a_scales"].load(at + r), scales
         )
@@ -191,5 +191,5 @@ class _SlicedFallback(F32Fallback):
 
     def _column(self, left: Val, half: int, j: Val) -> Val:
         b = self.at["b"]
-        scales = scales_of(b, count_of(self.n, PANEL), self.steps)
+        scales = scales_of(b, ceil_div(self.n, PANEL), self.steps)
         return whole(self.k, b, scales, self.steps, self.run, left, half, j)

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sardonyx.ir.dims import Known
-from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileFinish
-from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, count_of
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue
+from sardonyx.providers.cpu.kernels.split.bf16 import PANEL, ceil_div
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.scheduler import TileScheduler
 from sardonyx.providers.cpu.language.values import Buf, Val, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 
-SQUARE = PANEL * PANEL
-SQUARE_NBYTES = SQUARE * 4
+MICRO_TILE = PANEL * PANEL
+MICRO_TILE_NBYTES = MICRO_TILE * 4
 COLUMNS = 8
 """Column panels of a group that share each run of A."""
 
@@ -45,7 +45,7 @@ class Blocking:
         """A square for each pair of panels of a group (of two, if one is finished while the next is multiplied), and
         ``spare`` ones for a run.
         """
-        return (groups * self.rows * self.columns + spare) * SQUARE_NBYTES
+        return (groups * self.rows * self.columns + spare) * MICRO_TILE_NBYTES
 
 
 class PipelinedEpilogue:
@@ -54,7 +54,7 @@ class PipelinedEpilogue:
     It is looked at once a step, between products: what comes next is kept, not computed.
     """
 
-    finish: TileFinish
+    finish: TileEpilogue
 
     def __init__(self, k: Kernel, scratch: Buf, m: Val, n: Val) -> None:
         self.k, self.scratch, self.m, self.n = k, scratch, m, n
@@ -109,7 +109,7 @@ class Group:
 
     def slot(self, r: Val, c: Val) -> Val:
         """The square of its ``r``-th row panel and ``c``-th column panel."""
-        return self.sums + (c * self.rows + r) * SQUARE
+        return self.sums + (c * self.rows + r) * MICRO_TILE
 
 
 class Groups:
@@ -124,12 +124,12 @@ class Groups:
         """
         self.k, self.done, self.row_panels, self.column_panels = k, done, row_panels, column_panels
         fair = row_panels * column_panels * count // (k.threads * 2)
-        self.each_product = count_of(row_panels, k.max(k.min(group_rows, fair), 1))
+        self.each_product = ceil_div(row_panels, k.max(k.min(group_rows, fair), 1))
         """Groups of rows, of one size."""
-        self.rows, self.columns = count_of(row_panels, k.max(self.each_product, 1)), group_columns
+        self.rows, self.columns = ceil_div(row_panels, k.max(self.each_product, 1)), group_columns
         self.total = self.each_product * column_panels * count
-        self._runs, self._base = TileScheduler(k, self.total), k.var(k.const(spare * SQUARE))
-        self._other = (self.rows * group_columns + 2 * spare) * SQUARE
+        self._runs, self._base = TileScheduler(k, self.total), k.var(k.const(spare * MICRO_TILE))
+        self._other = (self.rows * group_columns + 2 * spare) * MICRO_TILE
 
     @contextmanager
     def each(self, jump: Callable[[Val], None] | None = None) -> Iterator[Group]:

@@ -38,9 +38,9 @@ Array = np.ndarray[Any, Any]
 
 ROWS, COLUMNS, ANY = "rows", "columns", "any"
 """Along which axis of a matrix neighbours in memory are neighbours."""
-STRIP = 16
+ROW_BLOCK = 16
 """Rows of A that are copied at a time."""
-PLAIN_NBYTES = 1 << 18
+NUMPY_NBYTES = 1 << 18
 """Bytes of a constant up to which numpy packs it: a kernel takes longer to compile than it saves."""
 
 
@@ -87,13 +87,13 @@ def pack_rows(
     k: Kernel, y: Buf, rows: Val, columns: Val, *, source: DType, target: DType, unit: str, axes: int, **memory: Any
 ) -> None:
     """y[batch][rows][columns] = x[batch][rows][columns]."""
-    strips = (rows + (STRIP - 1)) // STRIP
-    with k.share(batch_count(k, memory, axes) * strips) as at:
-        index, row = at // strips, at % strips * STRIP
+    blocks = (rows + (ROW_BLOCK - 1)) // ROW_BLOCK
+    with k.share(batch_count(k, memory, axes) * blocks) as at:
+        index, row = at // blocks, at % blocks * ROW_BLOCK
         x = matrix_at(memory, "x", batch_indices(k, memory, index, axes))
         x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
         to = y.at((index * rows + row) * columns)
-        _Block(k, x.at(row * x_row), x_row, x_col, to, columns, unit).copy(k.min(rows - row, STRIP), columns)
+        _Block(k, x.at(row * x_row), x_row, x_col, to, columns, unit).copy(k.min(rows - row, ROW_BLOCK), columns)
 
 
 class _Block:
@@ -112,15 +112,15 @@ class _Block:
                     y.store(t, x.load(t))
             return
         if self.unit == ANY:
-            self._singly(k.const(0), rows, k.const(0), columns)
+            self._copy_elements(k.const(0), rows, k.const(0), columns)
             return
         high, wide = rows & -self.side, columns & -self.side
         with k.loop(0, high, self.side) as i, k.loop(0, wide, self.side) as j:
             self._transpose(i, j)
-        self._singly(k.const(0), high, wide, columns)
-        self._singly(high, rows, k.const(0), columns)
+        self._copy_elements(k.const(0), high, wide, columns)
+        self._copy_elements(high, rows, k.const(0), columns)
 
-    def _singly(self, top: Val, bottom: Val, left: Val, right: Val) -> None:
+    def _copy_elements(self, top: Val, bottom: Val, left: Val, right: Val) -> None:
         with self.k.loop(top, bottom) as i, self.k.loop(left, right) as j:
             self.y.store(i * self.y_row + j, self.x.load(i * self.x_row + j * self.x_col))
 
@@ -151,10 +151,10 @@ def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], 
     def spec(axes: int) -> Spec:
         return pack_panels(source=p.b.dtype, target=target, unit=unit_axis(p.b), nr=nr, axes=axes)
 
-    return placed_b(p, spec, target, panels_elements(p, nr), nr, isa)
+    return packed_b_by(p, spec, target, panels_elements(p, nr), nr, isa)
 
 
-def placed_b(
+def packed_b_by(
     p: Problem, spec_of: Callable[[int], Spec], target: DType, each: Known, nr: int, isa: Isa
 ) -> tuple[list[Step], Matrix]:
     """B as a kernel lays it out: for a number of batch axes, ``spec_of`` gives one like ``pack_panels``.
@@ -181,25 +181,25 @@ def placed_b(
         )
         return [step], Matrix(to, 0, tuple(strides), nr, 1)
 
-    def plainly() -> Array:
+    def by_numpy() -> Array:
         content, out = np.ascontiguousarray(tensor.peek()).reshape(-1), aligned(int(elements), target)
         start, *steps = (int(s) * content.itemsize for s in (b.offset, *kept, b.row, b.column))
         buffer: Any = content.view(np.uint8)
         *outer, rows, columns = (int(d) for d in (*shared, p.k, p.n))
         x = np.ndarray((*outer, rows, columns), content.dtype, buffer, start, steps)
-        in_panels(x, out.reshape(*outer, -(-columns // nr), rows, nr))
+        numpy_panels(x, out.reshape(*outer, -(-columns // nr), rows, nr))
         return out
 
     numbers = {**source.strides("x"), **batch_args(shared), "rows": p.k, "columns": p.n}
     packing = Packing(tensor, int(b.offset), spec, isa, numbers, int(elements), target)
-    if spec.definition is pack_panels and target.nbytes(int(elements)) <= PLAIN_NBYTES and b.dtype is target:
-        made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=plainly)
+    if spec.definition is pack_panels and target.nbytes(int(elements)) <= NUMPY_NBYTES and b.dtype is target:
+        made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=by_numpy)
     else:
         made = Packed("constant", target, elements, b.storage.value, key=packing.key, make=packing, packing=packing)
     return [], Matrix(made, 0, tuple(strides), nr, 1)
 
 
-def in_panels(x: Array, y: Array) -> None:
+def numpy_panels(x: Array, y: Array) -> None:
     """What ``pack_panels`` does, by numpy: [...][rows][columns] to [...][columns / NR][rows][NR], which is zero."""
     (rows, columns), nr = x.shape[-2:], y.shape[-1]
     whole = columns // nr

@@ -64,14 +64,14 @@ class Panels(Matrix):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(View):
+class PackedRows(View):
     """An output of a loop over rows, in tiles: strides count rows, and there is none along a row."""
 
     flags: Storage
     terms: int
 
 
-class TileFinish(BoundEpilogue):
+class TileEpilogue(BoundEpilogue):
     """An epilogue for squares of 32 rows and columns."""
 
     def __init__(

@@ -26,7 +26,7 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     PANEL,
     STEP,
     TILE,
-    count_of,
+    ceil_div,
     is_representable,
     split_terms,
     step_elements,
@@ -90,7 +90,7 @@ class Ahead:
         panel = k.select(has_next_column, next_column, k.select(is_later, self.panel, self.following))
         first = k.select(has_next_column, step, k.select(is_later, later, 0))
         self._aim(panel, first, k.select(has_next_column | is_later | self.is_followed, self.steps - first, 0))
-        self._pace.set(count_of(self._stop.get(), k.max(k.min(self.run, self.steps - step) * self.halves, 1)))
+        self._pace.set(ceil_div(self._stop.get(), k.max(k.min(self.run, self.steps - step) * self.halves, 1)))
         return self._memory.at(other)
 
     def _aim(self, panel: Val, step: Val, many: Val) -> None:

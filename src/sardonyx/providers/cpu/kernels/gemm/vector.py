@@ -2,19 +2,19 @@
 
 The right operand lies in panels (``pack``): [n / NR][k][NR], NR columns of a panel being NV vectors. The innermost
 loop holds a tile of MR rows and NV vectors of sums in registers and adds, for each k, the product of MR single
-elements of A with NV vectors of B. MR and NV fill the register file (``Shape``); a tile at the lower edge has
+elements of A with NV vectors of B. MR and NV fill the register file (``MicroTileShape``); a tile at the lower edge has
 fewer rows.
 
-**Order of sums.** Each element is summed from k = 0 upwards in runs of ``RUN`` terms, each run from zero, and the
+**Order of sums.** Each element is summed from k = 0 upwards in runs of ``KC`` terms, each run from zero, and the
 runs are added in order. The order is the same for every tile height, thread count, blocking and machine (one without
-fused multiply-adds rounds products as well); runs keep the error of long sums near that of short ones.
+fused multiply-adds rounds products as well); runs store_sums the error of long sums near that of short ones.
 
-**Cache blocking.** With s bytes in an element, a run of a panel takes RUN * NR * s bytes (up to 32 KiB with AVX-512,
+**Cache blocking.** With s bytes in an element, a run of a panel takes KC * NR * s bytes (up to 32 KiB with AVX-512,
 which leaves room in L1 for a tile's rows of A; 8 to 12 with AVX2, 8 with NEON) and is read from L1 by all row tiles of
 a block before the next one is touched, while the rows of A come from L2: per k, MR * s bytes for MR * NV multiply-adds.
 So that they do, blocks are ordered in bands of rows, whose term of A, rows * k * s bytes, fills half of L2; within a
 band, panel by panel, so that B is read once for each band. Where B itself fits there, a band is one block. The grid of
-work is (batch, band, panel, block), a block being up to ``BLOCK`` rows, so that pages of A, one for each row where k is
+work is (batch, band, panel, block), a block being up to ``MC`` rows, so that pages of A, one for each row where k is
 long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid would have less than
 ``MIN_TASKS`` tasks, or ``TASKS_PER_THREAD`` for each thread. While the last run is multiplied, the lines that the
 epilogue reads and writes are prefetched.
@@ -42,20 +42,20 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, Var, i64
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 
-RUN, MIN_TASKS, TASKS_PER_THREAD = 128, 64, 8
-BLOCK, LANE_BLOCK = 64, 48
+KC, MIN_TASKS, TASKS_PER_THREAD = 128, 64, 8
+MC, LANE_MC = 64, 48
 """Rows of a block; fewer where elements of A are taken lane by lane, on chips with 48 entries in an L1 TLB."""
-LEAST_RUN = 32
+MIN_KC = 32
 """Terms of a sum that are one run, in convolutions."""
-AHEAD, LANE_AHEAD = 64, 16
+PREFETCH_DISTANCE, LANE_PREFETCH_DISTANCE = 64, 16
 """Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line. (One row, Neoverse-N1,
 16 terms: 21 to 24 GB/s; 64 terms, 4 KiB: 13 to 19; plain reading 19.)"""
 CHAINS = 8
-"""Independent sums that keep two multiply-add units of latency 4 busy."""
+"""Independent sums that store_sums two multiply-add units of latency 4 busy."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class MicroTileShape:
     """The register tile: ``rows`` times ``vectors`` sums."""
 
     rows: int
@@ -64,7 +64,7 @@ class Shape:
     """Elements of A are loaded as vectors and multiplied lane by lane, as NEON can; otherwise they are repeated."""
 
     @staticmethod
-    def of(isa: Isa, dtype: DType, n: Known) -> Shape:
+    def of(isa: Isa, dtype: DType, n: Known) -> MicroTileShape:
         """As many vectors as the columns fill, and as many rows as the registers hold.
 
         Sums take rows * vectors registers, B ``vectors``, and A one, or with ``by_lane`` one for each row.
@@ -73,22 +73,22 @@ class Shape:
         most = 4 if by_lane else 2
         vectors = max(1, min(most, -(-n // lanes_of(isa.lanes, dtype)))) if isinstance(n, int) else most
         if by_lane:
-            return Shape({1: 12, 2: 8, 3: 7, 4: 5}[vectors], vectors, True)
-        return Shape(12 if isa.registers >= 32 else 6, vectors, False)
+            return MicroTileShape({1: 12, 2: 8, 3: 7, 4: 5}[vectors], vectors, True)
+        return MicroTileShape(12 if isa.registers >= 32 else 6, vectors, False)
 
     @staticmethod
-    def fitted(isa: Isa, dtype: DType, n: int, most: int = 4, *, is_matrix: bool = False) -> Shape:
+    def fitted(isa: Isa, dtype: DType, n: int, most: int = 4, *, is_matrix: bool = False) -> MicroTileShape:
         """As many vectors, up to ``most``, as leave the fewest lanes without a column, and of those the most where
         registers are many: sums of few rows load least. In products of matrices three vectors come first: six rows
         leave some of the usual 128 or 256 to a low tile, eight do not, and a run takes 24 KiB of L1.
         """
-        usual, filled = Shape.of(isa, dtype, n), -(-n // lanes_of(isa.lanes, dtype))
+        usual, filled = MicroTileShape.of(isa, dtype, n), -(-n // lanes_of(isa.lanes, dtype))
         if usual.by_lane or filled <= 2:
             return usual
         many = {3: 8, 4: 6, 2: 12} if is_matrix else {4: 6, 3: 8, 2: 12}
         heights = many if isa.registers >= 32 else {2: 6, 3: 4}
         vectors = min((v for v in heights if v <= most), key=lambda v: -filled % v)
-        return Shape(heights[vectors], vectors, False)
+        return MicroTileShape(heights[vectors], vectors, False)
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -100,29 +100,29 @@ class Shape:
         return (1, *(h for h in (filled, 2 * filled) if 1 < h < self.rows - 1), self.rows)
 
     @property
-    def low(self) -> Shape:
+    def low(self) -> MicroTileShape:
         """For few rows: less code."""
         return replace(self, rows=self.heights[-2])
 
     @property
     def block(self) -> int:
         """Row tiles of a block."""
-        return (LANE_BLOCK if self.by_lane else BLOCK) // self.rows
+        return (LANE_MC if self.by_lane else MC) // self.rows
 
     def columns(self, isa: Isa, dtype: DType) -> int:
         """NR, the columns of a panel."""
         return self.vectors * lanes_of(isa.lanes, dtype)
 
 
-def run_of(terms: int) -> int:
-    """Terms of a run of a convolution: half of a sum, between ``LEAST_RUN`` and ``RUN``.
+def kc_of(terms: int) -> int:
+    """Terms of a run of a convolution: half of a sum, between ``MIN_KC`` and ``KC``.
 
     The longer a run, the more it rounds; and sums of few terms belong to the first layers of a network, whose errors
     the others magnify: two of 64 terms, behind a pooling, made half of the variance of ResNet-50's error. (In halves it
     is 0.98e-5 and not 1.14e-5 on tiles, 1.06e-5 and not 1.40e-5 without. A second run takes 34 cycles of a tile, which
     is 4 % of 64 terms.)
     """
-    return min(max(-(-terms // 2), LEAST_RUN), RUN)
+    return min(max(-(-terms // 2), MIN_KC), KC)
 
 
 def lanes_of(lanes: int, dtype: DType) -> int:
@@ -130,14 +130,14 @@ def lanes_of(lanes: int, dtype: DType) -> int:
     return lanes * 32 // max(dtype.bits, 32)
 
 
-class Bands:
+class RowBlocking:
     """The grid of work of a product: blocks of row tiles by panels of B, in bands of rows."""
 
     def __init__(
         self, k: Kernel, m: Val, panels: Val, count: Val, rows: int, most: int, row_nbytes: Val, panel_nbytes: Val,
-        band_nbytes: Val,
+        row_block_nbytes: Val,
     ) -> None:  # fmt: skip
-        """``count`` products of ``m`` rows of ``row_nbytes``, of which a band takes ``band_nbytes``.
+        """``count`` products of ``m`` rows of ``row_nbytes``, of which a band takes ``row_block_nbytes``.
 
         A block has up to ``most`` tiles of ``rows`` rows. Panels that fit into as much themselves are all used for one
         block after the other: a thread then has rows to itself, and what follows finds them in its core's cache.
@@ -147,7 +147,7 @@ class Bands:
         wanted = (k.min(k.threads * TASKS_PER_THREAD, MIN_TASKS) + (panels * count - 1)) // k.max(panels * count, 1)
         self.blocks = k.max((self.tiles + (most - 1)) // most, k.min((self.tiles + 1) // 2, wanted))
         block_nbytes = row_nbytes * k.max(m // k.max(self.blocks, 1), 1)
-        many = k.select(panels * panel_nbytes <= band_nbytes, 1, band_nbytes // k.max(block_nbytes, 1))
+        many = k.select(panels * panel_nbytes <= row_block_nbytes, 1, row_block_nbytes // k.max(block_nbytes, 1))
         self.band = k.min(k.max(many, 1), k.max(self.blocks, 1))
         self.count = count * panels * self.blocks
 
@@ -164,24 +164,24 @@ class Bands:
             yield index, panel, block * self.tiles // blocks, (block + 1) * self.tiles // blocks
 
 
-def scratch_nbytes(shape: Shape, isa: Isa, dtype: DType, b_dtype: DType) -> int:
+def scratch_nbytes(shape: MicroTileShape, isa: Isa, dtype: DType, b_dtype: DType) -> int:
     """The sums of a block, and a run of a panel that is not stored in their type."""
-    rows = shape.block * shape.rows + (RUN if b_dtype is not dtype else 0)
+    rows = shape.block * shape.rows + (KC if b_dtype is not dtype else 0)
     return rows * shape.columns(isa, dtype) * dtype.bits // 8
 
 
-def _params(dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: Shape) -> Params:
+def _params(dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: MicroTileShape) -> Params:
     axes = epilogue.batch_axes
     return {
         **matrix_params("a", dtype, axes), "b": (b_dtype,), **{f"b_batch{i}": i64 for i in range(axes)},
-        **batch_params(axes), "m": i64, "n": i64, "depth": i64, "band_nbytes": i64, **epilogue.params,
+        **batch_params(axes), "m": i64, "n": i64, "depth": i64, "row_block_nbytes": i64, **epilogue.params,
     }  # fmt: skip
 
 
 @kernel(_params)
 def gemm(
-    k: Kernel, m: Val, n: Val, depth: Val, band_nbytes: Val,
-    *, dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: Shape, **memory: Any,
+    k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val,
+    *, dtype: DType, b_dtype: DType, epilogue: Epilogue, shape: MicroTileShape, **memory: Any,
 ) -> None:  # fmt: skip
     """The products of a batch. ``a`` has unit stride along k and the type of the sums."""
     axes = epilogue.batch_axes
@@ -191,15 +191,15 @@ def gemm(
     wide = sums.at(shape.block * shape.rows * nr)
     row_nbytes = depth * (dtype.bits // 8)
     batch_size, panel_nbytes = batch_count(k, memory, axes), depth * (nr * b_dtype.bits // 8)
-    bands = Bands(k, m, panels, batch_size, shape.rows, shape.block, row_nbytes, panel_nbytes, band_nbytes)
+    bands = RowBlocking(k, m, panels, batch_size, shape.rows, shape.block, row_nbytes, panel_nbytes, row_block_nbytes)
     with bands.share() as (index, panel, top, bottom):
         batch = batch_indices(k, memory, index, axes)
         a = matrix_at(memory, "a", batch)
         b = matrix_at(memory, "b", batch).at(panel * nr * depth)
         a_row = number(memory, "a_row")
-        pace, finish = pace_of(k, bottom - top, nr), BoundEpilogue(k, epilogue, memory, n, batch)
-        with k.loop(0, k.max(depth, 1), RUN) as start:
-            length = k.min(depth - start, RUN)
+        pace, finish = prefetch_pace(k, bottom - top, nr), BoundEpilogue(k, epilogue, memory, n, batch)
+        with k.loop(0, k.max(depth, 1), KC) as start:
+            length = k.min(depth - start, KC)
             run, following = b.at(start * nr), b.at((start + length) * nr)
             if b_dtype is not dtype:
                 with k.when(m - top * shape.rows > shape.heights[-2]):
@@ -209,19 +209,19 @@ def gemm(
                 rows = k.min(m - row, shape.rows)
                 corner = a.at(row * a_row + start)
                 if epilogue.prefetchable:
-                    with k.when(start + RUN >= depth), k.loop(row, row + rows) as line:
+                    with k.when(start + KC >= depth), k.loop(row, row + rows) as line:
                         finish.prefetch(line, panel * nr, nr)
                 partial = sums.at((tile - top) * (shape.rows * nr))
                 for low, high in zip((0, *shape.heights), shape.heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
                         given = [corner.at(a_row * k.min(rows - 1, r)) for r in range(high)]
                         if high < shape.rows:
-                            found = tile_of(k, given, run, length, dtype, shape)
+                            found = micro_kernel(k, given, run, length, dtype, shape)
                         else:
                             ahead = following.at((tile - top) * length * pace)
                             source = run if b_dtype is dtype else wide
-                            found = tile_of(k, given, source, length, dtype, shape, ahead, pace)
-                        add_run(k, found, partial, start > 0)
+                            found = micro_kernel(k, given, source, length, dtype, shape, ahead, pace)
+                        accumulate(k, found, partial, start > 0)
         columns = k.min(n - panel * nr, nr)
         with k.loop(top, bottom) as tile:
             row = tile * shape.rows
@@ -229,7 +229,7 @@ def gemm(
             finish.tile(sums.at((tile - top) * (shape.rows * nr)), nr, row, rows, panel * nr, columns)
 
 
-def pace_of(k: Kernel, tiles: Val, nr: int) -> Val:
+def prefetch_pace(k: Kernel, tiles: Val, nr: int) -> Val:
     """Elements to fetch ahead for each k, so that the row tiles of a block bring the next run between them."""
     pace = k.const(nr)
     for count in (2, 4, 8):
@@ -237,8 +237,8 @@ def pace_of(k: Kernel, tiles: Val, nr: int) -> Val:
     return pace
 
 
-def tile_of(
-    k: Kernel, a: list[Buf], b: Buf, length: Val, dtype: DType, shape: Shape,
+def micro_kernel(
+    k: Kernel, a: list[Buf], b: Buf, length: Val, dtype: DType, shape: MicroTileShape,
     ahead: Buf | None = None, pace: Val | None = None, *, is_near: bool = False,
 ) -> list[list[Var]]:  # fmt: skip
     """The sums of one run: rows of A by a panel. What is at ``ahead`` is fetched into L2 meanwhile, ``pace`` per k; a
@@ -261,7 +261,9 @@ def tile_of(
         """What term ``p + i`` brings near, of several from ``p`` on; ``further``: so far ahead."""
         if ahead is None and not is_near:
             for line in range(0, nr, LINE_NBYTES * 8 // b.dtype.bits):
-                b.prefetch((p + i + (LANE_AHEAD if shape.by_lane else AHEAD)) * nr + line, locality=3)
+                b.prefetch(
+                    (p + i + (LANE_PREFETCH_DISTANCE if shape.by_lane else PREFETCH_DISTANCE)) * nr + line, locality=3
+                )
         elif ahead is not None and i == 0:
             ahead.prefetch(further, locality=2)
 
@@ -287,19 +289,19 @@ def _widen(k: Kernel, run: Buf, to: Buf, elements: Val) -> None:
         to.store(i, run.load(i, lanes))
 
 
-def add_run(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
+def accumulate(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
     """Add a run to the sums of those before it, whose rows are ``pitch`` apart, or follow each other."""
-    add_before(k, found, into, is_later, pitch)
-    keep(found, into, pitch)
+    add_previous(k, found, into, is_later, pitch)
+    store_sums(found, into, pitch)
 
 
-def keep(found: list[list[Var]], into: Buf, pitch: Val | int | None = None) -> None:
+def store_sums(found: list[list[Var]], into: Buf, pitch: Val | int | None = None) -> None:
     """Store the sums of a tile."""
     for at, total in _places(found, pitch):
         into.store(at, total)
 
 
-def add_before(k: Kernel, found: list[list[Var]], sums: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
+def add_previous(k: Kernel, found: list[list[Var]], sums: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
     """Add the sums of the runs before to those of a run, in registers."""
     with k.when(is_later):
         for at, total in _places(found, pitch):

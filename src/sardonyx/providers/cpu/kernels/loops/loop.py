@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.kernels.common.loop_nest import (
     traffic,
     typical,
 )
-from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Rows
+from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import PackedRows
 from sardonyx.providers.cpu.kernels.loops import copy, interleave, two_stage_reduction
 from sardonyx.providers.cpu.kernels.loops.config import Access, LoopConfig
 from sardonyx.providers.cpu.kernels.loops.fused_loop import fused_loop
@@ -101,7 +101,7 @@ def _with_packed_outputs(loop: Loop, target: Target) -> Loop:
         rows = tuple(known(dims.exact_div(s, loop.extents[-1])) for s in view.strides[:-1])
         tiled = found.tiled
         assert tiled.flags is not None
-        return Rows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, terms=found.terms)
+        return PackedRows(tiled.tiles, view.shape, (*rows, 0), flags=tiled.flags, terms=found.terms)
 
     outputs, expression = with_packed_outputs(loop.outputs, loop.expression, target, packed)
     return replace(loop, outputs=outputs, expression=expression)
@@ -217,13 +217,15 @@ class Layout:
         )
         outputs = tuple(
             Access(bf16, "1", False, view.terms)
-            if isinstance(view, Rows)
+            if isinstance(view, PackedRows)
             else Access(e.dtype_of(number), "1" if along.strides[n + v] == 1 else "s", is_row)
             for v, (view, number, is_row) in enumerate(zip(loop.outputs, e.results, rows, strict=True))
         )
         accesses = zip((*loop.inputs, *loop.outputs), (*inputs, *outputs), strict=True)
         # Copies take elements for integers of the same size.
-        assert all(isinstance(v, Rows) or v.dtype.itemsize == x.dtype.itemsize for v, x in accesses), "sizes in memory"
+        assert all(isinstance(v, PackedRows) or v.dtype.itemsize == x.dtype.itemsize for v, x in accesses), (
+            "sizes in memory"
+        )
         may_save = not isinstance(self.elements, int) or self.elements < MAX_SAVED
         if self.is_across_rows:
             may_save = isinstance(self.elements, int) and self.elements < MAX_SAVED // ACROSS_BLOCK
@@ -264,7 +266,7 @@ class Layout:
             for i, access in enumerate(config.outputs):
                 if access.is_per_row and not self.is_across_rows:
                     args[f"p{len(loop.inputs) + i}"] = 1
-        flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, Rows)}
+        flags = {f"f{v}": Ref(view.flags) for v, view in enumerate(views) if isinstance(view, PackedRows)}
         width = self.chunk if self.is_across_rows else 1
         size = known(dims.add(dims.mul(self.elements, width * config.saved_itemsize), SAVED_GAP))
         saved = len(config.schedule.saved) * config.saved_rows(target.isa.lanes)

@@ -30,7 +30,7 @@ from sardonyx.providers.cpu.kernels.common.image_block import ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number, of_known
 from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS
-from sardonyx.providers.cpu.kernels.gemm.vector import Shape
+from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import FLIP, offset, other_sign
 from sardonyx.providers.cpu.kernels.quantized.gemm import Int8MicroTile, put
 from sardonyx.providers.cpu.kernels.quantized.gemm_amx import MICRO_TILE, PANEL, MicroTile, first_row
@@ -55,7 +55,7 @@ class Int8ConvConfig:
 
     x_dtype: DType
     taps: Taps
-    shape: Shape
+    shape: MicroTileShape
     is_unit: bool
     """Neighbours of a row are neighbours in memory."""
     in_place: bool
@@ -86,7 +86,9 @@ def steps(group: IntegerConvolution, target: Target) -> list[Step]:
     isa, geometry = target.isa, WindowGeometry.of(group)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
     in_place = geometry.is_flat_pointwise and geometry.has_unit_stride
-    shape = Shape.of(isa, i32, geometry.size[2] if in_place else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20)
+    shape = MicroTileShape.of(
+        isa, i32, geometry.size[2] if in_place else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20
+    )
     config = Int8ConvConfig(
         group.x.dtype, geometry.taps, shape, geometry.has_unit_stride, in_place, geometry.rows_are_contiguous
     )

@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     matrix_params,
     number,
 )
-from sardonyx.providers.cpu.kernels.gemm.vector import Bands, Shape
+from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, RowBlocking
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, flipped, offset, other_sign
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, depth_of, packed_b, padded_a
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -50,32 +50,32 @@ def int8_args(p: Problem, target: Target, nr: int) -> tuple[list[Step], dict[str
 
 def steps(p: Problem, target: Target) -> list[Step]:
     isa, epilogue = target.isa, Epilogue.of(p)
-    shape = Shape.of(isa, i32, p.n)
+    shape = MicroTileShape.of(isa, i32, p.n)
     nr = shape.columns(isa, i32)
     before, args = int8_args(p, target, nr)
     spec = gemm_int8(a_dtype=p.a.dtype, epilogue=epilogue, shape=shape)
-    args |= {"band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
+    args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
     variant = f"{shape.rows} x {shape.vectors} vectors of fours of bytes"
     scratch = shape.rows * nr * 4
     return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, variant)]
 
 
-def _params(a_dtype: DType, epilogue: Epilogue, shape: Shape) -> Params:
-    return {**int8_params(a_dtype, epilogue.batch_axes), "band_nbytes": i64, **epilogue.params}
+def _params(a_dtype: DType, epilogue: Epilogue, shape: MicroTileShape) -> Params:
+    return {**int8_params(a_dtype, epilogue.batch_axes), "row_block_nbytes": i64, **epilogue.params}
 
 
 @kernel(_params)
 def gemm_int8(
-    k: Kernel, m: Val, n: Val, depth: Val, band_nbytes: Val,
-    *, a_dtype: DType, epilogue: Epilogue, shape: Shape, **memory: Any,
+    k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val,
+    *, a_dtype: DType, epilogue: Epilogue, shape: MicroTileShape, **memory: Any,
 ) -> None:  # fmt: skip
     """The products of a batch. ``a`` has unit stride along k, and depth elements there."""
     axes, nr = epilogue.batch_axes, shape.vectors * k.lanes
     panels = (n + (nr - 1)) // nr
     sums = k.scratch(i32)
     batch_size = batch_count(k, memory, axes)
-    bands = Bands(k, m, panels, batch_size, shape.rows, shape.block, depth, (depth + QUAD) * nr, band_nbytes)
+    bands = RowBlocking(k, m, panels, batch_size, shape.rows, shape.block, depth, (depth + QUAD) * nr, row_block_nbytes)
     with bands.share() as (index, panel, *tiles):
         batch = batch_indices(k, memory, index, axes)
         a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")
@@ -101,7 +101,7 @@ def put(found: list[list[Var]], into: Buf, nr: int) -> None:
 class Int8MicroTile:
     """The sums of some rows of A by a panel of B, held in registers."""
 
-    def __init__(self, k: Kernel, shape: Shape, a_dtype: DType, b_dtype: DType) -> None:
+    def __init__(self, k: Kernel, shape: MicroTileShape, a_dtype: DType, b_dtype: DType) -> None:
         self.k, self.shape, self.b_dtype = k, shape, b_dtype
         self.signs = (other_sign(k.isa) if b_dtype is i8 else i8), b_dtype
         self.offset = offset(a_dtype, self.signs[0])

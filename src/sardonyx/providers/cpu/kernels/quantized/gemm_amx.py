@@ -16,7 +16,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, batch_count, batch_indices, matrix_at, number
-from sardonyx.providers.cpu.kernels.gemm.vector import Bands
+from sardonyx.providers.cpu.kernels.gemm.vector import RowBlocking
 from sardonyx.providers.cpu.kernels.quantized.gemm import int8_args, int8_params
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD
 from sardonyx.providers.cpu.language.amx import LANES, ROW_NBYTES, ROWS, Tiles
@@ -37,19 +37,19 @@ def steps(p: Problem, target: Target) -> list[Step]:
     isa, epilogue = target.isa, Epilogue.of(p)
     before, args = int8_args(p, target, PANEL)
     spec = gemm_int8_amx(a_dtype=p.a.dtype, epilogue=epilogue)
-    args |= {"band_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
+    args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
     scratch = BLOCK * MICRO_TILE * 4
     return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, "2 x 2 tiles of bytes")]
 
 
 def _params(a_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**int8_params(a_dtype, epilogue.batch_axes), "band_nbytes": i64, **epilogue.params}
+    return {**int8_params(a_dtype, epilogue.batch_axes), "row_block_nbytes": i64, **epilogue.params}
 
 
 @kernel(_params)
 def gemm_int8_amx(
-    k: Kernel, m: Val, n: Val, depth: Val, band_nbytes: Val, *, a_dtype: DType, epilogue: Epilogue, **memory: Any
+    k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val, *, a_dtype: DType, epilogue: Epilogue, **memory: Any
 ) -> None:
     """The products of a batch. ``a`` has unit stride along k, and depth elements there, whole steps."""
     tiles, is_short = Tiles(k), m <= ROWS
@@ -58,7 +58,7 @@ def gemm_int8_amx(
     panels = (n + (PANEL - 1)) // PANEL
     sums = k.scratch(i32)
     batch_size = batch_count(k, memory, axes)
-    bands = Bands(k, m, panels, batch_size, PANEL, BLOCK, depth, (depth + QUAD) * PANEL, band_nbytes)
+    bands = RowBlocking(k, m, panels, batch_size, PANEL, BLOCK, depth, (depth + QUAD) * PANEL, row_block_nbytes)
     with bands.share() as (index, panel, top, bottom):
         batch = batch_indices(k, memory, index, axes)
         a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")

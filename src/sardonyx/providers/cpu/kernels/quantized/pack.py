@@ -26,7 +26,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     number,
     of_known,
 )
-from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS, ROWS, STRIP, placed_b, unit_axis
+from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS, ROW_BLOCK, ROWS, packed_b_by, unit_axis
 from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, other_sign
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64, u8
@@ -132,7 +132,7 @@ def packed_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
         return pack_int8_panels(unit=unit_axis(p.b), nr=nr, axes=axes, step=step_of(isa))
 
     each = of_known(dims.mul(panel_nbytes(depth_of(p.k, isa), nr), dims.ceildiv(p.n, nr)))
-    return placed_b(p, spec, i8, each, nr, isa)
+    return packed_b_by(p, spec, i8, each, nr, isa)
 
 
 # -- the left operand
@@ -148,12 +148,12 @@ def pad_int8_rows(
     k: Kernel, y: Buf, rows: Val, columns: Val, depth: Val, *, unit: str, axes: int, dtype: DType, **memory: Any
 ) -> None:
     """y[batch][rows][depth] = x[batch][rows][columns], zero beyond the columns."""
-    strips = (rows + (STRIP - 1)) // STRIP
+    strips = (rows + (ROW_BLOCK - 1)) // ROW_BLOCK
     with k.share(batch_count(k, memory, axes) * strips) as at:
-        index, row = at // strips, at % strips * STRIP
+        index, row = at // strips, at % strips * ROW_BLOCK
         x = matrix_at(memory, "x", batch_indices(k, memory, index, axes))
         x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
-        with k.loop(row, k.min(rows, row + STRIP)) as r:
+        with k.loop(row, k.min(rows, row + ROW_BLOCK)) as r:
             to, source = y.at((index * rows + r) * depth), x.at(r * x_row)
             if unit == COLUMNS:
                 for t in k.tiles(columns, k.lanes * QUAD):

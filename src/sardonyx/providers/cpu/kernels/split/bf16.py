@@ -69,7 +69,7 @@ def step_elements(terms: int) -> int:
     return terms * 2 * TILE
 
 
-def count_of(size: Val, unit: int | Val) -> Val:
+def ceil_div(size: Val, unit: int | Val) -> Val:
     return (size + (unit - 1)) // unit
 
 
@@ -94,8 +94,8 @@ def split(
     *, source: DType, terms: int, layout: str, is_direct: bool, axes: int, **memory: Any,
 ) -> None:  # fmt: skip
     """y = the tiles of x. ``is_direct``: its stride is 1 along k (rows) or across lines (pairs); else it is staged."""
-    panels, steps = count_of(lines, PANEL), count_of(depth, STEP)
-    chunks = count_of(steps, CHUNK)
+    panels, steps = ceil_div(lines, PANEL), ceil_div(depth, STEP)
+    chunks = ceil_div(steps, CHUNK)
     with k.share(batch_count(k, memory, axes) * panels * chunks) as at:
         panel, chunk = at // chunks, at % chunks
         x = matrix_at(memory, "x", batch_indices(k, memory, panel // panels, axes))

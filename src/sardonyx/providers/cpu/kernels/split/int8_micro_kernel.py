@@ -30,7 +30,7 @@ ROUNDS = ((2, ((0, 2), (1, 2), (1, 1), (2, 1), (2, 0))), (0, ((1, 0), (0, 0), (0
 the next."""
 PRODUCTS = sum(len(products) for _, products in ROUNDS)
 WEIGHTS = 4
-SQUARE = HALF * PANEL
+MICRO_TILE = HALF * PANEL
 """Sums of 16 rows and 32 columns, two sides."""
 SIDES, SIDE = 2, HALF * HALF
 

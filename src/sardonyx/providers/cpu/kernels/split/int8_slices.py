@@ -34,7 +34,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, count_of, equal_runs
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div, equal_runs
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -185,8 +185,8 @@ def split_int8_slices(
     k: Kernel, x: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, run: Val
 ) -> None:
     """y, scales, long and flags = the slices of x, whose stride along k is 1."""
-    tiles, steps = count_of(m, HALF), count_of(depth, STEP)
-    runs = count_of(steps, run)
+    tiles, steps = ceil_div(m, HALF), ceil_div(depth, STEP)
+    runs = ceil_div(steps, run)
     largest = k.local(u32, HALF)
     with k.share(tiles * runs) as at:
         tile, first = at // runs, at % runs * run
@@ -229,7 +229,7 @@ def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale
     whole = deep // STEP
     with k.loop(0, whole) as s:
         put(s, [None] * (STEP // HALF))
-    with k.loop(whole, count_of(deep, STEP)) as s:
+    with k.loop(whole, ceil_div(deep, STEP)) as s:
         put(s, [k.mask(deep - s * STEP - j, HALF) for j in range(0, STEP, HALF)])
 
 
@@ -246,8 +246,8 @@ def pack_int8_slices(
     k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, run: Val
 ) -> None:
     """y = the slices of a constant, and their scales; a flag for each 16 columns and run that are not kept so."""
-    panels, steps = count_of(n, PANEL), count_of(depth, STEP)
-    runs = count_of(steps, run)
+    panels, steps = ceil_div(n, PANEL), ceil_div(depth, STEP)
+    runs = ceil_div(steps, run)
     scales = scales_of(y, panels, steps)
     with k.share(panels * 2 * runs) as at:
         side, first = at // runs, at % runs * run
@@ -290,7 +290,7 @@ def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
 
 def whole(k: Kernel, b: Buf, scales: Buf, steps: Val, run: Val, left: Val, half: int, j: Val) -> Val:
     """Number ``j`` along k of 16 columns from column ``left`` + 16 ``half`` on."""
-    step, panel, runs = j // STEP, left // PANEL, count_of(steps, run)
+    step, panel, runs = j // STEP, left // PANEL, ceil_div(steps, run)
     words = b.at((panel * steps + step) * (SLICES * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
     value = k.zeros(f32, HALF)
     for index in reversed(range(SLICES)):
