@@ -14,7 +14,7 @@ from sardonyx.interpret.context import RunContext
 from sardonyx.ops.attention import attention as meaning
 from sardonyx.providers.cpu import CpuProvider
 from sardonyx.providers.cpu.codegen.launch import Launch
-from sardonyx.providers.cpu.kernels.attention.vector import KEYS, attention, blocking, narrow
+from sardonyx.providers.cpu.kernels.attention.vector import KEYS, attention, blocking, single_vector_blocking
 from sardonyx.providers.cpu.language.values import bool_, f32
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
@@ -125,7 +125,7 @@ def run(case: Case, cpu: str | None, *, checked: bool) -> None:
     lanes = target.lanes
     padded = -(-case.width // lanes) * lanes + -(-case.value_width // lanes) * lanes
     results = []
-    for shape, threads in product((blocking(target), narrow(target)), (1, 3)):
+    for shape, threads in product((blocking(target), single_vector_blocking(target)), (1, 3)):
         spec = attention(
             dtypes=(f32,) * 4, mask=kind, mask_dtype=bool_ if case.mask == "bool" else f32, causal=case.causal,
             softcap=case.softcap, vectors=shape.vectors, columns=shape.columns,

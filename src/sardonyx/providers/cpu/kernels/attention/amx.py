@@ -1,29 +1,26 @@
-"""Attention on matrix tiles, from operands in bf16 terms (``split``).
+"""Flash attention on AMX tiles, with operands as bf16 terms (``split``).
 
-A unit of work is a head's block of 32 query rows. A thread's units are neighbours, and the keys and values of a head
-are split into tiles of the thread's own when its first unit comes: no step, barrier or temporary tensor is needed, and
-each thread finds its tiles in its own L2.
+A work item is 32 query rows of a head. A thread's work items are adjacent, and it packs the keys and values of a head
+into its own scratch memory when it reaches the first of them: this needs no extra step, barrier or temporary tensor,
+and the packed tiles are in the thread's own L2.
 
-    scores[row, key]    = q k^T                 squares of 32 x 32 along the width, from zero
-    p                   = exp(scores - top)     along rows, after cap, mask and causality, in f32
-    sums[row, column]   = faded sums + p v      squares of 32 x 32 along a block of keys, from zero, added in f32
+    scores[row, key]      = q k^T                        micro-tiles of 32 x 32 over the width, accumulated from zero
+    p                     = exp(scores - max)            along rows, after softcap, mask and causality, in f32
+    out_sums[row, column] = correction * out_sums + p v  micro-tiles of 32 x 32 over a block of keys, added in f32
 
-The order of the pairs that a tile product adds is free as long as both operands agree: 32 numbers along a row lie as
-pairs of (i, i + 16), so two vectors make a row of a tile without any shuffle. Only keys are turned, 16 by 16.
+A tile product may sum its pairs in any order if both operands agree. 32 numbers of a row are packed as pairs (i, i +
+16), so that two vectors make a row of a tile without a shuffle. Only keys are transposed, 16 by 16.
 
-**Cycles** of a key of width 64, with 1, 2 or 3 terms: 36, 54 or 72 to split it, once for all rows of a head; then for
-each block of rows 8, 24 or 48 of tile products and 20, 22 or 26 of softmax. Multiply-adds over lanes of rows take 128
-for each block, however few its rows, and as long for the softmax: tiles win with three terms and one row, too.
+AMX is used for any number of rows: even for one row and three terms it takes fewer cycles than vector units.
 
-**Memory.** Rows of a head are as far apart as those of all heads together, so the chip does not foresee which are read
-next, and each line would be waited for. While a block is weighed, what the next one reads and what this one writes is
-asked for.
+**Prefetch.** Rows of a head are far apart in memory, so the hardware prefetcher does not find the next ones. During the
+softmax of a block, the operands of the next block and the outputs of this one are prefetched.
 
-Results that are left operands of the next matrix product go out in tiles (``gemm.packed_epilogue``), with a flag for
-each row and head.
+If the consumer is a matrix product, results are stored packed for it (``gemm.packed_epilogue``), with a flag for each
+row and head.
 
-**Numbers that tiles do not carry.** Masks are added to f32 scores and never become bf16. Where q, k or v holds what is
-not *plain* (``split``), the squares of that block of rows are made from the numbers themselves.
+**f32 fallback.** Masks are added to f32 scores and never become bf16. If q, k or v has numbers that bf16 terms cannot
+represent (``split``), the products of that block of rows are computed in f32.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import View
-from sardonyx.providers.cpu.kernels.attention.config import params, weight
+from sardonyx.providers.cpu.kernels.attention.config import params, softmax_exp
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, MICRO_TILE_NBYTES
@@ -63,26 +60,26 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.steps import Target
 
 KEYS = 128
-"""Keys of a block: 16 KB of scores and 8 KB of each term of p, in L1 together."""
+"""Keys of a block: 16 KiB of scores and 8 KiB of each term of p fit L1 together."""
 
 _HIGH_HALF = 0xFFFF_0000
-HIDDEN = -1e36
-"""What a mask adds to scores that nobody shall see, at most."""
-TAME = representable_below(2.0**40)
-"""Numbers whose products are nothing beside that."""
+MASKED = -1e36
+"""Mask values up to this hide a key."""
+SMALL = representable_below(2.0**40)
+"""The bound below which products are negligible compared with that."""
 _PER_ROW = HALF + 3
-"""f32 numbers that are kept for each row: sixteen partial totals; top, base and faded."""
+"""f32 numbers stored for each row: sixteen partial sums of p, row_max, safe_max and correction."""
 
 
 def terms_for(views: tuple[View, ...], target: Target) -> int | None:
-    """How many terms numbers are split into; None where there are no tiles."""
+    """The number of bf16 terms; None if AMX or the types do not allow this kernel."""
     if not target.isa.amx or any(v.dtype not in (f32, bf16, f16) for v in views):
         return None
     return TERMS[target.precision]
 
 
 def mask_class(mask: View | None) -> str:
-    """``none``, ``rows`` (keys are neighbours) or ``any``."""
+    """``none``, ``rows`` (contiguous along keys) or ``any``."""
     if mask is None:
         return "none"
     return "rows" if mask.strides[3] == 1 else "any"
@@ -109,15 +106,15 @@ def attention_amx(
     *, dtypes: tuple[DType, ...], mask: str, mask_dtype: DType, causal: bool, softcap: float, terms: int,
     packed_terms: int, has_unpacked: bool, **given: Any,
 ) -> None:  # fmt: skip
-    """``mask`` is how it lies: ``none``, ``rows`` (keys are neighbours) or ``any``.
+    """``mask`` is its access class (``mask_class``).
 
-    Results are written in tiles of ``packed_terms`` terms, if there are any, and as numbers where they are kept.
+    Results are stored packed in ``packed_terms`` bf16 terms unless that is 0, and unpacked if ``has_unpacked``.
     """
     tiles = Tiles(k)
     tiles.configure(count=TILES)
     blocks = ceil_div(rows, PANEL)
     head = _Head(k, tiles, keys, terms, given)
-    held = k.var(-1)
+    current = k.var(-1)
     units = batch * heads * blocks
 
     def place(unit: Val) -> tuple[Val, Val, Val]:
@@ -127,25 +124,25 @@ def attention_amx(
         b, h, first = place(unit)
         head.locate(b, h // shared)
         which = unit // blocks // shared
-        with k.when(held.ne(which)):
-            held.set(which)
+        with k.when(current.ne(which)):
+            current.set(which)
             head.split()
         block = _Block(head, b, h, first, rows)
         b_after, h_after, _ = place(k.min(unit + blocks, units - 1))
-        ahead = block.reads(*place(k.min(unit + 1, units - 1)), *head.operands(b_after, h_after // shared))
+        ahead = block.prefetch_reads(*place(k.min(unit + 1, units - 1)), *head.operands(b_after, h_after // shared))
         if has_unpacked:
-            ahead += block.writes()
+            ahead += block.prefetch_writes()
         if packed_terms:
-            ahead += block.packed_lines(heads, rows, packed_terms)
+            ahead += block.prefetch_packed(heads, rows, packed_terms)
         offset = None if mask_ is None else mask_.at(b * given["mask_b"] + h * given["mask_h"])
-        adjust = _Adjust(block, mask, offset, given, causal, softcap)
-        seen = adjust.seen(k.min(keys, first + PANEL + past) if causal else keys)
-        with k.loop(0, seen, KEYS) as start:
-            count = k.min(seen - start, KEYS)
+        masking = _MaskScores(block, mask, offset, given, causal, softcap)
+        visible = masking.visible(k.min(keys, first + PANEL + past) if causal else keys)
+        with k.loop(0, visible, KEYS) as start:
+            count = k.min(visible - start, KEYS)
             block.scores(start, count)
-            adjust.emit(start, count, past)
-            block.weigh(start, count, ahead)
-            block.accumulate(start, count)
+            masking.emit(start, count, past)
+            block.softmax(start, count, ahead)
+            block.accumulate_values(start, count)
         if has_unpacked:
             block.finish()
         if packed_terms:
@@ -153,38 +150,38 @@ def attention_amx(
     tiles.release()
 
 
-def _paired(k: Kernel, left: Val, right: Val, terms: int, worst: Var | None = None) -> list[Val]:
-    """Two vectors as one row of a tile, term by term: pairs of their elements."""
-    sides = (split_terms(k, v, terms, worst) for v in (left, right))
+def _paired_words(k: Kernel, left: Val, right: Val, terms: int, magnitude: Var | None = None) -> list[Val]:
+    """Two vectors as one row of a tile, for each term: pairs of their elements in 32-bit words."""
+    sides = (split_terms(k, v, terms, magnitude) for v in (left, right))
     return [(even >> 16) | (odd & _HIGH_HALF) for even, odd in zip(*sides, strict=True)]
 
 
 class _Head:
-    """The keys and values of a head, in tiles, and the scratch memory of a thread."""
+    """The packed keys and values of a head, and the layout of a thread's scratch memory."""
 
     def __init__(self, k: Kernel, tiles: Tiles, keys: Val, terms: int, given: dict[str, Any]) -> None:
         self.k, self.tiles, self.keys, self.terms, self.given = k, tiles, keys, terms, given
         self.size = step_elements(terms)
         self.width, self.value_width = given["width"], given["value_width"]
         self.steps, self.panels, self.key_steps = (ceil_div(d, STEP) for d in (self.width, self.value_width, keys))
-        self.worst = k.var(k.zeros(u32, HALF))
+        self.magnitude = k.var(k.zeros(u32, HALF))
         at = k.scratch(i8)
 
-        def take(nbytes: Val | int, dtype: DType) -> Buf:
+        def allocate(nbytes: Val | int, dtype: DType) -> Buf:
             nonlocal at
             here, at = at.as_type(dtype), at.at(nbytes)
             return here
 
         tiled = self.size * 2
-        self.total = take(PANEL * HALF * 4, f32)
-        self.top, self.base, self.faded = (take(PANEL * 4, f32) for _ in range(3))
-        self.scores = take(PANEL * KEYS * 4, f32)
-        self.square = take(MICRO_TILE_NBYTES, f32)
-        self.p = take(KEYS // STEP * tiled, bf16)
-        self.q = take(self.steps * tiled, bf16)
-        self.keys_tiled = take(self.key_steps * self.steps * tiled, bf16)
-        self.values_tiled = take(self.key_steps * self.panels * tiled, bf16)
-        self.sums = take(self.panels * MICRO_TILE_NBYTES, f32)
+        self.total = allocate(PANEL * HALF * 4, f32)
+        self.row_max, self.safe_max, self.correction = (allocate(PANEL * 4, f32) for _ in range(3))
+        self.scores = allocate(PANEL * KEYS * 4, f32)
+        self.product = allocate(MICRO_TILE_NBYTES, f32)
+        self.p = allocate(KEYS // STEP * tiled, bf16)
+        self.q = allocate(self.steps * tiled, bf16)
+        self.keys_tiled = allocate(self.key_steps * self.steps * tiled, bf16)
+        self.values_tiled = allocate(self.key_steps * self.panels * tiled, bf16)
+        self.out_sums = allocate(self.panels * MICRO_TILE_NBYTES, f32)
 
     def locate(self, b: Val, head: Val) -> None:
         self.keys_at, self.values_at = self.operands(b, head)
@@ -199,16 +196,16 @@ class _Head:
         return n["q"].at(b * n["q_b"] + h * n["q_h"] + first * n["q_s"])  # type: ignore[no-any-return]
 
     def split(self) -> None:
-        self.worst.set(self.k.zeros(u32, HALF))
+        self.magnitude.set(self.k.zeros(u32, HALF))
         self._split_keys()
         self._split_values()
 
     def masks(self, size: Val, first: Val) -> list[Val]:
-        """Which of the 32 numbers from ``first`` on exist, as two vectors."""
+        """Masks of the two vectors of 32 numbers from ``first`` on."""
         return [self.k.mask(size - first - side * HALF, HALF) for side in range(2)]
 
     def _split_keys(self) -> None:
-        """Keys past the end repeat the last one: their scores are not looked at."""
+        """Keys beyond the end repeat the last one: their scores are not used."""
         k, terms = self.k, self.terms
         stage = k.local(u32, terms * HALF * HALF)
         with k.loop(0, self.key_steps) as panel, k.loop(0, self.steps) as step, k.loop(0, 2) as half:
@@ -217,16 +214,16 @@ class _Head:
                 key = k.min(panel * PANEL + half * HALF + r, self.keys - 1)
                 row = self.keys_at.at(key * self.given["k_s"] + step * STEP)
                 left, right = (row.load(i * HALF, HALF, mask) for i, mask in enumerate(masks))
-                for i, words in enumerate(_paired(k, left, right, terms, self.worst)):
+                for i, words in enumerate(_paired_words(k, left, right, terms, self.magnitude)):
                     stage.store((i * HALF + r) * HALF, words)
             to = self.keys_tiled.at((panel * self.steps + step) * self.size + half * TILE).as_type(u32)
             with k.loop(0, terms) as term:
-                turned = transposed([stage.load((term * HALF + line) * HALF, HALF) for line in range(HALF)])
-                for j, words in enumerate(turned):
+                transposed_words = transposed([stage.load((term * HALF + line) * HALF, HALF) for line in range(HALF)])
+                for j, words in enumerate(transposed_words):
                     to.store(term * TILE + j * HALF, words)
 
     def _split_values(self) -> None:
-        """Values past the end repeat the last ones: they meet weights of zero."""
+        """Values beyond the end repeat the last one: their weights are 0."""
         k = self.k
         with k.loop(0, self.panels) as panel, k.loop(0, self.key_steps) as step, k.loop(0, 2) as half:
             column = panel * PANEL + half * HALF
@@ -235,20 +232,20 @@ class _Head:
             with k.loop(0, HALF) as pair:
                 keys = (k.min(step * STEP + pair + i * HALF, self.keys - 1) for i in range(2))
                 even, odd = (self.values_at.at(key * self.given["v_s"] + column).load(0, HALF, there) for key in keys)
-                for term, words in enumerate(_paired(k, even, odd, self.terms, self.worst)):
+                for term, words in enumerate(_paired_words(k, even, odd, self.terms, self.magnitude)):
                     to.store(pair * HALF + term * TILE, words)
 
 
 @dataclass(frozen=True)
-class _Lines:
-    """Lines of memory, some for each row of a block."""
+class _PrefetchLines:
+    """Cache lines to prefetch, for each row of a block."""
 
-    of_row: Callable[[Val], Buf]
-    """Where those of a row begin."""
-    pace: int
+    start: Callable[[Val], Buf]
+    """The address of a row's first line."""
+    step: int
     """Elements from line to line."""
     last: Val
-    """An element of the last."""
+    """An element of the last line."""
     write: bool = False
 
 
@@ -257,32 +254,32 @@ def _in_line(memory: Buf) -> int:
 
 
 class _Block:
-    """32 query rows of a head, block of keys by block of keys."""
+    """Emits 32 query rows of a head, one block of keys after the other."""
 
     def __init__(self, head: _Head, b: Val, h: Val, first: Val, rows: Val) -> None:
         self.head, k, n = head, head.k, head.given
         self.k, self.first, self.high = k, first, k.min(rows - first, PANEL)
         self.rows_at = head.rows_of(b, h, first)
         self.b, self.h = b, h
-        worst = k.var(head.worst.get())
+        magnitude = k.var(head.magnitude.get())
         words_at = head.q.as_type(u32)
         with k.loop(0, self.high) as r, k.loop(0, head.steps) as step:
             row = self.rows_at.at(r * n["q_s"] + step * STEP)
             masks = head.masks(head.width, step * STEP)
             left, right = (row.load(i * HALF, HALF, mask) * n["scale"] for i, mask in enumerate(masks))
-            for term, words in enumerate(_paired(k, left, right, head.terms, worst)):
+            for term, words in enumerate(_paired_words(k, left, right, head.terms, magnitude)):
                 words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
-        self.is_odd = ~is_representable(worst.get())
-        self.is_tame = worst.get().max() < TAME
+        self.needs_fallback = ~is_representable(magnitude.get())
+        self.is_small = magnitude.get().max() < SMALL
         with k.loop(0, head.panels * MICRO_TILE, HALF) as i:
-            head.sums.store(i, k.zeros(f32, HALF))
+            head.out_sums.store(i, k.zeros(f32, HALF))
         with k.loop(0, self.high) as r:
             head.total.store(r * HALF, k.zeros(f32, HALF))
         for half in range(2):
-            head.top.store(half * HALF, k.const(-math.inf, f32, HALF))
+            head.row_max.store(half * HALF, k.const(-math.inf, f32, HALF))
 
     def _multiply(self, a: Buf, b: Buf, steps: Val, to: Buf, stride: int) -> None:
-        """A square of sums, to memory whose rows are ``stride`` numbers apart."""
+        """A micro-tile product, stored in rows ``stride`` elements apart."""
         k, tiles, terms = self.k, self.head.tiles, self.head.terms
         with (
             k.loop(0, ceil_div(self.high, HALF)) as half,
@@ -295,16 +292,19 @@ class _Block:
         with k.loop(0, ceil_div(count, PANEL)) as panel:
             b = head.keys_tiled.at((start // PANEL + panel) * head.steps * head.size)
             self._multiply(head.q, b, head.steps, head.scores.at(panel * PANEL), KEYS)
-        with k.when(self.is_odd, likely=False), k.loop(0, self.high) as r, k.loop(0, count) as j:
+        with k.when(self.needs_fallback, likely=False), k.loop(0, self.high) as r, k.loop(0, count) as j:
             row, key = self.rows_at.at(r * head.given["q_s"]), head.keys_at.at((start + j) * head.given["k_s"])
             total = k.var(k.zeros(f32, HALF))
             for t in k.tiles(head.width, HALF):
                 total.set(k.fma(row.load(t) * head.given["scale"], key.load(t), total))
             head.scores.store(r * KEYS + j, total.sum())
 
-    def reads(self, b: Val, h: Val, first: Val, keys_at: Buf, values_at: Buf) -> list[_Lines]:
-        """The rows of the next block, and of the next head the keys and values that have the numbers of this block's
-        rows: the blocks of a head have asked for all of them, if there are as many rows as keys."""
+    def prefetch_reads(self, b: Val, h: Val, first: Val, keys_at: Buf, values_at: Buf) -> list[_PrefetchLines]:
+        """The query rows of the next block, and this block's share of the next head's keys and values.
+
+        The share is the keys with the same indices as this block's rows: all of them, if there are as many rows as
+        keys.
+        """
         head, n = self.head, self.head.given
         rows_at = head.rows_of(b, h, first)
 
@@ -312,55 +312,57 @@ class _Block:
             return self.k.min(self.first + r, head.keys - 1)
 
         return [
-            _Lines(lambda r: rows_at.at(r * n["q_s"]), _in_line(rows_at), head.width - 1),
-            _Lines(lambda r: keys_at.at(key(r) * n["k_s"]), _in_line(keys_at), head.width - 1),
-            _Lines(lambda r: values_at.at(key(r) * n["v_s"]), _in_line(values_at), head.value_width - 1),
+            _PrefetchLines(lambda r: rows_at.at(r * n["q_s"]), _in_line(rows_at), head.width - 1),
+            _PrefetchLines(lambda r: keys_at.at(key(r) * n["k_s"]), _in_line(keys_at), head.width - 1),
+            _PrefetchLines(lambda r: values_at.at(key(r) * n["v_s"]), _in_line(values_at), head.value_width - 1),
         ]
 
-    def writes(self) -> list[_Lines]:
+    def prefetch_writes(self) -> list[_PrefetchLines]:
         out_at, stride = self.out_at, self.head.given["o_s"]
-        return [_Lines(lambda r: out_at.at(r * stride), _in_line(out_at), self.head.value_width - 1, write=True)]
+        return [
+            _PrefetchLines(lambda r: out_at.at(r * stride), _in_line(out_at), self.head.value_width - 1, write=True)
+        ]
 
-    def packed_lines(self, heads: Val, rows: Val, terms: int) -> list[_Lines]:
-        """A row has a line in every term of its steps."""
+    def prefetch_packed(self, heads: Val, rows: Val, terms: int) -> list[_PrefetchLines]:
+        """The packed output: a row has a cache line in every term of its K-steps."""
         last = (self.head.panels * terms - 1) * TERM_STRIDE
-        return [_Lines(lambda r: self._packed_at(r, heads, rows, terms), TERM_STRIDE, last, write=True)]
+        return [_PrefetchLines(lambda r: self._packed_at(r, heads, rows, terms), TERM_STRIDE, last, write=True)]
 
-    def weigh(self, start: Val, count: Val, ahead: list[_Lines]) -> None:
-        """Scores become p, in f32 and in tiles. Memory has nothing to do meanwhile, but for what is asked ``ahead``."""
+    def softmax(self, start: Val, count: Val, ahead: list[_PrefetchLines]) -> None:
+        """p = exp(scores - max), in f32 and as packed terms. Meanwhile the lines of ``ahead`` are prefetched."""
         k, head = self.k, self.head
         words_at = head.p.as_type(u32)
         with k.loop(0, self.high) as r:
-            base, line = k.splat(head.base.load(r), HALF), head.scores.at(r * KEYS)
-            totals = [k.var(head.total.load(r * HALF, HALF) * head.faded.load(r)), k.var(k.zeros(f32, HALF))]
-            fetched = [(lines, lines.of_row(r)) for lines in ahead]
+            safe_max, line = k.splat(head.safe_max.load(r), HALF), head.scores.at(r * KEYS)
+            totals = [k.var(head.total.load(r * HALF, HALF) * head.correction.load(r)), k.var(k.zeros(f32, HALF))]
+            fetched = [(lines, lines.start(r)) for lines in ahead]
             with k.loop(0, ceil_div(count, STEP)) as step:
                 for lines, row in fetched:
-                    at = k.min((start // STEP + step) * lines.pace, lines.last)
+                    at = k.min((start // STEP + step) * lines.step, lines.last)
                     row.prefetch(at, write=lines.write, locality=3 if lines.write else 2)
                 places = (step * STEP, step * STEP + HALF)
-                left, right = (weight(k, line.load(at, HALF) - base) for at in places)
+                left, right = (softmax_exp(k, line.load(at, HALF) - safe_max) for at in places)
                 for at, p, total in zip(places, (left, right), totals, strict=True):
                     line.store(at, p)
                     total += p
-                for term, words in enumerate(_paired(k, left, right, head.terms)):
+                for term, words in enumerate(_paired_words(k, left, right, head.terms)):
                     words_at.store(step * (head.size // 2) + term * TILE + r * HALF, words)
             head.total.store(r * HALF, totals[0].get() + totals[1].get())
 
-    def accumulate(self, start: Val, count: Val) -> None:
-        k, head, square = self.k, self.head, self.head.square
+    def accumulate_values(self, start: Val, count: Val) -> None:
+        k, head, product = self.k, self.head, self.head.product
         with k.loop(0, head.panels) as panel:
             b = head.values_tiled.at((panel * head.key_steps + start // STEP) * head.size)
-            self._multiply(head.p, b, ceil_div(count, STEP), square, PANEL)
-            with k.when(self.is_odd, likely=False):
-                self._accumulate_odd(start, count, panel * PANEL)
-            sums = head.sums.at(panel * MICRO_TILE)
+            self._multiply(head.p, b, ceil_div(count, STEP), product, PANEL)
+            with k.when(self.needs_fallback, likely=False):
+                self._accumulate_f32(start, count, panel * PANEL)
+            out_sums = head.out_sums.at(panel * MICRO_TILE)
             with k.loop(0, self.high) as r:
-                faded = k.splat(head.faded.load(r), HALF)
+                correction = k.splat(head.correction.load(r), HALF)
                 for at in (r * PANEL, r * PANEL + HALF):
-                    sums.store(at, k.fma(sums.load(at, HALF), faded, square.load(at, HALF)))
+                    out_sums.store(at, k.fma(out_sums.load(at, HALF), correction, product.load(at, HALF)))
 
-    def _accumulate_odd(self, start: Val, count: Val, column: Val) -> None:
+    def _accumulate_f32(self, start: Val, count: Val, column: Val) -> None:
         k, head = self.k, self.head
         masks = head.masks(head.value_width, column)
         with k.loop(0, self.high) as r:
@@ -370,15 +372,15 @@ class _Block:
                 for i, (total, mask) in enumerate(zip(totals, masks, strict=True)):
                     total.set(k.fma(head.scores.load(r * KEYS + j), values.load(i * HALF, HALF, mask), total))
             for i, total in enumerate(totals):
-                head.square.store(r * PANEL + i * HALF, total)
+                head.product.store(r * PANEL + i * HALF, total)
 
     def finish(self) -> None:
         k, head, n = self.k, self.head, self.head.given
         with k.loop(0, self.high) as r:
             out, inverse = self.out_at.at(r * n["o_s"]), self._inverse(r)
             for t in k.tiles(head.value_width, HALF):
-                sums = head.sums.at(t.index // PANEL * MICRO_TILE + r * PANEL + t.index % PANEL)
-                out.store(t, sums.load(0, HALF) * inverse)
+                out_sums = head.out_sums.at(t.index // PANEL * MICRO_TILE + r * PANEL + t.index % PANEL)
+                out.store(t, out_sums.load(0, HALF) * inverse)
 
     @property
     def out_at(self) -> Buf:
@@ -390,7 +392,7 @@ class _Block:
         return 1.0 / self.k.select(total.eq(0.0), 1.0, total)
 
     def store_packed(self, heads: Val, rows: Val, terms: int) -> None:
-        """The results of a head are ``panels`` steps of the product that reads them."""
+        """The results of a head are ``panels`` K-steps of the product that reads them."""
         k, head, size = self.k, self.head, step_elements(terms)
         with k.loop(0, self.high) as r:
             row, inverse = self.b * rows + self.first + r, self._inverse(r)
@@ -398,17 +400,17 @@ class _Block:
             flag.store(0, 0)
             to = self._packed_at(r, heads, rows, terms)
             with k.loop(0, head.panels) as panel:
-                sums = head.sums.load(panel * MICRO_TILE + r * PANEL, PANEL)
-                store_step(to.at(panel * size), sums * inverse, terms, flag)
+                out_sums = head.out_sums.load(panel * MICRO_TILE + r * PANEL, PANEL)
+                store_step(to.at(panel * size), out_sums * inverse, terms, flag)
 
     def _packed_at(self, r: Val, heads: Val, rows: Val, terms: int) -> Buf:
-        """Where a row's numbers of this head begin."""
+        """The packed output of a row of this head."""
         size, row = self.head.panels * step_elements(terms), self.b * rows + self.first + r
         return self.head.given["tiles"].at(place_of(row, heads * size) + self.h * size)  # type: ignore[no-any-return]
 
 
-class _Adjust:
-    """The pass over a block's scores that caps and masks them and finds the largest of each row."""
+class _MaskScores:
+    """The pass over a block's scores that applies softcap, mask and causality, and updates the row maxima."""
 
     def __init__(
         self, block: _Block, mask: str, memory: Buf | None, given: dict[str, Any], causal: bool, softcap: float
@@ -416,28 +418,28 @@ class _Adjust:
         self.block, self.k, self.mask, self.memory, self.given = block, block.k, mask, memory, given
         self.causal, self.softcap = causal, softcap
 
-    def seen(self, keys: Val) -> Val:
-        """How many keys are before the last ones that the mask hides from all rows: the p of those are 0.
+    def visible(self, keys: Val) -> Val:
+        """The number of keys without trailing ones that the mask hides from all rows, whose p is 0.
 
-        But not where there is a row from which it hides all keys, which are then weighed as if it hid none.
+        All keys count if the mask hides every key from some row: the softmax of such a row ignores the mask.
         """
         if self.memory is None:
             return keys
         k, left = self.k, self.k.var(keys)
-        is_open = k.var(k.cast(self.block.is_tame & (keys > STEP), i32))
+        is_open = k.var(k.cast(self.block.is_small & (keys > STEP), i32))
         with k.loop_while(lambda: is_open.get().ne(0)):
             start = (left.get() - 1) // STEP * STEP
             with k.loop(0, self.block.high) as r:
                 bias = self._bias_of(self.block.first + r, start)
                 for t in k.tiles(left.get() - start, HALF):
-                    is_seen = ~(t.keep(self._bias(bias, t), -math.inf) <= HIDDEN)
+                    is_seen = ~(t.keep(self._bias(bias, t), -math.inf) <= MASKED)
                     is_open.set(is_open.get() & k.cast(~is_seen.any(), i32))
             left.set(k.select(is_open.get().ne(0), start, left.get()))
             is_open.set(is_open.get() & k.cast(left.get() > 0, i32))
         with k.when(left.get() < keys), k.loop(0, self.block.high) as r:
             bias, any_ = self._bias_of(self.block.first + r, k.const(0)), k.var(k.zeros(i32, HALF))
             for t in k.tiles(left.get(), HALF):
-                any_.set(any_.get() | k.cast(t.keep(self._bias(bias, t), -math.inf) > HIDDEN / 2, i32))
+                any_.set(any_.get() | k.cast(t.keep(self._bias(bias, t), -math.inf) > MASKED / 2, i32))
             left.set(k.select(any_.get().ne(0).any(), left.get(), keys))
         return left.get()
 
@@ -454,25 +456,25 @@ class _Adjust:
             bias = None if self.memory is None else self._bias_of(row, start)
             tops = [k.var(k.const(-math.inf, f32, HALF)) for _ in range(2)]
             for vectors in k.blocks(count, HALF, unroll=2):
-                for top, t in zip(tops, vectors, strict=False):
+                for row_max, t in zip(tops, vectors, strict=False):
                     s = line.load(t.index, HALF)
                     adjusted = t.keep(self._adjusted(s, bias, t, row + past - start), -math.inf)
                     if adjusted is not s:
                         line.store(t.index, adjusted)
-                    top.set(k.max(top, adjusted))
-            with k.when(is_half):  # no key is behind the last vector of the last step
+                    row_max.set(k.max(row_max, adjusted))
+            with k.when(is_half):  # the second half of the last K-step has no keys
                 line.store(count - rest + HALF, k.const(-math.inf, f32, HALF))
             largest = k.max(tops[0], tops[1].get()).max()
-            head.base.store(r, k.max(head.top.load(r), largest))
+            head.safe_max.store(r, k.max(head.row_max.load(r), largest))
         for half in range(2):
-            old, new = (at.load(half * HALF, HALF) for at in (head.top, head.base))
-            base = k.select(new.eq(-math.inf), 0.0, new)
-            head.faded.store(half * HALF, weight(k, old - base))
-            head.base.store(half * HALF, base)
-            head.top.store(half * HALF, new)
+            old, new = (at.load(half * HALF, HALF) for at in (head.row_max, head.safe_max))
+            safe_max = k.select(new.eq(-math.inf), 0.0, new)
+            head.correction.store(half * HALF, softmax_exp(k, old - safe_max))
+            head.safe_max.store(half * HALF, safe_max)
+            head.row_max.store(half * HALF, new)
 
     def _adjusted(self, s: Val, bias: Buf | None, t: Any, last: Val) -> Val:
-        """``last`` is the last key that the row sees, counted from the block's first."""
+        """``last`` is the last visible key of the row, relative to the block's first key."""
         k = self.k
         if self.softcap:
             s = functions.tanh(k, s / self.softcap) * self.softcap

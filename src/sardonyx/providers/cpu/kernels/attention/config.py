@@ -1,4 +1,4 @@
-"""What every attention kernel is given: memory, extents, strides and the mask; and how scores become weights."""
+"""What the attention kernels share: parameters, the mask, and the exponential of the softmax."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Val, bf16, f32, i32, i64
 
 AXES = "bhs"
-"""The axes of q, k, v and out that have a stride; the last has neighbours."""
+"""The axes of q, k, v and out that have a stride: batch, head, sequence. The last axis is contiguous."""
 STRIDES = tuple(f"{name}_{axis}" for name in "qkvo" for axis in AXES)
 MASK_STRIDES = ("mask_b", "mask_h", "mask_q", "mask_k")
-LEAST = -100
-"""Weights below 2^LEAST, where a row's largest is 1, are 0: the others have bf16 terms that are normal numbers, as are
-their products with all but the smallest values. An infinite value of such a key makes NaN, as one that is hidden does.
+MIN_EXPONENT = -100
+"""Weights below 2^MIN_EXPONENT, relative to the row's largest, are 0. All others have bf16 terms that are normal
+numbers, as are their products with all but the smallest values. An infinite value of a key with weight 0 gives NaN, as
+with a masked key.
 """
 
 
@@ -33,6 +34,6 @@ def params(
     return found | {"scale": f32}
 
 
-def weight(k: Kernel, x: Val) -> Val:
-    """exp of a score less the largest, or of how much that has grown."""
-    return functions.exp_nonpositive(k, x, LEAST)
+def softmax_exp(k: Kernel, x: Val) -> Val:
+    """exp(x) for x <= 0: of a score minus the row's maximum, or of an old maximum minus the new one."""
+    return functions.exp_nonpositive(k, x, MIN_EXPONENT)

@@ -1,6 +1,6 @@
-"""Linear attention: every column of a state is a recurrence of its own, so a tile is a vector of columns of a head.
+"""Linear attention: every column of the state is an independent recurrence; a work item is a vector of columns.
 
-The columns of the state lie in scratch, one vector for each element of a key, while all tokens pass.
+The state's columns stay in scratch memory, one vector for each element of a key, while all tokens are processed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 _SIZES = ("batch", "heads", "shared", "tokens", "width", "columns")
 _AXES = {"q": 3, "k": 3, "v": 3, "o": 3, "n": 3, "p": 3, "f": 4, "r": 3}
-"""How many strides each operand has; that of a last axis with neighbours is not among them."""
+"""The number of strides of each operand; a contiguous last axis has none."""
 
 
 def _params(*, dtypes: tuple[tuple[str, DType], ...]) -> Params:
-    """``dtypes`` are those of the operands that are there, by their letter."""
+    """``dtypes`` are those of the present operands, by their letter."""
     memory = {f"{name}_": (dtype,) for name, dtype in dtypes}
     strides = {f"{name}{axis}": i64 for name, _ in dtypes for axis in range(_AXES[name])}
     return {**memory, **dict.fromkeys(_SIZES, i64), **strides, "scale": f32}
@@ -41,14 +41,14 @@ def steps(group: LinearAttention, target: Target) -> list[Step]:
     for name, view in views.items():
         args[f"{name}_"] = Ref.of(view)
         args |= {f"{name}{axis}": view.strides[axis] for axis in range(_AXES[name])}
-    spec = remember(dtypes=tuple((name, view.dtype) for name, view in views.items()))
+    spec = linear_attention(dtypes=tuple((name, view.dtype) for name, view in views.items()))
     scratch = known(dims.mul(width, target.isa.lanes * 4))
     flops = known(dims.mul(4, product((batch, heads, tokens, width, columns))))
     return [Step(spec, args, frozenset(("o_", "n_")), group.nodes, scratch, flops)]
 
 
 @kernel(_params)
-def remember(
+def linear_attention(
     k: Kernel, batch: Val, heads: Val, shared: Val, tokens: Val, width: Val, columns: Val, scale: Val, *,
     dtypes: tuple[tuple[str, DType], ...], **given: Buf | Val,
 ) -> None:  # fmt: skip
@@ -72,7 +72,7 @@ def remember(
                 state.store(d * lanes, at("p", b, h, d).at(first).load(t) if "p" in present else k.zeros(f32, lanes))
             with k.loop(0, tokens) as i:
                 keys = at("k", b, h, i)
-                known_ = k.var(k.zeros(f32, lanes))
+                retrieved = k.var(k.zeros(f32, lanes))
                 if "f" in present or "r" in present:
                     with k.loop(0, width) as d:
                         row = state.load(d * lanes, lanes)
@@ -80,10 +80,10 @@ def remember(
                             row = row * k.splat(at("f", b, h, i, d).load(), lanes)
                             state.store(d * lanes, row)
                         if "r" in present:
-                            known_.set(k.fma(k.splat(keys.load(d), lanes), row, known_.get()))
+                            retrieved.set(k.fma(k.splat(keys.load(d), lanes), row, retrieved.get()))
                 write = at("v", b, h, i).at(first).load(t)
                 if "r" in present:
-                    write = (write - known_.get()) * k.splat(at("r", b, h, i).load(), lanes)
+                    write = (write - retrieved.get()) * k.splat(at("r", b, h, i).load(), lanes)
                 with k.loop(0, width) as d:
                     state.store(d * lanes, k.fma(k.splat(keys.load(d), lanes), write, state.load(d * lanes, lanes)))
                 with k.loop(0, shared) as r:

@@ -1,10 +1,10 @@
-"""Attention in one kernel: scores, mask, softmax and values, block by block.
+"""Flash attention for vector units: scores, mask, online softmax and values in one kernel, block by block.
 
-A tile is a head's block of query rows, one row in each lane: scores of a key are a vector over rows, so the softmax
-along keys needs nothing across lanes, and keys and values are read where they lie, element by element. Scores of a
-block of keys stay in L1; rows keep a running maximum and sum, and what was summed before is scaled down when the
-maximum rises. A tile has several vectors of rows, or one where rows are few: what is known of them beforehand chooses,
-or, in models that go step by step, the run does.
+A work item is a block of query rows of a head, one row per lane. The scores of one key are then a vector over rows, so
+the softmax along keys needs no horizontal reduction, and keys and values are read element by element and broadcast.
+The scores of a block of keys stay in L1. Rows keep a running maximum and sum (online softmax); when the maximum grows,
+earlier sums are multiplied by a correction. A block has several vectors of rows, or one if rows are few, as in a
+decoder's step: known shapes decide at compile time, otherwise the run does.
 
     scratch of a thread, in f32:   q^T (width x block)   scores (KEYS x block)   out^T (value width x block)
 """
@@ -22,7 +22,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower.groups import Apply, Attention, Expression, Loop, Storage, View
 from sardonyx.providers.cpu.kernels.attention import amx
-from sardonyx.providers.cpu.kernels.attention.config import AXES, MASK_STRIDES, params, weight
+from sardonyx.providers.cpu.kernels.attention.config import AXES, MASK_STRIDES, params, softmax_exp
 from sardonyx.providers.cpu.kernels.common.loop_nest import known
 from sardonyx.providers.cpu.kernels.loops import loop
 from sardonyx.providers.cpu.kernels.math import functions
@@ -33,15 +33,16 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Only, Ref, Step, Target, either
 
 KEYS = 128
-"""Keys of a block: their scores take 16 KB for 32 rows, half of a small L1."""
+"""Keys of a block: their scores take 16 KiB for 32 rows, half of a small L1."""
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """Vectors of rows in a tile, and how many keys (or value columns) are multiplied with them at once.
+    """Vectors of rows in a block, and the keys (or value columns) that are multiplied with them at once.
 
-    Registers: ``columns * vectors`` sums, ``vectors`` of the shared operand, and the elements that are spread. Columns
-    divide a block of keys and the usual widths: what is left over is done one by one, at the latency of a sum.
+    Registers: ``columns * vectors`` accumulators, ``vectors`` of the shared operand, and the broadcast elements.
+    ``columns`` divides a block of keys and the usual widths; remaining columns are done one by one, at the latency of
+    an fma.
     """
 
     vectors: int
@@ -54,11 +55,8 @@ def blocking(isa: Isa) -> Blocking:
     return Blocking(2, 8) if isa.registers >= 32 else Blocking(2, 4)
 
 
-def narrow(isa: Isa) -> Blocking:
-    """For rows that fill one vector at most, as those of a decoder's step do.
-
-    (GPT-2 on a Neoverse-N1, one row, 33 and 1,001 keys: 0.40 and 0.48 of the time of four vectors.)
-    """
+def single_vector_blocking(isa: Isa) -> Blocking:
+    """For at most one vector of rows, as in a decoder's step."""
     return replace(blocking(isa), vectors=1)
 
 
@@ -89,7 +87,9 @@ def attention(
     columns: int,
     **n: Val,
 ) -> None:
-    """``mask`` is how it lies: ``none``, ``keys`` (one for all rows), ``rows`` (keys are neighbours) or ``any``."""
+    """``mask`` is its access class: ``none``, ``keys`` (broadcast to all rows), ``rows`` (contiguous along keys),
+    ``any``.
+    """
     lanes, block = k.lanes, k.lanes * vectors
     blocks = (rows + (block - 1)) // block
     with k.share(batch * heads * blocks) as tile:
@@ -97,48 +97,52 @@ def attention(
         key_head = h // shared
         keys_at = k_.at(b * n["k_b"] + key_head * n["k_h"])
         values_at = v.at(b * n["v_b"] + key_head * n["v_h"])
-        turned = k.scratch(f32)
-        scores = turned.at(_padded(k, width) * block)
+        transposed_q = k.scratch(f32)
+        scores = transposed_q.at(_padded(k, width) * block)
         sums = scores.at(KEYS * block)
-        _turn_rows(k, q.at(b * n["q_b"] + h * n["q_h"]), turned, first, rows, width, n["q_s"], scale, vectors)
+        _transpose_queries(
+            k, q.at(b * n["q_b"] + h * n["q_h"]), transposed_q, first, rows, width, n["q_s"], scale, vectors
+        )
         with k.loop(0, _padded(k, value_width) * vectors) as c:
             sums.store(c * lanes, k.zeros(f32, lanes))
-        top = [k.var(k.const(-math.inf, f32, lanes)) for _ in range(vectors)]
+        row_max = [k.var(k.const(-math.inf, f32, lanes)) for _ in range(vectors)]
         total = [k.var(k.zeros(f32, lanes)) for _ in range(vectors)]
-        seen = k.min(keys, first + block + past) if causal else keys
-        with k.loop(0, seen, KEYS) as start:
-            count = k.min(seen - start, k.const(KEYS))
+        visible = k.min(keys, first + block + past) if causal else keys
+        with k.loop(0, visible, KEYS) as start:
+            count = k.min(visible - start, k.const(KEYS))
             here = keys_at.at(start * n["k_s"])
-            _products(k, here, n["k_s"], count, width, turned, scores, block, vectors, columns)
-            old = [t.get() for t in top]
-            adjust = _Adjust(
-                k, scores, count, start, first, rows, past, top, vectors, causal, softcap, mask, mask_,
+            _scores(k, here, n["k_s"], count, width, transposed_q, scores, block, vectors, columns)
+            old = [t.get() for t in row_max]
+            masking = _MaskScores(
+                k, scores, count, start, first, rows, past, row_max, vectors, causal, softcap, mask, mask_,
                 None if mask_ is None else b * n["mask_b"] + h * n["mask_h"], n.get("mask_q"), n.get("mask_k"),
             )  # fmt: skip
-            adjust.emit()
-            base = [k.select(t.get().eq(-math.inf), 0.0, t.get()) for t in top]
-            faded = [weight(k, o - s) for o, s in zip(old, base, strict=True)]
+            masking.emit()
+            safe_max = [k.select(t.get().eq(-math.inf), 0.0, t.get()) for t in row_max]
+            correction = [softmax_exp(k, o - s) for o, s in zip(old, safe_max, strict=True)]
             for i in range(vectors):
-                total[i].set(total[i].get() * faded[i])
+                total[i].set(total[i].get() * correction[i])
             with k.loop(0, count) as j:
                 for i in range(vectors):
                     at = j * block + i * lanes
-                    p = weight(k, scores.load(at, lanes) - base[i])
+                    p = softmax_exp(k, scores.load(at, lanes) - safe_max[i])
                     scores.store(at, p)
                     total[i] += p
-            _accumulate(k, values_at.at(start * n["v_s"]), n["v_s"], count, value_width, scores, sums, faded, columns)
+            _accumulate_values(
+                k, values_at.at(start * n["v_s"]), n["v_s"], count, value_width, scores, sums, correction, columns
+            )
         inverse = [1.0 / k.select(t.get().eq(0.0), 1.0, t.get()) for t in total]
-        _turn_back(k, sums, out.at(b * n["o_b"] + h * n["o_h"]), first, rows, value_width, n["o_s"], inverse)
+        _transpose_output(k, sums, out.at(b * n["o_b"] + h * n["o_h"]), first, rows, value_width, n["o_s"], inverse)
 
 
 def _padded(k: Kernel, size: Val) -> Val:
     return (size + (k.lanes - 1)) // k.lanes * k.lanes
 
 
-def _turn_rows(
-    k: Kernel, q: Buf, turned: Buf, first: Val, rows: Val, width: Val, stride: Val, scale: Val, vectors: int
+def _transpose_queries(
+    k: Kernel, q: Buf, transposed_q: Buf, first: Val, rows: Val, width: Val, stride: Val, scale: Val, vectors: int
 ) -> None:
-    """Query rows to one lane each, scaled. Rows past the end repeat the last one; nobody stores their results."""
+    """Transposes query rows to one lane each, and scales them. Rows beyond the end repeat the last one."""
     lanes = k.lanes
     with k.loop(0, vectors) as i:
         for t in k.tiles(width):
@@ -147,58 +151,58 @@ def _turn_rows(
                 row = k.min(first + (i * lanes + r), rows - 1)
                 loaded.append(q.at(row * stride).load(t) * scale)
             for r, v in enumerate(transposed(loaded)):
-                turned.store((t.index + r) * (lanes * vectors) + i * lanes, v)
+                transposed_q.store((t.index + r) * (lanes * vectors) + i * lanes, v)
 
 
-def _turn_back(
+def _transpose_output(
     k: Kernel, sums: Buf, out: Buf, first: Val, rows: Val, width: Val, stride: Val, inverse: list[Val]
 ) -> None:
     lanes, vectors = k.lanes, len(inverse)
     factors = k.local(f32, lanes * vectors)
-    for i, v in enumerate(inverse):
-        factors.store(i * lanes, v)
-    with k.loop(0, vectors) as part:
-        factor = factors.load(part * lanes, lanes)
+    for n, v in enumerate(inverse):
+        factors.store(n * lanes, v)
+    with k.loop(0, vectors) as i:
+        factor = factors.load(i * lanes, lanes)
         for t in k.tiles(width):
-            columns = [sums.load(((t.index + c) * vectors + part) * lanes, lanes) * factor for c in range(lanes)]
+            columns = [sums.load(((t.index + c) * vectors + i) * lanes, lanes) * factor for c in range(lanes)]
             for r, v in enumerate(transposed(columns)):
-                row = first + (part * lanes + r)
+                row = first + (i * lanes + r)
                 with k.when(row < rows):
                     out.at(row * stride).store(t, v)
 
 
-def _spread(k: Kernel, at: Buf, count: int) -> Iterator[Val]:
-    """``count`` neighbouring elements, each in every lane, loaded when they are asked for."""
+def _broadcast(k: Kernel, at: Buf, count: int) -> Iterator[Val]:
+    """``count`` adjacent elements, each broadcast to all lanes, loaded lazily."""
     if k.lanes == 4 and count == 4:
         together = at.load(0, 4)
         return (together.shuffle([i] * 4) for i in range(4))
     return (k.splat(at.load(i), k.lanes) for i in range(count))
 
 
-def _products(
+def _scores(
     k: Kernel,
     at: Buf,
     stride: Val,
     count: Val,
     width: Val,
-    turned: Buf,
+    transposed_q: Buf,
     scores: Buf,
     block: int,
     vectors: int,
     columns: int,
 ) -> None:
-    """scores[key, row] = sum over the width of key * row, ``columns`` keys at a time."""
+    """scores[key, row] = k . q, ``columns`` keys at a time."""
     lanes, unroll = k.lanes, 4
 
     def group(j: Val, several: int) -> None:
         sums = [[k.var(k.zeros(f32, lanes)) for _ in range(vectors)] for _ in range(several)]
 
         def body(d: Val, steps: int) -> None:
-            spread = [_spread(k, at.at((j + c) * stride + d), steps) for c in range(several)]
+            elements = [_broadcast(k, at.at((j + c) * stride + d), steps) for c in range(several)]
             for u in range(steps):
-                shared = [turned.load((d + u) * block + i * lanes, lanes) for i in range(vectors)]
+                shared = [transposed_q.load((d + u) * block + i * lanes, lanes) for i in range(vectors)]
                 for c in range(several):
-                    element = next(spread[c])
+                    element = next(elements[c])
                     for i in range(vectors):
                         sums[c][i].set(k.fma(element, shared[i], sums[c][i]))
 
@@ -218,27 +222,27 @@ def _products(
         group(j, 1)
 
 
-def _accumulate(
-    k: Kernel, at: Buf, stride: Val, count: Val, width: Val, scores: Buf, sums: Buf, faded: list[Val], columns: int
+def _accumulate_values(
+    k: Kernel, at: Buf, stride: Val, count: Val, width: Val, scores: Buf, sums: Buf, correction: list[Val], columns: int
 ) -> None:
-    """sums[column, row] = faded * sums + sum over keys of value * weight, ``columns`` columns at a time."""
-    lanes, vectors = k.lanes, len(faded)
+    """sums[column, row] = correction * sums + sum over keys of value * p, ``columns`` value columns at a time."""
+    lanes, vectors = k.lanes, len(correction)
     block = lanes * vectors
 
     def group(c0: Val, several: int) -> None:
-        held = [
-            [k.var(sums.load((c0 + c) * block + i * lanes, lanes) * faded[i]) for i in range(vectors)]
+        accumulators = [
+            [k.var(sums.load((c0 + c) * block + i * lanes, lanes) * correction[i]) for i in range(vectors)]
             for c in range(several)
         ]
         with k.loop(0, count) as j:
-            spread = _spread(k, at.at(j * stride + c0), several)
+            elements = _broadcast(k, at.at(j * stride + c0), several)
             shared = [scores.load(j * block + i * lanes, lanes) for i in range(vectors)]
-            for column, element in zip(held, spread, strict=True):
+            for column, element in zip(accumulators, elements, strict=True):
                 for i in range(vectors):
                     column[i].set(k.fma(element, shared[i], column[i]))
         for c in range(several):
             for i in range(vectors):
-                sums.store((c0 + c) * block + i * lanes, held[c][i])
+                sums.store((c0 + c) * block + i * lanes, accumulators[c][i])
 
     whole = width // columns * columns
     with k.loop(0, whole, columns) as c:
@@ -247,16 +251,16 @@ def _accumulate(
         group(c, 1)
 
 
-class _Adjust:
-    """The pass over a block's scores that caps and masks them and finds their maximum."""
+class _MaskScores:
+    """The pass over a block's scores that applies softcap, mask and causality, and updates the row maxima."""
 
     def __init__(
-        self, k: Kernel, scores: Buf, count: Val, start: Val, first: Val, rows: Val, past: Val, top: list[Var],
+        self, k: Kernel, scores: Buf, count: Val, start: Val, first: Val, rows: Val, past: Val, row_max: list[Var],
         vectors: int, causal: bool, softcap: float, mask: str, memory: Buf | None, offset: Val | None,
         row_stride: Val | None, key_stride: Val | None,
     ) -> None:  # fmt: skip
         self.k, self.scores, self.count, self.start, self.first = k, scores, count, start, first
-        self.rows, self.past, self.top, self.vectors = rows, past, top, vectors
+        self.rows, self.past, self.row_max, self.vectors = rows, past, row_max, vectors
         self.causal, self.softcap, self.mask, self.memory = causal, softcap, mask, memory
         self.offset, self.row_stride, self.key_stride = offset, row_stride, key_stride
 
@@ -264,23 +268,23 @@ class _Adjust:
         k = self.k
         if self.mask != "rows":
             with k.loop(0, self.count) as j:
-                biases = self._biases(j)
+                row_biases = self._biases(j)
                 for i in range(self.vectors):
-                    self._one(j, i, None if biases is None else biases[i])
+                    self._mask_vector(j, i, None if row_biases is None else row_biases[i])
             return
         lanes, block = k.lanes, k.lanes * self.vectors
-        turned = k.local(f32, lanes * block)
+        biases = k.local(f32, lanes * block)
         for t in k.tiles(self.count):
-            with k.loop(0, self.vectors) as part:
-                square = [self._bias(self._row(part * lanes + r).load(t)) for r in range(lanes)]
-                for c, bias in enumerate(transposed(square)):
-                    turned.store(part * lanes + c * block, bias)
+            with k.loop(0, self.vectors) as v:
+                bias_tile = [self._bias(self._row(v * lanes + r).load(t)) for r in range(lanes)]
+                for c, bias in enumerate(transposed(bias_tile)):
+                    biases.store(v * lanes + c * block, bias)
             with k.loop(0, k.min(self.count - t.index, lanes)) as j:
                 for i in range(self.vectors):
-                    self._one(t.index + j, i, turned.load(j * block + i * lanes, lanes))
+                    self._mask_vector(t.index + j, i, biases.load(j * block + i * lanes, lanes))
 
     def _row(self, r: Val) -> Buf:
-        """A row of the mask, from the block's first key on; rows past the end repeat the last one."""
+        """A row of the mask, from the block's first key on; rows beyond the end repeat the last one."""
         k = self.k
         assert self.memory is not None and self.offset is not None and self.row_stride is not None
         row = k.min(self.first + r, self.rows - 1)
@@ -304,7 +308,7 @@ class _Adjust:
     def _bias(self, v: Val) -> Val:
         return self.k.select(v, self.k.const(0.0, f32, v.lanes), -math.inf) if v.dtype is bool_ else v
 
-    def _one(self, j: Val, i: int, bias: Val | None) -> None:
+    def _mask_vector(self, j: Val, i: int, bias: Val | None) -> None:
         k, lanes = self.k, self.k.lanes
         at = j * (lanes * self.vectors) + i * lanes
         s = self.scores.load(at, lanes)
@@ -317,12 +321,12 @@ class _Adjust:
             s = k.select(k.splat(self.start + j, lanes) > row, k.const(-math.inf, f32, lanes), s)
         if self.softcap or bias is not None or self.causal:
             self.scores.store(at, s)
-        self.top[i].set(k.max(self.top[i], s))
+        self.row_max[i].set(k.max(self.row_max[i], s))
 
 
 def steps(group: Attention, target: Target) -> list[Step]:
     before: list[Step] = []
-    q, keys, values = (_rows_of_neighbours(v, group.nodes, target, before) for v in (group.q, group.k, group.v))
+    q, keys, values = (_contiguous(v, group.nodes, target, before) for v in (group.q, group.k, group.v))
     views = (q, keys, values, group.out)
     assert group.out.strides[3] == 1
     batch, heads, rows, width = q.shape
@@ -373,12 +377,12 @@ def steps(group: Attention, target: Target) -> list[Step]:
         spec = attention(**statics, mask=_mask_class(group.mask), vectors=shape.vectors, columns=shape.columns)
         return [step(spec, known(dims.mul(dims.add(widths, KEYS), 4 * block)), f"{block} rows by {KEYS} keys")]
 
-    many, few = blocking(target.isa), narrow(target.isa)
+    several, single = blocking(target.isa), single_vector_blocking(target.isa)
     if isinstance(rows, int):
-        return [*before, *blocked(few if rows <= lanes else many)]
+        return [*before, *blocked(single if rows <= lanes else several)]
     if not target.is_stepwise:
-        return [*before, *blocked(many)]
-    return [*before, *either(Only(rows, most=lanes), target, lambda _: blocked(few), lambda _: blocked(many))]
+        return [*before, *blocked(several)]
+    return [*before, *either(Only(rows, most=lanes), target, lambda _: blocked(single), lambda _: blocked(several))]
 
 
 def _round_up(size: Known, to: int) -> Known:
@@ -393,11 +397,11 @@ def _mask_class(mask: View | None) -> str:
     return "rows" if mask.strides[3] == 1 else "any"
 
 
-def _copied(e: Emitter, x: Expr) -> Expr:
+def _identity(e: Emitter, x: Expr) -> Expr:
     return x
 
 
-def _rows_of_neighbours(view: View, nodes: tuple[Node, ...], target: Target, before: list[Step]) -> View:
+def _contiguous(view: View, nodes: tuple[Node, ...], target: Target, before: list[Step]) -> View:
     """The view, or a copy of it whose last axis is contiguous."""
     if view.strides[3] == 1:
         return view
@@ -405,6 +409,6 @@ def _rows_of_neighbours(view: View, nodes: tuple[Node, ...], target: Target, bef
     for d in reversed(view.shape[1:]):
         strides.insert(0, known(dims.mul(strides[0], d)))
     copy = View(Storage("temporary", view.dtype, known(dims.product(view.shape))), view.shape, tuple(strides))
-    expression = Expression((view.dtype,), (Apply(trace(_copied, (True,)), (0,), view.dtype),), (1,))
+    expression = Expression((view.dtype,), (Apply(trace(_identity, (True,)), (0,), view.dtype),), (1,))
     before += loop.steps(Loop(nodes, view.shape, 0, (view,), expression, (copy,)), target)
     return copy

@@ -1,18 +1,17 @@
-"""Recurrences: steps over time, each a product of the state with few rows, and what follows it unit by unit.
+"""Recurrent layers: for each time step, matrix products of the states with few rows, then a scalar expression per unit.
 
-Weights lie in panels of U neighbouring units (``pack``): [direction][gate][units / U][source][U], so that one step
-streams through them once. Sums of all gates are in registers: of a whole panel for a single row, which then has enough
-of them to hide the latency of additions; of one vector of units for several rows, which then share each load. The
-expression follows while the sums are in L1, and the next panel's sums hide its latency.
+Weights are packed in panels of U adjacent units (``gemm.pack``): [direction][gate][units / U][source][U], so that a
+time step streams through them once. The accumulators of all gates are in registers: for a single row those of a whole
+panel, to hide the latency of additions; for several rows those of one vector of units, so that the rows share each
+load. The expression is evaluated while the sums are in L1; the next panel's products hide its latency.
 
-**Order of sums.** Each sum has ``chains`` parts, of every so-manieth product, which are added at the end: enough of
-them to hide the latency of additions. The order does not depend on rows or threads.
+**Summation order.** Each sum has ``chains`` interleaved partial sums, added at the end, to hide the latency of
+additions. The order does not depend on rows or threads.
 
-**Threads.** Directions, and blocks of sequences, are independent. Where there are fewer of them than threads, and the
-weights are so large that it pays, all threads go through every one of them together: in each phase (the beginning,
-each stage of each step) they take panels as long as there are some, and wait until all are done. Nobody waits for a
-thread that has no panel, so that one which the system keeps from running, or wakes late, holds up no other. The first
-state is double: a step reads one half and writes the other.
+**Threads.** Directions and blocks of sequences are independent. If there are fewer of them than threads, and the
+weights are large enough, all threads work on each of them together: in every phase (initialization, each stage of each
+time step) threads take panels until none is left, and wait until all are done. No thread waits for one that has no
+panel, so a thread that the system schedules late delays no other. The first state is double-buffered.
 """
 
 from __future__ import annotations
@@ -39,20 +38,21 @@ from sardonyx.providers.cpu.machine.isa import KIB, Isa
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 CHAINS = 6
-"""Independent sums that come near to hiding the latency of multiply-adds."""
+"""Independent accumulators that nearly hide the latency of an fma."""
 BLOCKS = 16
-"""Blocks of sequences in one direction, at most."""
+"""The largest number of blocks of sequences in one direction."""
 SHARED_NBYTES, SHARED_STEPS = 128 * KIB, 4
-"""Weights of a stage, and steps, from which threads share panels: to meet costs as much as reading 25 KB."""
-SHARED_MOST = COUNTERS // 3
-"""Directions and blocks that can be shared: each has three counters."""
+"""Bytes of a stage's weights, and time steps, from which on threads share panels: a barrier costs as much as reading
+25 KB."""
+MAX_SHARED = COUNTERS // 3
+"""The largest number of (direction, block) pairs that threads share: each has three counters."""
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How sums lie in registers: vectors of a panel, parts of each sum, rows of a tile.
+class RecurrenceTile:
+    """The register tile: vectors of a panel, partial sums of each sum, rows.
 
-    A tile of several rows leaves 8 registers to weights and elements.
+    A tile of several rows leaves 8 registers for weights and elements.
     """
 
     lanes: int
@@ -61,17 +61,17 @@ class Shape:
     rows: int
 
     @staticmethod
-    def of(isa: Isa, dtype: DType, units: int, gates: int) -> Shape:
+    def of(isa: Isa, dtype: DType, units: int, gates: int) -> RecurrenceTile:
         lanes = lanes_of(isa.lanes, dtype)
         while lanes > 4 and lanes // 2 >= units:
             lanes //= 2
         vectors = 1 if -(-units // lanes) % 2 else 2
         chains = next(n for n in (1, 2, 4) if gates * vectors * n >= CHAINS or n == 4)
-        return Shape(lanes, vectors, chains, max(1, (isa.registers - 8) // (gates * chains)))
+        return RecurrenceTile(lanes, vectors, chains, max(1, (isa.registers - 8) // (gates * chains)))
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """The tiles that have a loop of their own; others take the next one, their last row repeated."""
+        """Row counts with their own code; others use the next larger one and repeat their last row."""
         return (1, self.rows) if self.rows > 1 else (1,)
 
     @property
@@ -81,17 +81,17 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Form:
-    """What is constant about a recurrence."""
+class RecurrenceConfig:
+    """The compile-time configuration of ``recurrence``."""
 
     dtype: DType
-    """Of the sums, the states and the projected inputs."""
+    """The type of accumulators, states and projected inputs."""
     weights: DType
-    shape: Shape
+    shape: RecurrenceTile
     stages: tuple[Stage, ...]
     gates: int
-    is_whole: bool
-    """The last panel is full."""
+    has_full_panels: bool
+    """The last panel is full, so that no masks are needed."""
     constants: tuple[DType, ...]
     lengths: DType | None
     initial: tuple[DType | None, ...]
@@ -104,20 +104,20 @@ class Form:
 
     @property
     def slots(self) -> int:
-        """Vectors of units that a sequence has in memory: the first state twice, the others, and what is kept."""
+        """State vectors of a sequence: the first state twice, the others, and the results of stages."""
         return 1 + self.states + sum(len(s.expression.results) for s in self.stages[:-1])
 
     @property
-    def given(self) -> dict[str, tuple[DType, tuple[str, ...]]]:
-        """The memory of the caller: its type, and the axes along which it has strides. Units are neighbours."""
-        per_state = ("way", "row")
+    def buffers(self) -> dict[str, tuple[DType, tuple[str, ...]]]:
+        """The caller's buffers: type, and axes with a stride. Units are contiguous."""
+        per_state = ("direction", "row")
         found = {
-            "x": (self.dtype, ("way", "step", "row", "gate")),
-            "r": (self.weights, ("way", "gate")),
-            **{f"constant{i}": (t, ("way",)) for i, t in enumerate(self.constants)},
+            "x": (self.dtype, ("direction", "step", "row", "gate")),
+            "r": (self.weights, ("direction", "gate")),
+            **{f"constant{i}": (t, ("direction",)) for i, t in enumerate(self.constants)},
             "lengths": (self.lengths, ("row",)),
             **{f"initial{i}": (t, per_state) for i, t in enumerate(self.initial)},
-            "y": (self.y, ("way", "step", "row")),
+            "y": (self.y, ("direction", "step", "row")),
             **{f"final{i}": (t, per_state) for i, t in enumerate(self.finals)},
         }
         return {name: (dtype, axes) for name, (dtype, axes) in found.items() if dtype is not None}
@@ -125,13 +125,13 @@ class Form:
 
 def steps(group: Recurrence, target: Target) -> list[Step]:
     isa, dtype = target.isa, group.x.dtype
-    ways, count, batch, gates, units = group.x.shape
-    assert isinstance(units, int) and isinstance(ways, int) and isinstance(gates, int)
-    shape = Shape.of(isa, dtype, units, max(len(s.gates) for s in group.stages))
+    directions, count, batch, gates, units = group.x.shape
+    assert isinstance(units, int) and isinstance(directions, int) and isinstance(gates, int)
+    shape = RecurrenceTile.of(isa, dtype, units, max(len(s.gates) for s in group.stages))
     weights = _weights(group)
     stored, why = storage_dtype(weights, target)
     before, r = packed_b(weights, stored, shape.units, isa)
-    form = Form(
+    config = RecurrenceConfig(
         dtype, stored, shape, group.stages, gates, units % shape.units == 0, tuple(v.dtype for v in group.constants),
         _dtype(group.lengths), tuple(map(_dtype, group.initial)), _dtype(group.y), tuple(map(_dtype, group.finals)),
     )  # fmt: skip
@@ -139,24 +139,28 @@ def steps(group: Recurrence, target: Target) -> list[Step]:
     named += [(f"constant{i}", v) for i, v in enumerate(group.constants)]
     named += [(f"initial{i}", v) for i, v in enumerate(group.initial)]
     named += [(f"final{i}", v) for i, v in enumerate(group.finals)]
-    args: dict[str, Ref | Known | float] = {"r": Ref(r.storage, r.offset), "r_way": r.batch[0], "r_gate": r.batch[1]}
+    args: dict[str, Ref | Known | float] = {
+        "r": Ref(r.storage, r.offset),
+        "r_direction": r.batch[0],
+        "r_gate": r.batch[1],
+    }
     for name, view in named:
         if view is not None:
             args[name] = Ref.of(view)
-            args |= {f"{name}_{axis}": s for axis, s in zip(form.given[name][1], view.strides, strict=False)}
+            args |= {f"{name}_{axis}": s for axis, s in zip(config.buffers[name][1], view.strides, strict=False)}
     padded = -(-units // shape.units) * shape.units
-    memory = Storage("temporary", dtype, of_known(dims.product((form.slots, ways, batch, padded))))
+    memory = Storage("temporary", dtype, of_known(dims.product((config.slots, directions, batch, padded))))
     nbytes = gates * units * units * stored.bits // 8
     args |= {
-        "memory": Ref(memory), "ways": ways, "steps": count, "rows": batch, "units": units,
-        "forward": group.backward.index(True) if True in group.backward else ways,
-        "blocks_most": BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
+        "memory": Ref(memory), "directions": directions, "steps": count, "rows": batch, "units": units,
+        "forward": group.backward.index(True) if True in group.backward else directions,
+        "max_blocks": BLOCKS if nbytes <= isa.l2_nbytes // 2 else BLOCKS // 4,
         "shared_from": SHARED_STEPS if nbytes >= SHARED_NBYTES * len(group.stages) else -1,
     }  # fmt: skip
-    flops = of_known(dims.product((2, ways, count, batch, gates, units, units)))
+    flops = of_known(dims.product((2, directions, count, batch, gates, units, units)))
     variant = f"{shape.rows} x {shape.vectors} vectors of {dtype}: {why}"
-    writes = frozenset(("memory", *(n for n in form.given if n == "y" or n.startswith("final"))))
-    return [*before, Step(recur(form=form), args, writes, group.nodes, 0, flops, ways * nbytes, variant)]
+    writes = frozenset(("memory", *(n for n in config.buffers if n == "y" or n.startswith("final"))))
+    return [*before, Step(recurrence(config=config), args, writes, group.nodes, 0, flops, directions * nbytes, variant)]
 
 
 def _dtype(view: View | None) -> DType | None:
@@ -164,55 +168,57 @@ def _dtype(view: View | None) -> DType | None:
 
 
 def _weights(group: Recurrence) -> Problem:
-    """The weights of the states as the right operands of products, one for each direction and gate."""
-    ways, gates, units, _ = group.r.shape
-    way, gate, unit, source = group.r.strides
-    b = Matrix(group.r.storage, group.r.offset, (way, gate), source, unit)
-    return Problem(group.nodes, (ways, gates), 1, units, units, b, b, Expression((), (), ()), (), ())
+    """The recurrent weights as right operands of matrix products, one for each direction and gate."""
+    directions, gates, units, _ = group.r.shape
+    direction, gate, unit, source = group.r.strides
+    b = Matrix(group.r.storage, group.r.offset, (direction, gate), source, unit)
+    return Problem(group.nodes, (directions, gates), 1, units, units, b, b, Expression((), (), ()), (), ())
 
 
-def _params(form: Form) -> Params:
+def _params(config: RecurrenceConfig) -> Params:
     found: dict[str, Any] = {}
-    for name, (dtype, axes) in form.given.items():
+    for name, (dtype, axes) in config.buffers.items():
         found |= {name: (dtype,), **{f"{name}_{axis}": i64 for axis in axes}}
-    numbers = ("ways", "steps", "rows", "units", "forward", "blocks_most", "shared_from")
-    return {**found, "memory": (form.dtype,), **dict.fromkeys(numbers, i64)}
+    numbers = ("directions", "steps", "rows", "units", "forward", "max_blocks", "shared_from")
+    return {**found, "memory": (config.dtype,), **dict.fromkeys(numbers, i64)}
 
 
 @kernel(_params)
-def recur(k: Kernel, *, form: Form, ways: Val, rows: Val, units: Val, blocks_most: Val, **given: Any) -> None:
-    width = form.shape.units
+def recurrence(
+    k: Kernel, *, config: RecurrenceConfig, directions: Val, rows: Val, units: Val, max_blocks: Val, **buffers: Any
+) -> None:
+    width = config.shape.units
     panels = (units + (width - 1)) // width
-    tiles = (rows + (form.shape.rows - 1)) // form.shape.rows
-    block = (tiles + (blocks_most - 1)) // blocks_most * form.shape.rows
+    tiles = (rows + (config.shape.rows - 1)) // config.shape.rows
+    block = (tiles + (max_blocks - 1)) // max_blocks * config.shape.rows
     blocks = (rows + (block - 1)) // k.max(block, 1)
-    items = ways * blocks
-    is_long = (given["shared_from"] >= 0) & (given["steps"] >= given["shared_from"])
-    is_shared = is_long & (items < k.threads) & (items <= SHARED_MOST)
+    items = directions * blocks
+    is_long = (buffers["shared_from"] >= 0) & (buffers["steps"] >= buffers["shared_from"])
+    is_shared = is_long & (items < k.threads) & (items <= MAX_SHARED)
     first, last = k.share_of(items)
     first, last = k.select(is_shared, 0, first), k.select(is_shared, items, last)
-    counters, *_ = (k.counter() for _ in range(3 * SHARED_MOST))
+    counters, *_ = (k.counter() for _ in range(3 * MAX_SHARED))
     with k.loop(first, last) as item:
         top = item % blocks * block
         phases = _Phases(k, panels, is_shared, counters.at(k.select(is_shared, item, 0) * 3))
-        known = {**given, "rows": rows, "units": units, "ways": ways}
-        _Walk(k, form, known, item // blocks, phases, panels * width).run(top, k.min(top + block, rows))
+        values = {**buffers, "rows": rows, "units": units, "directions": directions}
+        _Emitter(k, config, values, item // blocks, phases, panels * width).run(top, k.min(top + block, rows))
 
 
 class _Phases:
-    """One phase after the other over all panels, which one thread goes through, or all that share them."""
+    """Phases over all panels, which one thread executes alone, or several threads together."""
 
     TAKEN, DONE, SLEEPERS = range(3)
 
     def __init__(self, k: Kernel, panels: Val, is_shared: Val, counters: Buf) -> None:
         self.k, self.panels, self.is_shared, self.counters = k, panels, is_shared, counters
         self.end = k.var(0)
-        """Panels of all phases up to the one at hand."""
-        self.run = k.max(panels // (k.threads * 2), 1)
+        """Panels of all phases up to and including the current one."""
+        self.grain = k.max(panels // (k.threads * 2), 1)
 
     @contextmanager
     def phase(self) -> Iterator[Val]:
-        """The panels that this thread takes."""
+        """Loops over the panels that this thread takes."""
         k, done, sleepers = self.k, self.counters.at(self.DONE), self.counters.at(self.SLEEPERS)
         begin = self.end.get()
         self.end.set(begin + self.panels)
@@ -228,85 +234,89 @@ class _Phases:
             wait_while(k, done, self.end.get().__gt__, spin, sleepers, crew)
 
     def _take(self, first: Var, last: Var) -> Val:
-        """The next panels of the phase that nobody has taken; whether there are any."""
+        """Takes the next panels of the phase; returns whether there were any."""
         k, taken = self.k, self.counters.at(self.TAKEN)
         first.set(last.get())
         last.set(self.end.get())
         trying = k.var(self.k.cast(self.is_shared, i64))
         with k.loop_while(lambda: trying.get().ne(0)):
             first.set(taken.load_atomic())
-            last.set(k.min(first.get() + self.run, self.end.get()))
+            last.set(k.min(first.get() + self.grain, self.end.get()))
             is_mine = taken.swap_atomic(0, first.get(), k.max(first.get(), last.get()))
             trying.set(k.cast(~is_mine, i64))
         return first.get() < last.get()
 
 
-class _Walk:
-    """The code of one direction and a block of its sequences, for some panels of units."""
+class _Emitter:
+    """Emits one direction and a block of its sequences."""
 
-    def __init__(self, k: Kernel, form: Form, given: dict[str, Any], way: Val, phases: _Phases, padded: Val) -> None:
-        self.k, self.form, self.given, self.way, self.phases, self.padded = k, form, given, way, phases, padded
-        self.shape = form.shape
-        self.steps: Val = given["steps"]
-        self.most = max(len(stage.gates) for stage in form.stages)
-        self.sums = k.local(form.dtype, self.shape.rows * self.most * self.shape.units)
+    def __init__(
+        self, k: Kernel, config: RecurrenceConfig, buffers: dict[str, Any], direction: Val, phases: _Phases, padded: Val
+    ) -> None:
+        self.k, self.config, self.buffers = k, config, buffers
+        self.direction, self.phases, self.padded = direction, phases, padded
+        self.shape = config.shape
+        self.steps: Val = buffers["steps"]
+        self.max_gates = max(len(stage.gates) for stage in config.stages)
+        self.sums = k.local(config.dtype, self.shape.rows * self.max_gates * self.shape.units)
 
     def run(self, top: Val, bottom: Val) -> None:
         k, shape = self.k, self.shape
         with self.phases.phase() as panel, k.loop(top, bottom) as row, k.loop(0, shape.units, shape.lanes) as at:
             self._begin(row, self._tile(panel, at))
         with k.loop(0, self.steps) as t:
-            for number, stage in enumerate(self.form.stages):
+            for number, stage in enumerate(self.config.stages):
                 with self.phases.phase() as panel, k.loop(top, bottom, shape.rows) as row:
                     rows = k.min(bottom - row, shape.rows)
-                    self._sum(stage, t, panel, row, rows)
+                    self._products(stage, t, panel, row, rows)
                     with k.loop(0, rows) as i, k.loop(0, shape.units, shape.lanes) as at:
-                        sums = self.sums.at(i * (self.most * shape.units) + at)
-                        self._finish(number, t, row + i, self._tile(panel, at), sums)
+                        sums = self.sums.at(i * (self.max_gates * shape.units) + at)
+                        self._apply_expression(number, t, row + i, self._tile(panel, at), sums)
 
     # -- memory
 
     def _at(self, name: str, **indices: Val) -> Buf:
-        """Where the units of some memory begin."""
-        found: Buf = self.given[name]
+        """The address of the units of a buffer."""
+        found: Buf = self.buffers[name]
         for axis, index in indices.items():
-            found = found.at(index * self.given[f"{name}_{axis}"])
+            found = found.at(index * self.buffers[f"{name}_{axis}"])
         return found
 
     def _slot(self, number: Operand, row: Val) -> Buf:
-        """A vector of units of a sequence: 0 and 1 the first state, then the other states, then what is kept."""
-        place = (self.k.value(number, i64) * self.given["ways"] + self.way) * self.given["rows"] + row
-        buf: Buf = self.given["memory"]
+        """A state vector of a sequence: 0 and 1 the first state, then the other states, then the results of stages."""
+        place = (self.k.value(number, i64) * self.buffers["directions"] + self.direction) * self.buffers["rows"] + row
+        buf: Buf = self.buffers["memory"]
         return buf.at(place * self.padded)
 
     def _state(self, i: int, t: Val, row: Val) -> Buf:
         """A state before step ``t``."""
         return self._slot(t & 1 if i == 0 else i + 1, row)
 
-    def _kept(self, number: int, row: Val) -> Buf:
-        return self._slot(1 + self.form.states + number, row)
+    def _stage_result(self, number: int, row: Val) -> Buf:
+        return self._slot(1 + self.config.states + number, row)
 
     def _tile(self, panel: Val, at: Val) -> Tile:
         unit, lanes = panel * self.shape.units + at, self.shape.lanes
-        return Tile(unit, lanes, None if self.form.is_whole else self.k.mask(self.given["units"] - unit, lanes))
+        mask = None if self.config.has_full_panels else self.k.mask(self.buffers["units"] - unit, lanes)
+        return Tile(unit, lanes, mask)
 
     # -- before the first step and after the last
 
     def _begin(self, row: Val, u: Tile) -> None:
-        """The states before the first step, which are the last ones too if there is none."""
-        for i, dtype in enumerate(self.form.initial):
-            zero = self.k.zeros(self.form.dtype, u.lanes)
-            start = zero if dtype is None else self._at(f"initial{i}", way=self.way, row=row).load(u)
+        """The initial states, which are the final ones too if there are no steps."""
+        for i, dtype in enumerate(self.config.initial):
+            zero = self.k.zeros(self.config.dtype, u.lanes)
+            start = zero if dtype is None else self._at(f"initial{i}", direction=self.direction, row=row).load(u)
             self._state(i, self.k.const(0), row).store(u.index, start)
             self._end(i, row, u, start)
 
     def _end(self, i: int, row: Val, u: Tile, state: Val) -> None:
-        if self.form.finals[i] is not None:
-            self._at(f"final{i}", way=self.way, row=row).store(u, state)
+        if self.config.finals[i] is not None:
+            self._at(f"final{i}", direction=self.direction, row=row).store(u, state)
 
     def _length(self, row: Val) -> Val:
-        """How many steps a sequence has; one that is out of range is an error, and kept inside."""
-        if self.form.lengths is None:
+        """The length of a sequence; one out of range is reported as an error, and clamped."""
+        if self.config.lengths is None:
             return self.steps
         k, length = self.k, self.k.cast(self._at("lengths", row=row).load(), i64)
         with k.when((length < 0) | (length > self.steps), likely=False):
@@ -315,27 +325,29 @@ class _Walk:
 
     # -- a step
 
-    def _sum(self, stage: Stage, t: Val, panel: Val, row: Val, rows: Val) -> None:
-        """The sums of a panel for a few sequences, into memory."""
+    def _products(self, stage: Stage, t: Val, panel: Val, row: Val, rows: Val) -> None:
+        """The matrix products of a panel for a few sequences, into ``sums``."""
         k, shape = self.k, self.shape
-        source = self._state(0, t, row) if stage.source == 0 else self._kept(stage.source - 1, row)
+        source = self._state(0, t, row) if stage.source == 0 else self._stage_result(stage.source - 1, row)
         weights = [
-            self._at("r", way=self.way).at(self.given["r_gate"] * gate + panel * (self.given["units"] * shape.units))
+            self._at("r", direction=self.direction).at(
+                self.buffers["r_gate"] * gate + panel * (self.buffers["units"] * shape.units)
+            )
             for gate in stage.gates
         ]
         for low, high in zip((0, *shape.heights), shape.heights, strict=False):
             with k.when((rows > low) & (rows <= high)):
-                given = [source.at(self.padded * k.min(rows - 1, i)) for i in range(high)]
+                sources = [source.at(self.padded * k.min(rows - 1, i)) for i in range(high)]
                 if high == 1:
-                    self._tile_sums(given, weights, self.sums, shape.vectors)
+                    self._tile_products(sources, weights, self.sums, shape.vectors)
                     continue
                 with k.loop(0, shape.units, shape.lanes) as at:
-                    self._tile_sums(given, [w.at(at) for w in weights], self.sums.at(at), 1)
+                    self._tile_products(sources, [w.at(at) for w in weights], self.sums.at(at), 1)
 
-    def _tile_sums(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
-        k, units, dtype = self.k, self.given["units"], self.form.dtype
+    def _tile_products(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
+        k, units, dtype = self.k, self.buffers["units"], self.config.dtype
         lanes, width, chains = self.shape.lanes, self.shape.units, self.shape.chains
-        is_fused = not k.isa.is_plain
+        has_fma = not k.isa.is_plain
         places = [(g, v * lanes) for g in range(len(weights)) for v in range(vectors)]
         zero = k.zeros(dtype, lanes)
         sums = [[[k.var(zero) for _ in range(chains)] for _ in places] for _ in source]
@@ -344,8 +356,8 @@ class _Walk:
             columns = [weights[g].load(j * width + at, lanes) for g, at in places]
             for row, elements in zip(sums, source, strict=True):
                 x = k.splat(elements.load(j), lanes)
-                for parts, w in zip(row, columns, strict=True):
-                    parts[chain].set(k.fma(x, w, parts[chain]) if is_fused else parts[chain] + x * w)
+                for chain_sums, w in zip(row, columns, strict=True):
+                    chain_sums[chain].set(k.fma(x, w, chain_sums[chain]) if has_fma else chain_sums[chain] + x * w)
 
         whole = units - units % chains
         with k.loop(0, whole, chains) as j:
@@ -355,56 +367,56 @@ class _Walk:
             with k.loop(whole, units) as j:
                 add(j, 0)
         for i, row in enumerate(sums):
-            for (g, at), parts in zip(places, row, strict=True):
-                to.store((i * self.most + g) * width + at, _added([p.get() for p in parts]))
+            for (g, at), chain_sums in zip(places, row, strict=True):
+                to.store((i * self.max_gates + g) * width + at, _sum_chains([p.get() for p in chain_sums]))
 
-    def _finish(self, number: int, t: Val, row: Val, u: Tile, sums: Buf) -> None:
-        """What follows the sums of neighbouring units."""
-        k, form, stage = self.k, self.form, self.form.stages[number]
+    def _apply_expression(self, number: int, t: Val, row: Val, u: Tile, sums: Buf) -> None:
+        """The stage's expression for a vector of units."""
+        k, config, stage = self.k, self.config, self.config.stages[number]
         length = self._length(row)
         is_live = t < length
-        is_backward = (self.way >= self.given["forward"]) & is_live
+        is_backward = (self.direction >= self.buffers["forward"]) & is_live
         at = k.select(is_backward, length - 1 - t, t)
-        before = sum(len(s.expression.results) for s in form.stages[:number])
-        old = [self._state(i, t, row) for i in range(form.states)]
-        x = self._at("x", way=self.way, step=at, row=row)
+        before = sum(len(s.expression.results) for s in config.stages[:number])
+        old = [self._state(i, t, row) for i in range(config.states)]
+        x = self._at("x", direction=self.direction, step=at, row=row)
         places: list[tuple[Buf, Operand | Tile]] = [
-            *((x.at(self.given["x_gate"] * g), u) for g in range(form.gates)),
+            *((x.at(self.buffers["x_gate"] * g), u) for g in range(config.gates)),
             *((sums, g * self.shape.units) for g in range(len(stage.gates))),
             *((state, u.index) for state in old),
-            *((self._at(f"constant{i}", way=self.way), u) for i in range(len(form.constants))),
-            *((self._kept(i, row), u.index) for i in range(before)),
+            *((self._at(f"constant{i}", direction=self.direction), u) for i in range(len(config.constants))),
+            *((self._stage_result(i, row), u.index) for i in range(before)),
         ]
         results = _evaluate(k, stage.expression, places, u.lanes)
-        if stage is not form.stages[-1]:
+        if stage is not config.stages[-1]:
             for i, value in enumerate(results):
-                self._kept(before + i, row).store(u.index, value)
+                self._stage_result(before + i, row).store(u.index, value)
             return
         for i, value in enumerate(results):
-            if form.lengths is not None:
+            if config.lengths is not None:
                 value = k.select(is_live, value, old[i].load(u.index, u.lanes))
             self._state(i, t + 1, row).store(u.index, value)
             with k.when(t.eq(self.steps - 1), likely=False):
                 self._end(i, row, u, value)
-            if i == 0 and form.y is not None:
-                shown = value if form.lengths is None else k.select(is_live, value, 0)
-                self._at("y", way=self.way, step=at, row=row).store(u, shown)
+            if i == 0 and config.y is not None:
+                shown = value if config.lengths is None else k.select(is_live, value, 0)
+                self._at("y", direction=self.direction, step=at, row=row).store(u, shown)
 
 
 def _evaluate(k: Kernel, e: Expression, places: list[tuple[Buf, Operand | Tile]], lanes: int) -> list[Val]:
-    """The results of an expression; operands are loaded if they are used."""
+    """The results of an expression; only used operands are loaded."""
     used = {a for step in e.steps if isinstance(step, Apply) for a in step.args} | set(e.results)
     values: dict[int, Val] = {}
     for i, (buf, at) in enumerate(places):
         if i in used:
             values[i] = buf.load(at) if isinstance(at, Tile) else buf.load(at, lanes)
     for i, step in enumerate(e.steps):
-        assert isinstance(step, Apply), "what follows sums works unit by unit"
+        assert isinstance(step, Apply), "a stage's expression is pointwise"
         values[len(e.operands) + i] = apply(k, e, step, [values[a] for a in step.args])
     return [values[r] for r in e.results]
 
 
-def _added(parts: list[Val]) -> Val:
-    while len(parts) > 1:
-        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+def _sum_chains(chain_sums: list[Val]) -> Val:
+    while len(chain_sums) > 1:
+        chain_sums = [a + b for a, b in zip(chain_sums[::2], chain_sums[1::2], strict=True)]
+    return chain_sums[0]
