@@ -193,7 +193,7 @@ def test_against_onnx(name: str) -> None:
     ],
 )
 def test_blocks_stay_inside_their_scratch(case: Case, elements: int) -> None:
-    """With a cache that a strip fills to the last element before its parts are aligned."""
+    """With a cache that an image block fills to the last element before alignment."""
     feeds = case.feeds()
     small = replace(isa.named(None), l2_nbytes=2 * 4 * elements)
     (got,) = Compiled(*graph(case), isa=small).run(list(feeds.values()), checked=True)
@@ -238,7 +238,7 @@ SIZED = {
 
 
 @pytest.mark.parametrize("name", SIZED)
-def test_sizes_are_numbers_of_the_run(name: str) -> None:
+def test_dynamic_sizes(name: str) -> None:
     attributes, w, sizes = SIZED[name]
     head = f"a = Conv<{attributes}>(x, w, b) y = Relu(a)".replace("<>", "")
     inputs = f"float[n,3,h,v] x, {shape(w, 'float')} w, float[{w[0]}] b"
@@ -252,7 +252,7 @@ def test_sizes_are_numbers_of_the_run(name: str) -> None:
             assert_close(got, expected(case, feeds), case)
 
 
-def test_elements_apart_are_copied_for_many_filters() -> None:
+def test_strided_pixels_are_copied_for_many_filters() -> None:
     attributes = "strides = [2, 2]"
     inputs, outputs = "float[n,5,h,v] x, float[40,5,1,1] w, float[40] b", "float[n,c,p,q] y"
     compiled = Compiled(f"a = Conv<{attributes}>(x, w, b) y = Relu(a)", inputs, outputs)
@@ -272,7 +272,7 @@ def test_constant_weights_are_packed_once() -> None:
     assert [step.spec.name for step in compiled.steps] == ["conv_direct"]
 
 
-def test_images_in_another_order_are_read_where_they_lie() -> None:
+def test_images_of_other_strides_are_read_in_place() -> None:
     case = Case((1, 5, 6, 7), (4, 5, 3, 3))
     feeds = case.feeds()
     text = f"t = Transpose<perm = [0, 3, 1, 2]>(x) {case.text.replace('(x,', '(t,')}"

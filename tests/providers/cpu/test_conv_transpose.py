@@ -1,4 +1,4 @@
-"""Transposed convolutions of images that lie pixel by pixel: neighbouring phases are one convolution."""
+"""Transposed convolutions of NHWC images: neighbouring phases are one convolution."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Model:
-    """A transposed convolution of an image, and into one, that others make and read: it may lie pixel by pixel."""
+    """A transposed convolution of an image, and into one, that others write and read, so that it may be NHWC."""
 
     def __init__(self, name: str) -> None:
         x, w, attributes, self.convolutions = CASES[name]

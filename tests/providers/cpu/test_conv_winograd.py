@@ -1,4 +1,4 @@
-"""3 x 3 convolutions with fewer products, by plane and by pixel: every geometry, what follows, whatever numbers."""
+"""Winograd convolutions of NCHW and NHWC images: geometries, epilogues, special numbers."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ CHIPS = [chip for chip in (None, "skylake-avx512") if isa.named(chip).registers 
 EPS = 2.0**-24
 
 
-NAMES = {"by plane": "conv_winograd_nchw", "by pixel": "conv_winograd_nhwc"}
+NAMES = {"NCHW": "conv_winograd_nchw", "NHWC": "conv_winograd_nhwc"}
 
 
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How images lie, even where it does not pay; scratch memory is not zero. Gives the kernel's name."""
-    if request.param == "by plane":
+    if request.param == "NCHW":
         monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
     elif isa.named(None).lanes < MIN_NHWC_LANES:
-        pytest.skip("images lie in planes where vectors are short")
+        pytest.skip("images are NCHW where vectors are short")
     monkeypatch.setattr(Memory, "garbage", b"\xff")
     monkeypatch.setattr(winograd_nchw, "GAIN", 0.0)
     monkeypatch.setattr(winograd_nhwc, "LEAST_FOURS", 1)
@@ -103,7 +103,7 @@ def test_kernel(geometry: tuple[int, int, int, int, int, tuple[int, ...]], chip:
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
-def test_what_follows_and_sizes_of_the_run(chip: str | None, name: str) -> None:
+def test_epilogue_and_dynamic_sizes(chip: str | None, name: str) -> None:
     w = random(24, 16, 3, 3, scale=0.1)
     found = compiled(w, ("N", "H", "W"), SAME, chip, "s = Add(z, r) y = Sigmoid(s)")
     assert kinds(found)[name] == 1
@@ -115,7 +115,7 @@ def test_what_follows_and_sizes_of_the_run(chip: str | None, name: str) -> None:
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 1e-41])
-def test_numbers_that_sums_do_not_carry(bad: float, chip: str | None, name: str) -> None:
+def test_numbers_outside_the_representable_range(bad: float, chip: str | None, name: str) -> None:
     w, x = random(20, 16, 3, 3, scale=0.1), random(2, 16, 11, 13)
     x[1, 3, 4, 5] = x[1, 2, 0, 0] = bad
     found = compiled(w, (2, 11, 13), SAME, chip, "y = Identity(z)")
@@ -131,7 +131,7 @@ def test_numbers_that_sums_do_not_carry(bad: float, chip: str | None, name: str)
 
 @pytest.mark.usefixtures("name")
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
-def test_what_is_large_elsewhere_does_not_matter(chip: str | None) -> None:
+def test_large_numbers_elsewhere_do_not_matter(chip: str | None) -> None:
     """Outputs that do not see a number of another size are as near as without it."""
     w, x = random(16, 16, 3, 3, scale=0.1), random(1, 16, 12, 12)
     found = compiled(w, (1, 12, 12), SAME, chip, "y = Identity(z)")
@@ -149,10 +149,10 @@ def test_what_is_large_elsewhere_does_not_matter(chip: str | None) -> None:
 
 @pytest.mark.parametrize("chip", CHIPS, ids=str)
 @pytest.mark.parametrize("geometry", [(16, 16, 4, 10), (123, 17, 5, 34), (35, 29, 16, 3)], ids=str)
-def test_what_scratch_memory_holds_does_not_matter(
+def test_initial_scratch_does_not_matter(
     geometry: tuple[int, int, int, int], chip: str | None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows that are no whole vectors: what lies behind the last one is not taken for outputs that are not finite."""
+    """Rows that are not whole vectors: lanes beyond the last output do not trigger the fallback."""
     channels, filters, *size = geometry
     found, x = compiled(random(filters, channels, 3, 3, scale=0.1), (1, *size), SAME, chip), random(1, channels, *size)
     assert kinds(found)[name] == 1
@@ -165,7 +165,7 @@ def test_what_scratch_memory_holds_does_not_matter(
 
 @pytest.mark.usefixtures("name")
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 3e38])
-def test_weights_that_sums_do_not_carry(bad: float) -> None:
+def test_weights_outside_the_representable_range(bad: float) -> None:
     """All nine of a filter and channel."""
     w, x = random(16, 16, 3, 3, scale=0.1), np.abs(random(1, 16, 13, 13)) / 64
     w[5, 3] = bad
@@ -183,7 +183,7 @@ def test_weights_that_sums_do_not_carry(bad: float) -> None:
 @pytest.mark.parametrize(
     "attributes", ["strides = [2, 2]", "dilations = [2, 2], pads = [2, 2, 2, 2]", "group = 2", "kernel_shape = [1, 3]"]
 )
-def test_other_windows_are_multiplied_term_by_term(attributes: str, chip: str | None, name: str) -> None:
+def test_other_windows_are_not_transformed(attributes: str, chip: str | None, name: str) -> None:
     shape = (32, 16, 3, 3) if "group" in attributes else (32, 32, *((1, 3) if "kernel" in attributes else (3, 3)))
     w = random(*shape)
     inputs = f"float[1,32,12,12] x, float[{','.join(map(str, shape))}] w"
@@ -196,4 +196,4 @@ def test_few_channels_and_narrow_images_do_not_pay(chip: str | None, monkeypatch
     monkeypatch.setattr(nhwc, "MIN_NHWC_LANES", 1 << 10)
     for channels, wide, pays in ((7, 40, 0), (64, 1, 0), (64, 40, 1)):
         found = compiled(random(64, channels, 3, 3), (1, 40, wide), SAME, chip)
-        assert kinds(found)[NAMES["by plane"]] == pays
+        assert kinds(found)[NAMES["NCHW"]] == pays

@@ -96,7 +96,7 @@ def test_grid_sample_of_volumes(mode: str, cpu: str | None) -> None:
           cpu=cpu, checked=True, given=[x, grid])  # fmt: skip
 
 
-def test_what_follows_a_sampling_is_part_of_its_kernel() -> None:
+def test_the_epilogue_is_part_of_the_kernel() -> None:
     body = "a = GridSample(x, g) y = Relu(a)"
     types = "float[1,2,5,6] x, float[1,3,4,2] g", "float[1,2,3,4] y"
     assert sum(step.spec.name == "read" for step in Compiled(body, *types).steps) == 1

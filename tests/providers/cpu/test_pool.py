@@ -137,7 +137,7 @@ def test_types(dtype: str, numpy: type) -> None:
 
 
 @pytest.mark.parametrize("cpu", [None, "skylake-avx512"])
-def test_sizes_are_numbers_of_the_run(cpu: str | None) -> None:
+def test_dynamic_sizes(cpu: str | None) -> None:
     body = "a = MaxPool<kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]>(x) y = Relu(a)"
     compiled = Compiled(body, "float[n,c,h,w] x", "float[n,c,p,q] y", cpu)
     assert len(compiled.steps) == 1, "what follows is part of the kernel"
@@ -156,7 +156,7 @@ def test_sizes_are_numbers_of_the_run(cpu: str | None) -> None:
      ("kernel_shape = [2, 3], pads = [0, 0, 1, 2]", 32, 2), ("kernel_shape = [1, 5], pads = [0, 3, 0, 1]", 32, 2),
      ("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 272, 0), ("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 40, 0)],
 )  # fmt: skip
-def test_a_few_whole_vectors_are_written_out(attributes: str, width: int, vectors: int, op: str) -> None:
+def test_short_rows_are_unrolled(attributes: str, width: int, vectors: int, op: str) -> None:
     """As the loop over rows of any length makes them, to the bit."""
     case = Case((2, 2, 7, width), attributes)
     open_width = "float[2,2,7,w] x", "float[A,B,C,D] y"

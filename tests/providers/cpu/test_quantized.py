@@ -69,7 +69,7 @@ def one_dot(k: Kernel, a: Buf, b: Buf, c: Buf, *, a_dtype: DType, b_dtype: DType
 
 
 @pytest.mark.parametrize("signs", [(a, b) for a in (i8, u8) for b in (i8, u8)], ids=str)
-def test_a_dot_of_tiles(signs: tuple[DType, DType]) -> None:
+def test_amx_dot(signs: tuple[DType, DType]) -> None:
     rng = np.random.default_rng(5)
     a, b = (rng.integers(*((-128, 128) if t is i8 else (0, 256)), (16, 64)).astype(t.numpy) for t in signs)
     c = rng.integers(-(2**31), 2**31, (16, 16)).astype(np.int32)

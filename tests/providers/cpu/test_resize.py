@@ -179,7 +179,7 @@ SIZES = ((1, 2, 5, 9), (2, 1, 1, 1), (0, 3, 4, 4), (1, 3, 17, 33))
      Case((), transformed("align_corners", f"{LINEAR}, axes = [2, 3]"), (), (1, 20))],
     ids=lambda c: f"{c.attributes} {c.scales or c.sizes}",
 )  # fmt: skip
-def test_sizes_are_numbers_of_the_run(case: Case) -> None:
+def test_dynamic_sizes(case: Case) -> None:
     compiled = Compiled(case.text, "float[n,c,h,w] x", "float[n,c,p,q] y")
     for shape in SIZES:
         x = np.random.default_rng(1).standard_normal(shape).astype("f")
@@ -190,7 +190,7 @@ def test_sizes_are_numbers_of_the_run(case: Case) -> None:
 @pytest.mark.parametrize(
     "name", ["nearest twice, asymmetric floor", "nearest three times", "linear twice, half_pixel", "linear half"]
 )
-def test_pixels_are_blended_along_their_channels(name: str) -> None:
+def test_nhwc_images_are_resized_along_channels(name: str) -> None:
     """Where channels are neighbours in image and result, vectors lie along them."""
     case = replace(CASES[name], x=(2, 21, 5, 8))
     resize = case.text.replace("y =", "b =").replace("(x,", "(a,")
@@ -229,7 +229,7 @@ def test_rows_of_every_length_in_long_vectors(mode: str) -> None:
     [(CUBIC, 2, 1), (CUBIC, 2, 5), (CUBIC, 2, 8), (CUBIC, 2, 9), (LINEAR, 2, 2), (LINEAR, 4, 3), (LINEAR, 8, 2),
      (LINEAR, 8, 3)],
 )  # fmt: skip
-def test_a_few_whole_vectors_are_written_out(mode: str, factor: int, vectors: int, cpu: str) -> None:
+def test_short_rows_are_unrolled(mode: str, factor: int, vectors: int, cpu: str) -> None:
     """As the loop over rows of any length makes them, to the bit."""
     width = vectors * (16 if cpu == "skylake-avx512" else 8)
     case = Case((1, 2, 6, width), mode, (1, 1, 2, factor))
@@ -242,7 +242,7 @@ def test_a_few_whole_vectors_are_written_out(mode: str, factor: int, vectors: in
     np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
 
 
-def test_what_follows_is_part_of_the_kernel() -> None:
+def test_the_epilogue_is_part_of_the_kernel() -> None:
     case = CASES["linear twice, half_pixel"]
     body = case.text.replace("y =", "a =") + " b = Add(a, r) y = Relu(b)"
     compiled = Compiled(body, "float[2,2,5,37] x, float[1,2,1,74] r", "float[2,2,10,74] y")

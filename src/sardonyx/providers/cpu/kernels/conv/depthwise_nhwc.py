@@ -1,6 +1,6 @@
-"""Depthwise convolutions of images that lie pixel by pixel (``pixels``): lanes are channels.
+"""Depthwise convolution of NHWC images (``common.nhwc_window``): channels along the lanes.
 
-The weights lie as [channels / lanes][taps][lanes], zero beyond the channels.
+The weights are packed as [channels / lanes][taps][lanes], zero beyond the last channel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 
 def steps(group: Convolution, target: Target, per_channel: Known) -> list[Step] | None:
-    """None where ``per_channel`` filters see each channel and they are several, or channels are not neighbours."""
+    """None where several (``per_channel``) filters read each channel, or an operand is not NHWC."""
     found = NhwcWindow.of(group, target) if per_channel == 1 else None
     if found is None:
         return None

@@ -58,7 +58,13 @@ from sardonyx.providers.cpu.kernels.conv import (
     winograd_nchw,
     winograd_nhwc,
 )
-from sardonyx.providers.cpu.kernels.conv.filter_tile import FilterTile, chunks_of, is_shallow, packed_filters, per_run
+from sardonyx.providers.cpu.kernels.conv.filter_tile import (
+    FilterTile,
+    channels_per_block,
+    filter_chunks,
+    is_shallow,
+    packed_filters,
+)
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, Var, bf16, f16, f32, f64, i64, register_dtype
@@ -160,7 +166,7 @@ def vector_steps(group: Convolution, target: Target) -> list[Step]:
     before, weights = packed_filters(group, dtype, shape.rows, isa)
     epilogue, more = geometry.epilogue(group)
     block_channels = (
-        channels if is_register_epilogue and isinstance(channels, int) else per_run(geometry.taps, channels)
+        channels if is_register_epilogue and isinstance(channels, int) else channels_per_block(geometry.taps, channels)
     )
     layout = ScratchLayout(geometry.taps, dtype, lanes_of(isa.lanes, dtype), shape.rows, block_channels)
     room_nbytes = isa.l2_nbytes // 2
@@ -192,7 +198,7 @@ def conv_direct(
     tiles = ceil_div(filters, shape.rows)
     blocks = OutputBlocks(k, taps, memory, room // k.max(channels * taps.phase_planes, 1), shape.rows, lanes)
     count = batch * groups * planes * blocks.count
-    chunks, filled = chunks_of(k, count, tiles), k.var(-1)
+    chunks, filled = filter_chunks(k, count, tiles), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         image, block_number = which // blocks.count, which % blocks.count

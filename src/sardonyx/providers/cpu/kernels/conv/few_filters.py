@@ -1,10 +1,10 @@
-"""Convolutions with very few filters over images that lie pixel by pixel: channels along the lanes.
+"""Convolution of NHWC images with very few filters: channels along the lanes.
 
-One or two filters fill no vector. So each sum of products is a dot product of what a pixel sees with the filter, vector
-by vector of channels, and the lanes are added at the end. ``PIXELS`` of them are made at a time, and results wait in
-scratch memory until a block of pixels is finished as rows of the image, one for each filter.
+One or two filters do not fill a vector. So each output is a dot product of the input under its window with the filter,
+vector by vector of channels, followed by a horizontal reduction. ``PIXELS`` outputs are computed at once; results wait
+in scratch until a block of pixels is finished, one row per filter.
 
-**Order of sums.** Tap by tap, vector by vector of channels; then the lanes, by halves.
+**Order of sums.** Tap by tap, vector by vector of channels; then the lanes, halving them.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
 PIXELS, BLOCK = 4, 64
-"""Sums of a filter that are made at a time, which hides the latency of an addition and shares shuffles; pixels of a
-block, a multiple of that."""
-FEW = 4
-"""Filters times four must be no more than lanes: more do well as lanes themselves."""
+"""Outputs of a filter that are computed at once, which hides the latency of an addition and shares shuffles; pixels of
+a block, a multiple of that."""
+MIN_LANES_PER_FILTER = 4
+"""With more filters than lanes / 4, filters along the lanes are faster."""
 
 
 def has_few_filters(group: Convolution, isa: Isa) -> bool:
-    return group.groups == 1 and int(group.w.shape[0]) * FEW <= lanes_of(isa.lanes, group.x.dtype)
+    return group.groups == 1 and int(group.w.shape[0]) * MIN_LANES_PER_FILTER <= lanes_of(isa.lanes, group.x.dtype)
 
 
 def supports(group: Convolution, isa: Isa) -> bool:
-    """Whether a convolution has few filters, and channels that fill half a vector at least."""
+    """Whether a convolution has few filters, and at least half a vector of channels."""
     return has_few_filters(group, isa) and 2 * int(group.w.shape[1]) >= lanes_of(isa.lanes, group.x.dtype)
 
 
 def has_full_vectors(group: Convolution, isa: Isa) -> bool:
-    """Whether filters or, where these are few, channels fill the lanes."""
+    """Whether an NHWC kernel has enough filters or, where these are few, enough channels to fill vectors."""
     return supports(group, isa) or not has_few_filters(group, isa)
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
-    """The convolution of an image that lies pixel by pixel."""
+    """The step of a convolution that this kernel supports."""
     isa, geometry, dtype = target.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
     filters, channels, lines = int(group.w.shape[0]), int(group.w.shape[1]), Lines.of(group)
     assert lines is not None
-    extra, outputs = ([_turned(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
+    extra, outputs = ([_transposed(lines.matrix(v, filters)) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, lines.length, 2)
     lanes = lanes_of(isa.lanes, dtype)
     weights = _packed(group, lanes)
@@ -67,12 +67,12 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     spec = conv_few_filters(dtype=dtype, filters=filters, is_padded=not is_inside(geometry), epilogue=epilogue)
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     scratch = Block.nbytes(BLOCK) + filters * BLOCK * dtype.bits // 8
-    why = f"channels along the lanes: {filters} filters"
+    why = f"{filters} filters, channels along the lanes, NHWC"
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, geometry.nbytes, why)]
 
 
-def _turned(m: Matrix) -> Matrix:
-    """The pixels of a filter being a row; a batch of images and lines."""
+def _transposed(m: Matrix) -> Matrix:
+    """The matrix with filters as rows and pixels as columns; images and lines are its batch."""
     return Matrix(m.storage, m.offset, (m.batch[0], m.batch[2]), m.column, m.row)
 
 
@@ -93,7 +93,7 @@ def _packed(group: Convolution, lanes: int) -> Packed:
         out[:] = wide.reshape(taps, vectors, lanes, filters).transpose(0, 1, 3, 2).reshape(-1)
         return out
 
-    key = ("dots", identity(tensor), w.offset, shape, lanes)
+    key = ("few filters", identity(tensor), w.offset, shape, lanes)
     return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
 
 
@@ -118,16 +118,16 @@ def conv_few_filters(
         block.locate(image, line * length + first, whole, line * length + length - 1, is_padded)
         with k.loop(0, whole, PIXELS) as i:
             rows = [i + p for p in range(PIXELS)]
-            for f, found in enumerate(_dots(k, x, w, block, rows, channels, filters, is_padded, dtype)):
+            for f, found in enumerate(_filter_sums(k, x, w, block, rows, channels, filters, is_padded, dtype)):
                 sums.store(f * BLOCK + i, found)
         finish = BoundEpilogue(k, epilogue, memory, length, [image, line])
         finish.tile(sums, BLOCK, k.const(0), filters, first, count)
 
 
-def _dots(
+def _filter_sums(
     k: Kernel, x: Buf, w: Buf, block: Block, rows: list[Val], channels: Val, filters: int, is_padded: bool, dtype: DType
 ) -> list[Val]:
-    """The sums of some pixels, for each filter."""
+    """The sums of some pixels, one vector for each filter."""
     lanes = lanes_of(k.lanes, dtype)
     totals = [[k.var(k.zeros(dtype, lanes)) for _ in range(filters)] for _ in rows]
     vectors = ceil_div(channels, lanes)
@@ -141,11 +141,11 @@ def _dots(
                     seen, at = t.keep(pixel.load(t), 0.0), weights.at(t.index * filters)
                     for f, total in enumerate(sums):
                         total.set(k.fma(seen, at.load(f * lanes, lanes), total.get()))
-    return [_summed([sums[f].get() for sums in totals]) for f in range(filters)]
+    return [_horizontal_sums([sums[f].get() for sums in totals]) for f in range(filters)]
 
 
-def _summed(vectors: list[Val]) -> Val:
-    """The sum of each vector's lanes, halves with halves, as the lanes of one: two vectors become one at a time."""
+def _horizontal_sums(vectors: list[Val]) -> Val:
+    """The horizontal sum of each vector, as the lanes of one vector: pairs of vectors are halved into one."""
     wide = vectors[0].lanes
     while len(vectors) > 1 or wide > 1:
         half = max(wide // 2, 1)

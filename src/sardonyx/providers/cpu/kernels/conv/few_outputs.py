@@ -1,8 +1,8 @@
-"""Convolutions with few outputs: products of matrices, filters along the lanes.
+"""Convolution with few outputs as a matrix product (im2col), filters along the lanes.
 
-An image of few pixels fills neither the lanes of a vector nor a tile, and its weights outweigh it. So what each output
-sees becomes a row of a matrix, and the weights are read once for all rows (``gemm``). Where windows see neighbours in
-memory, or single pixels, these rows are views of the image; otherwise they are copied, element by element.
+An image of few pixels fills neither vectors nor tiles, and its weights are larger than the image. So the input under
+the window of each output becomes a row of a matrix, and the weights are read once for all rows (``gemm``). Where a
+window reads contiguous elements or single pixels, the rows are views of the image; otherwise they are copied.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import DOUBLED, Only, Ref, Step, Target
 
-LEAST = 8
-"""Outputs that are few on any chip; as many as a vector has lanes are everywhere."""
+MIN_FEW = 8
+"""Outputs that count as few on any chip; elsewhere as many as a vector has lanes."""
 
 
 def has_few_outputs(group: Convolution, target: Target) -> bool | Only:
-    """Whether a convolution has few outputs: always, never, or for some sizes of a sequence."""
+    """Whether a convolution has few outputs: always, never, or up to some length of a sequence (``Only``)."""
     w = group.w
     if group.groups != 1 or w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
         return False
-    most, outputs = max(target.isa.lanes, LEAST), of_known(dims.product((group.box[0], *group.box[2:])))
+    most, outputs = max(target.isa.lanes, MIN_FEW), of_known(dims.product((group.box[0], *group.box[2:])))
     if isinstance(outputs, int):
         return outputs <= most
     known = [d for d in (group.box[0], *group.box[2:]) if isinstance(d, int)]
@@ -61,7 +61,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 def _rows(
     group: Convolution, geometry: WindowGeometry, box: tuple[Known, ...], depth: Known, dtype: DType
 ) -> tuple[list[Step], View]:
-    """What each output sees, over (batch, z, y, x, depth), and the steps that bring it there."""
+    """The input under each output's window as a view over (batch, z, y, x, depth), and the steps that copy it."""
     x, window = geometry.x, geometry.window
     if geometry.is_unpadded:
         moved = tuple(of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
@@ -85,7 +85,7 @@ def _params(x_dtype: DType, dtype: DType) -> Params:
 def im2col(
     k: Kernel, x: Buf, y: Buf, batch: Val, channels: Val, *, x_dtype: DType, dtype: DType, **memory: Any
 ) -> None:
-    """y[batch, z, y, x][channel][tap]: what each output sees, with zeros where it looks beyond the image."""
+    """y[batch, z, y, x][channel][tap] = the input under each output's window, zero in the padding."""
     out, image, pads = (sizes(memory, what) for what in ("out", "in", "pad"))
     window = ("kernel", "stride", "dilation")
     kernel, strides, dilations = ([number(memory, f"{what}_{a}") for a in AXES] for what in window)

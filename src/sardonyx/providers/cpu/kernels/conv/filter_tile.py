@@ -1,4 +1,4 @@
-"""Tiles of filters: sums of products of single weights with vectors of pixels, as convolutions of planes take them."""
+"""Micro-tiles of the NCHW convolutions: filters by vectors of pixels, broadcast weights times vectors."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Step
 
 GRID, CHUNK = 64, 4
-"""Parts of work that are wanted; tiles of filters that are worth a copy of the pixels that they see."""
-SHALLOW = 48
-"""Terms of a sum up to which it is one run, if what follows is done in registers."""
+"""Work items wanted; tiles of filters that are worth a copy of the pixels they read."""
+MAX_SHALLOW_TERMS = 48
+"""Terms of a sum up to which it is one K-block, if its epilogue is applied to registers."""
 
 
 @dataclass(frozen=True)
 class FilterTile:
-    """The register tile: ``rows`` filters by ``vectors`` of outputs; narrower ones take the rest of a block."""
+    """A micro-tile: ``rows`` filters by ``vectors`` of outputs; tiles of one vector take the tail of a block."""
 
     rows: int
     vectors: int
 
     @staticmethod
     def of(isa: Isa, filters: Known) -> FilterTile:
-        """As many filters as there are, up to 8 (4 with 16 registers); sums fill three quarters of the registers."""
+        """Up to 8 filters (4 with 16 registers), or fewer; accumulators take three quarters of the registers."""
         rows, count = (8 if isa.registers >= 32 else 4), filters if isinstance(filters, int) else 64
         while rows > 1 and count <= rows // 2:
             rows //= 2
@@ -45,12 +45,12 @@ class FilterTile:
 
 
 def is_shallow(taps: Taps, channels: Known) -> bool:
-    """Whether a sum has few terms."""
-    return isinstance(channels, int) and channels * taps.count <= SHALLOW
+    """Whether a sum has so few terms that it is one K-block."""
+    return isinstance(channels, int) and channels * taps.count <= MAX_SHALLOW_TERMS
 
 
-def per_run(taps: Taps, channels: Known) -> int:
-    """Channels of a run."""
+def channels_per_block(taps: Taps, channels: Known) -> int:
+    """Channels of a K-block."""
     if not isinstance(channels, int):
         return max(KC // taps.count, 1)
     return max(min(kc_of(taps.count * channels) // taps.count, channels), 1)
@@ -68,22 +68,22 @@ def packed_filters(group: Convolution, dtype: DType, rows: int, isa: Isa) -> tup
     return packed_b(p, dtype, rows, isa)
 
 
-def chunks_of(k: Kernel, blocks: Val, tiles: Val) -> Val:
-    """Chunks of the tiles of filters that make parts of work of blocks of pixels, where those are few."""
+def filter_chunks(k: Kernel, blocks: Val, tiles: Val) -> Val:
+    """The number of chunks of filter tiles, more than one where there are too few blocks of pixels to share."""
     return k.opaque(k.max(k.min(ceil_div(k.const(GRID), k.max(blocks, 1)), tiles // CHUNK), 1))
 
 
-class Sums:
-    """The sums of a register tile."""
+class Accumulators:
+    """The accumulators of a micro-tile."""
 
     def __init__(self, k: Kernel, dtype: DType, shape: FilterTile) -> None:
         self.k, self.rows, self.lanes = k, shape.rows, k.lanes * 32 // max(dtype.bits, 32)
         self.total = [[k.var(k.zeros(dtype, self.lanes)) for _ in range(shape.vectors)] for _ in range(shape.rows)]
 
     def add(self, pixels: Buf, distance: Val | int, weights: Buf, count: Val, copy: Buf | None = None) -> None:
-        """The products of ``count`` terms, whose pixels lie ``distance`` apart and whose weights follow each other.
+        """Add the products of ``count`` terms; their pixels are ``distance`` apart, their weights contiguous.
 
-        Where they are copied, term by term, the line behind them is fetched: that of the next tile.
+        With ``copy`` the pixels are copied there, and the next tile's line is prefetched.
         """
         k, lanes, width = self.k, self.lanes, len(self.total[0])
         with k.loop(0, count) as term:

@@ -293,7 +293,9 @@ def conv_nhwc(
     row_nbytes = (channels + filters * len(epilogue.names)) * (dtype.bits // 8)
     images, panel_nbytes = batch * groups * lines, taps * channels * (nr * dtype.bits // 8)
     bands = RowBlocking(k, length, panels, images, shape.rows, shape.block, row_nbytes, panel_nbytes, row_block_nbytes)
-    turning = RowTransposer(k, x, k.scratch(dtype, _scratch(shape, k.isa, dtype)), memory, planes) if planes else None
+    transposer = (
+        RowTransposer(k, x, k.scratch(dtype, _scratch(shape, k.isa, dtype)), memory, planes) if planes else None
+    )
     known = k.var(-1)
     with bands.share() as (index, panel, top, bottom):
         line, image = index % lines, index // lines
@@ -304,10 +306,10 @@ def conv_nhwc(
             last = line * length + length - 1
             count = (bottom - top) * shape.rows
             block.locate(image, line * length + first, count, last, is_padded)
-            if turning is not None:
-                turning.turn(image, line, first, k.min(count, length - first))
+            if transposer is not None:
+                transposer.transpose(image, line, first, k.min(count, length - first))
             known.set(place)
-        source = x.at(group * channels) if turning is None else turning.rows
+        source = x.at(group * channels) if transposer is None else transposer.rows
         weights = w.at((group * panels + panel) * taps * channels * nr)
         pace = prefetch_pace(k, bottom - top, nr)
         finish = BoundEpilogue(k, epilogue, memory, filters, [image, group, line])

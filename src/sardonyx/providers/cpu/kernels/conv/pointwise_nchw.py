@@ -28,13 +28,13 @@ from sardonyx.providers.cpu.kernels.common.image_block import LINE, SUMS, ceil_d
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
-    SHALLOW,
+    MAX_SHALLOW_TERMS,
+    Accumulators,
     FilterTile,
-    Sums,
-    chunks_of,
+    channels_per_block,
+    filter_chunks,
     is_shallow,
     packed_filters,
-    per_run,
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate, lanes_of
 from sardonyx.providers.cpu.kernels.loops import loop
@@ -55,7 +55,7 @@ class PointwiseConfig:
     dtype: DType
     """Of the sums."""
     shape: FilterTile
-    is_direct: bool
+    is_register_epilogue: bool
     """There is one run only, and what follows is so short that it is done in registers."""
 
     @property
@@ -90,14 +90,15 @@ def with_dense_copy(
 def steps(group: Convolution, target: Target) -> list[Step]:
     isa, geometry, dtype = target.isa, WindowGeometry.of(group), register_dtype(group.x.dtype)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
-    is_direct = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
-    config = PointwiseConfig(dtype, FilterTile.of(isa, filters), is_direct)
+    is_register_epilogue = is_shallow(geometry.taps, channels) and is_cheap(group.epilogue)
+    config = PointwiseConfig(dtype, FilterTile.of(isa, filters), is_register_epilogue)
     before, weights = packed_filters(group, dtype, config.shape.rows, isa)
     epilogue, more = geometry.epilogue(group)
     room = isa.l2_nbytes // 2 * 8 // dtype.bits
+    k_block = MAX_SHALLOW_TERMS if is_register_epilogue else channels_per_block(geometry.taps, channels)
     args = {
         **geometry.args(), "w": weights.args("w")["w"], "groups": group.groups, "channels": channels,
-        "filters": filters, "run": SHALLOW if is_direct else per_run(geometry.taps, channels), "room": room, **more,
+        "filters": filters, "k_block": k_block, "room": room, **more,
     }  # fmt: skip
     flops = dims.known(dims.product((2, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.storage.elements, dtype.bits // 8))) or 0
@@ -114,13 +115,13 @@ def _scratch_nbytes(config: PointwiseConfig, channels: Known, room: int, lanes: 
 
 
 def _params(config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("groups", "channels", "filters", "run", "room"), i64)
+    numbers = dict.fromkeys(("groups", "channels", "filters", "k_block", "room"), i64)
     return {**geometry_params(x_dtype), "w": (config.dtype,), **numbers, **epilogue.params}
 
 
 @kernel(_params)
 def conv_pointwise_nchw(
-    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, run: Val, room: Val,
+    k: Kernel, x: Buf, w: Buf, batch: Val, groups: Val, channels: Val, filters: Val, k_block: Val, room: Val,
     *, config: PointwiseConfig, x_dtype: DType, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     shape, lanes = config.shape, lanes_of(k.lanes, config.dtype)
@@ -130,14 +131,14 @@ def conv_pointwise_nchw(
     blocks = k.opaque(ceil_div(panels, most))
     each = k.opaque(ceil_div(panels, k.max(blocks, 1)) * wide)
     count = k.opaque(batch * groups * blocks)
-    chunks, copied = chunks_of(k, count, tiles), k.var(-1)
+    chunks, copied = filter_chunks(k, count, tiles), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         first, image = which % blocks * each, which // blocks
         group, image = image % groups, image // groups
         distance = number(memory, "x_c")
         source = x.at(image * number(memory, "x_b") + group * channels * distance + first)
-        block = _Block(k, config, source, distance, channels, run, k.min(pixels - first, each))
+        block = _Block(k, config, source, distance, channels, k_block, k.min(pixels - first, each))
         finish = BoundEpilogue(k, epilogue, memory, pixels, [image, k.const(0), k.const(0)])
         with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile:
             own = tile * shape.rows
@@ -158,7 +159,7 @@ class _TileEpilogue:
     pixel: Val
     """The first of the block."""
 
-    def put(self, sums: Sums, pixel: Val) -> None:
+    def put(self, sums: Accumulators, pixel: Val) -> None:
         """Finish a register tile, all of whose rows are filters, from a pixel of the block on."""
         for r, row in enumerate(sums.total):
             own = self.finish.of_row(self.filter + r)
@@ -182,7 +183,7 @@ class _Block:
     distance: Val
     """From channel to channel of the image."""
     channels: Val
-    run: Val
+    k_block: Val
     """Channels of a run."""
     pixels: Val
 
@@ -209,20 +210,20 @@ class _Block:
         """All sums of a tile of filters, and what follows them; the first tile copies the pixels."""
         k, config, shape, wide, pitch = self.k, self.config, self.config.shape, self.wide, self.config.pitch
         whole, is_full = self.whole, ending.rows.eq(shape.rows)
-        with k.loop(0, k.max(self.channels, 1), self.run) as c:
-            many, part, panels = k.min(self.channels - c, self.run), weights.at(c * shape.rows), self.panels(c)
+        with k.loop(0, k.max(self.channels, 1), self.k_block) as c:
+            many, part, panels = k.min(self.channels - c, self.k_block), weights.at(c * shape.rows), self.panels(c)
             image, length = self.image.at(c * self.distance), many * wide
             with k.when(is_first):
                 self._copy_rest(c, many)
             with k.loop(0, whole) as p:
-                found, panel = Sums(k, config.dtype, shape), panels.at(p * length)
+                found, panel = Accumulators(k, config.dtype, shape), panels.at(p * length)
                 with k.either(is_first) as (yes, no):
                     with yes:
                         found.add(image.at(p * wide), self.distance, part, many, copy=panel)
                     with no:
                         found.add(panel, wide, part, many)
                 into = self.sums.at(p * wide)
-                if config.is_direct:
+                if config.is_register_epilogue:
                     with k.either(is_full) as (yes, no):
                         with yes:
                             ending.put(found, p * wide)
@@ -231,10 +232,10 @@ class _Block:
                 else:
                     accumulate(k, found.total, into, c > 0, pitch)
             with k.loop(whole * wide, self.pixels, lanes_of(k.lanes, config.dtype)) as pixel:
-                found = Sums(k, config.dtype, replace(shape, vectors=1))
+                found = Accumulators(k, config.dtype, replace(shape, vectors=1))
                 found.add(panels.at(whole * length + pixel - whole * wide), wide, part, many)
                 accumulate(k, found.total, self.sums.at(pixel), c > 0, pitch)
-        done = k.select(is_full, whole * wide, 0) if config.is_direct else k.const(0)
+        done = k.select(is_full, whole * wide, 0) if config.is_register_epilogue else k.const(0)
         ending.rest(self.sums.at(done), pitch, done, self.pixels - done)
 
     def _copy_rest(self, c: Val, many: Val) -> None:

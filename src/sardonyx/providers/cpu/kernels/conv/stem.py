@@ -1,7 +1,7 @@
-"""First layers: convolutions of images of few channels, the taps of a row counting as channels.
+"""Stem convolutions: images of few channels, whose taps along a row count as channels.
 
-Where the image lies plane by plane and its size is known, the rows that a block of results sees are turned as they are
-needed (``conv.stem_rows``); a copy of the whole image is made otherwise (``layout.nhwc_edges``).
+For an NCHW image of known size, the rows that a block of outputs reads are transposed as they are needed
+(``conv.stem_rows``); otherwise the whole image is copied (``layout.nhwc_edges``).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Storage, View
 from sardonyx.providers.cpu.kernels.common.window import MIN_NHWC_LANES, is_nhwc
 from sardonyx.providers.cpu.kernels.conv import few_filters, nhwc
-from sardonyx.providers.cpu.kernels.conv.stem_rows import CHANNELS, StemRows
+from sardonyx.providers.cpu.kernels.conv.stem_rows import MAX_ROW_CHANNELS, StemRows
 from sardonyx.providers.cpu.kernels.gemm.vector import MC
 from sardonyx.providers.cpu.language.values import f32
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.constants import identity
 
-FEW = 12
-"""Channels that are joined with the taps of a row."""
+MAX_CHANNELS = 12
+"""Channels up to which they are merged with the taps of a row."""
 
 
 def has_few_channels(group: Convolution) -> bool:
-    """Whether taps of a row are joined with the channels, of which there are few."""
+    """Whether the channels are so few that the taps of a row are merged with them."""
     window, channels = group.window, group.w.shape[1]
     return (
         group.groups == 1
         and isinstance(channels, int)
-        and channels <= FEW
+        and channels <= MAX_CHANNELS
         and window.kernel[-1] > 1
         and window.dilations[-1] == 1
         and all(isinstance(p, int) and p >= 0 for p in window.pads)
@@ -40,7 +40,7 @@ def has_few_channels(group: Convolution) -> bool:
 
 
 def padded_sizes(group: Convolution) -> tuple[Known, ...] | None:
-    """The sizes of an image with all that its windows see; None where these are too long expressions."""
+    """The spatial sizes of the image with the padding that windows read; None where they are not expressible."""
     window, found = group.window, list[Known]()
     for i, (n, out) in enumerate(zip(group.x.shape[2:], group.box[2:], strict=True)):
         reach = (window.kernel[i] - 1) * window.dilations[i] + 1
@@ -49,35 +49,37 @@ def padded_sizes(group: Convolution) -> tuple[Known, ...] | None:
         if whole is None:
             return None
         found.append(whole)
-    is_short = dims.known(dims.product((*group.x.shape[:2], *found))) is not None
-    return tuple(found) if is_short else None
+    is_expressible = dims.known(dims.product((*group.x.shape[:2], *found))) is not None
+    return tuple(found) if is_expressible else None
 
 
 def as_stem(group: Convolution, isa: Isa) -> StemRows | None:
-    """A first layer of an image that lies plane by plane, whose rows are turned as they are needed; None for others."""
+    """A stem convolution of an NCHW image, whose rows are transposed as they are needed; None for others."""
     x = group.x
-    is_plane = len(x.shape) == 4 and x.strides[3] == 1 and x.shape[1] in range(2, CHANNELS + 1) and x.dtype is f32
+    is_nchw = (
+        len(x.shape) == 4 and x.strides[3] == 1 and x.shape[1] in range(2, MAX_ROW_CHANNELS + 1) and x.dtype is f32
+    )
     is_known = all(isinstance(n, int) and n > 0 for n in (*x.shape[2:], *group.box[2:]))
-    if isa.lanes < MIN_NHWC_LANES or not (is_plane and is_known and has_few_channels(group)):
+    if isa.lanes < MIN_NHWC_LANES or not (is_nchw and is_known and has_few_channels(group)):
         return None
     padded = padded_sizes(group)
     if padded is None or not (nhwc.supports(group) and all(map(is_nhwc, group.outputs))):
         return None
-    if few_filters.has_few_filters(group, isa):  # which may take another kernel
+    if few_filters.has_few_filters(group, isa):  # these have their own kernel
         return None
     found = StemRows.of(group, taps_as_channels(group.w), int(padded[0]), MC)
     return found if found.nbytes <= isa.l1_nbytes // 2 else None
 
 
 def taps_as_channels(w: View) -> View:
-    """(filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1); equal ones are the same to
-    ``constants.identity``.
+    """Weights (filters, channels, .., taps of a row) as (filters, (taps of a row, channels), .., 1). Equal weights keep
+    one ``constants.identity``.
     """
     tensor, shape = w.storage.tensor, tuple(int(d) for d in w.shape)
     assert tensor is not None and isinstance(w.offset, int)
     content = np.ascontiguousarray(tensor.peek()).reshape(-1)[w.offset :][: int(np.prod(shape))].reshape(shape)
-    turned = np.moveaxis(content, -1, 1)
-    turned = np.ascontiguousarray(turned.reshape(shape[0], -1, *shape[2:-1], 1))
-    made = Tensor.of(turned)
+    moved = np.moveaxis(content, -1, 1)
+    moved = np.ascontiguousarray(moved.reshape(shape[0], -1, *shape[2:-1], 1))
+    made = Tensor.of(moved)
     made.origin = ("taps as channels", identity(tensor), w.offset, shape)
-    return views.dense(Storage("constant", w.dtype, turned.size, w.storage.value, made), turned.shape)
+    return views.dense(Storage("constant", w.dtype, moved.size, w.storage.value, made), moved.shape)

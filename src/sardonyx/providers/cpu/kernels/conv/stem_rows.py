@@ -1,8 +1,8 @@
-"""Images of few channels, plane by plane, as first layers see them: pixel by pixel, with their padding.
+"""NCHW images of few channels as stem convolutions read them: NHWC, with their padding.
 
-Each block of results (``conv.nhwc``), some neighbours of a row, has what it sees turned into scratch memory, which
-stays in L1. The image is read once, and no copy of it is written. The taps of a row are neighbours there and count as
-channels (``layout.nhwc_edges``): pixels of the result are as far apart as the stride, and overlap.
+The rows that a block of outputs (``conv.nhwc``) reads are transposed into scratch, which stays in L1. The image is read
+once, and no copy of it is written to memory. The taps of a row are contiguous there and count as channels: the input
+pixels of neighbouring outputs are one stride apart, and overlap.
 """
 
 from __future__ import annotations
@@ -19,28 +19,26 @@ from sardonyx.providers.cpu.language.values import Buf, Val, f32
 from sardonyx.providers.cpu.program.steps import Ref
 
 LINE = 16
-"""Numbers of a cache line, and of the longest vector."""
-CHANNELS = 4
-"""At most: what brings a number to its place is done once for each."""
+"""Elements of a cache line, and of the longest vector."""
+MAX_ROW_CHANNELS = 4
+"""Channels up to which interleaving them costs less than a copy of the image."""
 NUMBERS = ("plane", "plane_row", "image", "rows", "columns", "above", "left", "seen")
-"""How far planes, their rows and images are from each other, the sizes of a plane, the padding before it, and columns
-that a result sees."""
+"""The strides of channels, rows and images, the height and width of the image, the padding above and to the left, and
+the columns that an output reads."""
 
 
 @dataclass(frozen=True)
 class StemRows:
-    """The image of a first layer, and the convolution of what blocks turn of it."""
+    """The image of a stem convolution, and the convolution of its transposed rows."""
 
     x: View
     group: Convolution
-    """The taps of a row are channels. Of its image only the strides count."""
+    """With the taps of a row as channels. Of its image view only the strides are used."""
     window: Window
 
     @staticmethod
     def of(group: Convolution, weights: View, high: int, pixels: int) -> StemRows:
-        """Of a convolution whose ``weights`` have the taps of a row as channels, over an image that has ``high`` rows
-        with its padding, in blocks of so many pixels.
-        """
+        """``weights`` have the taps of a row as channels. ``high`` rows with padding, ``pixels``: of a block."""
         window, channels = group.window, int(group.w.shape[1])
         pitch = ((pixels - 1) * window.strides[1] + window.kernel[1]) * channels
         shape = (group.x.shape[0], window.kernel[1] * channels, high, group.box[3])
@@ -55,7 +53,7 @@ class StemRows:
 
     @property
     def nbytes(self) -> int:
-        """Of what a block sees: the last row is written a few vectors on."""
+        """Scratch of a block's rows; the last row is written a few vectors too far."""
         reach = (self.window.kernel[0] - 1) * self.window.dilations[0]
         return (int(self.group.x.strides[2]) * (reach + 1) + self.channels * LINE) * 4
 
@@ -69,38 +67,38 @@ class StemRows:
 
 
 class RowTransposer:
-    """Turns what a block of results sees."""
+    """Transposes the rows that a block of outputs reads."""
 
     def __init__(self, k: Kernel, x: Buf, to: Buf, memory: Any, channels: int) -> None:
         self.k, self.x, self.to, self.memory, self.channels = k, x, to, memory, channels
-        self._before = k.var(0)
+        self._skipped = k.var(0)
 
     def _n(self, name: str) -> Val:
         return number(self.memory, name)
 
     @property
     def rows(self) -> Buf:
-        """Where the first row of the image would begin, were it there."""
-        return self.to.at(-self._before.get())
+        """The address of the image's first row, as if the whole image were in scratch."""
+        return self.to.at(-self._skipped.get())
 
-    def turn(self, image: Val, y: Val, x: Val, many: Val) -> None:
-        """What ``many`` pixels of a row of the result see."""
+    def transpose(self, image: Val, y: Val, x: Val, many: Val) -> None:
+        """Transpose the input of ``many`` pixels of an output row."""
         k, pitch, step = self.k, self._n("x_y"), self._n("x_x")
         top, left = y * self._n("stride_y"), x * step // self.channels
         wide = (many - 1) * step // self.channels + self._n("seen")
-        self._before.set(top * pitch + x * step)
+        self._skipped.set(top * pitch + x * step)
         source = self.x.at(image * self._n("image"))
         with k.loop(0, self._n("kernel_y")) as tap:
             down = tap * self._n("dilation_y")
             line, row = self.to.at(down * pitch), top + down - self._n("above")
-            with k.either((row >= 0) & (row < self._n("rows"))) as (there, beside):
-                with there:
-                    self._turn(source.at(row * self._n("plane_row")), line, left - self._n("left"), wide)
-                with beside, k.loop(0, wide * self.channels, k.lanes) as i:
+            with k.either((row >= 0) & (row < self._n("rows"))) as (inside, outside):
+                with inside:
+                    self._transpose_row(source.at(row * self._n("plane_row")), line, left - self._n("left"), wide)
+                with outside, k.loop(0, wide * self.channels, k.lanes) as i:
                     line.store(i, k.zeros(f32, k.lanes))
 
-    def _turn(self, source: Buf, line: Buf, first: Val, wide: Val) -> None:
-        """So many columns from ``first`` on; zeros where the image has none."""
+    def _transpose_row(self, source: Buf, line: Buf, first: Val, wide: Val) -> None:
+        """Transpose ``wide`` columns from ``first`` on; zeros outside the image."""
         k, lanes, columns = self.k, self.k.lanes, self._n("columns")
         with k.loop(0, wide, lanes) as i:
             at = first + i

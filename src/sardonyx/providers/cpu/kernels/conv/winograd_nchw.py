@@ -37,7 +37,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilog
 from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma, odd_lines
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
-from sardonyx.providers.cpu.kernels.conv.filter_tile import FilterTile, Sums, chunks_of
+from sardonyx.providers.cpu.kernels.conv.filter_tile import Accumulators, FilterTile, filter_chunks
 from sardonyx.providers.cpu.kernels.gemm.vector import accumulate
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
@@ -189,7 +189,7 @@ def conv_winograd_nchw(
     bands = k.opaque(k.max(ceil_div(high, k.max(most // k.max(ceil_div(columns, lanes), 1), 1)), 1))
     rows = k.opaque(ceil_div(high, bands))
     tiles, count = ceil_div(filters, ROWS), k.opaque(batch * bands * parts)
-    chunks = chunks_of(k, count, tiles)
+    chunks = filter_chunks(k, count, tiles)
     distance, known = k.opaque(odd_lines(rows * columns + lanes)), k.var(-1)
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
@@ -313,7 +313,7 @@ class _Block:
                 start = stop
 
     def _run(self, seen: Buf, weights: Buf, many: Val, width: int, into: Buf, is_later: Val) -> None:
-        sums = Sums(self.k, f32, FilterTile(ROWS, width))
+        sums = Accumulators(self.k, f32, FilterTile(ROWS, width))
         sums.add(seen, self.distance, weights, many)
         accumulate(self.k, sums.total, into, is_later, _distance(self.lanes))
 

@@ -1,4 +1,4 @@
-"""Convolutions of images that lie pixel by pixel: the cases of ``test_conv``, on every chip."""
+"""Convolutions of NHWC images: the cases of ``test_conv``, on every chip."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_neighbours_share_addresses(name: str, is_large: bool, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["16 filters, whole tiles", "tiles round the ends of rows", "32 filters, stride 2"])
 @pytest.mark.parametrize("odd", [np.inf, np.nan])
-def test_odd_numbers_reach_their_neighbours_only(name: str, odd: float) -> None:
+def test_special_numbers_reach_their_neighbours_only(name: str, odd: float) -> None:
     case = replace(FEW[name], then="y = Identity(a)")
     feeds = feeds_of(case)
     feeds["x"][0, 3, 2, ::19] = odd
@@ -131,7 +131,7 @@ def test_odd_numbers_reach_their_neighbours_only(name: str, odd: float) -> None:
     np.testing.assert_array_equal(np.isfinite(got), np.isfinite(wanted(case, feeds, got.shape)))
 
 
-def test_short_sums_are_two_runs() -> None:
+def test_short_sums_are_two_k_blocks() -> None:
     """Sums of 64 terms round less than one chain of multiply-adds does: half as much along the way."""
     rng, channels = np.random.default_rng(0), 64
     x = np.abs(rng.standard_normal((1, channels, 12, 13), np.float32))

@@ -1,4 +1,4 @@
-"""Depthwise convolutions of planes, against onnx's own evaluator in float64."""
+"""Depthwise convolutions of NCHW images, against onnx's own evaluator in float64."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_blocks_of_few_rows(name: str) -> None:
 
 
 def test_padding_is_that_of_the_plane_at_hand() -> None:
-    """Of images with three axes, the planes that a window does not see differ from plane to plane."""
+    """Of 3-D images: which planes of a window are padding differs from plane to plane."""
     made = case((2, 2, 4, 7, 8), (3, 3, 3), "pads = [2, 1, 1, 2, 1, 1]")
     feeds = made.feeds()
     for threads in (1, 2):

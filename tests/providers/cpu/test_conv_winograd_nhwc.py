@@ -1,5 +1,5 @@
-"""3 x 3 convolutions with fewer products, pixel by pixel: among others, and where it does not pay. What they have in
-common with those of planes is in ``test_conv_winograd``."""
+"""Winograd convolutions of NHWC images among other groups, and where they do not pay. What NCHW and NHWC have in common
+is in ``test_conv_winograd``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv_winograd import CHIPS, NAMES, SAME, compiled, exact, kinds, random
 
-NAME = NAMES["by pixel"]
-pytestmark = pytest.mark.skipif(isa.named(None).lanes < MIN_NHWC_LANES, reason="images lie in planes")
+NAME = NAMES["NHWC"]
+pytestmark = pytest.mark.skipif(isa.named(None).lanes < MIN_NHWC_LANES, reason="images are NCHW")
 PADS = "pads = [1, 1, 1, 1]"
 
 

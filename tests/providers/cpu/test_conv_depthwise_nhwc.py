@@ -1,4 +1,4 @@
-"""Depthwise convolutions of images that lie pixel by pixel, against numpy in float64."""
+"""Depthwise convolutions of NHWC images, against numpy in float64."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class _Memory(Memory):
 
 
 def _unit(view: View) -> View:
-    """A single channel, too, lies one element from the next."""
+    """A single channel has a stride of one element, too."""
     return replace(view, strides=(view.strides[0], 1, *view.strides[2:]))
 
 
@@ -170,7 +170,7 @@ def test_against_numpy(name: str) -> None:
         np.testing.assert_array_equal(run(threads=threads), got)
 
 
-def test_what_lies_beside_a_slice_is_left_alone() -> None:
+def test_memory_outside_a_slice_is_not_written() -> None:
     run = Run(CASES["a channel slice"])
     before = run.memory.array(run.y)[:, run.case.x[1] :].copy()
     run()
@@ -218,7 +218,7 @@ def _view_of(run: Run, name: str) -> View:
     return View(ref.storage, shape, strides)
 
 
-def test_planes_are_left_to_the_other_kernel() -> None:
+def test_nchw_images_take_the_other_kernel() -> None:
     """Where channels of the result, or of what is read beside it, are not neighbours."""
     run = Run(CASES["3x3"])
     memory, out = run.memory, run.case.out
@@ -232,7 +232,7 @@ def test_planes_are_left_to_the_other_kernel() -> None:
         assert [step.spec.name for step in steps] == ["conv_depthwise_nchw"]
 
 
-def test_sizes_are_numbers_of_the_run() -> None:
+def test_dynamic_sizes() -> None:
     """A network that is written channels last has such images on every chip."""
     body = """a = Transpose<perm = [0, 3, 1, 2]>(x) b = Conv<group = 18, strides = [2, 2], pads = [1, 1, 1, 1]>(a, w)
               c = Relu(b) y = Transpose<perm = [0, 2, 3, 1]>(c)"""
@@ -265,7 +265,7 @@ ON_TILES = {
 
 
 @pytest.mark.parametrize("name", ON_TILES)
-def test_results_go_to_convolutions_on_tiles_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_packed_for_amx_convolutions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Memory, "garbage", b"\xff")  # NaN, which weights of zero do not hide
     monkeypatch.setitem(on_tiles.LEAST_GAIN, 3, 0)
     monkeypatch.setattr(on_tiles, "LEAST_DEPTH", 1 << 20)

@@ -78,13 +78,13 @@ def test_small_images(name: str, cpu: str | None, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_array_equal(made.run([x], threads=threads, checked=True)[0], got)
 
 
-def test_images_of_a_batch_are_planes() -> None:
+def test_a_batch_becomes_the_depth_axis() -> None:
     made = compiled("single pixels", "skylake-avx512", given("single pixels")[1], "n")
     batches = [step.args["batch"] for step in made.steps if step.spec.name == "conv_nhwc"]
     assert batches == [1, 1]
 
 
-def test_what_is_added_lies_as_the_sum_does() -> None:
+def test_residuals_have_the_layout_of_the_output() -> None:
     made = compiled("enlarged and added", "skylake-avx512", given("enlarged and added")[1], "n")
     added = [x for step in made.steps if (e := dict(step.spec.statics).get("epilogue")) for x in e.extra]
     assert [x.columns for x in added] == [UNIT]
@@ -92,7 +92,7 @@ def test_what_is_added_lies_as_the_sum_does() -> None:
 
 @pytest.mark.parametrize("precision", ["highest", "medium"])
 def test_no_images_at_all_on_tiles(precision: str) -> None:
-    """Small images of a batch are planes of one, of which there may be none."""
+    """The images of a batch become planes of one image, of which there may be none."""
     body = "a = Conv<pads = [1, 1, 1, 1]>(x, w) b = Relu(a) c = Conv<strides = [4, 4]>(b, v) d = Relu(c) y = Conv(d, u)"
     rng, shapes = np.random.default_rng(0), {"w": (64, 32, 3, 3), "v": (64, 64, 2, 2), "u": (32, 64, 1, 1)}
     weights = {k: rng.standard_normal(s).astype("f") for k, s in shapes.items()}

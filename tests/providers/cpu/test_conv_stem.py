@@ -1,4 +1,4 @@
-"""First layers whose rows are turned as they are needed."""
+"""Stem convolutions whose rows are transposed as they are needed."""
 
 from __future__ import annotations
 

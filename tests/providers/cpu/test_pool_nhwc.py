@@ -1,4 +1,4 @@
-"""Pooling over images that lie pixel by pixel, against the operators' own meanings."""
+"""Pooling of NHWC images, against the operators' own meanings."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def expected(case: Case, kind: str, x: Array) -> Array:
 
 
 def run(
-    case: Case, kind: str, x: Array, cpu: str | None = None, *, is_turned: bool = False, is_one: bool = False,
+    case: Case, kind: str, x: Array, cpu: str | None = None, *, is_nchw: bool = False, is_one: bool = False,
     **options: Any,
 ) -> Array:  # fmt: skip
-    """``is_turned``: results lie plane by plane. ``is_one``: a large window is not halved."""
+    """``is_nchw``: outputs are NCHW. ``is_one``: a large window is pooled in one pass."""
     memory, axes = Memory(), len(case.kernel)
     shape = expected(case, kind, x).shape
-    y = memory.output(shape, x.dtype, order=None if is_turned else (0, *range(2, 2 + axes), 1))
+    y = memory.output(shape, x.dtype, order=None if is_nchw else (0, *range(2, 2 + axes), 1))
     attributes = case.attributes
     window = Window(case.kernel, case.strides, tuple(attributes["dilations"]), tuple(attributes["pads"][:axes]))
     image = memory.input(by_pixel(x, room=3))
@@ -109,19 +109,19 @@ def test_against_meaning(name: str, kind: str) -> None:
 @pytest.mark.sliced(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
-def test_results_plane_by_plane(name: str, kind: str) -> None:
+def test_nchw_outputs(name: str, kind: str) -> None:
     case = CASES[name]
     x = feed(case)
-    got = run(case, kind, x, is_turned=True, checked=True)
+    got = run(case, kind, x, is_nchw=True, checked=True)
     np.testing.assert_array_equal(got, run(case, kind, x))
-    np.testing.assert_array_equal(run(case, kind, x, is_turned=True, threads=3), got)
+    np.testing.assert_array_equal(run(case, kind, x, is_nchw=True, threads=3), got)
 
 
-def test_a_large_window_of_results_that_are_one_wide_plane_by_plane() -> None:
+def test_a_large_window_with_nchw_outputs_one_wide() -> None:
     """What its second half would read is no image whose rows lie apart; no half may be left out."""
     case = Case((2, 17, 12, 4), (5, 5), (2, 2), (2, 1, 0, 1))
     x = feed(case)
-    np.testing.assert_array_equal(run(case, "max", x, is_turned=True, is_one=True), expected(case, "max", x))
+    np.testing.assert_array_equal(run(case, "max", x, is_nchw=True, is_one=True), expected(case, "max", x))
 
 
 @pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512"])

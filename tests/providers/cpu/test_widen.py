@@ -1,4 +1,4 @@
-"""Images of narrow floats between convolutions are f32 where vectors multiply nothing else."""
+"""f16 and bf16 images between convolutions are f32 where vectors multiply f32 only."""
 
 from __future__ import annotations
 

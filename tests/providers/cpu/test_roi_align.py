@@ -1,4 +1,4 @@
-"""Regions of interest that data make large or that have nothing to see, and runs that end while a kernel is at work."""
+"""Regions of interest that are huge or empty, and runs that are stopped inside a kernel."""
 
 from __future__ import annotations
 
