@@ -27,7 +27,10 @@ def tree_ensemble(low: Lowering, node: Node) -> None:
     attrs = node.attrs
     if attrs.get("post_transform", 0):
         raise Refused("the transform of the scores is not compiled")
-    _forest(low, node, from_branches, attrs, list(AGGREGATES)[attrs.get("aggregate_function", 1)])
+    aggregate = attrs.get("aggregate_function", 1)
+    if not 0 <= aggregate < len(AGGREGATES):
+        raise Refused(f"there is no aggregate {aggregate}")
+    _forest(low, node, from_branches, attrs, list(AGGREGATES)[aggregate])
 
 
 @rule("TreeEnsembleRegressor", domain=ML)
@@ -52,7 +55,7 @@ def _forest(
         raise Refused("a forest whose nodes compare in several ways is not compiled")
     out = low.make(node.output)
     low.require_shape(f"{node.op_type}: the stated shape", out.shape, (x.shape[0], held.targets))
-    if (out.dtype.bits == 64) != (x.dtype.bits == 64 and x.dtype.is_float):
+    if out.dtype.bits < 32 or (out.dtype.bits == 64) != (x.dtype.bits == 64 and x.dtype.is_float):
         raise Refused(f"sums of {x.dtype} scores in {out.dtype} are not compiled")
     if combine not in COMBINED or (combine in ("MIN", "MAX") and not held.certain(forest).all()):
         raise Refused(f"{combine} of targets that some rows do not reach is not compiled")
