@@ -126,8 +126,9 @@ def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
 
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(x: Array, *, axes: Ints = (0, 2, 3)) -> Array:
+    """Over all axes where ``axes`` is empty, as the reductions of ONNX's function body are."""
     require(all(-x.ndim <= a < x.ndim for a in axes), f"axes are out of range for rank {x.ndim}", got=list(axes))
-    wide, over = widen(x), tuple(axes)
+    wide, over = widen(x), tuple(axes) or None
     centered = wide - wide.mean(axis=over, keepdims=True)
     deviation = np.sqrt(np.square(centered).mean(axis=over, keepdims=True))
     return narrow(centered / (deviation + wide.dtype.type(1e-9)), x.dtype)

@@ -177,7 +177,8 @@ def _reciprocal_deviation(e: Emitter, variance: Expr) -> Expr:
 @rule("MeanVarianceNormalization")
 def mean_variance_normalization(low: Lowering, node: Node) -> None:
     x, out = low.view(low.input(0)), low.make(node.output)
-    rows, work = Rows(low, x, node.attrs.get("axes") or (0, 2, 3)), work_type(x.dtype)
+    rows = Rows(low, x, node.attrs.get("axes", (0, 2, 3)) or range(len(x.shape)))
+    work = work_type(x.dtype)
     body, value = rows.body, rows.body.operand(rows.x)
     centered = apply(body, minus, value, mean(body, value, work), dtype=work)
     variance = mean(body, apply(body, square, centered, dtype=work), work)
