@@ -88,10 +88,10 @@ def _steps(sizes: Sequence[Known], *, is_column_major: bool) -> tuple[Known, ...
 
 
 def _place(e: Emitter, largest: Expr, *operands: Expr, offsets: Offsets, rank: int) -> Expr:
-    """NaN is the largest; what is padding is not looked at, where sizes are given."""
+    """NaN is the largest; what is padding is not looked at, where sizes are given. A window of padding alone: -1."""
     taps, (plane, *rest) = operands[: len(offsets)], operands[len(offsets) :]
     firsts, steps, sizes = rest[:rank], rest[rank : 2 * rank], rest[2 * rank :]
-    is_nan, found = e.isnan(largest), plane
+    is_nan, found = e.isnan(largest), plane - 1
     for x, offset in reversed(list(zip(taps, offsets, strict=True))):
         fits = e.eq(x, largest) | (is_nan & e.isnan(x))
         at: Expr | None = None
