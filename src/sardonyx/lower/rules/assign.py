@@ -25,7 +25,7 @@ def box_of(indices: np.ndarray[Any, Any]) -> list[tuple[int, int | None]] | None
     for column in (indices[..., j] for j in range(depth)):
         start = int(column.flat[0])
         moving = [k for k, n in enumerate(outer) if n > 1 and (np.diff(column, axis=k) != 0).any()]
-        steps: np.ndarray[Any, Any] = np.zeros(1, np.int64)
+        steps: np.ndarray[Any, Any] = np.zeros((), np.int64)
         if moving:
             steps = np.arange(outer[moving[0]]).reshape([-1 if k == moving[0] else 1 for k in range(len(outer))])
         if len(moving) > 1 or not np.array_equal(column, np.broadcast_to(start + steps, column.shape)):
