@@ -158,9 +158,12 @@ def check_bodies(node: Node, where: str, opsets: dict[str, int]) -> None:
 
 
 def _check_scan(node: Node, where: str, given: int, wanted: int) -> None:
+    """Entries for each scan input and output; ``directions`` is what opset 8 calls those of the inputs."""
     scanned = node.attrs.get("num_scan_inputs", 0)
+    named = {"input": ("scan_input_axes", "scan_input_directions", "directions"),
+             "output": ("scan_output_axes", "scan_output_directions")}  # fmt: skip
     for kind, count in (("input", scanned), ("output", wanted - (given - scanned))):
-        for name in (f"scan_{kind}_axes", f"scan_{kind}_directions"):
+        for name in named[kind]:
             values = node.attrs.get(name)
             if values and len(values) != count:
                 raise InvalidGraph(
