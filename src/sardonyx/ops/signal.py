@@ -116,12 +116,14 @@ def mel_weight_matrix(
     require(min(mels, length, rate) > 0, f"{what}: sizes and rate must be positive", got=(mels, length, rate))
     bins, target = length // 2 + 1, dtypes.of_onnx(output_datatype).numpy
     check_elements(bins * mels, target, f"output of {what}")
-    low, high = (2595 * math.log10(1 + float(edge.reshape(())) / 700) for edge in (lower_edge_hertz, upper_edge_hertz))
+    low, high = _mels("lower_edge_hertz", lower_edge_hertz), _mels("upper_edge_hertz", upper_edge_hertz)
     mel = np.arange(mels + 2) * (high - low) / (mels + 2) + low
     hertz = 700 * (10 ** (mel / 2595) - 1)
-    edges = ((length + 1) * hertz // rate).astype(np.int64)
-    fits = edges[0] >= 0 and edges[-1] <= bins
-    require(fits, f"{what}: the edges leave the spectrum", expected=f"0 to {bins}", got=(int(edges[0]), int(edges[-1])))
+    floors = (length + 1) * hertz // rate
+    ends = float(floors[0]), float(floors[-1])
+    fits = ends[0] >= 0 and ends[1] <= bins
+    require(fits, f"{what}: the edges leave the spectrum", expected=f"0 to {bins}", got=ends)
+    edges = floors.astype(np.int64)
     left, centre, right = edges[:-2], edges[1:-1], edges[2:]
     at = np.arange(bins)[:, None]
     rising = np.where(centre == left, 1.0, (at - left) / np.maximum(centre - left, 1))
@@ -129,6 +131,14 @@ def mel_weight_matrix(
     y = np.where((at >= left) & (at <= centre), rising, 0.0)
     y = np.where((at >= centre) & (at < right), falling, y)
     return y.astype(target)
+
+
+def _mels(name: str, edge: Array) -> float:
+    """A frequency on the mel scale."""
+    require(edge.size == 1, f"MelWeightMatrix: {name} must be one value", got=edge.shape)
+    hertz = float(edge.reshape(()))
+    require(-700 < hertz < math.inf, f"MelWeightMatrix: {name} is not a frequency", expected="above -700", got=hertz)
+    return 2595 * math.log10(1 + hertz / 700)
 
 
 def _cosines(what: str, size: Array, periodic: int, output_datatype: int, *terms: float) -> Array:
