@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from sardonyx.errors import Fail, OutOfBudget
+from sardonyx.errors import Fail, InvalidArgument, OutOfBudget
 from sardonyx.interpret.bind import compile_graph
 from sardonyx.interpret.context import RunContext
 from tests.optimize.graphs import apply, parse
@@ -58,6 +58,17 @@ def test_an_endless_loop_is_refused_and_a_long_one_obeys_its_deadline() -> None:
     slow = loop(2**30)
     with pytest.raises(Fail, match="deadline"):
         slow.run([x], RunContext(timeout_s=0.05))
+
+
+def test_a_scan_output_of_another_shape_ends_the_loop_at_once() -> None:
+    model = parse(
+        f"t = Constant<value_int={2**30}>() y, rows = Loop(t, , x) "
+        "<body = b (int64 i, bool c, float[n,m] s) => (bool d, float[n,k] u, float[n,m] v) "
+        "{ d = Identity(c) u = Concat<axis=1>(s, x) v = Identity(s) }>",
+        outputs="float[2,k] y, float[t,2,m] rows",
+    )
+    with pytest.raises(InvalidArgument, match="changes its shape in iteration 1"):
+        compile_graph(model.graph).run([np.zeros((2, 3), np.float32)], RunContext(timeout_s=20))
 
 
 def test_another_thread_can_stop_a_run() -> None:

@@ -83,8 +83,7 @@ def make_loop(node: Node, bodies: Bodies) -> Kernel:
                 raise OutOfBudget("a Loop whose condition never changes has no reachable end", got=f"{limit} trips")
             carried = _carried(carried, out[1 : states + 1])
             for rows, row in zip(collected, out[states + 1 :], strict=True):
-                rows.append(row)
-                nbytes += row.nbytes
+                nbytes += _collected(rows, row)
                 check_nbytes(nbytes, f"{i + 1} trips of a Loop have collected too much")
             kept.are(carried, nbytes)
             i += 1
@@ -151,8 +150,7 @@ def make_scan(node: Node, bodies: Bodies) -> Kernel:
             out = body.run([*carried, *(np.asarray(s[i]) for s in sources), *captured], context)
             carried = _carried(carried, out[:states])
             for rows, row in zip(collected, out[states:], strict=True):
-                rows.append(row)
-                nbytes += row.nbytes
+                nbytes += _collected(rows, row)
             kept.are(carried, nbytes)
         kept.end()
         results = []
@@ -218,12 +216,19 @@ def _carried(before: list[Any], after: list[Any]) -> list[Any]:
     return after
 
 
+def _collected(rows: list[Any], row: Any) -> int:
+    """The bytes of one more row of a scan output, which has the shape of the others."""
+    if rows and row.shape != rows[0].shape:
+        raise InvalidArgument(
+            f"a scan output changes its shape in iteration {len(rows)}", expected=rows[0].shape, got=row.shape
+        )
+    rows.append(row)
+    return int(row.nbytes)
+
+
 def _stacked(rows: list[Any], type_: Any) -> Any:
     """Scan outputs along a new first axis; without a trip, as much of the shape as the body's types tell."""
     if rows:
-        shapes = {row.shape for row in rows}
-        if len(shapes) > 1:
-            raise InvalidArgument("a scan output changes its shape between iterations", got=sorted(shapes))
         return np.stack(rows)
     dims = type_.shape if isinstance(type_, TensorType) and type_.shape is not None else ()
     dtype = type_.dtype.numpy if isinstance(type_, TensorType) else np.dtype(np.float32)
