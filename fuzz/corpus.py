@@ -38,7 +38,7 @@ def text(
     """An entry from ONNX's text; ``edit`` states what the text cannot."""
 
     def make() -> tuple[bytes, list[dict[str, Any]]]:
-        domains = '"ai.onnx.ml" : 3, "com.microsoft" : 1, "ai.onnx.preview" : 1'
+        domains = '"ai.onnx.ml" : 5, "com.microsoft" : 1, "ai.onnx.preview" : 1'
         head = f'<ir_version: 10, opset_import: ["" : {opset}, {domains}]>\n'
         model = parser.parse_model(head + graph)
         if edit is not None:
@@ -320,6 +320,59 @@ text(
     y0, y1 = Scan <num_scan_inputs = 1, scan_input_directions = [1, 0, 0], body = b (float[2] s, float[2] n)
     => (float[2] t, float[2] r) { t = Add(s, n) r = Identity(t) }> (x0, x1) }""",
     {"x0": f32(2), "x1": f32(3, 2)},
+)
+text(
+    "more directions than the first Scan has scan inputs",
+    """g (float[1, 2] x0, float[1, 3, 2] x1) => (y0, y1) {
+    y0, y1 = Scan <num_scan_inputs = 1, directions = [1, 0, 0], body = b (float[2] s, float[2] n)
+    => (float[2] t, float[2] r) { t = Add(s, n) r = Identity(t) }> ("", x0, x1) }""",
+    {"x0": f32(1, 2), "x1": f32(1, 3, 2)},
+    opset=8,
+)
+text(
+    "MelWeightMatrix up to no frequency",
+    "g (int64 m, int64 n, int64 r, float a, float b) => (y) { y = MelWeightMatrix(m, n, r, a, b) }",
+    *(
+        {"m": np.int64(8), "n": np.int64(16), "r": np.int64(8192), "a": np.float32(1), "b": np.float32(b)}
+        for b in (-3e38, 3e38, np.nan, np.inf, 4000)
+    ),
+)
+text(
+    "where the largest of padding alone lies",
+    "g (float[2, 3, 4, 6] x) => (y, i) { y, i = MaxPool<kernel_shape=[2, 3], strides=[2, 2], pads=[0, 0, 2, 1]>(x) }",
+    {"x": f32(2, 3, 4, 6)},
+)
+text(
+    "a window that is smaller than its stride",
+    'g (uint8[1, 2, 28] x) => (y, i) { y, i = MaxPool<kernel_shape=[2], strides=[4], auto_pad="SAME_UPPER">(x) }',
+    {"x": rng.integers(0, 255, (1, 2, 28)).astype(np.uint8)},
+)
+text(
+    "MeanVarianceNormalization over no axes",
+    "g (float[2, 3, n, 2] x) => (y) { y = MeanVarianceNormalization<axes: ints=[]>(x) }",
+    {"x": f32(2, 3, 4, 2)},
+)
+text(
+    "ScatterND at one place",
+    "g (float[4, 3, n] x, float[n] u) => (y) { y = ScatterND(x, i, u) }",
+    {"x": f32(4, 3, 5), "u": f32(5)},
+    edit=_weights(("i", i64(-3, 1))),
+)
+TREE = """leaf_targetids=[0, 1, 0, 1], n_targets=2, nodes_falseleafs=[0, 1, 1], nodes_falsenodeids=[2, 2, 3],
+    nodes_featureids=[0, 0, 0], nodes_trueleafs=[0, 1, 1], nodes_truenodeids=[1, 0, 1], tree_roots=[0],
+    nodes_modes=uint8[3] {0, 0, 0}"""
+text(
+    "a forest of halves",
+    f"""g (float16[3, 2] x) => (y) {{ y = ai.onnx.ml.TreeEnsemble<{TREE},
+        leaf_weights=float16[4] {{17723, 18959, 51741, 18230}},
+        nodes_splits=float16[3] {{16968, 15565, 17459}}>(x) }}""",
+    {"x": np.array([[1.2, 3.4], [-0.12, 1.66], [4.14, 1.77]], np.float16)},
+)
+text(
+    "a forest with no such aggregate",
+    f"""g (float[3, 2] x) => (y) {{ y = ai.onnx.ml.TreeEnsemble<aggregate_function=255, {TREE},
+        leaf_weights=float[4] {{5.23, 12.12, -12.23, 7.21}}, nodes_splits=float[3] {{3.14, 1.2, 4.2}}>(x) }}""",
+    {"x": f32(3, 2)},
 )
 text("a size named ?2", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?2", "?1"))
 text("one name, two sizes", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n", "n"))
