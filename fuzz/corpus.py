@@ -338,6 +338,11 @@ text(
     ),
 )
 text(
+    "Pad that cuts off more than there is",
+    "g (float[n] x, int64[2] p) => (y) { y = Pad(x, p) }",
+    *({"x": f32(4), "p": i64(*p)} for p in ((2, -5), (-5, 2), (3, -5), (-6, 3), (-2, -3), (-2, -2), (1, -2))),
+)
+text(
     "where the largest of padding alone lies",
     "g (float[2, 3, 4, 6] x) => (y, i) { y, i = MaxPool<kernel_shape=[2, 3], strides=[2, 2], pads=[0, 0, 2, 1]>(x) }",
     {"x": f32(2, 3, 4, 6)},

@@ -167,7 +167,9 @@ def slice_(x: Array, starts: Array, ends: Array, axes: Array | None = None, step
 def pad(
     x: Array, pads: Array, constant: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
 ) -> Array:
-    """Negative pads crop first; then each axis is lengthened, the first axis first."""
+    """Negative pads crop first; then each axis is lengthened, the first axis first. What a pad crops beyond the
+    axis is missing from the other pad.
+    """
     along = tuple(range(x.ndim)) if axes is None else normal_axes(ints(axes), x.ndim, "Pad")
     amounts = ints(pads)
     if len(amounts) != 2 * len(along):
@@ -175,9 +177,11 @@ def pad(
     before, after = [0] * x.ndim, [0] * x.ndim
     for a, b, e in zip(along, amounts[: len(along)], amounts[len(along) :], strict=True):
         before[a], after[a] = b, e
+    shape = [d + b + e for d, b, e in zip(x.shape, before, after, strict=True)]
+    if min(shape, default=0) < 0:
+        raise InvalidArgument("Pad: more is cut off than there is", got=f"{amounts} for shape {list(x.shape)}")
     x = x[tuple(slice(max(-b, 0), max(d - max(-e, 0), 0)) for b, e, d in zip(before, after, x.shape, strict=True))]
     before, after = [max(b, 0) for b in before], [max(e, 0) for e in after]
-    shape = [d + b + e for d, b, e in zip(x.shape, before, after, strict=True)]
     check_elements(math.prod(shape), x.dtype, "the result of Pad")
     if mode == "constant":
         out = np.full(shape, _zero(x) if constant is None else constant.reshape(-1)[0], x.dtype)
