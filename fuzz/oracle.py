@@ -97,8 +97,9 @@ def _exactly(fd: int, count: int, deadline: float | None) -> bytes:
 
 
 def serve(asked: int, answer: int) -> None:
-    """Answer until nobody asks any more."""
+    """Answer until nobody asks any more. An alarm ends an answer that takes for ever, also where the worker is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.environ["SARDONYX_CPU"] = "none"
     os.environ.pop("SARDONYX_CHECK_ADDRESSES", None)
     null = os.open(os.devnull, os.O_WRONLY)
@@ -112,6 +113,7 @@ def serve(asked: int, answer: int) -> None:
             who, model, feeds = pickle.loads(_read(asked))
         except EOFError:
             return
+        signal.setitimer(signal.ITIMER_REAL, LIMIT_S + 2)
         try:
             if last[0] != (who, model):
                 last = (None, None)
@@ -123,6 +125,7 @@ def serve(asked: int, answer: int) -> None:
             content = pickle.dumps(made)
         except Exception as error:
             content = pickle.dumps(("refused", f"not portable: {error}"))
+        signal.setitimer(signal.ITIMER_REAL, 0)
         _write(answer, content)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import pickle
+import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import parser
 
 import sardonyx
 from fuzz import cases, corpus, explained, schemas
@@ -89,6 +93,19 @@ def test_what_is_wrong_is_found(tmp_path: Path) -> None:
     """A planted wrong answer, a foreign exception and a crash are told apart."""
     done = run("--planted")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_oracle_ends_when_nobody_waits_for_it() -> None:
+    """A worker that is killed while onnxruntime runs an endless loop leaves no process behind."""
+    body = "b (int64 i, bool c, float s) => (bool d, float t) { d = Identity(c) t = Identity(s) }"
+    graph = f'g (bool c, float x) => (float y) {{ y = Loop<body = {body}>("", c, x) }}'
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {graph}').SerializeToString()
+    question = pickle.dumps(("onnxruntime", model, {"c": np.array(True), "x": np.array(1, np.float32)}))
+    program = "from fuzz import oracle; oracle.LIMIT_S = 1.0; oracle.serve(0, 1)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, input=struct.pack("<Q", len(question)) + question, timeout=60
+    )
+    assert done.returncode == -signal.SIGALRM
 
 
 def test_reasons_are_sentences() -> None:
