@@ -48,6 +48,7 @@ NONE_MADE = "nothing tells the shape of elements that no trip made"
 OUTSIDE = "what a float outside of an integer type becomes is the machine's choice"
 NO_MEAN = "the mean of nothing is NaN, as in onnx.reference; onnxruntime gives 0"
 ORT_EMPTY = "onnxruntime keeps the shape of an empty operand"
+NO_CROP = "padding is never negative, as for Conv; onnxruntime crops, but for a MaxPool of float32, which it refuses"
 NEARLY_WHOLE = "a sum of cosines that is nearly a whole number is cut to it, or to the one below"
 EXPLAINED: tuple[Explanation, ...] = (
     Explanation("BlackmanWindow", "e-17), expected", (), "a sum of cosines that is 0 but for rounding"),
@@ -143,13 +144,8 @@ EXPLAINED: tuple[Explanation, ...] = (
         beside=(b"MatMul", b"Gemm", b"Conv"),
         precisions=("medium",),
     ),
-    Explanation(
-        "MaxPool",
-        " elements",
-        (),
-        "padding is never negative, as for Conv; onnxruntime crops the image of other types than float32",
-        node=_is_sparse,
-    ),
+    Explanation("MaxPool", " elements", (), NO_CROP, node=_is_sparse),
+    Explanation("LpPool", " elements", (), NO_CROP, node=_is_sparse),
     Explanation(
         "MeanVarianceNormalization",
         "np.float16(0.0), expected np.float16(nan)",
