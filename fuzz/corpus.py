@@ -379,6 +379,17 @@ text(
         leaf_weights=float[4] {{5.23, 12.12, -12.23, 7.21}}, nodes_splits=float[3] {{3.14, 1.2, 4.2}}>(x) }}""",
     {"x": f32(3, 2)},
 )
+text(
+    "a product of sizes with many terms",
+    """g (float[n, c, h, w] x) => (y) {
+        a = Tile(x, r)
+        b = Conv<kernel_shape=[2, 2], pads=[1, 1, 1, 1], strides=[2, 2]>(a, k)
+        d = Transpose<perm=[0, 1, 3, 2]>(b)
+        y = MatMul(b, d)
+    }""",
+    {"x": f32(1, 4, 4, 4)},
+    edit=_weights(("r", i64(3, 1, 3, 3)), ("k", f32(32, 4, 2, 2))),
+)
 text("a size named ?2", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("?2", "?1"))
 text("one name, two sizes", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n", "n"))
 text("a long name", CONCAT, {"x": f32(3), "z": f32(50)}, edit=_named("n" * 100_000, "+-*/()" * 20_000))

@@ -61,6 +61,12 @@ def test_what_is_not_known_stays_so() -> None:
     assert dims.broadcast(None, 1) is None and dims.broadcast(None, 7) == 7
 
 
+def test_a_number_divides_a_sum_of_many_terms() -> None:
+    many = dims.total(dims.mul(dims.symbol(f"n{i}"), i + 1) for i in range(20))
+    assert dims.exact_div(dims.mul(many, 6), 6) == many
+    assert dims.exact_div(dims.add(dims.mul(many, 6), A), 6) is None
+
+
 DECLARED = {
     "batch": "batch",
     "past_sequence_length+1": "past_sequence_length + 1",

@@ -215,6 +215,8 @@ def exact_div(a: Dim, b: Dim) -> Known | None:
     x, y = known(a), known(b)
     if x is None or y is None or y == 0:
         return None
+    if isinstance(y, int):
+        return None if any(c % y for c in _terms(x).values()) else _expr({m: c // y for m, c in _terms(x).items()})
     rest, divisor = dict(_terms(x)), _terms(y)
     lead = max(divisor, key=_rank)
     quotient: Terms = {}
