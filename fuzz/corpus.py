@@ -374,6 +374,12 @@ text(
     {"x": np.array([[1.2, 3.4], [-0.12, 1.66], [4.14, 1.77]], np.float16)},
 )
 text(
+    "a forest whose splits have more digits than its features",
+    f"""g (float[3, 2] x) => (y) {{ y = ai.onnx.ml.TreeEnsemble<{TREE},
+        leaf_weights=double[4] {{5.23, 12.12, -12.23, 7.21}}, nodes_splits=double[3] {{3.14, 1.2, 4.2}}>(x) }}""",
+    {"x": np.array([[1.2, 3.4], [3.14, 1.66], [4.2, 1.77]], np.float32)},
+)
+text(
     "a forest with no such aggregate",
     f"""g (float[3, 2] x) => (y) {{ y = ai.onnx.ml.TreeEnsemble<aggregate_function=255, {TREE},
         leaf_weights=float[4] {{5.23, 12.12, -12.23, 7.21}}, nodes_splits=float[3] {{3.14, 1.2, 4.2}}>(x) }}""",

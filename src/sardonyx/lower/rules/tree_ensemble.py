@@ -63,6 +63,9 @@ def _forest(
         raise Refused("a forest without trees, or with very many leaves, is not compiled")
     start = {"MIN": np.inf, "MAX": -np.inf}.get(combine, 0.0)
     work = np.float64 if out.dtype.bits == 64 else np.float32
+    with np.errstate(over="ignore"):
+        if not np.array_equal(forest.split.astype(work), forest.split, equal_nan=True):
+            raise Refused(f"splits that {np.dtype(work)} cannot hold are not compiled")
     table = np.full((forest.leaves, held.targets), start, work)
     AGGREGATES[combine][0].at(table, (held.leaf, held.target), held.weight.astype(work))
     low.groups.append(
