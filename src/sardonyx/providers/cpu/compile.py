@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sardonyx import knobs
 from sardonyx.lower.build import Lowered, lower
 from sardonyx.lower.multiples import multiples
 from sardonyx.lower.sizes import Refused
@@ -63,6 +64,9 @@ def _compiled(
     target, kept = Target(isa.current(), provider.precision), list[Any]()
     for _ in range(ROUNDS):
         steps = steps_for(lowered.groups, target)
+        if knobs.VERIFY.get():
+            for step in steps:
+                step.verify()
         others: list[Callable[[], Any]] = [*team.natives(), *(partial(content, s) for s in _packed(steps))]
         try:
             made = linker.prepare((step.spec for step in steps), target.isa, provider.threads, others)

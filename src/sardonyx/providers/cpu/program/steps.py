@@ -79,6 +79,13 @@ class Step:
     only: Only | None = None
     """The sizes for which it runs; None for all."""
 
+    def verify(self) -> None:
+        """That the kernel's memory parameters have elements as large as those of the storages; bytes fit any."""
+        for name, (kind, dtype) in self.spec.params.items():
+            arg = self.args[name]
+            if kind == "memory" and isinstance(arg, Ref) and dtype.bits not in (8, arg.storage.dtype.bits):
+                raise TypeError(f"{self.spec.name} takes {name} as {dtype}, it is given {arg.storage.dtype}")
+
 
 @dataclass(eq=False)
 class Packed(Storage):
