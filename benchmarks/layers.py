@@ -54,7 +54,7 @@ from sardonyx.providers.cpu.language.context import Stamp
 from sardonyx.providers.cpu.machine import isa as isas
 from sardonyx.providers.cpu.program.steps import Ref, Step
 from sardonyx.providers.cpu.runtime import profile
-from sardonyx.providers.cpu.runtime.step_table import Table
+from sardonyx.providers.cpu.runtime.step_table import StepTable
 from sardonyx.providers.cpu.runtime.team import ticks_per_second
 
 SIZES = ("filters", "channels", "groups", "blocks", "wide", "out_y", "out_x", "kernel_y", "stride_y")
@@ -122,7 +122,7 @@ def watched() -> Iterator[None]:
         profile.Recorder = usual  # type: ignore[misc]
 
 
-def _rows(table: Table, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: Any) -> Iterator[Row]:
+def _rows(table: StepTable, sizes: dict[str, int], stamps: Any, flops: Any, nbytes: Any) -> Iterator[Row]:
     before = None
     for step, of_threads, operations, moved in zip(table.steps, stamps, flops, nbytes, strict=True):
         ran = of_threads[of_threads[:, Stamp.FIRST] > 0]

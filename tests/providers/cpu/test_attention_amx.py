@@ -11,7 +11,7 @@ import pytest
 
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Attention
-from sardonyx.ops.attention import vector as meaning
+from sardonyx.ops.attention import attention as meaning
 from sardonyx.providers.cpu.kernels.attention import vector
 from sardonyx.providers.cpu.kernels.attention.amx import KEYS
 from sardonyx.providers.cpu.kernels.gemm.amx import TERMS

@@ -77,8 +77,8 @@ def test_weights_packed_by_numpy_or_by_a_kernel(name: str, monkeypatch: pytest.M
     case = ALL[name]
     feeds = feeds_of(case)
     (small,) = compiled(case, feeds).run(given(feeds))
-    monkeypatch.setattr(nhwc, "PLAIN_NBYTES", 0)
-    monkeypatch.setattr(nhwc, "in_panels", None)
+    monkeypatch.setattr(nhwc, "NUMPY_NBYTES", 0)
+    monkeypatch.setattr(nhwc, "numpy_panels", None)
     (large,) = compiled(case, feeds).run(given(feeds))
     np.testing.assert_array_equal(small, large)
 
