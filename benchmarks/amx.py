@@ -41,7 +41,7 @@ from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.codegen.machine_limits import read_bandwidth
 from sardonyx.providers.cpu.kernels.common.matrices import problem
 from sardonyx.providers.cpu.kernels.gemm import amx, split_ahead
-from sardonyx.providers.cpu.kernels.gemm.amx import RUN
+from sardonyx.providers.cpu.kernels.gemm.amx import KC_STEPS
 from sardonyx.providers.cpu.kernels.gemm.macro_tile import Blocking
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, SCHEDULES, Schedule
 from sardonyx.providers.cpu.machine import isa as isas
@@ -170,7 +170,7 @@ class Case:
         """The product with another schedule and blocking."""
         step, blocking = self.steps[-1], choice.blocking
         spec = amx.gemm_amx(**{**dict(step.spec.statics), "schedule": choice.schedule})
-        args = {**step.args, "group_rows": blocking.rows, "group_columns": blocking.columns, "run": choice.run}
+        args = {**step.args, "macro_rows": blocking.rows, "macro_columns": blocking.columns, "k_block": choice.run}
         split = split_ahead.scratch_nbytes(choice.run) if self.terms == split_ahead.TERMS else 0
         return replace(step, spec=spec, args=args, scratch_nbytes=blocking.scratch_nbytes(1) + split)
 
@@ -264,7 +264,7 @@ def sweep(cases: list[Case], peak: float, budget_s: float) -> dict[str, Any]:
     for case in cases:
         case.launch(case.steps[0])()
     terms, deepest = cases[0].terms, max(case.shape[2] for case in cases)
-    best = Choice(SCHEDULES[terms], Blocking.of(terms * 2, deepest, cases[0].isa), RUN[terms])
+    best = Choice(SCHEDULES[terms], Blocking.of(terms * 2, deepest, cases[0].isa), KC_STEPS[terms])
     reached: dict[Choice, float] = {}
     for name, values in SEARCHED.items():
         for value in values:

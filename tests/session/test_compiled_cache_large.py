@@ -110,8 +110,8 @@ def in_a_process(path: Path, precision: str) -> tuple[np.ndarray, list[str]]:
         ("", "highest", False, "pack_panels", 2e-6),
         (TILES, "highest", False, "pack_panels", 2e-6),
         (TILES, "highest", True, "pack_digits", 2e-6),
-        (TILES, "high", True, "split", 3e-5),
-        (TILES, "medium", True, "split", 3e-2),
+        (TILES, "high", True, "split_bf16", 3e-5),
+        (TILES, "medium", True, "split_bf16", 3e-2),
     ],
 )
 def test_a_second_start_packs_again(

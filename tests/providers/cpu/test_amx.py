@@ -195,7 +195,7 @@ def terms_of(x: Array, count: int) -> Array:
 @pytest.mark.parametrize("is_direct", [True, False])
 @pytest.mark.parametrize("terms", [1, 3])
 def test_split(layout: str, is_direct: bool, terms: int) -> None:
-    spec = split_bf16.split(source=f32, terms=terms, layout=layout, is_direct=is_direct, axes=0)
+    spec = split_bf16.split_bf16(source=f32, terms=terms, layout=layout, is_direct=is_direct, axes=0)
     along_k = (layout == split_bf16.ROWS) == is_direct
     for lines, depth in ((0, 3), (1, 1), (5, 7), (17, 33), (64, 32), (40, 300)):
         x = random((lines, depth) if along_k else (depth, lines), np.float32)
@@ -233,7 +233,7 @@ def test_flags(number: float, is_plain: bool) -> None:
     x = random((70, 600), np.float32)
     x[40, 300] = number
     flags, y = np.zeros((3, 3), np.int32), np.zeros(3 * 19 * 1024, BF16)
-    spec = split_bf16.split(source=f32, terms=1, layout=split_bf16.ROWS, is_direct=True, axes=0)
+    spec = split_bf16.split_bf16(source=f32, terms=1, layout=split_bf16.ROWS, is_direct=True, axes=0)
     Launch(spec, dict(x=x, y=y, flags=flags, lines=70, depth=600, x_line=600, x_k=1), isa=CHIP)()
     expected = np.zeros((3, 3), np.int32)
     expected[1, 1] = not is_plain
@@ -489,7 +489,7 @@ def test_operands_are_split_once() -> None:
     names = [s.spec.name for s in contraction.steps(first, target)]
     other, _ = group_of(memory, a, random((96, 80), np.float32, 2), True)
     again = contraction.steps(replace(other, a=first.a), target)
-    assert (names, [s.spec.name for s in again]) == (["split", "gemm_amx"], ["gemm_amx"])
+    assert (names, [s.spec.name for s in again]) == (["split_bf16", "gemm_amx"], ["gemm_amx"])
 
 
 @pytest.mark.parametrize("name", ["bias and residual", "bias and gelu", "transposed"])

@@ -228,7 +228,7 @@ def test_images_go_from_one_to_the_next_in_parts(poison: float | None, precision
     outputs = "float[2,50,7,8] y, float[2,64,1,1] g"
     made = Compiled(CHAIN, inputs, outputs, CHIP, precision=precision, constants=constants)
     names = [step.spec.name for step in made.steps]
-    assert names.count("spread") == 1, "one image is not a convolution's"
+    assert names.count("pack_image") == 1, "one image is not a convolution's"
     got = made.run([x], checked=precision == "medium")
     wide = inputs.replace("float", "double"), outputs.replace("float", "double")
     text = f'<ir_version: 10, opset_import: ["" : 21]> g ({wide[0]}) => ({wide[1]}) {{ {CHAIN} }}'
@@ -248,7 +248,7 @@ def test_an_image_is_split_once_for_all_that_read_it() -> None:
     body = "a = Conv<pads = [1, 1, 1, 1]>(x, v) c = Conv<pads = [1, 1, 1, 1]>(x, w) y = Concat<axis = 1>(a, c)"
     inputs = "float[1,32,5,6] x, float[32,32,3,3] v, float[32,32,3,3] w"
     made = Compiled(body, inputs, "float[1,64,5,6] y", CHIP, constants=constants)
-    assert [step.spec.name for step in made.steps].count("spread") == 1
+    assert [step.spec.name for step in made.steps].count("pack_image") == 1
     case = Case((1, 32, 5, 6), (64, 32, 3, 3), "pads = [1, 1, 1, 1]")
     feeds = {"x": case.feeds()["x"], "w": np.concatenate(list(constants.values())), "b": np.zeros(64, "f")}
     np.testing.assert_allclose(made.run([feeds["x"]])[0], expected(case, feeds), rtol=1e-5, atol=1e-5)

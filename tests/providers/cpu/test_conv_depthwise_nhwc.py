@@ -280,7 +280,7 @@ def test_results_are_packed_for_amx_convolutions(name: str, monkeypatch: pytest.
     weights = {k: v for k, v in feeds.items() if k != "x"}
     compiled = Compiled(body, inputs, "float[A,B,C,D] y", "sapphirerapids", constants=weights)
     names = [step.spec.name for step in compiled.steps]
-    assert names[-2:] == ["conv_depthwise_nhwc", "conv_amx"] and "spread" not in names
+    assert names[-2:] == ["conv_depthwise_nhwc", "conv_amx"] and "pack_image" not in names
     text = f'<ir_version: 10, opset_import: ["" : 21]> g ({inputs}) => (float[A,B,C,D] y) {{ {body} }}'
     model = ReferenceEvaluator(onnx.parser.parse_model(text.replace("float", "double")))
     for odd in (None, np.inf, 1e38):

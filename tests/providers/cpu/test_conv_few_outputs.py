@@ -130,9 +130,9 @@ def test_few_rows_of_products_go_without_tiles(rows: int) -> None:
     body = "y = MatMul(x, w) z = MatMul(x, v)"
     found = Compiled(body, inputs, "float[n,70] y, float[n,66] z", "sapphirerapids", constants={"w": w, "v": v})
     names = [step.spec.name for step in found.steps]
-    assert sorted(names) == ["gemm", "gemm", "gemm_amx", "gemm_amx", "split"]
+    assert sorted(names) == ["gemm", "gemm", "gemm_amx", "gemm_amx", "split_bf16"]
     done = [step.spec.name for step in found.steps if step.only is not None and holds(step.only, rows)]
-    assert set(done) == ({"gemm"} if rows < amx.LEAST_ROWS[3] else {"split", "gemm_amx"})
+    assert set(done) == ({"gemm"} if rows < amx.LEAST_ROWS[3] else {"split_bf16", "gemm_amx"})
     for threads in (1, 2):
         for got, weights in zip(found.run([x], threads=threads, checked=True), (w, v), strict=True):
             np.testing.assert_allclose(got, x.astype(np.float64) @ weights, rtol=1e-5, atol=1e-5)

@@ -93,7 +93,12 @@ def test_kernel(geometry: tuple[int, ...]) -> None:
     channels, filters, kernel, batch, high, wide, stride, pad, dilation = geometry
     w = random(filters, channels, kernel, kernel, scale=(channels * kernel**2) ** -0.5)
     problem = Problem(w, (batch, high, wide), stride=stride, pad=pad, dilation=dilation)
-    assert problem.kinds["conv_int8_slices"] == 1 == problem.kinds["measure"] == problem.kinds["pack_image_int8_slices"]
+    assert (
+        problem.kinds["conv_int8_slices"]
+        == 1
+        == problem.kinds["image_magnitudes"]
+        == problem.kinds["pack_image_int8_slices"]
+    )
     x = random(batch, channels, high, wide)
     results = [problem.run(x, threads=threads, checked=threads == 2) for threads in (1, 2, 3)]
     assert all(np.array_equal(y, results[0]) for y in results)

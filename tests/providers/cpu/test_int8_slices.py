@@ -192,17 +192,17 @@ def test_zeros_are_of_every_kind() -> None:
 
 
 def make_slices(x: Array) -> tuple[Array, ...]:
-    """Slices, scales, and which runs are long or flagged."""
+    """Slices, scales, and which k_blocks are fourth or flagged."""
     rows, depth = x.shape
-    run, steps, tiles = int8_slices.run_steps(depth), -(-depth // int8_slices.STEP), -(-rows // 16)
-    runs = -(-steps // run)
+    k_block, steps, tiles = int8_slices.block_steps(depth), -(-depth // int8_slices.STEP), -(-rows // 16)
+    k_blocks = -(-steps // k_block)
     y = np.zeros(tiles * steps * (int8_slices.SLICES + 1) * int8_slices.TILE, np.int8)
-    scales = np.zeros((tiles, runs, 16), np.float32)
-    long, flags = (np.zeros((tiles, runs), np.int32) for _ in range(2))
-    numbers = {"x_row": depth, "m": rows, "depth": depth, "run": run}
-    memory = {"x": x, "y": y, "scales": scales, "long": long, "flags": flags}
+    scales = np.zeros((tiles, k_blocks, 16), np.float32)
+    fourth, flags = (np.zeros((tiles, k_blocks), np.int32) for _ in range(2))
+    numbers = {"x_row": depth, "m": rows, "depth": depth, "k_block": k_block}
+    memory = {"x": x, "y": y, "scales": scales, "fourth": fourth, "flags": flags}
     Launch(int8_slices.split_int8_slices(), {**memory, **numbers}, isa=isa.named(CHIP))()
-    return y, scales, long, flags
+    return y, scales, fourth, flags
 
 
 @pytest.mark.parametrize("depth", [128, 192, 256, 320, 1024])
@@ -210,8 +210,8 @@ def test_usual_numbers_have_three_slices(depth: int) -> None:
     """With or without what is below zero, or below most of them."""
     x = random(320, depth)
     for usual in (x, np.maximum(x, 0), np.maximum(x - 1.3, 0)):
-        *_, long, flags = make_slices(usual)
-        assert long.mean() < 0.2 and not flags.any()
+        *_, fourth, flags = make_slices(usual)
+        assert fourth.mean() < 0.2 and not flags.any()
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), depth=st.integers(1, 700), spread=st.floats(0, 3))
@@ -219,21 +219,21 @@ def test_usual_numbers_have_three_slices(depth: int) -> None:
 def test_slices_add_up_to_the_numbers(seed: int, rows: int, depth: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal((rows, depth)) * np.exp(spread * rng.standard_normal((rows, depth)))).astype(np.float32)
-    run, count = int8_slices.run_steps(depth), int8_slices.SLICES
+    k_block, count = int8_slices.block_steps(depth), int8_slices.SLICES
     steps, tiles = -(-depth // int8_slices.STEP), -(-rows // 16)
-    runs = -(-steps // run)
-    y, scales, long, flags = make_slices(x)
+    k_blocks = -(-steps // k_block)
+    y, scales, fourth, flags = make_slices(x)
     usual = y[: tiles * steps * count * int8_slices.TILE].reshape(tiles, steps, count, 16, int8_slices.STEP)
     last = y[usual.size :].reshape(tiles, steps, 1, 16, int8_slices.STEP)
-    each = np.repeat(np.arange(runs), run)[:steps]
-    all_ = np.concatenate((usual, np.where(long[:, each, None, None, None], last, 0)), axis=2)
+    each = np.repeat(np.arange(k_blocks), k_block)[:steps]
+    all_ = np.concatenate((usual, np.where(fourth[:, each, None, None, None], last, 0)), axis=2)
     values = (all_ * 256.0 ** -np.arange(count + 1)[:, None, None]).sum(axis=2) * scales[:, each, :, None]
     found = values.transpose(0, 2, 1, 3).reshape(tiles * 16, -1)[:rows, :depth]
-    for i, first in enumerate(range(0, depth, run * int8_slices.STEP)):
-        part = x[:, first : first + run * int8_slices.STEP].astype(np.float64)
+    for i, first in enumerate(range(0, depth, k_block * int8_slices.STEP)):
+        part = x[:, first : first + k_block * int8_slices.STEP].astype(np.float64)
         largest = np.abs(part).max(axis=1, keepdims=True)
         off = np.abs(found[:, first : first + part.shape[1]] - part)
-        of_rows = [flag[:, i].repeat(16)[:rows, None].astype(bool) for flag in (long, flags)]
+        of_rows = [flag[:, i].repeat(16)[:rows, None].astype(bool) for flag in (fourth, flags)]
         assert np.all((off <= largest * np.where(of_rows[0], 2.0**-31, 2.0**-23)) | of_rows[1])
         mean = np.abs(part).mean(axis=1, keepdims=True)
         assert np.all(of_rows[0] | (largest <= 20 * mean) | (part.shape[1] < 64))

@@ -103,8 +103,8 @@ def test_one_writes_what_the_next_reads(channels: int, precision: str, second: s
     constants = {name: v for name, v in feeds.items() if name != "x"}
     made = Compiled(body, inputs, "float[A,B,C,D] y", CHIP, precision=precision, constants=constants)
     names = [step.spec.name for step in made.steps]
-    assert names[:3] == ["spread", "conv_amx", "conv_amx"] or second == "also read by others"
-    assert names.count("spread") == 1
+    assert names[:3] == ["pack_image", "conv_amx", "conv_amx"] or second == "also read by others"
+    assert names.count("pack_image") == 1
     for odd in (None, np.inf) if precision == "highest" else (None,):
         if odd is not None:
             feeds["x"][1, 3, 4, 5] = odd
@@ -127,7 +127,7 @@ def test_images_that_come_pixel_by_pixel(channels: int) -> None:
     body = "t = Transpose<perm = [0, 3, 1, 2]>(x) y = Conv(t, w)"
     inputs, model = _model(body, feeds)
     made = Compiled(body, inputs, "float[A,B,C,D] y", CHIP, constants={"w": feeds["w"]})
-    assert [step.spec.name for step in made.steps][-2:] == ["spread", "conv_amx"]
+    assert [step.spec.name for step in made.steps][-2:] == ["pack_image", "conv_amx"]
     (want,) = model.run(None, {name: v.astype(np.float64) for name, v in feeds.items()})
     np.testing.assert_allclose(made.run([feeds["x"]], checked=True)[0], want, rtol=1e-5, atol=1e-5)
 
@@ -154,4 +154,4 @@ LAYOUTS = {
 def test_pixels_are_as_close_as_their_readers_like(name: str) -> None:
     channels, windows, close, tiles = LAYOUTS[name]
     found = most_compact(PackedImageLayout(1, 1, channels, (1, 8, 8), (0, 0, 0), (0, 0, 0)), windows)
-    assert (found.close, sum(window_tiles(found, *window) for window in windows)) == (close, tiles)
+    assert (found.compact, sum(window_tiles(found, *window) for window in windows)) == (close, tiles)

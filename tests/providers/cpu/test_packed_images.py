@@ -348,12 +348,12 @@ def test_weights_of_few_steps_stay_in_tiles(
     """Whatever the pixels of squares, which are finished between products as far as they are many enough."""
     shape = (size[0], channels, *size[1:])
     net = Net(body, "medium", channels, size=shape)
-    held = [dict(step.spec.statics)["held"] for step in net.compiled.steps if step.spec.name == "conv_amx"]
-    assert held.count(channels // 32) >= 2 and {*held} <= {0, channels // 32}
+    resident = [dict(step.spec.statics)["resident"] for step in net.compiled.steps if step.spec.name == "conv_amx"]
+    assert resident.count(channels // 32) >= 2 and {*resident} <= {0, channels // 32}
     got = net.run(checked=True)
     monkeypatch.setattr(on_tiles, "HELD", 0)
     usual = Net(body, "medium", channels, size=shape)
-    assert not any(dict(step.spec.statics).get("held") for step in usual.compiled.steps)
+    assert not any(dict(step.spec.statics).get("resident") for step in usual.compiled.steps)
     np.testing.assert_array_equal(usual.run(), got)
     for threads in (2, 3):
         np.testing.assert_array_equal(net.run(threads=threads), got)

@@ -77,7 +77,7 @@ def test_the_same_bits_as_through_memory(precision: str, cpu: str, monkeypatch: 
     for rows, *sizes in ((16, 64, 64, 64), (33, 32, 70, 64), (70, 40, 300, 100), (290, 64, 95, 65)):
         args = FORWARD, rows, tuple(sizes), precision
         packed, plain = compiled(*args, cpu=cpu), through_memory(monkeypatch, *args, cpu=cpu)
-        assert kinds(packed) == {"split": 1, "gemm_amx": 2} and kinds(plain) == {"split": 2, "gemm_amx": 2}
+        assert kinds(packed) == {"split_bf16": 1, "gemm_amx": 2} and kinds(plain) == {"split_bf16": 2, "gemm_amx": 2}
         x = random(rows, sizes[0])
         (expected,) = plain.run([x])
         assert np.isfinite(expected).all()
@@ -92,7 +92,7 @@ def test_the_same_bits_as_through_memory(precision: str, cpu: str, monkeypatch: 
 def test_rows_that_are_known_at_run_time_only(precision: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     args = FORWARD, "M", (64, width, 64), precision
     packed, plain = compiled(*args), through_memory(monkeypatch, *args)
-    assert kinds(plain)["split"] == kinds(packed)["split"] + 1
+    assert kinds(plain)["split_bf16"] == kinds(packed)["split_bf16"] + 1
     for rows in (0, 1, 7, 15, 16, 17, 32, 100):
         x = random(rows, 64)
         np.testing.assert_array_equal(packed.run([x], threads=2)[0], plain.run([x])[0])
@@ -104,7 +104,7 @@ def test_narrow_numbers_are_handed_on_too(monkeypatch: pytest.MonkeyPatch) -> No
     inputs = "float16[40,64] x, float16[64,70] w0, float16[70,64] w1"
     body = "h0 = MatMul(x, w0) h = Relu(h0) y = MatMul(h, w1)"
     found = Compiled(body, inputs, "float16[A,B] y", CHIP, constants=narrow)
-    assert kinds(found) == {"split": 1, "gemm_amx": 2}
+    assert kinds(found) == {"split_bf16": 1, "gemm_amx": 2}
     x = random(40, 64).astype(np.float16)
     wide = x.astype(np.float64), *(v.astype(np.float64) for v in narrow.values())
     exact = np.maximum(wide[0] @ wide[1], 0) @ wide[2]
@@ -137,7 +137,7 @@ def test_special_numbers_in_the_middle(precision: str, column: int) -> None:
     """One special number in a row, among zeros or among others: each result shows what became of it."""
     ones = {"w0": np.eye(64, 70, dtype=np.float32), "w1": np.ones((70, 64), np.float32)}
     found = compiled(ADDED, 80, (64, 70, 64), precision, constants=ones)
-    assert kinds(found) == {"split": 1, "gemm_amx": 2}
+    assert kinds(found) == {"split_bf16": 1, "gemm_amx": 2}
     x, c = np.zeros((80, 64), np.float32), np.zeros((80, 70), np.float32)
     c[: len(SPECIALS), column] = SPECIALS
     c[20 : 20 + len(SPECIALS), column] = SPECIALS
@@ -190,7 +190,7 @@ def test_heads_hand_on_what_they_see(precision: str, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as m:
         m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
         plain = attending(2, 64, precision)
-    assert (kinds(packed)["split"], kinds(plain)["split"]) == (0, 1)
+    assert (kinds(packed)["split_bf16"], kinds(plain)["split_bf16"]) == (0, 1)
     for batch, rows in ((1, 32), (3, 40), (2, 1), (0, 4), (2, 70)):
         q, k, v = (random(batch, rows, 128) + np.float32(i) for i in range(3))
         (expected,) = plain.run([q, k, v])
@@ -213,7 +213,7 @@ def test_few_rows_have_what_heads_see_as_numbers(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("heads", "width"), [(2, 48), (4, 16)])
 def test_heads_that_do_not_fill_steps_do_not(heads: int, width: int) -> None:
-    assert kinds(attending(heads, width, "medium"))["split"] == 1
+    assert kinds(attending(heads, width, "medium"))["split_bf16"] == 1
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -255,7 +255,7 @@ def test_rows_are_handed_on(precision: str, body: str, monkeypatch: pytest.Monke
         with monkeypatch.context() as m:
             m.setattr(pipeline.packed_operands, "packed_operands", lambda *_: {})
             plain = normalized(rows, width, precision, body)
-        assert kinds(packed) + Counter(("split",)) == kinds(plain)
+        assert kinds(packed) + Counter(("split_bf16",)) == kinds(plain)
         for count in (0, 1, 33, 100) if rows == "M" else (rows,):
             given = [random(count, width), random(width), random(width + 1)[1:]]
             (expected,) = plain.run(given)
@@ -266,7 +266,7 @@ def test_rows_are_handed_on(precision: str, body: str, monkeypatch: pytest.Monke
 
 
 def test_rows_that_do_not_fill_steps_are_split() -> None:
-    assert kinds(normalized(64, 80, "medium")) == {"fused_loop": 1, "split": 1, "gemm_amx": 1}
+    assert kinds(normalized(64, 80, "medium")) == {"fused_loop": 1, "split_bf16": 1, "gemm_amx": 1}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -315,7 +315,7 @@ def test_who_hands_on_what(body: str, outputs: str, is_handed: bool) -> None:
     inputs = ", ".join(f"float[64,64] {name}" for name in ("x", *weights))
     found = Compiled(body, inputs, outputs, CHIP, constants=weights)
     read = {storage_of(step, "a") for step in found.steps if step.spec.name == "gemm_amx"}
-    made = {storage_of(step, name) for step in found.steps if step.spec.name != "split" for name in step.writes}
+    made = {storage_of(step, name) for step in found.steps if step.spec.name != "split_bf16" for name in step.writes}
     assert bool(read & made) == is_handed
     x, w = random(64, 64).astype(np.float64), {name: v.astype(np.float64) for name, v in weights.items()}
     names = dict(step.split(" = ") for step in body.replace(") ", ")\n").splitlines())
@@ -332,7 +332,7 @@ def test_products_that_differ_in_where_they_run_do_not(monkeypatch: pytest.Monke
     body, sizes = "h = MatMul(x, w0) y = MatMul(h, w1)", (64, 64, 4096)
     monkeypatch.setattr(contraction, "SMALL", 1 << 14)
     found = compiled(body, "M", sizes, "high")
-    assert kinds(found)["split"] == 2
+    assert kinds(found)["split_bf16"] == 2
     assert [step.only is None for step in found.steps if step.spec.name == "gemm_amx"] == [False, True]
     for rows in (3, 40):
         x, w0, w1 = random(rows, 64), random(64, 64, scale=0.125), random(64, 4096, scale=0.125)
@@ -349,7 +349,7 @@ def test_branches_read_numbers() -> None:
     weights = {"w0": random(64, 64), "w1": random(64, 64) + np.float32(1)}
     inputs = "float[64,64] x, bool c, float[64,64] w0, float[64,64] w1"
     found = Compiled(body, inputs, "float[A,B] y", CHIP, constants=weights)
-    assert kinds(found)["split"] == 3
+    assert kinds(found)["split_bf16"] == 3
     assert [step.variant.partition("; ")[2] for step in found.steps if step.spec.name == "gemm_amx"] == [
         "packed for its reader in 3 bf16 terms and also unpacked", "", "", "A packed by its producer",
     ]  # fmt: skip

@@ -91,7 +91,7 @@ def error(got: Array, want: Array) -> float:
 )  # fmt: skip
 def test_depthwise_convolutions_see_one_part(name: str, channels: int) -> None:
     net = Net(BESIDE[name], "medium", channels)
-    assert net.seen == [bf16] and net.steps.count("spread") == 1
+    assert net.seen == [bf16] and net.steps.count("pack_image") == 1
     got = net.run(checked=channels == 50)
     assert error(got, net.expected()) < BOUNDS["medium"]
     np.testing.assert_array_equal(net.run(threads=3), got)
@@ -112,7 +112,7 @@ def test_more_parts_are_not_read() -> None:
 @pytest.mark.parametrize("name", POOLS)
 def test_pooling_writes_what_convolutions_read(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net(POOLS[name], precision, channels=40)
-    assert net.steps.count("spread") == 1
+    assert net.steps.count("pack_image") == 1
     assert (net.seen[0] is bf16) == (precision == "medium" and "max" in name)
     got = net.run(checked=(name, precision) == ("max, padded", "medium"))
     assert error(got, net.expected()) < BOUNDS[precision]
@@ -120,7 +120,7 @@ def test_pooling_writes_what_convolutions_read(name: str, precision: str, monkey
     if "max" in name:  # the largest of rounded numbers is the largest, rounded
         monkeypatch.setattr(packed_images, "_slides", lambda *_: False)
         apart = Net(POOLS[name], precision, channels=40)
-        assert apart.steps.count("spread") == 2
+        assert apart.steps.count("pack_image") == 2
         np.testing.assert_array_equal(apart.run(), got)
 
 
@@ -134,7 +134,7 @@ def test_blocks_of_bits_are_compared_as_integers(name: str, monkeypatch: pytest.
     np.testing.assert_array_equal(net.run(threads=3), got)
     monkeypatch.setattr(packed_images, "_slides", lambda *_: False)
     apart = Net(rest, "medium", channels=64)
-    assert apart.steps.count("spread") == 2
+    assert apart.steps.count("pack_image") == 2
     np.testing.assert_array_equal(apart.run(), got)
     for odd in (np.nan, -np.nan, np.inf, -np.inf):
         for one in (net, apart):

@@ -104,7 +104,7 @@ def test_few_rows_read_the_same_weights(rows: int) -> None:
     steps = contraction.steps(group, Target(CHIP))
     assert len(constants(steps)) == 1
     done = [step.spec.name for step in steps if step.only is not None and holds(step.only, rows)]
-    assert done == (["gemm"] if rows < amx.LEAST_ROWS[3] else ["split", "gemm_amx"])
+    assert done == (["gemm"] if rows < amx.LEAST_ROWS[3] else ["split_bf16", "gemm_amx"])
     memory.run(steps, isa=CHIP, threads=2, checked=True)
     check(memory.array(out), a, b, "highest")
 

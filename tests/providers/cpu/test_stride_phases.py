@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout
-from sardonyx.providers.cpu.kernels.conv.stride_phases import Folded
+from sardonyx.providers.cpu.kernels.conv.stride_phases import StridePhases
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Memory
 from tests.providers.cpu.test_packed_windows import BOUNDS, CHIP, Net, error
@@ -32,7 +32,7 @@ def _garbage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def folds(net: Net) -> int:
-    return net.steps.count("fold")
+    return net.steps.count("split_stride_phases")
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def folds(net: Net) -> int:
     ],
 )  # fmt: skip
 def test_sums_are_the_same(name: str, channels: int, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Folded, "pays", lambda *_: True)
+    monkeypatch.setattr(StridePhases, "pays", lambda *_: True)
     net = Net(LAYERS[name], "medium", channels, size)
     assert folds(net) == LAYERS[name].count("strides")
     got = net.run(checked=True)
     assert error(got, net.expected()) < BOUNDS["medium"]
     np.testing.assert_array_equal(net.run(threads=3), got)
-    monkeypatch.setattr(Folded, "pays", lambda *_: False)
+    monkeypatch.setattr(StridePhases, "pays", lambda *_: False)
     plain = Net(LAYERS[name], "medium", channels, size)
     assert folds(plain) == 0
     np.testing.assert_array_equal(plain.run(), got)
@@ -62,12 +62,12 @@ def test_sums_are_the_same(name: str, channels: int, size: tuple[int, int], monk
 
 @pytest.mark.parametrize("name", ["3x3", "1x1"])
 def test_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Folded, "pays", lambda *_: True)
+    monkeypatch.setattr(StridePhases, "pays", lambda *_: True)
     net = Net(LAYERS[name], "medium", 64, (14, 14))
     weights = {k: v for k, v in net.feeds.items() if k != "x"}
     inputs = net.inputs.replace("float[2,40", "float[n,40")
     made = Compiled(net.body, inputs, net.outputs, CHIP, precision="medium", constants=weights)
-    assert [step.spec.name for step in made.steps].count("fold") == 1
+    assert [step.spec.name for step in made.steps].count("split_stride_phases") == 1
     for count in (0, 1, 3):
         x = np.resize(net.feeds["x"], (count, 40, 14, 14))
         (got,) = made.run([x], threads=2, checked=True)
@@ -85,16 +85,16 @@ def test_any_number_of_images(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_where_it_pays(channels: int, filters: int, taps: int, size: int, pays: bool) -> None:
     """Rows of seven leave half of a tile empty, and those of 14 or 64 little; few filters are not worth the copy."""
     image = PackedImageLayout(1, 1, channels, (1, 2 * size, 2 * size), (0, 1, 1), (0, 1, 1))
-    folded = Folded.of(image, (1, taps, taps), (1, 2, 2), (1, 1, 1), (1, size, size))
-    assert folded is not None
-    assert folded.pays(channels // 32 * taps**2, filters, (1, size, size)) == pays
+    phases = StridePhases.of(image, (1, taps, taps), (1, 2, 2), (1, 1, 1), (1, size, size))
+    assert phases is not None
+    assert phases.pays(channels // 32 * taps**2, filters, (1, size, size)) == pays
 
 
 def test_what_is_not_folded() -> None:
     image = PackedImageLayout(1, 1, 64, (1, 14, 14), (0, 1, 1), (0, 1, 1))
     window = (1, 3, 3), (1, 2, 2), (1, 1, 1), (1, 7, 7)
-    assert Folded.of(image, *window) is not None
-    for other in (replace(image, terms=3), replace(image, close=8), replace(image, size=(2, 14, 14))):
-        assert Folded.of(other, *window) is None
-    assert Folded.of(image, (1, 3, 3), (1, 1, 1), (1, 1, 1), (1, 14, 14)) is None
-    assert Folded.of(image, (1, 3, 3), (1, 2, 2), (1, 2, 2), (1, 7, 7)) is None
+    assert StridePhases.of(image, *window) is not None
+    for other in (replace(image, terms=3), replace(image, compact=8), replace(image, size=(2, 14, 14))):
+        assert StridePhases.of(other, *window) is None
+    assert StridePhases.of(image, (1, 3, 3), (1, 1, 1), (1, 1, 1), (1, 14, 14)) is None
+    assert StridePhases.of(image, (1, 3, 3), (1, 2, 2), (1, 2, 2), (1, 7, 7)) is None

@@ -141,4 +141,4 @@ def test_a_copy_is_made_once_and_where_it_pays() -> None:
 
 def test_tiles_take_narrow_numbers() -> None:
     names = [step.spec.name for step in Net("chain", "bfloat16", "sapphirerapids").compiled.steps]
-    assert "fused_loop" not in names and "spread" in names
+    assert "fused_loop" not in names and "pack_image" in names

@@ -39,7 +39,7 @@ TURN_NBYTES = 100
 MOST_TRIPS = (1 << 63) - 1
 
 
-PACKING = (pack.pack_panels, pack.pack_rows, bf16.split, int8_slices.split_int8_slices)
+PACKING = (pack.pack_panels, pack.pack_rows, bf16.split_bf16, int8_slices.split_int8_slices)
 """Kernels that only pack an operand."""
 
 

@@ -1,9 +1,9 @@
-"""Convolutions that write where a residual lies which nobody reads any more.
+"""Convolutions that overwrite the residual they add, where nothing reads it later.
 
-A residual block reads as much as it writes, line by line. Where both are images of one layout, the result takes the
-place of the residual: its lines are in L1 when they are written, and less memory passes through the caches. A thread
-reads each line right before it writes it, and no other thread does either; what threads fill with zeros meanwhile is
-padding, which is zero in both.
+A residual block reads as much as it writes. Where residual and result are packed images of one layout, the result
+takes the residual's memory: its lines are in L1 when they are written, and less memory passes through the caches. That
+is safe: a thread reads each line right before it writes it, no other thread touches it, and padding, which other
+threads may zero meanwhile, is zero in both.
 """
 
 from __future__ import annotations

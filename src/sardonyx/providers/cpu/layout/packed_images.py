@@ -1,12 +1,11 @@
-"""Which intermediates lie as convolutions on tiles read them, chosen once for all groups.
+"""Chooses the intermediate images that are stored packed for AMX convolutions, once for all groups.
 
-An image that such a convolution, a depthwise one or a pooling writes and another reads goes from one to the other in
-terms, padded for the widest of its readers (``conv.packed_image``). Convolutions on tiles take terms for what they
-add to
-their sums too, and windows over pixels take one term, so it lies there as numbers only if something else reads it.
+An image that an AMX convolution, a depthwise convolution or a pooling writes and an AMX convolution reads is stored in
+bf16 terms, padded for the widest of its readers (``conv.packed_image``). AMX convolutions also read residuals packed,
+and windows over NHWC images read one term; an unpacked copy is kept only for other readers.
 
-One term is half as many bytes as numbers. So what is only added to sums goes like that as well, and so does what goes
-through a pooling into convolutions on tiles, where the largest of rounded numbers is the largest, rounded.
+One term takes half the bytes of f32. So at one term, an image that is only added to sums is packed as well, and so is
+one that reaches AMX convolutions through a max pooling: the maximum of rounded numbers is the rounded maximum.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ def _image(out: View, uses: Sequence[_Use], kinds: _Kinds, terms: int) -> Image 
     layouts = [one.layout for one in found]
     if not layouts and is_worth and uses and not rest:
         layouts.append(_bare(out, terms))
-    if not layouts or not all(isinstance(d, int) for one in layouts for d in one.behind):
+    if not layouts or not all(isinstance(d, int) for one in layouts for d in one.back):
         return None
     layout = most_compact(_widest(layouts), ((one.kernel, one.dilations) for one in found))
     return Image(out, layout, Storage("temporary", bf16, layout.elements), bool(rest))
@@ -174,5 +173,5 @@ def _bare(out: View, terms: int) -> PackedImageLayout:
 def _widest(layouts: Sequence[PackedImageLayout]) -> PackedImageLayout:
     """One image with all the padding that several want."""
     front = tuple(max(one.front[i] for one in layouts) for i in range(3))
-    behind: list[Known] = [max(int(one.behind[i]) for one in layouts) for i in range(3)]
-    return replace(layouts[0], front=front, behind=tuple(behind), over=max(one.over for one in layouts))
+    back: list[Known] = [max(int(one.back[i]) for one in layouts) for i in range(3)]
+    return replace(layouts[0], front=front, back=tuple(back), overrun=max(one.overrun for one in layouts))

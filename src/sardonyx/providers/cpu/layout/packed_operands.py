@@ -1,10 +1,8 @@
-"""Which intermediates lie as matrix products on tiles read them, chosen once for all groups.
+"""Chooses the intermediates that are stored packed for AMX matrix products, once for all groups.
 
-What a product or an attention on tiles makes, or a loop row by row, and products read as rows along k, goes from one
-to the other in tiles (``gemm.packed_epilogue``): no step splits it. It is there as numbers only if somebody else
-reads it,
-too. With three terms, 6 bytes are then written and read where it would be 4 written, 4 read, 6 written and 6 read; and
-if it is kept, 4 less are read.
+The result of an AMX product, of an AMX attention or of a row-wise loop that products read as A is packed by its
+producer (``gemm.packed_epilogue``): no step splits it. An unpacked copy is kept only for other readers. With three
+terms, 6 bytes are then written and read for each number, instead of 4 written, 4 read, 6 written and 6 read.
 """
 
 from __future__ import annotations

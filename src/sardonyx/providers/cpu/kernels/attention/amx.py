@@ -52,7 +52,14 @@ from sardonyx.providers.cpu.kernels.split.bf16 import (
     split_terms,
     step_elements,
 )
-from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS, SCHEDULES, SUMS, TILES, from_zero, multiply
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
+    PRODUCTS,
+    SCHEDULES,
+    SUMS,
+    TILES,
+    multiply,
+    zeroed_sums,
+)
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, bf16, bool_, f16, f32, i8, i32, u32
@@ -283,7 +290,7 @@ class _Block:
         k, tiles, terms = self.k, self.head.tiles, self.head.terms
         with (
             k.loop(0, ceil_div(self.high, HALF)) as half,
-            from_zero(tiles, [to.at((half * stride + t) * HALF) for t in SUMS], stride * 4),
+            zeroed_sums(tiles, [to.at((half * stride + t) * HALF) for t in SUMS], stride * 4),
         ):
             multiply(tiles, a.at(half * TILE), b, steps, terms, SCHEDULES[terms])
 

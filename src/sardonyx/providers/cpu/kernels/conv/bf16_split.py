@@ -1,20 +1,21 @@
-"""Convolutions on tiles of bf16, from images and weights in terms (``conv.packed_image``, ``split``).
+"""Convolutions on AMX from bf16 terms of image and weights (``conv.packed_image``, ``split.bf16``).
 
-The way through pixels, steps and filters is that of ``conv.implicit_gemm``. A tile of A is 32 numbers of 16 pixels
-each, and weights are packed once, like the right operand of a matrix product, with k in the order of steps:
+The loops over pixels, steps and filters are those of ``conv.implicit_gemm``. A tile of A is 32 numbers of 16 pixels.
+Weights are packed once, as the B of a matrix product, with k in the order of steps:
 
     [filters / 32][step][term][2][16 pairs of numbers][16 filters][2]
 
-Of at most 16 filters in the last panel, only the tile that has them is multiplied. Weights of one or two steps are
-loaded once for a column of 32 filters and a group of squares, all others for each square.
+If the last panel has at most 16 filters, only one of its two tiles is multiplied. Weights of one or two steps stay in
+tile registers while the micro-tiles of a group pass; others are loaded for each micro-tile.
 
-**Order of sums.** Step by step, in runs, as in ``gemm.amx``: a run goes on from the sums of the one before, or with
-three terms begins at zero and is added to them (``split.deferred_accumulation``).
+**Order of sums.** Step by step, in K-blocks, as in ``gemm.amx``: a K-block continues the sums of the one before or,
+with three terms, starts at zero and is added to them (``split.deferred_accumulation``).
 
-**Numbers that tiles do not carry** make NaN of the sums that they touch, and so does overflow between terms: a square
-with such a sum is made anew in f32 from the numbers behind the terms. One term carries them all; but where the last
-tile of a run reads on into other pixels, their infinities and NaN must not count. Flags tell of some images that there
-are none; of others each square is looked at.
+**f32 fallback.** A number out of the representable range makes every sum that contains it NaN, and so does an overflow
+between terms: a micro-tile with such a sum is recomputed in f32 from the numbers that the terms encode. One term
+represents every bf16 number. But in the compact layout the last tile of a span reads on into other pixels, whose
+infinities and NaN must not count. Some images have flags that tell that there are none; otherwise every micro-tile is
+looked at.
 """
 
 from __future__ import annotations
@@ -27,12 +28,29 @@ from typing import Any
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import MICRO_TILE
-from sardonyx.providers.cpu.kernels.conv.implicit_gemm import FETCHED, GROUP, Grid, Kind, Work, convolution_params, walk
+from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
+    FETCHED,
+    GROUP,
+    PixelTiles,
+    TileConv,
+    TileFormat,
+    convolution_params,
+    convolve,
+)
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK, decode_terms
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import PipelinedPixels, Places
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import any_flag_set
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, ceil_div, step_elements, whole
-from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import LINE, SUMS, A, B, Dot, events, from_zero, going_on
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, TILE, ceil_div, load_column, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
+    LINE,
+    SUMS,
+    A,
+    B,
+    Dot,
+    continued_sums,
+    events,
+    zeroed_sums,
+)
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import TermAccumulator, rows_per_step
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -44,8 +62,8 @@ its cache: 20 us, where one column takes 3.)"""
 
 
 def _params(
-    terms: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool, is_past: bool,
-    is_full: bool, has_second: bool, is_flagged: bool,
+    terms: int, epilogue: Epilogue, pace: int, places: Places | None, resident: int, is_single: bool,
+    is_non_temporal: bool, is_full: bool, has_second: bool, is_flagged: bool,
 ) -> Params:  # fmt: skip
     images = dict.fromkeys(("x", "w", *(("second",) if has_second else ())), (bf16,))
     flags: Params = {"flags": (i32,), "flags_count": i64} if is_flagged else {}
@@ -54,34 +72,44 @@ def _params(
 
 @kernel(_params)
 def conv_amx(
-    k: Kernel, *, terms: int, epilogue: Epilogue, pace: int, places: Places | None, held: int, is_single: bool,
-    is_past: bool, is_full: bool, has_second: bool, is_flagged: bool, **memory: Any,
+    k: Kernel, *, terms: int, epilogue: Epilogue, pace: int, places: Places | None, resident: int, is_single: bool,
+    is_non_temporal: bool, is_full: bool, has_second: bool, is_flagged: bool, **memory: Any,
 ) -> None:  # fmt: skip
-    """``pace``: pixels of the square before that a step finishes; 0 where that is done at once. ``is_past``: pixels,
-    which a single tap sees once, leave L1 to the weights. What else is known is asked for where there is a pace:
-    ``places``; ``is_single``: there is one run; ``is_full``: channels and filters fill tiles; ``held``: there are so
-    few steps of such a run that their weights stay in tiles while the squares of a group pass by, else 0.
-    ``is_flagged``: only where a flag is up are sums looked at, and filters alone have to fill tiles.
-    ``has_second``: the last steps are of the channels of a second image; then nothing is held.
+    """``pace``: pixels of the previous micro-tile that a step finishes; 0: the epilogue is not pipelined.
+    ``is_non_temporal``: pixels, which a single tap reads once, bypass L1. ``is_flagged``: flags of the image tell
+    whether sums need the f32 fallback. ``has_second``: the last steps read the channels of a second image.
+
+    With a pace only: ``places``; ``is_single``: there is one K-block; ``is_full``: channels and filters fill tiles
+    (filters alone where ``is_flagged``); ``resident``: the steps, if there are so few that their weights stay in tile
+    registers while the micro-tiles of a group pass, else 0.
     """
 
     def work(
-        k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
-    ) -> Work:
+        k: Kernel,
+        tiles: Tiles,
+        memory: Any,
+        distances: Buf,
+        grid: PixelTiles,
+        steps: Val,
+        epilogue: Epilogue,
+        fmt: TileFormat,
+    ) -> TileConv:
         accumulator = TermAccumulator(k, grid.sums.at(GROUP * MICRO_TILE), grid.sums) if terms == 3 else None
-        table = grid.sums.at((GROUP + kind.spare) * MICRO_TILE).as_type(i64)
+        table = grid.sums.at((GROUP + fmt.spare) * MICRO_TILE).as_type(i64)
         pixels = PipelinedPixels(k, epilogue, memory, grid, table, places, pace, is_full=is_full) if places else None
         odd = any_flag_set(k, memory, ("flags",)) if is_flagged else None
-        known = accumulator, pixels, held, is_single, is_past, odd
-        return _Bf16Conv(k, tiles, memory, distances, grid, steps, epilogue, kind, *known)
+        known = accumulator, pixels, resident, is_single, is_non_temporal, odd
+        return _Bf16Conv(k, tiles, memory, distances, grid, steps, epilogue, fmt, *known)
 
-    assert not (held and has_second)
-    count, own = B + max(2 * held, 1), OWN if terms == 1 else 0
-    walk(k, memory, epilogue, Kind(BLOCK, terms, terms * 2, step_elements(terms) * 2, tiles=count, own=own), work)
+    assert not (resident and has_second)
+    count, own = B + max(2 * resident, 1), OWN if terms == 1 else 0
+    convolve(
+        k, memory, epilogue, TileFormat(BLOCK, terms, terms * 2, step_elements(terms) * 2, tiles=count, own=own), work
+    )
 
 
 @dataclass(frozen=True)
-class _Run:
+class _KBlock:
     """Some steps of a column of 32 filters."""
 
     column: Val
@@ -94,17 +122,17 @@ class _Run:
 
 
 @dataclass(frozen=True)
-class _Bf16Conv(Work):
+class _Bf16Conv(TileConv):
     """Products of bf16 terms."""
 
     accumulator: TermAccumulator | None
     """With three terms."""
     pixels: PipelinedPixels | None
     """Where those of a square are finished between the products of the next."""
-    held: int
+    resident: int
     """Steps whose weights stay in tiles; 0 where they are loaded for each square."""
     is_single: bool
-    is_past: bool
+    is_non_temporal: bool
     odd: Val | None
     """Whether one of the flags is up, if there are any."""
 
@@ -114,7 +142,7 @@ class _Bf16Conv(Work):
 
     @property
     def terms(self) -> int:
-        return self.kind.terms
+        return self.fmt.terms
 
     @property
     def x(self) -> Buf:
@@ -126,87 +154,89 @@ class _Bf16Conv(Work):
         found: Buf = self.memory["w"]
         return found
 
-    def squares(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
+    def micro_tiles(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
         if self.pixels is None:
-            super().squares(rows, column, step, many, fetched, is_last)
+            super().micro_tiles(rows, column, step, many, fetched, is_last)
             return
-        run = _Run(column, step, many, fetched)
+        k_block = _KBlock(column, step, many, fetched)
         if self.is_full:
-            self._by_runs(rows, run, is_last)
+            self._by_runs(rows, k_block, is_last)
             return
         with self.k.either(self.filters - column * PANEL <= HALF) as (half, whole):
             with half:
                 self.pixels.drain()
-                self._by_runs(rows, replace(run, fetched=self.k.max(fetched, FETCHED), halves=1), is_last)
+                self._by_runs(rows, replace(k_block, fetched=self.k.max(fetched, FETCHED), halves=1), is_last)
             with whole:
-                self._by_runs(rows, run, is_last)
+                self._by_runs(rows, k_block, is_last)
 
-    def _by_runs(self, rows: Val, run: _Run, is_last: Val) -> None:
+    def _by_runs(self, rows: Val, k_block: _KBlock, is_last: Val) -> None:
         """With loops of their own, for what is between the products of two squares, these do not hide."""
         assert self.pixels is not None
-        last, before = (partial(self._squares, rows, is_last=known) for known in (True, False))
+        last, before = (partial(self._micro_tiles, rows, is_last=known) for known in (True, False))
         if self.is_single:
-            self._by_fetching(run, last)
+            self._by_fetching(k_block, last)
             return
         with self.k.either(is_last) as (yes, no):
             with yes:
-                self._by_fetching(run, last)
+                self._by_fetching(k_block, last)
             with no:
                 self.pixels.drain()
-                self._by_fetching(run, before)
+                self._by_fetching(k_block, before)
 
-    def _squares(self, rows: Val, run: _Run, *, is_last: bool) -> None:
+    def _micro_tiles(self, rows: Val, k_block: _KBlock, *, is_last: bool) -> None:
         """Pixels of the square before are left where this run is the last, and finished between products of 32 filters.
 
         If it is the first as well, they are read before sums of this square take the place of theirs.
         """
         k, pixels = self.k, self.pixels
         assert pixels is not None
-        for t in range(2 * self.held):
-            self.tiles.load(B + t, self.w.at(run.column * self.steps * step_elements(1) + t * TILE))
+        for t in range(2 * self.resident):
+            self.tiles.load(B + t, self.w.at(k_block.column * self.steps * step_elements(1) + t * TILE))
         with k.loop(0, rows) as r:
             slot = k.const(0) if self.is_single else r * MICRO_TILE
-            sums, is_first = (self._sums(slot), PANEL * 4), run.step.eq(0)
-            with from_zero(self.tiles, *sums) if self.is_single else going_on(self.tiles, *sums, is_first):
-                pipelined = self._held_steps(r, run) if self.held else self._steps(r, run, is_last=is_last)
+            sums, is_first = (self._sums(slot), PANEL * 4), k_block.step.eq(0)
+            with zeroed_sums(self.tiles, *sums) if self.is_single else continued_sums(self.tiles, *sums, is_first):
+                pipelined = (
+                    self._resident_steps(r, k_block) if self.resident else self._steps(r, k_block, is_last=is_last)
+                )
                 if is_last:
                     pixels.drain(pipelined)
             if is_last:
-                self.f32_fallback(r, run.column, self.grid.sums.at(slot))
-                pixels.start(r, slot, run.column)
+                self.f32_fallback(r, k_block.column, self.grid.sums.at(slot))
+                pixels.start(r, slot, k_block.column)
 
-    def _steps(self, r: Val, run: _Run, *, is_last: bool) -> Val:
+    def _steps(self, r: Val, k_block: _KBlock, *, is_last: bool) -> Val:
         """The products of a square; and how many steps have finished pixels of the one before."""
         k, pixels, pipelined = self.k, self.pixels, self.k.const(0)
         assert pixels is not None
-        if is_last and run.halves == 2:
-            pipelined = pixels.pipelined_steps(run.many)
+        if is_last and k_block.halves == 2:
+            pipelined = pixels.pipelined_steps(k_block.many)
             with k.when(pipelined > 0):
-                self._loop(r, run, end=pipelined, among=pixels.step_actions())
-        self._loop(r, run, begin=pipelined)
+                self._loop(r, k_block, end=pipelined, among=pixels.step_actions())
+        self._loop(r, k_block, begin=pipelined)
         return pipelined
 
-    def _held_steps(self, r: Val, run: _Run) -> Val:
+    def _resident_steps(self, r: Val, k_block: _KBlock) -> Val:
         """The same with weights that are in tiles: all steps have, or none where pixels are too few."""
         k, pixels = self.k, self.pixels
         assert pixels is not None
-        if run.fetched is not None:
-            many = run.fetched * self.held
-            ahead = self.w.at(((run.column + 1) * self.steps) * step_elements(1) + r * many * LINE)
+        if k_block.fetched is not None:
+            many = k_block.fetched * self.resident
+            ahead = self.w.at(((k_block.column + 1) * self.steps) * step_elements(1) + r * many * LINE)
             with k.loop(0, many) as i:
                 ahead.prefetch(i * LINE, locality=2)
-        is_woven = pixels.pipelined_steps(k.const(self.held)).eq(self.held)
+        is_woven = pixels.pipelined_steps(k.const(self.resident)).eq(self.resident)
         with k.either(is_woven) as (yes, no):
             with yes:
-                self._multiply_held(r, pixels.step_actions())
+                self._multiply_resident(r, pixels.step_actions())
             with no:
-                self._multiply_held(r, lambda _: [])
-        return k.select(is_woven, k.const(self.held), 0)
+                self._multiply_resident(r, lambda _: [])
+        return k.select(is_woven, k.const(self.resident), 0)
 
-    def _multiply_held(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
+    def _multiply_resident(self, r: Val, among: Callable[[Val], list[Callable[[], None]]]) -> None:
         k, pixels = self.k, self.x.at(self.grid.entry(r)[0])
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
-        for s in range(self.held):
+        for s in range(self.resident):
             others = among(k.const(s))
             self.tiles.load(A, pixels.at(self.distances.load(s)), stride)
             for half in SUMS:
@@ -214,60 +244,60 @@ class _Bf16Conv(Work):
                 for other in others[len(others) * half // 2 : len(others) * (half + 1) // 2]:
                     other()
 
-    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+    def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         k, slot, is_first = self.k, self.slot(r), step.eq(0)
-        run = _Run(column, step, many, fetched)
+        k_block = _KBlock(column, step, many, fetched)
         if self.accumulator is None:
-            with going_on(self.tiles, self._sums(slot), PANEL * 4, is_first):
-                self._multiply(r, run)
+            with continued_sums(self.tiles, self._sums(slot), PANEL * 4, is_first):
+                self._multiply(r, k_block)
             return
         to = k.select(is_first, slot, GROUP * MICRO_TILE)
-        with from_zero(self.tiles, self._sums(to), PANEL * 4):
-            self._multiply(r, run)
+        with zeroed_sums(self.tiles, self._sums(to), PANEL * 4):
+            self._multiply(r, k_block)
         with k.when(~is_first):
             self.accumulator.start(slot)
 
     def _sums(self, slot: Val) -> list[Buf]:
         return [self.grid.sums.at(slot + t * HALF) for t in SUMS]
 
-    def _multiply(self, r: Val, run: _Run) -> None:
-        with self.k.either(self.filters - run.column * PANEL <= HALF) as (half, whole):
+    def _multiply(self, r: Val, k_block: _KBlock) -> None:
+        with self.k.either(self.filters - k_block.column * PANEL <= HALF) as (half, whole):
             for branch, halves in ((half, 1), (whole, 2)):
                 with branch:
-                    among = self._among(run.many)
-                    self._by_fetching(replace(run, halves=halves), partial(self._loop, r, among=among))
+                    among = self._among(k_block.many)
+                    self._by_fetching(replace(k_block, halves=halves), partial(self._loop, r, among=among))
 
-    def _by_fetching(self, run: _Run, products: Callable[[_Run], None]) -> None:
+    def _by_fetching(self, k_block: _KBlock, products: Callable[[_KBlock], None]) -> None:
         """With a loop that fetches, and one that does not; there is but one where much else is in it."""
-        assert run.fetched is not None
+        assert k_block.fetched is not None
         if self.terms > 1 or self.epilogue.is_expensive:
-            products(replace(run, fetched=self.k.max(run.fetched, FETCHED)))
+            products(replace(k_block, fetched=self.k.max(k_block.fetched, FETCHED)))
             return
-        with self.k.either(run.fetched.eq(0)) as (none, some):
-            for branch, fetched in ((none, None), (some, run.fetched)):
+        with self.k.either(k_block.fetched.eq(0)) as (none, some):
+            for branch, fetched in ((none, None), (some, k_block.fetched)):
                 with branch:
-                    products(replace(run, fetched=fetched))
+                    products(replace(k_block, fetched=fetched))
 
     def _loop(
-        self, r: Val, run: _Run, *, begin: Operand = 0, end: Val | None = None,
+        self, r: Val, k_block: _KBlock, *, begin: Operand = 0, end: Val | None = None,
         among: Callable[[Val], list[Callable[[], None]]] = lambda _: [],
     ) -> None:  # fmt: skip
         """Steps ``begin`` to ``end`` of a run; ``among`` gives what each does between its products."""
-        k, size, many, fetched = self.k, step_elements(self.terms), run.many, run.fetched
+        k, size, many, fetched = self.k, step_elements(self.terms), k_block.many, k_block.fetched
         pixels_of, term = self._pixels_of(r), number(self.memory, "x_term")
-        weights = self.w.at((run.column * self.steps + run.step) * size)
+        weights = self.w.at((k_block.column * self.steps + k_block.step) * size)
         ahead, to_fetch, each = weights.at(many * size), k.var(0), k.const(0)
         if fetched is not None:
             each = fetched * (self.terms * LINE)
             to_fetch.set((r * many + begin) * each)
         with k.loop(begin, many if end is None else end) as s:
-            (here, stride), lines = pixels_of(run.step + s), list[Buf]()
+            (here, stride), lines = pixels_of(k_block.step + s), list[Buf]()
             if fetched is not None:
                 wanted = ahead.at(to_fetch.get())
                 with k.loop(FETCHED * self.terms, fetched * self.terms) as i:
                     wanted.prefetch(i * LINE, locality=2)
                 lines = [wanted.at(i * LINE) for i in range(FETCHED * self.terms)]
-            written, others = list(events(self.terms, 1, run.halves)), among(s)
+            written, others = list(events(self.terms, 1, k_block.halves)), among(s)
             share = -(-len(lines) // sum(isinstance(event, Dot) for event in written))
             for at, event in enumerate(written):
                 if isinstance(event, Dot):
@@ -278,7 +308,9 @@ class _Bf16Conv(Work):
                 elif event.tile == B:
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
-                    self.tiles.load(A, here.at(term * (event.offset // (2 * TILE))), stride, is_past=self.is_past)
+                    self.tiles.load(
+                        A, here.at(term * (event.offset // (2 * TILE))), stride, is_past=self.is_non_temporal
+                    )
                 for other in others[len(others) * at // len(written) : len(others) * (at + 1) // len(written)]:
                     other()
             to_fetch += each
@@ -305,7 +337,7 @@ class _Bf16Conv(Work):
         some = partial(self.accumulator.advance, rows_per_step(self.k, many))
         return lambda _: [some]
 
-    def settle(self) -> None:
+    def complete_sums(self) -> None:
         if self.accumulator is not None:
             self.accumulator.drain()
 
@@ -338,9 +370,9 @@ class _Bf16Conv(Work):
             start, *_, many = self.grid.entry(r)
             with k.loop(0, many) as i:
                 pixel = self.x.at(start + i * number(self.memory, "stride_x") * number(self.memory, "x_x"))
-                self._exact(pixel, column, slot.at(i * PANEL))
+                self._recompute(pixel, column, slot.at(i * PANEL))
 
-    def _exact(self, pixel: Buf, column: Val, to: Buf) -> None:
+    def _recompute(self, pixel: Buf, column: Val, to: Buf) -> None:
         """The sums of one pixel of the result and 32 filters, in f32."""
         k, size, term = self.k, step_elements(self.terms), number(self.memory, "x_term")
         with k.loop(0, 2) as half:
@@ -350,5 +382,5 @@ class _Bf16Conv(Work):
                 weights = self.w.at((column * self.steps + s) * size + half * TILE)
                 with k.loop(0, k.min(self.wide - first, BLOCK)) as c:
                     v = k.splat(decode_terms(k, here.at(c), term, self.terms, 1), HALF)
-                    total.set(k.fma(v, whole(k, weights, self.terms, c), total))
+                    total.set(k.fma(v, load_column(k, weights, self.terms, c), total))
             to.store(half * HALF, total)

@@ -1,8 +1,7 @@
-"""What follows the sums of windows over images: operands and results that lie in terms, or plane by plane.
+"""Epilogues over images: operands and results in NCHW, or in packed images of bf16 terms.
 
-They are two more classes of strides beside those of ``common.epilogue``. Numbers in terms are put together where they
-are loaded and split where they are stored, for the next convolution on tiles, into an image that it reads as it lies
-(``conv.packed_image``).
+These two layouts come on top of the stride classes of ``common.epilogue``. Packed numbers are decoded when they are
+loaded and encoded when they are stored, in the layout that the next convolution on AMX reads (``conv.packed_image``).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def packs_image(epilogue: Epilogue) -> bool:
 class ImageEpilogue(BoundEpilogue):
     """What follows the sums of pixels of one row, for operands of which one row is a pixel.
 
-    Those that lie plane by plane go through a square of scratch memory, turned in registers.
+    Those that lie plane by plane go through a square of scratch memory, staging in registers.
     """
 
     here: Val
@@ -53,8 +52,8 @@ class ImageEpilogue(BoundEpilogue):
         names = [name for name, x in epilogue.names if x.columns == NCHW]
         self.is_wide = not names and not epilogue.is_expensive
         """Whether 32 filters are finished at a time."""
-        self.squares = {name: spare.at(i * MICRO_TILE) for i, name in enumerate(names)}
-        self.turned = k.local(f32, HALF * HALF)
+        self.micro_tiles = {name: spare.at(i * MICRO_TILE) for i, name in enumerate(names)}
+        self.staging = k.local(f32, HALF * HALF)
 
     def prefetch(self, row: Operand, column: Operand, width: int) -> None:
         super().prefetch(row, column, width)
@@ -88,27 +87,27 @@ class ImageEpilogue(BoundEpilogue):
         """Finish ``many`` pixels from ``x`` on and 32 filters: in one term, a line of an image at a time."""
         self.rows(sums, PANEL, x, many, Tile(first, PANEL, None))
 
-    def turn_in(self, x: Val, many: Val, first: Val) -> None:
+    def transpose_in(self, x: Val, many: Val, first: Val) -> None:
         """Bring operands that lie plane by plane into order."""
         k, mask = self.k, self.k.mask(many, HALF)
-        for name in (name for name in self.squares if name.startswith("x")):
+        for name in (name for name in self.micro_tiles if name.startswith("x")):
             for at, sixteen, filters in self._sixteen(name, x, first):
                 with k.loop(0, sixteen) as i:
-                    self.turned.store(i * HALF, filters(i).load(0, HALF, mask))
-                rows = transposed([self.turned.load(n * HALF, HALF) for n in range(HALF)])
+                    self.staging.store(i * HALF, filters(i).load(0, HALF, mask))
+                rows = transposed([self.staging.load(n * HALF, HALF) for n in range(HALF)])
                 for n, row in enumerate(rows):
-                    self.squares[name].store(at + n * PANEL, row)
+                    self.micro_tiles[name].store(at + n * PANEL, row)
 
-    def turn_out(self, x: Val, many: Val, first: Val) -> None:
+    def transpose_out(self, x: Val, many: Val, first: Val) -> None:
         """Store results that shall lie plane by plane."""
         k, mask = self.k, self.k.mask(many, HALF)
-        for name in (name for name in self.squares if name.startswith("y")):
+        for name in (name for name in self.micro_tiles if name.startswith("y")):
             for at, sixteen, filters in self._sixteen(name, x, first):
-                rows = [self.squares[name].load(at + n * PANEL, HALF) for n in range(HALF)]
+                rows = [self.micro_tiles[name].load(at + n * PANEL, HALF) for n in range(HALF)]
                 for n, row in enumerate(transposed(rows)):
-                    self.turned.store(n * HALF, row)
+                    self.staging.store(n * HALF, row)
                 with k.loop(0, sixteen) as i:
-                    filters(i).store(0, self.turned.load(i * HALF, HALF), mask=mask)
+                    filters(i).store(0, self.staging.load(i * HALF, HALF), mask=mask)
 
     def _sixteen(self, name: str, x: Val, first: Val) -> Iterator[tuple[Val, Val, Callable[[Val], Buf]]]:
         """For 16 filters at a time: where they are in the square, how many there are, and where each begins."""
@@ -119,14 +118,14 @@ class ImageEpilogue(BoundEpilogue):
 
     def _load(self, name: str, x: Access, row: Operand, t: Tile) -> Val:
         if x.columns == NCHW:
-            return self.squares[name].load(self.here, HALF)
+            return self.micro_tiles[name].load(self.here, HALF)
         if x.columns == PACKED:
             return load_terms(self._row(name, row), self._memory, name, t, self.terms)
         return super()._load(name, x, row, t)
 
     def _store(self, name: str, y: Access, row: Operand, t: Tile, value: Val) -> None:
         if y.columns == NCHW:
-            self.squares[name].store(self.here, value)
+            self.micro_tiles[name].store(self.here, value)
         elif y.columns == PACKED:
             store_terms(self._row(name, row), self._memory, name, t, value, self.terms)
         else:

@@ -1,27 +1,24 @@
-"""Convolutions on tiles: an implicit matrix product of pixels and weights, in bf16 terms (``conv.bf16_split``) or in
-slices (``conv.int8_slices``).
+"""Implicit GEMM convolutions on AMX, from bf16 terms (``conv.bf16_split``) or int8 slices (``conv.int8_slices``).
 
-A tile of A is some numbers of 16 pixels each, loaded from where they lie: nothing is copied for a tap. In an image of
-blocks these are the channels of one block as one tap sees them; where pixels lie close together, so many numbers out of
-the run that a row of taps sees. A *step* is one such tile. Its pixels are ``distances[step]`` elements from those of
-the first, a table in scratch memory: kernel, stride, dilation, padding and layout are numbers of the run, and one
-kernel serves every geometry.
+A tile of A is a vector of channels for each of 16 output pixels, loaded from the packed image without any copy (no
+im2col). A *step* is one such tile: one tap and one channel block or, in the compact layout, a stretch of the numbers
+that one row of taps covers. ``distances[step]``, a table in scratch memory, tells how far its pixels are from those of
+the first step. Kernel size, stride, dilation, padding and layout are run-time numbers: one kernel serves every
+geometry.
 
-**Pixels.** Where windows move by one along every axis, the pixels of an image are one line, which runs over the ends of
-rows through the padding between them: what is computed there is dropped, and maps of 7 or 14 pixels a row still fill
-tiles. With strides every row is a line, unless windows move by one over the phases of an image (``fold``). A line is
-cut into tiles of equal height, at most 16, which the tile unit is told, so that it does no more; a tile and 32 filters
-are a *square* of sums (``split.bf16_micro_kernel`` tells why not more).
+**Pixels.** With unit strides the pixels of an image are one line that continues through the padding between rows;
+outputs computed there are dropped, and rows of 7 or 14 pixels still fill tiles. With other strides each row is a line,
+unless the image is decomposed into stride phases (``conv.stride_phases``). A line is cut into tiles of equal height,
+at most 16. A tile and 32 filters are a *micro-tile* of sums; the micro-tiles that share weights in L1 are a *group*.
 
-**Caches.** A run of weights takes 24 KiB and stays in L1 while the squares of a group pass by. Taps of a block follow
-each other, so its pixels come from L2 once for those of a run: with one term and 3 x 3 taps about 12 bytes a cycle. The
-next run of weights is fetched into L2 meanwhile.
+**Caches.** A K-block of weights takes 24 KiB and stays in L1 while the micro-tiles of a group pass. The taps of a
+channel block follow each other, so its pixels come from L2 once for a K-block. The next K-block of weights is
+prefetched into L2.
 
-**What follows** a square is written after the products of the next, which find its sums stored. Of one term products
-are few, and it is written among them (``conv.pipelined_epilogue``), unless it is stores that take its time. Results
-go out pixel
-by pixel or, where images lie plane by plane, turned in registers first; and, if the next layer is a convolution on
-tiles, as that one wants to read them, split and padded (``conv.image_epilogue``).
+**Epilogue.** It is applied to a micro-tile after the products of the next one, which find its sums stored. With one
+term there are few products, and it is software-pipelined among them (``conv.pipelined_epilogue``) unless stores
+dominate it. Results are written in NHWC, in NCHW after a transpose in registers, or packed for the convolution that
+reads them (``conv.image_epilogue``).
 """
 
 from __future__ import annotations
@@ -62,10 +59,10 @@ ENTRY = 8
 """Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are; and where its
 pixels begin in a second image."""
 
-_TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "fold") for axis in "zyx")
+_TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "phase") for axis in "zyx")
 _NUMBERS = (
-    "x_b", "x_block", "x_z", "x_y", "x_x", "x_term", "x_fold_z", "x_fold_y", "x_fold_x", "batch", "blocks", "filters",
-    "lines", "length", "wide", "pitch_z", "pitch_y", "run",
+    "x_b", "x_block", "x_z", "x_y", "x_x", "x_term", "x_phase_z", "x_phase_y", "x_phase_x", "batch", "blocks",
+    "filters", "lines", "length", "wide", "pitch_z", "pitch_y", "k_block",
 )  # fmt: skip
 _SECOND = tuple(f"second_{what}" for what in ("b", "block", "z", "y", "x", "blocks"))
 
@@ -79,7 +76,7 @@ def convolution_params(epilogue: Epilogue, *, has_second: bool = False) -> Param
 
 
 @dataclass(frozen=True)
-class Kind:
+class TileFormat:
     """What images and weights are made of."""
 
     block: int
@@ -97,13 +94,13 @@ class Kind:
     """Columns of 32 filters, or a quarter of what there is, that a thread does itself where pixels are shared out."""
 
 
-def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callable[..., Work]) -> None:
-    """A convolution, square by square, as ``Work`` does them."""
-    batch, blocks, filters, lines, length, wide, run = (
-        number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "run")
+def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_of: Callable[..., TileConv]) -> None:
+    """A convolution, square by square, as ``TileConv`` does them."""
+    batch, blocks, filters, lines, length, wide, k_block = (
+        number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "k_block")
     )
     taps = number(memory, "kernel_z") * number(memory, "kernel_y") * number(memory, "kernel_x")
-    steps = k.opaque(blocks * taps * ceil_div(wide, kind.block) + _second_blocks(k, memory))
+    steps = k.opaque(blocks * taps * ceil_div(wide, fmt.block) + _second_blocks(k, memory))
     per_line = k.opaque(ceil_div(length, HALF))
     high = k.opaque(ceil_div(length, k.max(per_line, 1)))
     each = k.opaque(lines * per_line)
@@ -115,22 +112,22 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
     # are shared out, as they are in the layers before and after, unless to read all weights costs more.
     fair = count * columns // (k.threads * 2)
     groups = ceil_div(count, k.max(k.min(fair, GROUP), 1))
-    channels = (blocks * ceil_div(wide, kind.block) + _second_blocks(k, memory)) * kind.block
-    pixels_nbytes = batch * lines * length * (channels * kind.number_nbytes + filters * 4)
-    weights_nbytes = columns * steps * kind.step_nbytes
+    channels = (blocks * ceil_div(wide, fmt.block) + _second_blocks(k, memory)) * fmt.block
+    pixels_nbytes = batch * lines * length * (channels * fmt.number_nbytes + filters * 4)
+    weights_nbytes = columns * steps * fmt.step_nbytes
     is_split = (count >= k.threads * 2) & (weights_nbytes <= pixels_nbytes)
     groups = k.max(groups, k.select(is_split, k.threads, 1))
     groups = k.opaque(k.max(k.select(groups < k.threads, groups, ceil_div(groups, k.threads) * k.threads), 1))
     tiles = Tiles(k)
-    tiles.configure(high, short=(*SUMS, A), count=kind.tiles)
+    tiles.configure(high, short=(*SUMS, A), count=fmt.tiles)
     distances = k.scratch(i64)
     plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
-    grid = Grid(k, memory, distances.at(ceil_div(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
-    _measure(k, memory, distances, blocks, wide, kind.block)
-    work = work_of(k, tiles, memory, distances, grid, steps, epilogue, kind)
+    grid = PixelTiles(k, memory, distances.at(ceil_div(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
+    _measure(k, memory, distances, blocks, wide, fmt.block)
+    work = work_of(k, tiles, memory, distances, grid, steps, epilogue, fmt)
     known, first = k.var(-1), k.var(-1)
     # Who helps another thread has to fetch the pixels of a group from that one's cache first.
-    own = k.select(is_split, k.min(groups * columns // (k.threads * 4), kind.own), 0)
+    own = k.select(is_split, k.min(groups * columns // (k.threads * 4), fmt.own), 0)
     with k.share(k.select(count > 0, groups * columns, 0), own) as at:
         column, group = at % columns, at // columns
         top, stop = (i * count // groups for i in (group, group + 1))
@@ -141,12 +138,12 @@ def walk(k: Kernel, memory: Any, epilogue: Epilogue, kind: Kind, work_of: Callab
             first.set(k.select(known.eq(-1), group, first))
             known.set(group)
         fetched = k.max(ceil_div(k.const(LINES), k.max(rows, 1)), FETCHED)
-        if kind.terms == 1:
+        if fmt.terms == 1:
             fetched = k.select(first.ne(group) & (weights_nbytes <= NEAR_NBYTES), 0, fetched)
-        with k.loop(0, steps, run) as step:
-            many = k.min(run, steps - step)
-            is_last = step + run >= steps
-            work.squares(rows, column, step, many, fetched, is_last)
+        with k.loop(0, steps, k_block) as step:
+            many = k.min(k_block, steps - step)
+            is_last = step + k_block >= steps
+            work.micro_tiles(rows, column, step, many, fetched, is_last)
     work.close()
     tiles.release()
 
@@ -158,8 +155,8 @@ def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size
         return number(memory, name)
 
     def along(axis: str, tap: Val) -> Val:
-        place, folds = tap * n(f"dilation_{axis}"), k.max(n(f"fold_{axis}"), 1)
-        return place % folds * n(f"x_fold_{axis}") + place // folds * n(f"x_{axis}")
+        place, phase_strides = tap * n(f"dilation_{axis}"), k.max(n(f"phase_{axis}"), 1)
+        return place % phase_strides * n(f"x_phase_{axis}") + place // phase_strides * n(f"x_{axis}")
 
     at = k.var(0)
     with k.loop(0, blocks) as block, k.loop(0, n("kernel_z")) as z, k.loop(0, n("kernel_y")) as y:
@@ -177,7 +174,7 @@ def _second_blocks(k: Kernel, memory: Any) -> Val:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PixelTiles:
     """The tiles of a group: where they lie and which pixels they are."""
 
     k: Kernel
@@ -239,39 +236,39 @@ class Grid:
         _, image, *first, many = self.entry(tile)
         done, (z, y, x) = k.var(0), (k.var(index) for index in first)
         with k.loop_while(lambda: done.get() < many):
-            run = k.min(many - done.get(), pitch - x.get())
-            kept = k.select(y.get() < out_y, k.max(k.min(run, out_x - x.get()), 0), 0)
+            length = k.min(many - done.get(), pitch - x.get())
+            kept = k.select(y.get() < out_y, k.max(k.min(length, out_x - x.get()), 0), 0)
             yield done.get(), [image, z.get(), y.get()], x.get(), kept
             is_end = (y.get() + 1).eq(self.plane_rows)
             for var, value in (
-                (done, done.get() + run), (x, 0), (z, z.get() + k.cast(is_end, i64)),
+                (done, done.get() + length), (x, 0), (z, z.get() + k.cast(is_end, i64)),
                 (y, k.select(is_end, 0, y.get() + 1)),
             ):  # fmt: skip
                 var.set(value)
 
     @property
     def sums(self) -> Buf:
-        """A square for each tile of a group, the spare ones of a run, and one for each operand that is turned."""
+        """A square for each tile of a group, the spare ones of a run, and one for each operand that is staging."""
         return self.table.at(GROUP * ENTRY).as_type(f32)
 
 
 def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
-    turned = sum(x.columns == NCHW for _, x in epilogue.names)
-    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + turned) * MICRO_TILE * 4
+    staging = sum(x.columns == NCHW for _, x in epilogue.names)
+    return -(-steps // 8) * 64 + GROUP * ENTRY * 8 + (GROUP + spare + staging) * MICRO_TILE * 4
 
 
 @dataclass(frozen=True)
-class Work:
+class TileConv:
     """What is done with squares."""
 
     k: Kernel
     tiles: Tiles
     memory: Any
     distances: Buf
-    grid: Grid
+    grid: PixelTiles
     steps: Val
     epilogue: Epilogue
-    kind: Kind
+    fmt: TileFormat
 
     @property
     def filters(self) -> Val:
@@ -287,31 +284,31 @@ class Work:
 
     def slot(self, r: Val) -> Val:
         """The element where the sums of square ``r`` of a group are: one of two, if there are no runs to wait for."""
-        return self.k.select(self.steps <= number(self.memory, "run"), r & 1, r) * MICRO_TILE
+        return self.k.select(self.steps <= number(self.memory, "k_block"), r & 1, r) * MICRO_TILE
 
     def locate(self, rows: Val) -> None:
         """Learn more of the ``rows`` tiles of a group, which the grid has located."""
 
-    def squares(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
+    def micro_tiles(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
         """Add a run to the squares of a group; after the last one, finish them."""
         k = self.k
         with k.loop(0, rows + k.cast(is_last, i64)) as r:
-            if self.kind.terms > 1:  # of one term there are too few products to wait for it
+            if self.fmt.terms > 1:  # of one term there are too few products to wait for it
                 with k.when(is_last & (r + 1 < rows)):
                     self.fetch(r + 1, column)
             with k.either(r < rows) as (more, none):
                 with more:
-                    self.square(r, column, step, many, fetched)
+                    self.micro_tile(r, column, step, many, fetched)
                 with none:
-                    self.settle()
+                    self.complete_sums()
             with k.when(is_last & (r > 0)):
                 self.end(r - 1, column)
 
-    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+    def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
         """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
         raise NotImplementedError
 
-    def settle(self) -> None:
+    def complete_sums(self) -> None:
         """Complete the sums of the square that was last."""
 
     def close(self) -> None:
@@ -342,10 +339,10 @@ class Work:
         room = number(self.memory, "image_room") if packs_image(self.epilogue) else self.filters
 
         def by_halves() -> None:
-            finish.turn_in(x, many, first)
+            finish.transpose_in(x, many, first)
             with k.loop(0, k.min(room - first, PANEL), HALF) as half:
                 finish.pixels(sums.at(half), half, x, many, Tile(first + half, HALF, k.mask(left - half, HALF)))
-            finish.turn_out(x, many, first)
+            finish.transpose_out(x, many, first)
 
         if not finish.is_wide:
             by_halves()
@@ -358,5 +355,5 @@ class Work:
 
     def _finishing(self, place: list[Val]) -> ImageEpilogue:
         """What follows the sums of pixels of one row."""
-        turned = self.grid.sums.at((GROUP + self.kind.spare) * MICRO_TILE)
-        return ImageEpilogue(self.k, self.epilogue, self.memory, self.filters, place, turned, self.kind.terms)
+        staging = self.grid.sums.at((GROUP + self.fmt.spare) * MICRO_TILE)
+        return ImageEpilogue(self.k, self.epilogue, self.memory, self.filters, place, staging, self.fmt.terms)

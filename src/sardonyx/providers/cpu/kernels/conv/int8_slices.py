@@ -1,11 +1,9 @@
-"""Convolutions on tiles of bytes, from images and weights in slices (``conv.pack_image_int8``, ``slices``): f32
-results.
+"""Convolutions on AMX from int8 slices of image and weights (``conv.pack_image_int8``, ``split.int8_slices``).
 
-The way through pixels, steps and filters is that of ``conv.implicit_gemm``; a step covers 64 channels and not 32. As
-in matrix
-products (``gemm.int8_slices``) the sums of a run are exact, and are put together, times the scales of image and
-filters,
-when it ends. Images are read as numbers, pixel by pixel, and results go wherever those of ``conv.implicit_gemm`` do.
+The loops over pixels, steps and filters are those of ``conv.implicit_gemm``; a step covers 64 channels instead of 32.
+As in matrix products (``gemm.int8_slices``), the sums of a K-block are exact integers; they are combined and
+multiplied by the scales of image and filters when it ends. The image is read as f32 in NHWC; results are written as in
+``conv.implicit_gemm``.
 """
 
 from __future__ import annotations
@@ -25,38 +23,38 @@ from sardonyx.providers.cpu.kernels.common.window import WindowGeometry
 from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import (
     GROUP,
-    Grid,
-    Kind,
-    Work,
+    PixelTiles,
+    TileConv,
+    TileFormat,
     convolution_params,
+    convolve,
     scratch_nbytes,
-    walk,
 )
-from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import SOURCE, source_args, spreading
+from sardonyx.providers.cpu.kernels.conv.pack_image_int8 import SOURCE, packing_steps, source_args
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import rows_per_step
 from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
+    LEVELS,
     MICRO_TILE,
     PRODUCTS,
     ROUNDS,
     SIDES,
-    WEIGHTS,
     SliceAccumulator,
-    fourth,
+    level_sums,
     multiply,
-    summed,
+    multiply_fourth,
 )
 from sardonyx.providers.cpu.kernels.split.int8_slices import (
     SLICES,
     STEP,
     TILE,
+    block_steps,
+    load_column,
     make_slices,
     packed_nbytes,
     packing_of,
-    run_steps,
     scales_of,
     slices_refusal,
-    whole,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -67,7 +65,7 @@ from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
 TERMS = 3
 """In which results are handed on, to convolutions that take bf16 terms."""
-SPARE = WEIGHTS // SIDES
+SPARE = LEVELS // SIDES
 """Squares of scratch memory for the sums of a run."""
 
 
@@ -81,12 +79,14 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     key = ("slices", x.storage.number, x.offset, x.shape, x.strides, found.layout)
     before: list[Step] = []
     if key not in target.splits:
-        before, target.splits[key] = spreading(x, found.layout, group.nodes, u8 if x.storage in target.unsigned else i8)
+        before, target.splits[key] = packing_steps(
+            x, found.layout, group.nodes, u8 if x.storage in target.unsigned else i8
+        )
     image, weights = target.splits[key], _packed(group, found, target.isa)
     epilogue, more = on_tiles.epilogue_of(group, frame, target)
     args = {
         **found.args(image.tiles), **image.args(found.layout, found.start), "w": Ref(weights),
-        "filters": group.w.shape[0], "run": _run(found), "source": Ref.of(x),
+        "filters": group.w.shape[0], "k_block": _run(found), "source": Ref.of(x),
         **{f"source_{name}": v for name, v in source_args(x).items()},
         **{f"pad_{a}": p for a, p in zip("zyx", frame.window.pads, strict=True)}, **more,
     }  # fmt: skip
@@ -100,12 +100,12 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 
 
 def _run(found: on_tiles.Geometry) -> int:
-    return run_steps(found.steps * STEP)
+    return block_steps(found.steps * STEP)
 
 
 def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
     """The weights in slices, in the order of steps."""
-    w, layout, run = group.w, found.layout, _run(found)
+    w, layout, k_block = group.w, found.layout, _run(found)
     tensor = w.storage.tensor
     assert tensor is not None
     filters, channels, *taps = (int(d) for d in w.shape)
@@ -121,14 +121,14 @@ def _packed(group: Convolution, found: on_tiles.Geometry, isa: Isa) -> Packed:
         )
 
     key = ("conv slices", identity(tensor), w.offset, (filters, channels, *taps))
-    return Packed("constant", i8, packed_nbytes(depth, filters, run), w.storage.value, key=key, make=make)
+    return Packed("constant", i8, packed_nbytes(depth, filters, k_block), w.storage.value, key=key, make=make)
 
 
 # -- the kernel
 
 
 def _params(first: DType, epilogue: Epilogue) -> Params:
-    memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_long": (i32,), "x_flags": (i32,), "source": (f32,)}
+    memory = {"x": (i8,), "w": (i8,), "x_scales": (f32,), "x_fourth": (i32,), "x_flags": (i32,), "source": (f32,)}
     sources = (f"source_{name}" for name in SOURCE)
     numbers = dict.fromkeys(("x_more", *sources, *(f"pad_{a}" for a in "zyx")), i64)
     return {**memory, **numbers, **convolution_params(epilogue)}
@@ -139,55 +139,62 @@ def conv_int8_slices(k: Kernel, *, first: DType, epilogue: Epilogue, **memory: A
     """``first`` is the type of an image's first slices."""
 
     def work(
-        k: Kernel, tiles: Tiles, memory: Any, distances: Buf, grid: Grid, steps: Val, epilogue: Epilogue, kind: Kind
-    ) -> Work:
+        k: Kernel,
+        tiles: Tiles,
+        memory: Any,
+        distances: Buf,
+        grid: PixelTiles,
+        steps: Val,
+        epilogue: Epilogue,
+        fmt: TileFormat,
+    ) -> TileConv:
         scales = scales_of(memory["w"], ceil_div(number(memory, "filters"), PANEL), steps)
         levels = grid.sums.at(GROUP * MICRO_TILE).as_type(i32)
         accumulator = SliceAccumulator(k, levels, grid.sums, lambda image, _: memory["x_scales"].load(image), scales)
-        return _Int8Conv(k, tiles, memory, distances, grid, steps, epilogue, kind, first, accumulator)
+        return _Int8Conv(k, tiles, memory, distances, grid, steps, epilogue, fmt, first, accumulator)
 
-    walk(k, memory, epilogue, Kind(STEP, TERMS, SLICES, SLICES * 2 * TILE, SPARE), work)
+    convolve(k, memory, epilogue, TileFormat(STEP, TERMS, SLICES, SLICES * 2 * TILE, SPARE), work)
 
 
 @dataclass(frozen=True)
-class _Int8Conv(Work):
+class _Int8Conv(TileConv):
     """Products of slices."""
 
     first: DType
     accumulator: SliceAccumulator
 
-    def square(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        k, memory, run, accumulator = self.k, self.memory, number(self.memory, "run"), self.accumulator
+    def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
+        k, memory, k_block, accumulator = self.k, self.memory, number(self.memory, "k_block"), self.accumulator
         start, image, *_ = self.grid.entry(r)
         weights = memory["w"].at((column * self.steps + step) * (SLICES * 2 * TILE))
         share = fetched * (SLICES * LINE_NBYTES)
         following = weights.at(many * (SLICES * 2 * TILE) + r * many * share)
         stride, slice_stride = number(memory, "stride_x") * number(memory, "x_x"), number(memory, "x_term")
-        pixels, is_long = memory["x"].at(start), memory["x_long"].load(image).ne(0)
+        pixels, has_fourth = memory["x"].at(start), memory["x_fourth"].load(image).ne(0)
         sides = k.min(ceil_div(self.filters - column * PANEL, HALF), SIDES)
-        scales, pace = (column * ceil_div(self.steps, run) + step // run) * PANEL, rows_per_step(k, many)
+        scales, pace = (column * ceil_div(self.steps, k_block) + step // k_block) * PANEL, rows_per_step(k, many)
         with k.loop(0, sides) as side:
             columns = weights.at(side * TILE)
-            for weight, products in ROUNDS:
-                with summed(self.tiles, accumulator.levels, weight):
+            for level, products in ROUNDS:
+                with level_sums(self.tiles, accumulator.levels, level):
                     with k.loop(0, many) as s:
                         here = pixels.at(self.distances.load(step + s))
                         slices = [here.at(slice_stride * i) for i in range(SLICES)]
                         these = columns.at(s * (SLICES * 2 * TILE))
                         multiply(self.tiles, slices, these, products, stride, first=self.first)
-                        if weight:
+                        if level:
                             accumulator.advance(pace)
-                        ahead = following.at(s * share + (side * SIDES + weight // 2) * (share // 4))
+                        ahead = following.at(s * share + (side * SIDES + level // 2) * (share // 4))
                         with k.loop(0, ceil_div(fetched * SLICES, 4)) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
-                    if weight:
-                        with k.when(is_long), k.loop(0, many) as s:
+                    if level:
+                        with k.when(has_fourth), k.loop(0, many) as s:
                             place = (start + self.distances.load(step + s)) // SLICES
                             here = memory["x"].at(number(memory, "x_more") + place)
-                            fourth(self.tiles, here, columns.at(s * (SLICES * 2 * TILE)), stride // SLICES)
+                            multiply_fourth(self.tiles, here, columns.at(s * (SLICES * 2 * TILE)), stride // SLICES)
             accumulator.start(self.slot(r) + side * HALF, image, scales + side * HALF, step.eq(0))
 
-    def settle(self) -> None:
+    def complete_sums(self) -> None:
         self.accumulator.drain()
 
     def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
@@ -198,13 +205,13 @@ class _Int8Conv(Work):
             with k.loop(0, many) as i:
                 place = z * deep + y * pitch + x + i
                 at = [place // deep, place % deep // pitch, place % pitch]
-                self._exact(image, at, column, slot.at(i * PANEL))
+                self._recompute(image, at, column, slot.at(i * PANEL))
 
-    def _exact(self, image: Val, at: list[Val], panel: Val, to: Buf) -> None:
+    def _recompute(self, image: Val, at: list[Val], panel: Val, to: Buf) -> None:
         """The sums of one pixel of the result and 32 filters, from the numbers themselves."""
         k, memory = self.k, self.memory
         n = {name: number(memory, name) for name in memory if isinstance(memory[name], Val)}
-        run, totals = n["run"], [k.var(k.zeros(f32, HALF)) for _ in range(2)]
+        k_block, totals = n["k_block"], [k.var(k.zeros(f32, HALF)) for _ in range(2)]
         step = k.var(0)
         with (
             k.loop(0, n["blocks"]) as block,
@@ -221,7 +228,7 @@ class _Int8Conv(Work):
             with k.loop(0, k.select(is_there, channels, 0)) as c:
                 v, j = k.splat(pixel.load(block * STEP + c), HALF), step.get() * STEP + c
                 for half, total in enumerate(totals):
-                    w = whole(k, memory["w"], self.accumulator.right, self.steps, run, panel * PANEL, half, j)
+                    w = load_column(k, memory["w"], self.accumulator.right, self.steps, k_block, panel * PANEL, half, j)
                     total.set(k.fma(v, w, total))
             step += 1
         for half, total in enumerate(totals):

@@ -1,4 +1,4 @@
-"""Which convolutions run on tiles, and how: their images, weights and what follows them (``conv.implicit_gemm``)."""
+"""Selects AMX convolutions and prepares their steps: packed image and weights, epilogue (``conv.implicit_gemm``)."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, nbytes_
 from sardonyx.providers.cpu.kernels.conv.bf16_split import conv_amx
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import NCHW, PACKED
 from sardonyx.providers.cpu.kernels.conv.implicit_gemm import scratch_nbytes
-from sardonyx.providers.cpu.kernels.conv.pack_image import spreading
+from sardonyx.providers.cpu.kernels.conv.pack_image import packing_step
 from sardonyx.providers.cpu.kernels.conv.packed_image import (
     BLOCK,
-    OVER,
+    OVERRUN,
     PackedImageLayout,
     PackedImageMatrix,
     most_compact,
     window_tiles,
 )
 from sardonyx.providers.cpu.kernels.conv.pipelined_epilogue import Places, is_one_for_images, pace_of, table_nbytes
-from sardonyx.providers.cpu.kernels.conv.stride_phases import UNFOLDED, Folded
+from sardonyx.providers.cpu.kernels.conv.stride_phases import NO_PHASES, StridePhases
 from sardonyx.providers.cpu.kernels.gemm.amx import term_count
 from sardonyx.providers.cpu.kernels.split import int8_slices
-from sardonyx.providers.cpu.kernels.split.bf16 import CHUNK, HALF, PAIRS, PANEL, equal_runs, split, step_elements
+from sardonyx.providers.cpu.kernels.split.bf16 import (
+    CHUNK,
+    HALF,
+    PAIRS,
+    PANEL,
+    k_block_steps,
+    split_bf16,
+    step_elements,
+)
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import PRODUCTS
 from sardonyx.providers.cpu.language.values import bf16, f16, f32
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -41,11 +49,11 @@ from sardonyx.providers.cpu.memory.allocator import allocate
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
 
-RUN = {1: 12, 2: 6, 3: 4}
+KC_STEPS = {1: 12, 2: 6, 3: 4}
 """Steps of a run, by terms, at most: 24 KiB of weights."""
-PAST_RUN = 16
+STREAMING_KC_STEPS = 16
 """... of one term whose pixels leave L1 to the weights."""
-HELD = 2
+MAX_RESIDENT_STEPS = 2
 """Steps whose weights stay in tiles, two for each. (In C, a square of two steps with a residual and a Relu takes 135
 cycles for 162, and 153 to 165 for 179 where others use the core too.)"""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
@@ -78,7 +86,7 @@ class Geometry:
     dilations: tuple[int, ...]
     size: tuple[Known, ...]
     """Of the result."""
-    folded: Folded | None = None
+    phases: StridePhases | None = None
     """The phases of the image, if they are what is read."""
     second: Geometry | None = None
     """Single pixels of a second image."""
@@ -96,12 +104,12 @@ class Geometry:
     @property
     def image(self) -> PackedImageLayout:
         """What is read."""
-        return self.folded.image if self.folded else self.layout
+        return self.phases.image if self.phases else self.layout
 
     @property
     def moves(self) -> tuple[int, ...]:
         """From window to window, along each axis of that."""
-        return (1, 1, 1) if self.folded else self.strides
+        return (1, 1, 1) if self.phases else self.strides
 
     @property
     def is_dense(self) -> bool:
@@ -109,29 +117,29 @@ class Geometry:
         return self.moves == (1, 1, 1) and self.image.has_no_padding
 
     @property
-    def run(self) -> int:
+    def k_block(self) -> int:
         """Steps of a run, but of the last."""
-        return equal_runs(self.steps, PAST_RUN if self.is_past else RUN[self.layout.terms])
+        return k_block_steps(self.steps, STREAMING_KC_STEPS if self.is_non_temporal else KC_STEPS[self.layout.terms])
 
     @property
-    def is_past(self) -> bool:
+    def is_non_temporal(self) -> bool:
         """Whether pixels leave L1 to the weights: those of one term that a single tap sees once."""
-        is_once = self.kernel[:2] == (1, 1) and self.runs[0] == 1
-        return self.layout.terms == 1 and is_once and self.steps > HELD
+        is_once = self.kernel[:2] == (1, 1) and self.spans[0] == 1
+        return self.layout.terms == 1 and is_once and self.steps > MAX_RESIDENT_STEPS
 
     @property
-    def last_run(self) -> int:
-        return self.steps - (-(-self.steps // self.run) - 1) * self.run
+    def last_k_block(self) -> int:
+        return self.steps - (-(-self.steps // self.k_block) - 1) * self.k_block
 
     @property
-    def runs(self) -> tuple[int, int]:
+    def spans(self) -> tuple[int, int]:
         """Of numbers that the taps of a row see, and how long they are."""
-        return self.layout.runs(self.kernel[2], self.dilations[2])
+        return self.layout.spans(self.kernel[2], self.dilations[2])
 
     def args(self, storage: Storage) -> dict[str, Ref | Known | float]:
         z, y, x = self.size
-        folds, strides = self.strides if self.folded else (1, 1, 1), self.moves
-        deep, row, (runs, wide) = self.image.deep, self.image.row, self.runs
+        phase_strides, strides = self.strides if self.phases else (1, 1, 1), self.moves
+        deep, row, (spans, wide) = self.image.deep, self.image.row, self.spans
         if strides == (1, 1, 1) and (self.second is None or (self.is_dense and self.second.is_dense)):
             length = dims.total((dims.mul(dims.sub(z, 1), deep), dims.mul(dims.sub(y, 1), row), x))
             lines: Known = 1
@@ -141,9 +149,15 @@ class Geometry:
         found |= {f"x_{s}": v for s, v in self._distances.items() if s != "plane"}
         found |= {"batch": self.layout.batch, "blocks": self.layout.blocks, "pitch_z": deep, "pitch_y": row}
         found |= {"lines": lines, "length": of_known(dims.maximum(length, 0))}
-        found |= {"wide": wide, "run": self.run}
-        kernel = (*self.kernel[:2], runs)
-        given = {"kernel": kernel, "dilation": self.dilations, "stride": strides, "out": self.size, "fold": folds}
+        found |= {"wide": wide, "k_block": self.k_block}
+        kernel = (*self.kernel[:2], spans)
+        given = {
+            "kernel": kernel,
+            "dilation": self.dilations,
+            "stride": strides,
+            "out": self.size,
+            "phase": phase_strides,
+        }
         return found | {f"{what}_{a}": v for what, values in given.items() for a, v in zip("zyx", values, strict=True)}
 
     def second_args(self, storage: Storage) -> dict[str, Ref | Known | float]:
@@ -155,7 +169,7 @@ class Geometry:
 
     @property
     def _distances(self) -> dict[str, Known]:
-        return self.folded.strides_of() if self.folded else self.layout.strides() | UNFOLDED
+        return self.phases.strides_of() if self.phases else self.layout.strides() | NO_PHASES
 
 
 def terms_for(group: Convolution, target: Target) -> int | None:
@@ -241,15 +255,15 @@ def geometry(group: Convolution, frame: WindowGeometry, terms: int, block: int =
     window, size = frame.window, frame.size
     reach = [(n - 1) * d for n, d in zip(window.kernel, window.dilations, strict=True)]
     pads = [p for p in window.pads if isinstance(p, int)]
-    behind: list[Known] = []
+    back: list[Known] = []
     for i in range(3):
         last = dims.add(dims.mul(dims.sub(size[i], 1), window.strides[i]), reach[i] + 1)
-        behind.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
-    behind[2] = of_known(dims.maximum(behind[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
+        back.append(of_known(dims.maximum(dims.sub(last, dims.add(frame.x.shape[2 + i], pads[i])), 0)))
+    back[2] = of_known(dims.maximum(back[2], dims.sub(size[2], frame.x.shape[4])))  # a line holds its results
     channels, image = int(group.w.shape[1]), tuple(frame.x.shape[2:])
-    over = max(HALF * window.strides[2], OVER)
+    overrun = max(HALF * window.strides[2], OVERRUN)
     layout = PackedImageLayout(
-        terms, frame.x.shape[0], channels, image, tuple(pads), tuple(behind), over=over, block=block
+        terms, frame.x.shape[0], channels, image, tuple(pads), tuple(back), overrun=overrun, block=block
     )
     if block == BLOCK:
         layout = most_compact(layout, [(window.kernel, window.dilations)])
@@ -272,17 +286,17 @@ def steps(group: Convolution, terms: int, target: Target, second: Convolution | 
     weights = packed(group, found, target.isa, second)
     epilogue, more = epilogue_of(group, frame, target)
     args |= {**found.args(image), "w": Ref(weights), "filters": filters, **more}
-    is_flagged = found.flags is not None and found.runs[1] % BLOCK != 0
+    is_flagged = found.flags is not None and found.spans[1] % BLOCK != 0
     if found.flags is not None and is_flagged:
         args |= {"flags": Ref(found.flags), "flags_count": found.flags.elements}
-    is_full = terms == 1 and filters % PANEL == 0 and (is_flagged or found.runs[1] % BLOCK == 0)
+    is_full = terms == 1 and filters % PANEL == 0 and (is_flagged or found.spans[1] % BLOCK == 0)
     is_pipelined = terms == 1 and filters > HALF and is_one_for_images(epilogue, args)
-    pace = pace_of(epilogue, found.last_run, is_full=is_full) if is_pipelined else 0
+    pace = pace_of(epilogue, found.last_k_block, is_full=is_full) if is_pipelined else 0
     places = Places.of(epilogue, args, is_full=is_full) if pace else None
-    known = {"is_single": pace > 0 and found.steps <= found.run, "is_full": pace > 0 and is_full}
-    held = found.steps if pace and is_full and found.steps <= HELD and second is None else 0
-    known |= {"is_past": found.is_past, "has_second": second is not None, "is_flagged": is_flagged}
-    spec = conv_amx(terms=terms, epilogue=epilogue, pace=pace, places=places, held=held, **known)
+    known = {"is_single": pace > 0 and found.steps <= found.k_block, "is_full": pace > 0 and is_full}
+    resident = found.steps if pace and is_full and found.steps <= MAX_RESIDENT_STEPS and second is None else 0
+    known |= {"is_non_temporal": found.is_non_temporal, "has_second": second is not None, "is_flagged": is_flagged}
+    spec = conv_amx(terms=terms, epilogue=epilogue, pace=pace, places=places, resident=resident, **known)
     flops = dims.known(dims.product((2, depth, *group.box))) or 0
     nbytes = dims.known(dims.total((moved, _moved(frame, terms, target), dims.mul(weights.elements, 2)))) or 0
     why = f"{target.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on tiles"
@@ -312,18 +326,18 @@ def _image(
         key = ("image", x.storage.number, x.offset, x.shape, x.strides, found.layout)
         before: list[Step] = []
         if key not in target.splits:
-            step, *target.splits[key] = spreading(x, found.layout, group.nodes)
+            step, *target.splits[key] = packing_step(x, found.layout, group.nodes)
             before.append(step)
         storage, flags = target.splits[key]
         return before, replace(found, flags=flags), storage, frame
-    layout = replace(found.layout, close=given.layout.close) if given.layout.has_no_padding else given.layout
+    layout = replace(found.layout, compact=given.layout.compact) if given.layout.has_no_padding else given.layout
     start = layout.at(*(-int(p) for p in frame.window.pads))
     found = replace(found, layout=layout, start=start)
-    folded = Folded.of(layout, found.kernel, found.strides, found.dilations, found.size)
-    if folded is None or not folded.pays(found.steps + more, int(group.w.shape[0]), found.size):
+    phases = StridePhases.of(layout, found.kernel, found.strides, found.dilations, found.size)
+    if phases is None or not phases.pays(found.steps + more, int(group.w.shape[0]), found.size):
         return [], found, given.storage, frame
-    step, made = folded.step(Ref(given.storage, start), layout, group.nodes)
-    return [step], replace(found, start=0, folded=folded), made, frame
+    step, made = phases.step(Ref(given.storage, start), layout, group.nodes)
+    return [step], replace(found, start=0, phases=phases), made, frame
 
 
 def _moved(frame: WindowGeometry, terms: int, target: Target) -> Known:
@@ -366,7 +380,7 @@ def epilogue_of(
 
 
 def _packed(layout: PackedImageLayout, storage: Storage) -> tuple[Matrix, Access]:
-    return PackedImageMatrix.over(storage, layout), Access(bf16, PACKED)
+    return PackedImageMatrix.of_image(storage, layout), Access(bf16, PACKED)
 
 
 def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
@@ -388,7 +402,7 @@ def packed(group: Convolution, found: Geometry, isa: Isa, second: Convolution | 
         lined = [_lined(w, geometry) for w, geometry in both]
         source = np.concatenate(lined) if len(lined) > 1 else lined[0]
         tiles, flags = allocate(elements * 2).view(bf16.numpy), np.zeros(panels * chunks, np.int32)
-        spec = split(source=group.w.dtype, terms=terms, layout=PAIRS, is_direct=True, axes=0)
+        spec = split_bf16(source=group.w.dtype, terms=terms, layout=PAIRS, is_direct=True, axes=0)
         args = {"x": source, "y": tiles, "flags": flags, "lines": filters, "depth": found.steps * BLOCK}
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
@@ -396,7 +410,7 @@ def packed(group: Convolution, found: Geometry, isa: Isa, second: Convolution | 
             raise Exceptional(_tensor(next(odd, group.w))[0])
         return tiles
 
-    key = ("conv tiles", *(_tensor(w) for w, _ in both), terms, layout.close, found.runs[1])
+    key = ("conv tiles", *(_tensor(w) for w, _ in both), terms, layout.compact, found.spans[1])
     return Packed("constant", bf16, elements, group.w.storage.value, key=key, make=make)
 
 
@@ -408,15 +422,15 @@ def _tensor(w: View) -> tuple[object, Known, tuple[Known, ...]]:
 
 def _lined(w: View, found: Geometry) -> Any:
     """Weights as steps see them: all that are of one filter, from filter to filter."""
-    layout, (runs, wide), (filters, channels, *taps) = found.layout, found.runs, (int(d) for d in w.shape)
+    layout, (spans, wide), (filters, channels, *taps) = found.layout, found.spans, (int(d) for d in w.shape)
     assert w.storage.tensor is not None
     count = filters * channels * math.prod(taps)
     content = np.ascontiguousarray(w.storage.tensor.peek()).reshape(-1)[int(w.offset) :][:count]
     seen = content.reshape(filters, channels, -1).transpose(2, 1, 0)  # taps, channels, filters
     lined = np.zeros((len(seen), layout.room, filters), content.dtype)
     lined[:, :channels] = seen
-    if layout.close:  # what each run sees, and zeros to the end of its last tile
-        lined = lined.reshape(found.kernel[0] * found.kernel[1] * runs, -1, filters)[:, :wide]
+    if layout.compact:  # what each run sees, and zeros to the end of its last tile
+        lined = lined.reshape(found.kernel[0] * found.kernel[1] * spans, -1, filters)[:, :wide]
         lined = np.pad(lined, ((0, 0), (0, -wide % BLOCK), (0, 0)))
     else:
         lined = lined.reshape(-1, layout.blocks, BLOCK, filters).transpose(1, 0, 2, 3)

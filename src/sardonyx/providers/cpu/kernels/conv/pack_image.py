@@ -1,7 +1,7 @@
-"""Images are split into terms and laid out for convolutions on tiles (``conv.packed_image``), row by row.
+"""Packs an image for AMX convolutions: split into bf16 terms, padded, row by row (``conv.packed_image``).
 
-What follows each other in the source decides how: the channels of a pixel are split as they lie; pixels of a row are
-turned, sixteen at a time, or, where channels are few, woven.
+NHWC sources are split as they lie. NCHW sources are transposed, sixteen pixels at a time, or interleaved where
+channels are few.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i32, i64
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 FEW = 8
-"""Channels up to which those of sixteen pixels are woven in registers."""
+"""Channels up to which those of sixteen pixels are interleaved in registers."""
 AHEAD = 2
-"""Rows by which those that are woven are fetched; those that are written, one row ahead. (224 x 224 pixels of three
-channels take 44 us for 50.)"""
+"""Rows by which interleaved sources are prefetched; destinations are prefetched one row ahead."""
 MAGNITUDE, INFINITY = 0x7FFF_FFFF, 0x7F80_0000
 NHWC, NCHW, ANY = "nhwc", "nchw", "any"
 """What follows each other in the source: channels of a pixel, pixels of a row, or neither."""
@@ -45,7 +44,7 @@ def _params(source: DType, terms: int, order: str, few: int, is_flagged: bool) -
 
 
 @kernel(_params)
-def spread(
+def pack_image(
     k: Kernel, x: Buf, y: Buf, batch: Val, blocks: Val,
     *, source: DType, terms: int, order: str, few: int, is_flagged: bool, **memory: Any,
 ) -> None:  # fmt: skip
@@ -67,9 +66,9 @@ def spread(
         if order == NHWC:
             made.pixels(1 if few else 2)
         elif 0 < few <= FEW:
-            made.woven(few)
+            made.interleaved(few)
         else:
-            made.turned()
+            made.transposed()
         if is_flagged:
             memory["flags"].store(at, k.select((made.largest.get() >= INFINITY).any(), k.const(1, i32), 0))
 
@@ -103,10 +102,10 @@ class _Row:
                 upper = left.shuffle(range(1, vectors * 2 * HALF, 2), right)
                 words.store(i * self.pixel + self.term * term, upper, there)
 
-    def turned(self) -> None:
+    def transposed(self) -> None:
         """Sixteen pixels at a time, from vectors of them for each channel."""
         k, words = self.k, self.y.as_type(u32)
-        local, turned = k.local(u32, self.terms * HALF * HALF), k.local(u32, HALF * HALF)
+        local, staging = k.local(u32, self.terms * HALF * HALF), k.local(u32, HALF * HALF)
         there = k.mask(self.room // 2, HALF)
         with k.loop(0, self.width, HALF) as at:
             many = k.min(self.width - at, HALF)
@@ -117,11 +116,11 @@ class _Row:
             with k.loop(0, self.terms) as which:
                 rows = transposed([local.load((which * HALF + i) * HALF, HALF) for i in range(HALF)])
                 for n, row in enumerate(rows):
-                    turned.store(n * HALF, row)
+                    staging.store(n * HALF, row)
                 with k.loop(0, many) as i:
-                    words.store(((at + i) * self.pixel + which * self.term) // 2, turned.load(i * HALF, HALF), there)
+                    words.store(((at + i) * self.pixel + which * self.term) // 2, staging.load(i * HALF, HALF), there)
 
-    def woven(self, few: int) -> None:
+    def interleaved(self, few: int) -> None:
         """Sixteen pixels at a time of few channels, in registers."""
         k, unit = self.k, 1 << (few - 1).bit_length()
         nothing = [k.zeros(u32, HALF)] * self.terms
@@ -137,7 +136,7 @@ class _Row:
             else:
                 words = [_pairs(even, odd) for even, odd in zip(heads[::2], heads[1::2], strict=True)]
             for term, vectors in enumerate(zip(*words, strict=True)):
-                whole = _woven(vectors)
+                whole = _interleave(vectors)
                 to = self.y.at(at * self.pixel + self.term * term).as_type(whole.dtype)
                 to.store(0, whole, k.mask(many * len(words), whole.lanes))
 
@@ -164,35 +163,35 @@ def _pairs(even: Sequence[Val], odd: Sequence[Val]) -> list[Val]:
     return [(a >> 16) | (b & HIGH_HALF) for a, b in zip(even, odd, strict=True)]
 
 
-def _woven(vectors: Sequence[Val]) -> Val:
+def _interleave(vectors: Sequence[Val]) -> Val:
     """The first elements of all vectors, then the second ones, and so on."""
     if len(vectors) == 1:
         return vectors[0]
-    a, b = (_woven(vectors[i::2]) for i in range(2))
+    a, b = (_interleave(vectors[i::2]) for i in range(2))
     return a.shuffle([i // 2 + i % 2 * a.lanes for i in range(2 * a.lanes)], b)
 
 
 # -- what convolutions ask for
 
 
-def spreading(source: View, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage, Storage | None]:
+def packing_step(source: View, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage, Storage | None]:
     """The step that splits an image, over (batch, channels, z, y, x), what it writes, and flags of its rows. One term
     has these where pixels lie close, of which a tile's row may see more than a window does.
     """
-    made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.close <= HALF else 0
+    made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.compact <= HALF else 0
     flags, rows = None, dims.known(dims.product((layout.batch, *layout.size[:2])))
     if layout.terms == 1 and few and rows is not None:
         flags = Storage("temporary", i32, rows)
     b, c, z, y, x = source.strides
-    is_woven, is_row = 0 < few <= FEW, x == 1 or source.shape[4] == 1
-    order = NHWC if c == 1 and not is_woven else NCHW if is_row else ANY
+    is_interleaved, is_row = 0 < few <= FEW, x == 1 or source.shape[4] == 1
+    order = NHWC if c == 1 and not is_interleaved else NCHW if is_row else ANY
     args: dict[str, Ref | Known | float] = {
         "x": Ref.of(source), "x_b": b, "x_c": c, "x_z": z, "x_y": y, "x_x": x,
         "y": Ref(made), **layout.layout_args("y"),
         "batch": layout.batch, "channels": layout.channels, "blocks": -(-layout.room // BLOCK),
     }  # fmt: skip
     args |= {} if flags is None else {"flags": Ref(flags)}
-    spec = spread(source=source.dtype, terms=layout.terms, order=order, few=few, is_flagged=flags is not None)
-    why = f"split into {layout.terms} bf16 terms{', pixels close together' if layout.close else ''}"
+    spec = pack_image(source=source.dtype, terms=layout.terms, order=order, few=few, is_flagged=flags is not None)
+    why = f"split into {layout.terms} bf16 terms{', pixels close together' if layout.compact else ''}"
     nbytes = dims.known(dims.mul(layout.elements, 2)) or 0
     return Step(spec, args, frozenset(("y", "flags")) & args.keys(), nodes, 0, 0, nbytes, why), made, flags

@@ -1,14 +1,13 @@
-"""Images in slices, padded for convolutions on tiles: three or four bytes a number, and one scale for an image.
+"""Packs an image for AMX convolutions of int8 slices: three or four bytes a number, padded, one scale for each image.
 
-    [batch][channels / 64][z][y][x][slice][64 channels], and behind it [batch][channels / 64][z][y][x][64 channels]
+    [batch][channels / 64][z][y][x][slice][64 channels], then fourth slices [batch][channels / 64][z][y][x][64 channels]
 
-A sum of products goes over many pixels, so they have one scale, that of the largest number of their image: ``measure``
-finds it, stretch by stretch of its rows, and ``conv.pack_image_int8`` makes slices. Where the largest stands out from
-the rest
-(``LONG``), or some stretch is much darker than another (``DARK``), numbers have a fourth slice, which lies behind all
-others. Images without negative numbers, which rectifiers write (``lower.signs``), have first slices without signs: what
-rounding their numbers adds to a sum is the largest of its errors, and one bit halves it (ResNet-50: 0.90e-5 and not
-0.98e-5). An image whose largest number takes all slices (``MOST``), or which no scale carries, raises its flag.
+A sum runs over many pixels, so all pixels of an image share the scale of its largest number. ``image_magnitudes``
+finds it, stretch by stretch of the rows, and ``pack_image_int8_slices`` makes the slices. Where the largest number is
+an outlier (``FOURTH_RATIO``), or some stretch is much darker than another (``DARK``), numbers have a fourth slice,
+stored after all others. Images without negative numbers, such as results of ReLU (``lower.signs``), have unsigned
+leading slices: the additional bit halves the rounding error of the image, which is the largest error of a sum. An
+image that needs more than four slices (``MAX_RATIO``) or has no scale sets its flag and is convolved in f32.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from sardonyx.lower.groups import Storage, View
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.conv.packed_image import PackedImageLayout, layout_params, zero_padding
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, ceil_div
-from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, STEP, Scale, Sizes, has_no_scale, times_of
+from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, STEP, Magnitudes, Scale, has_no_scale, peak_to_mean
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
-LONG, MOST = 16.0, 4096.0
+FOURTH_RATIO, MAX_RATIO = 16.0, 4096.0
 """Times the mean of the others' sizes that the largest number of an image may be, with three slices and with four.
 Zeros do not count. (Normal numbers have 6.)"""
 DARK = 32.0
@@ -68,31 +67,31 @@ class _Source:
                     do(t.keep(at.at(i * self.pixel).load(t), 0.0))
 
 
-def _measure_params() -> Params:
+def _magnitude_params() -> Params:
     return {"x": (f32,), "largest": (u32,), "sizes": (f32,), "counts": (f32,), **dict.fromkeys(SOURCE, i64)}
 
 
-@kernel(_measure_params)
-def measure(k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, **memory: Any) -> None:
+@kernel(_magnitude_params)
+def image_magnitudes(k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, **memory: Any) -> None:
     """The largest number of each stretch, as bits, the sum of the others' sizes, and how many are not zero."""
     source = _Source(k, x, memory)
     with k.share(source.batch * source.lines * source.stretches) as at:
-        found, first, line = Sizes(k), at % source.stretches * STRETCH, at // source.stretches
+        found, first, line = Magnitudes(k), at % source.stretches * STRETCH, at // source.stretches
         row = source.row(line // source.lines, line % source.lines)
-        source.vectors(row.at(first * source.pixel), k.min(source.width - first, STRETCH), found.see)
+        source.vectors(row.at(first * source.pixel), k.min(source.width - first, STRETCH), found.add)
         largest.store(at, found.top)
         sizes.store(at, found.others)
         counts.store(at, found.count)
 
 
 def _params(first: DType) -> Params:
-    memory = {"y": (i8,), "scales": (f32,), "long": (i32,), "flags": (i32,)}
-    return {**_measure_params(), **memory, **layout_params("y"), "blocks": i64, "more": i64}
+    memory = {"y": (i8,), "scales": (f32,), "fourth": (i32,), "flags": (i32,)}
+    return {**_magnitude_params(), **memory, **layout_params("y"), "blocks": i64, "more": i64}
 
 
 @kernel(_params)
 def pack_image_int8_slices(
-    k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, blocks: Val,
+    k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, fourth: Buf, flags: Buf, blocks: Val,
     more: Val, *, first: DType, **memory: Any,
 ) -> None:  # fmt: skip
     """y, scales, long and flags = the slices of images; fourth ones, in a third of the room, from ``more`` on."""
@@ -101,7 +100,7 @@ def pack_image_int8_slices(
     names = ("b", "z", "y", "x", "plane", "over", "used")
     apart = {f"y_{name}": number(memory, f"y_{name}") // SLICES for name in names}
     zero_padding(k, y.at(more), memory | apart, "y", source.batch)
-    known, top, is_long, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
+    known, top, has_fourth, is_short = k.var(-1), k.var(k.zeros(u32)), k.var(0), k.var(0)
     pieces = ceil_div(source.width, PIECE)
     with k.share(source.batch * source.lines * pieces * blocks) as at:
         block, rest = at % blocks, at // blocks
@@ -109,14 +108,14 @@ def pack_image_int8_slices(
         line, image = rest % source.lines, rest // source.lines
         with k.when(image.ne(known.get())):
             known.set(image)
-            size, times, is_dark = _known(k, source, image, largest, sizes, counts)
+            size, ratio, is_dark = _known(k, source, image, largest, sizes, counts)
             top.set(size)
-            is_long.set(k.cast((times > LONG) | is_dark, i64))
-            is_short.set(k.cast(has_no_scale(size) | ~(times <= MOST), i64))
+            has_fourth.set(k.cast((ratio > FOURTH_RATIO) | is_dark, i64))
+            is_short.set(k.cast(has_no_scale(size) | ~(ratio <= MAX_RATIO), i64))
         scale = Scale(k, top.get(), first)
         with k.when((line + left + block).eq(0)):
             scales.store(image, scale.value)
-            long.store(image, k.cast(is_long.get(), i32))
+            fourth.store(image, k.cast(has_fourth.get(), i32))
             flags.store(image, k.cast(is_short.get(), i32))
         place = image * number(memory, "y_b") + block * number(memory, "y_block")
         place = place + (line // source.size_y + number(memory, "y_front_z")) * number(memory, "y_z")
@@ -125,11 +124,11 @@ def pack_image_int8_slices(
         row, many = source.row(image, line).at(left * source.pixel), k.min(source.width - left, PIECE)
         fourth = y.at(more + place // SLICES)
         piece = _Piece(k, source, row, many, y.at(place), fourth, number(memory, "y_x"), block * STEP, scale)
-        with k.either(is_long.get().ne(0)) as (some, none):
+        with k.either(has_fourth.get().ne(0)) as (some, none):
             with some:
-                piece.put(is_long=True)
+                piece.put(has_fourth=True)
             with none:
-                piece.put(is_long=False)
+                piece.put(has_fourth=False)
 
 
 def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, counts: Buf) -> tuple[Val, Val, Val]:
@@ -148,8 +147,8 @@ def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, cou
         size, others = (memory.load(there, HALF, t.mask) for memory in (largest, sizes))
         total.set(total.get() + others + k.bitcast(k.select(size.eq(k.splat(found, HALF)), 0, size), f32))
         count.set(count.get() + counts.load(there, HALF, t.mask))
-    times = times_of(k, found, total.get().sum(), count.get().sum())
-    return found, times, k.bitcast(found, f32) > k.bitcast(least.get().min(), f32) * DARK
+    ratio = peak_to_mean(k, found, total.get().sum(), count.get().sum())
+    return found, ratio, k.bitcast(found, f32) > k.bitcast(least.get().min(), f32) * DARK
 
 
 @dataclass(frozen=True)
@@ -167,23 +166,23 @@ class _Piece:
     first: Val
     scale: Scale
 
-    def put(self, *, is_long: bool) -> None:
+    def put(self, *, has_fourth: bool) -> None:
         k, left = self.k, self.source.channels - self.first
         masks = [k.mask(left - j, HALF) for j in range(0, STEP, HALF)]
         with k.either(left >= STEP) as (full, edge):
             with full:
-                self._pixels([None] * len(masks), is_long)
+                self._pixels([None] * len(masks), has_fourth)
             with edge:
-                self._pixels(masks, is_long)
+                self._pixels(masks, has_fourth)
 
-    def _pixels(self, masks: Sequence[Val | None], is_long: bool) -> None:
+    def _pixels(self, masks: Sequence[Val | None], has_fourth: bool) -> None:
         k, row = self.k, self.row.at(self.first)
         places = [(self.to.at(index * STEP), self.pixel) for index in range(SLICES)]
         places.append((self.fourth, self.pixel // SLICES))
         with k.loop(0, self.many) as i:
             pixel = row.at(i * self.source.pixel)
             numbers = [pixel.load(j * HALF, HALF, mask) for j, mask in enumerate(masks)]
-            for (place, stride), bits in zip(places, self.scale.step(numbers, is_long=is_long), strict=False):
+            for (place, stride), bits in zip(places, self.scale.step(numbers, has_fourth=has_fourth), strict=False):
                 place.as_type(u8).store(i * stride, bits)
 
 
@@ -196,13 +195,13 @@ class SlicedImage:
 
     tiles: Storage
     scales: Storage
-    long: Storage
+    fourth: Storage
     flags: Storage
     first: DType
     """Of first slices: bytes without signs, if no number is negative."""
 
     def args(self, layout: PackedImageLayout, start: Known) -> dict[str, Ref | Known | float]:
-        memory = {"x_scales": self.scales, "x_long": self.long, "x_flags": self.flags}
+        memory = {"x_scales": self.scales, "x_fourth": self.fourth, "x_flags": self.flags}
         given: dict[str, Ref | Known | float] = {name: Ref(storage) for name, storage in memory.items()}
         more = dims.add(dims.sub(layout.elements, start), dims.floordiv(start, SLICES))
         return {"x": Ref(self.tiles, start), **given, "x_more": of_known(more)}
@@ -214,7 +213,7 @@ def source_args(source: View) -> dict[str, Known]:
     return dict(zip(SOURCE, (b, z, y, x, channels, size_z, size_y, size_x, batch), strict=True))
 
 
-def spreading(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
+def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
     """The steps that make slices of an image, over (batch, channels, z, y, x), and what they write."""
     batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
     each = of_known(dims.product((batch, *layout.size[:2], stretches)))
@@ -227,12 +226,12 @@ def spreading(source: View, layout: PackedImageLayout, nodes: Any, first: DType)
     measured = {"largest": Ref(largest), "sizes": Ref(sizes), "counts": Ref(counts)}
     found = {"x": Ref.of(source), **source_args(source), **measured}
     count = dims.known(dims.product((4, *source.shape))) or 0
-    before = Step(measure(), found, frozenset(measured), nodes, 0, 0, count, "the scale of an image")
+    before = Step(image_magnitudes(), found, frozenset(measured), nodes, 0, 0, count, "the scale of an image")
     args: dict[str, Ref | Known | float] = {
-        **found, "y": Ref(made.tiles), **layout.layout_args("y"), "scales": Ref(made.scales), "long": Ref(made.long),
-        "flags": Ref(made.flags), "blocks": layout.blocks, "more": layout.elements,
+        **found, "y": Ref(made.tiles), **layout.layout_args("y"), "scales": Ref(made.scales),
+        "fourth": Ref(made.fourth), "flags": Ref(made.flags), "blocks": layout.blocks, "more": layout.elements,
     }  # fmt: skip
     nbytes = dims.known(dims.add(count, layout.elements)) or 0
-    writes = frozenset(("y", "scales", "long", "flags"))
+    writes = frozenset(("y", "scales", "fourth", "flags"))
     spec, words = pack_image_int8_slices(first=first), f"{SLICES} or {SLICES + 1} slices"
     return [before, Step(spec, args, writes, nodes, 0, 0, nbytes, words)], made

@@ -1,24 +1,25 @@
-"""Images split into bf16 terms and padded, so that a tile of pixels is loaded as it lies.
+"""The packed image layouts of AMX convolutions: padded, and split into bf16 terms.
 
-Sixteen pixels at even distances are the rows of a tile, whatever the tap: convolutions read them where they lie, for
-every stride, dilation and padding. There are two layouts:
+Any 16 pixels at equal distances are the rows of a tile, so convolutions of every stride, dilation and padding read
+pixels in place. There are two layouts:
 
-    blocks   [batch][channels / 32][z][y][x][term][32 channels]
-    close    [batch][term][z][y][x][channels]
+    channel-blocked   [batch][channels / 32][z][y][x][term][32 channels]
+    compact           [batch][term][z][y][x][channels]
 
-In **blocks**, a pixel of a block is ``terms`` cache lines, and a row of a tile is what one tap sees of it. Blocks are
-an odd multiple of 32 pixels apart, so that those of one place do not share sets of L1.
+**Channel-blocked**: a pixel of a block is one cache line for each term, and a row of a tile is what one tap reads of
+it. Blocks are an odd multiple of 32 pixels apart, so that the same pixel of two blocks does not fall into the same L1
+sets.
 
-**Close** pixels are for channels that do not fill blocks: the taps of a row, where they are neighbours, see one run of
-numbers, and rows of tiles are 32 of them after the other. Three channels under seven taps are a single tile. A run's
-last tile reads on into the pixels behind it; weights are zero there.
+**Compact**: for channels that do not fill blocks of 32. Neighbouring taps of a row read one contiguous span of
+numbers, cut into tile rows of 32. Three channels and seven taps are a single tile. The last tile of a span reads on
+into the next pixels, where the weights are zero.
 
-Padding is zeros in front of the rows and planes and behind them; the padding behind a row is that in front of the next.
+Padding is zeros in front of and behind rows and planes; the padding behind a row is that in front of the next.
 Channels beyond the last are zero.
 
-**Numbers that terms do not carry** (``split``: infinities, NaN, magnitudes near the limits) make NaN of every sum they
-touch, which is how a convolution finds them: their first term is NaN, and the others hold their bits. One term is bf16
-itself, which has infinities and NaN of its own, rounded to even; denormals count as zero there.
+**Representable range.** Numbers that terms cannot represent (``split.bf16``) are encoded so that every sum that
+contains them is NaN, which is how a convolution finds them: their first term is NaN, and the others hold their bits.
+One term is bf16 itself, rounded to even, with its own infinities and NaN; denormals count as zero.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sardonyx.providers.cpu.program.steps import Ref
 
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
-OVER = 4 * HALF
+OVERRUN = 4 * HALF
 """Pixels behind the end at which rows of tiles may begin, for usual strides: one for all of them, so that convolutions
 share images, and results take the places of residuals."""
 _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
@@ -54,42 +55,42 @@ class PackedImageLayout:
     size: tuple[Known, ...]
     """z, y, x."""
     front: tuple[int, ...]
-    behind: tuple[Known, ...]
+    back: tuple[Known, ...]
     """Padding along each."""
-    close: int = 0
-    """Numbers from pixel to pixel where they lie close together; 0 for blocks."""
-    over: int = OVER
+    compact: int = 0
+    """Numbers from pixel to pixel where they lie compact together; 0 for blocks."""
+    overrun: int = OVERRUN
     """By how much rows of tiles may begin behind the end."""
     block: int = BLOCK
     """Channels of a block."""
 
     @property
     def blocks(self) -> int:
-        return 1 if self.close else -(-self.channels // self.block)
+        return 1 if self.compact else -(-self.channels // self.block)
 
     @property
     def unit(self) -> int:
         """Elements from pixel to pixel."""
-        return self.close or self.terms * self.block
+        return self.compact or self.terms * self.block
 
     @property
     def room(self) -> int:
         """Channels that a pixel has, with those that are zero."""
-        return self.close or self.blocks * self.block
+        return self.compact or self.blocks * self.block
 
     @property
     def row(self) -> Known:
-        return of_known(dims.add(self.size[2], dims.maximum(self.front[2], self.behind[2])))
+        return of_known(dims.add(self.size[2], dims.maximum(self.front[2], self.back[2])))
 
     @property
     def deep(self) -> Known:
-        high = dims.total((self.front[1], self.size[1], self.behind[1]))
+        high = dims.total((self.front[1], self.size[1], self.back[1]))
         return of_known(dims.mul(high, self.row))
 
     @property
     def used(self) -> Known:
         """Pixels of a plane that windows see."""
-        high = dims.total((self.front[0], self.size[0], self.behind[0]))
+        high = dims.total((self.front[0], self.size[0], self.back[0]))
         return of_known(dims.add(dims.mul(high, self.deep), self.front[2]))
 
     @property
@@ -97,38 +98,38 @@ class PackedImageLayout:
         return of_known(dims.add(dims.mul(dims.ceildiv(dims.sub(self.used, 32), 64), 64), 32))
 
     @property
-    def is_clean(self) -> bool:
+    def zeroes_tail(self) -> bool:
         """Whether what no window sees is zero as well. Rows of tiles that are no pixels make sums that nobody wants.
-        But with several terms all sums are looked at for NaN, and where pixels lie close, a row reads on into what
+        But with several terms all sums are looked at for NaN, and where pixels lie compact, a row reads on into what
         follows.
         """
-        return self.terms > 1 or self.close > 0
+        return self.terms > 1 or self.compact > 0
 
     @property
     def planes(self) -> int:
         """Of a picture: one for each term or block."""
-        return self.terms if self.close else self.blocks
+        return self.terms if self.compact else self.blocks
 
     @property
     def elements(self) -> Known:
         pixels = dims.product((self.batch, self.planes, self.plane))
-        return of_known(dims.mul(dims.add(pixels, self.beyond), self.unit))
+        return of_known(dims.mul(dims.add(pixels, self.tail_pixels), self.unit))
 
     @property
-    def beyond(self) -> int:
+    def tail_pixels(self) -> int:
         """What follows the last plane."""
-        return self.over + -(-self.block // self.unit)
+        return self.overrun + -(-self.block // self.unit)
 
     @property
     def has_no_padding(self) -> bool:
         """Whether there is no padding: rows follow each other."""
-        return not any((*self.front, *self.behind))
+        return not any((*self.front, *self.back))
 
-    def runs(self, kernel: int, dilation: int) -> tuple[int, int]:
-        """How many runs of numbers the taps of a row see of a block, and how long they are."""
-        if not self.close:
+    def spans(self, kernel: int, dilation: int) -> tuple[int, int]:
+        """How many spans of numbers the taps of a row see of a block, and how long they are."""
+        if not self.compact:
             return kernel, self.block
-        return (1, (kernel - 1) * self.close + self.channels) if dilation == 1 else (kernel, self.channels)
+        return (1, (kernel - 1) * self.compact + self.channels) if dilation == 1 else (kernel, self.channels)
 
     def at(self, *place: int) -> Known:
         """The element at which a pixel begins; (0, 0, 0) is the image's first, padding is before it."""
@@ -138,7 +139,7 @@ class PackedImageLayout:
     def strides(self) -> dict[str, Known]:
         """In elements: of the batch, of 32 channels, along z, y and x, of terms and of planes."""
         plane, z, y = (of_known(dims.mul(n, self.unit)) for n in (self.plane, self.deep, self.row))
-        block, term = (BLOCK, plane) if self.close else (plane, self.block)
+        block, term = (BLOCK, plane) if self.compact else (plane, self.block)
         b = of_known(dims.mul(plane, self.planes))
         return {"b": b, "block": block, "z": z, "y": y, "x": self.unit, "term": term, "plane": plane}
 
@@ -146,7 +147,7 @@ class PackedImageLayout:
         """The arguments of ``layout_params``, but for the memory."""
         sizes = dict(zip("zyx", self.size, strict=True))
         fronts = dict(zip("zyx", self.front, strict=True))
-        used, over = (self.plane, self.beyond) if self.is_clean else (self.used, 0)
+        used, over = (self.plane, self.tail_pixels) if self.zeroes_tail else (self.used, 0)
         ends: dict[str, Known] = {"over": over * self.unit, "used": of_known(dims.mul(used, self.unit))}
         numbers = ends | {"planes": self.planes, "room": self.room}
         return {
@@ -163,7 +164,7 @@ class PackedImageMatrix(Matrix):
     """From term to term."""
 
     @staticmethod
-    def over(storage: Storage, layout: PackedImageLayout) -> PackedImageMatrix:
+    def of_image(storage: Storage, layout: PackedImageLayout) -> PackedImageMatrix:
         s = layout.strides()
         return PackedImageMatrix(storage, layout.at(0, 0, 0), (s["b"], s["z"], s["y"]), s["x"], s["block"], s["term"])
 
@@ -174,14 +175,14 @@ class PackedImageMatrix(Matrix):
 def most_compact(
     layout: PackedImageLayout, windows: Iterable[tuple[Sequence[int], Sequence[int]]]
 ) -> PackedImageLayout:
-    """The layout with pixels as close as the kernels and dilations that read it like best.
+    """The layout with pixels as compact as the kernels and dilations that read it like best.
 
     That is by the number of tiles. Among equals padding of up to a third of the channels is welcome, since fewer rows
     of tiles then lie in two cache lines each.
     """
     n, seen = layout.channels, list(windows)
     units = [-(-n // g) * g for g in (BLOCK, 16, 8, 4)] if n > 2 else [n]
-    found = [replace(layout, close=unit % BLOCK and unit) for unit in units]
+    found = [replace(layout, compact=unit % BLOCK and unit) for unit in units]
     tiles = [sum(window_tiles(one, *window) for window in seen) for one in found]
     best = [one for one, count in zip(found, tiles, strict=True) if count == min(tiles)]
     return next((one for one in best if one.room * 3 <= n * 4), best[-1])
@@ -189,8 +190,8 @@ def most_compact(
 
 def window_tiles(layout: PackedImageLayout, kernel: Sequence[int], dilations: Sequence[int]) -> int:
     """Tiles of sixteen pixels that a window sees."""
-    runs, wide = layout.runs(kernel[2], dilations[2])
-    return layout.blocks * kernel[0] * kernel[1] * runs * -(-wide // layout.block)
+    spans, wide = layout.spans(kernel[2], dilations[2])
+    return layout.blocks * kernel[0] * kernel[1] * spans * -(-wide // layout.block)
 
 
 def layout_params(name: str) -> Params:

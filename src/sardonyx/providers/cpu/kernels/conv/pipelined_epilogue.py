@@ -1,15 +1,14 @@
-"""Squares of a convolution that are finished pixel by pixel between the products of the next (``conv.implicit_gemm``).
+"""Software-pipelined epilogue: pixels of a micro-tile are finished between the products of the next one.
 
-The chip takes in instructions in order, and a tile instruction waits there for a free tile register. So what is written
-behind the products of a square is begun when they end, and the next ones wait for it: both times add up. (A square of 8
-steps, a residual and a Relu, all in L1: 253 cycles of products, 128 of the rest, 409 in all. Written between the
-products, two pixels a step, 266.) With one term, where products are few, each step finishes some pixels of the square
-before, so many that the steps of a run finish all of them: a number that the kernel is written for.
+The core issues in order, and a tile instruction waits at issue for a free tile register. An epilogue after the
+products of a micro-tile therefore starts when they end, and the next products wait for it. Interleaved with them it
+costs almost nothing. With one term, where products are few, each step finishes a fixed number of pixels of the
+micro-tile before, chosen at compile time so that the steps of a K-block finish all of them.
 
-A step has no time to find out where pixels lie, in rows of an image with padding between them. That is the same for
-all filters: a table has, for each pixel of a group that exists, which of its tile's it is, and where it lies in each
-operand and result. Every word that a step does not read is time that it has (three words: 40 cycles of a square), so
-operands that lie alike share theirs, and where pixels follow each other there is a word for the first of a tile.
+A step has no time to compute addresses of pixels in padded rows. They are the same for all filters, so a table holds,
+for each existing pixel of a group, its index in the tile and its offset in each operand and result. Every word that a
+step reads costs time: operands of equal strides share a word, and where pixels are contiguous there is one for each
+tile only.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from sardonyx.ir import dims
 from sardonyx.providers.cpu.kernels.common.epilogue import BROADCAST, UNIT, Access, Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.conv.image_epilogue import PACKED, ImageEpilogue
-from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, Grid
+from sardonyx.providers.cpu.kernels.conv.implicit_gemm import GROUP, PixelTiles
 from sardonyx.providers.cpu.kernels.conv.packed_image import BLOCK
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel
@@ -114,7 +113,7 @@ class PipelinedPixels:
     """The pixels of the square before, which are not finished yet."""
 
     def __init__(
-        self, k: Kernel, epilogue: Epilogue, memory: Any, grid: Grid, table: Buf, places: Places, pace: int, *,
+        self, k: Kernel, epilogue: Epilogue, memory: Any, grid: PixelTiles, table: Buf, places: Places, pace: int, *,
         is_full: bool,
     ) -> None:  # fmt: skip
         assert places.many < HEAD

@@ -1,13 +1,13 @@
-"""Images for strided windows: cut into phases, in each of which windows move by one (``conv.implicit_gemm``).
+"""Stride-phase decomposition (space-to-depth): a strided window as unit-stride windows (``conv.implicit_gemm``).
 
-With strides a tile's pixels are of one row, and rows of seven leave half of every tile empty. The pixels of a *phase*
-are those that one tap sees of all windows, strides apart along both axes: a smaller image without padding, in which
-rows follow each other, so that a tile takes in the next row's pixels too. Taps that are strides apart see the same
-phase; three taps and strides of two see four of them. No pixel is written twice.
+With strides, a tile of A holds pixels of one row only, and rows of seven pixels leave half of each tile empty. A
+*phase* is every stride-th pixel along both axes: a smaller image without padding, in which windows move by one, so
+that a tile continues with the pixels of the next row. Taps that are a stride apart read the same phase; three taps at
+stride 2 need four phases. No pixel is copied twice.
 
-    phases   [batch][channels / 32][y phase][x phase][y][x][32 channels]
+    [batch][channels / 32][y phase][x phase][y][x][32 channels]
 
-The image is in blocks of one term, and its padding is there already. What no window sees is left as it was.
+The source is a channel-blocked packed image of one term, padding included. Pixels that no window reads stay undefined.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 
 SAVED, LINE = 16, 8
 """Cycles that a step of a square takes at least, and those of a line that is copied."""
-UNFOLDED: dict[str, Known] = dict.fromkeys(("fold_z", "fold_y", "fold_x"), 0)
+NO_PHASES: dict[str, Known] = dict.fromkeys(("phase_z", "phase_y", "phase_x"), 0)
 """The distances of phases where there are none."""
 
 _NUMBERS = (
@@ -41,7 +41,7 @@ def _params() -> Params:
 
 
 @kernel(_params)
-def fold(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
+def split_stride_phases(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
     """y = the phases of x, ``seen`` pixels of which windows see along each axis."""
 
     def n(name: str) -> Val:
@@ -63,13 +63,13 @@ def fold(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Folded:
+class StridePhases:
     """The phases of an image that windows see."""
 
     image: PackedImageLayout
     """Phases are blocks of it."""
     strides: tuple[int, int]
-    phases: tuple[int, int]
+    counts: tuple[int, int]
     seen: tuple[int, int]
     """Pixels along y and x, with the padding in front."""
 
@@ -77,11 +77,11 @@ class Folded:
     def of(
         layout: PackedImageLayout, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
         size: tuple[Known, ...],
-    ) -> Folded | None:  # fmt: skip
+    ) -> StridePhases | None:  # fmt: skip
         """For windows without dilation over images of one plane and known size; None where there is nothing to fold."""
         (depth, *taps), (_, *steps), (deep, *out) = kernel, strides, size
         is_flat = (depth, deep, layout.size[0]) == (1, 1, 1)
-        if layout.terms > 1 or layout.close or not is_flat or max(steps) == 1 or max(dilations) > 1:
+        if layout.terms > 1 or layout.compact or not is_flat or max(steps) == 1 or max(dilations) > 1:
             return None
         if not all(isinstance(d, int) and d > 0 for d in out):
             return None
@@ -91,11 +91,11 @@ class Folded:
         seen = (high - 1) * stride_y + height, (wide - 1) * stride_x + width
         channels = layout.blocks * phases[0] * phases[1] * BLOCK
         image = PackedImageLayout(1, layout.batch, channels, (1, rows, columns), (0, 0, 0), (0, 0, 0))
-        return Folded(image, (stride_y, stride_x), phases, seen)
+        return StridePhases(image, (stride_y, stride_x), phases, seen)
 
     @property
     def blocks(self) -> int:
-        return self.image.blocks // (self.phases[0] * self.phases[1])
+        return self.image.blocks // (self.counts[0] * self.counts[1])
 
     def pays(self, steps: int, filters: int, size: tuple[Known, ...]) -> bool:
         """Whether fewer squares of sums outweigh that lines are copied."""
@@ -108,9 +108,9 @@ class Folded:
         """As ``PackedImageLayout.strides``, with blocks of all phases; and the distances of phases."""
         found = self.image.strides()
         plane = found["plane"]
-        across = dims.mul(plane, self.phases[1])
-        folds: dict[str, Known] = {"fold_y": of_known(across), "fold_x": plane}
-        return found | {"block": of_known(dims.mul(across, self.phases[0]))} | UNFOLDED | folds
+        across = dims.mul(plane, self.counts[1])
+        strides_by_axis: dict[str, Known] = {"phase_y": of_known(across), "phase_x": plane}
+        return found | {"block": of_known(dims.mul(across, self.counts[0]))} | NO_PHASES | strides_by_axis
 
     def step(self, source: Ref, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage]:
         """What makes the phases of an image whose first window begins at ``source``, and what it writes."""
@@ -121,8 +121,8 @@ class Folded:
             "y": Ref(made), "y_b": y["b"], "y_block": y["block"], "y_plane": y["plane"], "y_y": y["y"],
             "batch": layout.batch, "blocks": self.blocks, "rows": rows, "columns": columns,
         }  # fmt: skip
-        for name, values in (("phases", self.phases), ("stride", self.strides), ("seen", self.seen)):
+        for name, values in (("phases", self.counts), ("stride", self.strides), ("seen", self.seen)):
             args |= {f"{name}_{axis}": v for axis, v in zip("yx", values, strict=True)}
         nbytes = dims.known(dims.mul(made.elements, 4)) or 0
-        why = f"{self.phases[0] * self.phases[1]} phases, in which windows move by one"
-        return Step(fold(), args, frozenset(("y",)), nodes, 0, 0, nbytes, why), made
+        why = f"{self.counts[0] * self.counts[1]} phases, in which windows move by one"
+        return Step(split_stride_phases(), args, frozenset(("y",)), nodes, 0, 0, nbytes, why), made

@@ -1,7 +1,7 @@
-"""Convolutions of single pixels whose sums are added to those of another: one product, over the channels of two images.
+"""A pointwise convolution whose result another one adds to its own: one product over the channels of two images.
 
-That is how residual blocks begin where sizes change: what goes past a block is multiplied too. As one product, its sums
-are neither written nor read, and each square of sums is finished once (``conv.implicit_gemm``).
+Residual blocks that change the image size begin so: the shortcut is a convolution too. As one product, the sums of the
+shortcut are neither written nor read, and the epilogue runs once (``conv.implicit_gemm``).
 """
 
 from __future__ import annotations

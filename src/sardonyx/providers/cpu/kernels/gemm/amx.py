@@ -1,39 +1,31 @@
-"""Matrix products on tiles, from operands in bf16 terms (``split``).
+"""Matrix products on AMX tiles, from operands split into bf16 terms (``split.bf16``).
 
-A product of numbers is the sum of the products of their terms that matter: of one term each, 1 (bf16); of two, 3, whose
-error is about 2^-16; of three, 6, whose error is below that of f32 sums. The innermost loop
-(``split.bf16_micro_kernel``) holds 16 rows by 32 columns of sums and walks along k by steps of 32.
+A product of f32 numbers is the sum of the products of their terms that matter: 1 with one term (bf16), 3 with two
+(error about 2^-16), 6 with three (error below that of f32 sums). The micro-kernel (``split.bf16_micro_kernel``) holds
+16 rows by 32 columns of sums and advances along k in steps of 32.
 
-**Order of sums.** Every element adds the products of step 0, then of step 1, and so on, in the order of ``PRODUCTS``,
-in runs of ``RUN`` steps. With one or two terms a run goes on from the sums of the one before. With three it begins at
-zero and is added to them: six additions a step would otherwise round at the size of the whole sum. (Error against exact
-at k = 768 and 3072: 1.3e-7 and 1.4e-7, where one run for all has 2.1e-7 and 4.3e-7.) Rows, threads and blocking change
-nothing.
+**Order of sums.** Each element adds the products of step 0, step 1, ... in the order of ``PRODUCTS``, in K-blocks of
+``KC_STEPS`` steps. With one or two terms, a K-block continues from the sums of the one before. With three terms it
+starts at zero and is added to them, since six additions a step would otherwise round at the size of the whole sum.
+Results do not depend on rows, threads or blocking.
 
-**Cache blocking.** A step of one term reads a tile of A and two of B for two products of 16 cycles: 96 bytes a cycle,
-more than L2 gives. So a run of B takes 12 KiB, a quarter of the L1 of every chip with tiles, and stays there while the
-row panels of a group pass by, and only A comes from L2, by loads that leave L1 to B. Meanwhile the next run of B is
-fetched, into another quarter of L1. (Of the peak on a quiet core, 128 x 768 x 768 and 3072 x 3072: 0.70 and 0.65; with
-runs of 24 KiB, of which the next is fetched into L2, 0.66 and 0.60; with loads of A that do not leave L1 to B 0.10
-less. Three terms have six products for what they read, and take more.) A group has 4 to 8 row panels; if its A, over
-all of k, fits into half of L2, column panels follow each other; else ``COLUMNS`` of them share each run of A, so that
-it comes from L3 once for all of them. Sums wait in scratch memory, 4 KiB for each pair of panels. With three terms,
-which are more to read than the numbers, a constant B whose rows may be few is not there in tiles: it is split while the
-run before is multiplied (``gemm.split_ahead``).
+**Cache blocking.** One step of one term reads three tiles for two products of 16 cycles: 96 bytes a cycle, more than
+L2 delivers. So a K-block of a panel of B takes 12 KiB, a quarter of L1, and stays there while the row panels of a
+macro-tile pass; A comes from L2 by non-temporal tile loads, which leave L1 to B, and the next K-block of B is
+prefetched into another quarter of L1. A macro-tile has 4 to 8 row panels. If its A, over all of k, fits into half of
+L2, it has one column panel; otherwise ``COLUMNS`` column panels share each K-block of A, so that A is read from L3
+once for all of them. Sums are kept in scratch memory, 4 KiB for each micro-tile. Three terms take more memory than
+f32, so a constant B whose rows may be few stays in f32 panels and is split while the K-block before is multiplied
+(``gemm.split_ahead``).
 
-**What follows the sums** finds what it reads and writes in L1 or L2: a few rows of it are brought near in every run,
-for a store that waits for its line holds up tile stores behind it. (A product of 256 rows with 50,257 columns, whose
-result is 51 MB: 0.62 of the time at one term, 0.93 at more. BERT-base's of 768 by 768 on two threads, `medium`: 0.9.)
-One thread finds results that fit into its L2 there, and asks for nothing. What follows is arithmetic on vectors, which
-the tile unit does not wait for: a group of squares is finished row by row between the products of the next one, in the
-cycles that those leave to the vector units. With one term they leave few, and what is short follows half a square
-behind the products of the next half. (BERT-base, `medium`: 1.07 of that time for a residual between products, and 0.82
-for a Gelu.) In batches of matrices it follows, too, and without tiles, where it may be up to a square behind.
+**Epilogue.** A store that misses the cache delays the tile stores after it, so each K-block prefetches some rows of
+what the epilogue reads and writes. A single thread whose results fit into its L2 skips that. The epilogue runs on
+vector units, which are idle during tile products: it is software-pipelined, row by row between the products of the
+next macro-tile. With one term products leave few cycles; a cheap epilogue then follows half a micro-tile after the
+products. Batched products and chips without AMX apply the epilogue right after the products, too.
 
-**Without tiles**, at one term, the same panels are multiplied by vectors of bf16 pairs, where the chip has those.
-
-**Numbers that tiles do not carry.** Where a flag of either operand's panel is up, the sums of that 32 x 32 square are
-made anew from the numbers themselves (``gemm.f32_fallback``).
+**Without AMX**, one term is multiplied from the same panels by vector instructions for bf16 pairs, where there are
+any.
 """
 
 from __future__ import annotations
@@ -59,7 +51,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
 )
 from sardonyx.providers.cpu.kernels.gemm import split_ahead
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, Groups, PipelinedEpilogue
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import Panels, TileEpilogue, rows_to_fetch
 from sardonyx.providers.cpu.kernels.gemm.split_ahead import Ahead
 from sardonyx.providers.cpu.kernels.split.bf16 import (
@@ -83,9 +75,9 @@ from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import (
     TILES,
     A,
     Schedule,
-    from_zero,
-    going_on,
+    continued_sums,
     multiply,
+    zeroed_sums,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.bf16_dot import dot_pairs
@@ -101,12 +93,12 @@ TERMS = {"medium": 1, "high": 2, "highest": 3}
 WHOLE = {bf16: 1, f16: 2}
 """How many hold every number of a narrow type."""
 
-RUN = {1: 6, 2: 6, 3: 8}
+KC_STEPS = {1: 6, 2: 6, 3: 8}
 """Steps of a run, by terms. Of one term, the next run is fetched into L1 beside this one, and stays there. Three terms
 store and add sums at each. (Cycles of a product on a quiet and a shared core, by runs of 4 and of 8: 29 and 51, 31 and
 48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
 
-PIPELINED_RUN = 12
+PIPELINED_KC_STEPS = 12
 """Steps of a run of one term where groups are finished between products, which L1 is needed for, too: the next run is
 fetched into L2. (BERT-base, products with a Gelu behind them: 0.94 of the time that 6 and L1 take.)"""
 
@@ -133,7 +125,7 @@ def _params(
     schedule: Schedule,
 ) -> Params:  # fmt: skip
     axes = epilogue.batch_axes
-    numbers = ("m", "n", "depth", "group_rows", "group_columns", "run")
+    numbers = ("m", "n", "depth", "macro_rows", "macro_columns", "k_block")
     return {
         **tiled_params("a", True, axes), **tiled_params("b", b_dtype is not None, axes),
         **({} if panels is None else {"b": (panels,)}),
@@ -145,7 +137,7 @@ def _params(
 
 @kernel(_params)
 def gemm_amx(
-    k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
+    k: Kernel, m: Val, n: Val, depth: Val, macro_rows: Val, macro_columns: Val, k_block: Val,
     *, terms: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
     schedule: Schedule, **memory: Any,
 ) -> None:  # fmt: skip
@@ -158,49 +150,49 @@ def gemm_amx(
         tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
     row_panels, column_panels, steps = (ceil_div(size, PANEL) for size in (m, n, depth))
-    is_unrepresentable, fetched_rows = any_flag_set(k, memory), rows_to_fetch(k, m, n, ceil_div(steps, run) - 1)
-    ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, run)
-    scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(run))
+    is_unrepresentable, fetched_rows = any_flag_set(k, memory), rows_to_fetch(k, m, n, ceil_div(steps, k_block) - 1)
+    ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, k_block)
+    scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(k_block))
     done = PipelinedEpilogue(k, scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
     has_more = done is not None or ahead is not None  # between products, so that halves share a loop
     count = batch_count(k, memory, axes)
-    groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, count=count)
+    macros = MacroTiles(k, done, row_panels, column_panels, macro_rows, macro_columns, count=count)
 
-    def panel_of(group: Val) -> Val:
+    def panel_of(macro: Val) -> Val:
         """The element of B in panels that a group begins with."""
-        batch = batch_indices(k, memory, group // column_panels // groups.each_product, axes)
+        batch = batch_indices(k, memory, macro // column_panels // macros.each_product, axes)
         places = (index * number(memory, f"b_batch{i}") for i, index in enumerate(batch))
-        return sum(places, group % column_panels * depth * PANEL)
+        return sum(places, macro % column_panels * depth * PANEL)
 
-    with groups.each(None if ahead is None else lambda group: ahead.begin(panel_of(group))) as group:
-        row, rows, column, columns = group.row, group.rows, group.column, group.columns
-        batch = batch_indices(k, memory, group.product, axes)
+    with macros.each(None if ahead is None else lambda macro: ahead.begin(panel_of(macro))) as macro:
+        row, rows, column, columns = macro.row, macro.rows, macro.column, macro.columns
+        batch = batch_indices(k, memory, macro.product, axes)
         product = _Product(k, tiles, scratch, memory, batch, m, n, depth, steps, ahead, terms=terms, schedule=schedule)
         f32_fallback = F32Fallback(k, memory, product.at, m, n, depth, steps, terms, is_in_panels=ahead is not None)
-        product.stride = k.select(group_columns > 1, steps, run)
+        product.stride = k.select(macro_columns > 1, steps, k_block)
         product.lines = k.max(ceil_div(k.const(PANEL), k.max(rows * 2, 1)), schedule.fetched)
         finish = TileEpilogue(k, epilogue, memory, n, batch, terms)
         if done is not None:
             done.finish, product.between = finish, done.advance
         if ahead is not None:
             halves = ceil_div(k.min(m - row * PANEL, rows * PANEL), HALF)
-            following = group.number + columns
-            ahead.enter(panel_of(group.number), columns, panel_of(following), following < groups.total, halves)
+            following = macro.number + columns
+            ahead.enter(panel_of(macro.number), columns, panel_of(following), following < macros.total, halves)
 
-        def squares(here: _Run, c: Val, is_last: Val | None) -> None:
+        def micro_tiles(here: _KBlock, c: Val, is_last: Val | None) -> None:
             """Add a run to the squares of the ``c``-th column panel. After the last run, which None is not, finish
             them, each half behind the products of the next.
             """
             is_behind = 0 if is_last is None or done is not None else k.cast(is_last, i64)
 
             def fetch(r: Val, half: int) -> None:
-                finish.fetch_some(row + r, half, here.column, m, here.step // run, fetched_rows)
+                finish.fetch_some(row + r, half, here.column, m, here.step // k_block, fetched_rows)
 
             with k.loop(0, rows + is_behind) as r:
-                slot, square = group.slot(r, c), (row + r, here.column)
+                slot, micro_tile = macro.slot(r, c), (row + r, here.column)
                 with k.when(r < rows):
                     if tiles is None:
-                        product.add_pairs(*square, here.step, here.many, slot)
+                        product.add_pairs(*micro_tile, here.step, here.many, slot)
                     elif has_more:
                         for half in range(2):
                             fetch(r, half)
@@ -210,39 +202,39 @@ def gemm_amx(
                         product.add_upper(here, r, slot)
                 if is_last is not None and done is None:
                     with k.when(is_last & (r > 0)):
-                        finish.half(scratch, group.slot(r - 1, c), row + r - 1, 1, here.column, m)
+                        finish.half(scratch, macro.slot(r - 1, c), row + r - 1, 1, here.column, m)
                 with k.when(r < rows):
                     if tiles is not None and not has_more:
                         fetch(r, 1)
                         product.add_lower(here, r, slot)
                     if is_last is not None:
                         with k.when(is_last):
-                            finish.begin(*square)
+                            finish.begin(*micro_tile)
                             with k.when(is_unrepresentable, likely=False):
-                                f32_fallback.square(scratch.at(slot), *square)
+                                f32_fallback.recompute_flagged(scratch.at(slot), *micro_tile)
                             if done is None:
                                 finish.half(scratch, slot, row + r, 0, here.column, m)
 
-        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, columns) as c:
+        with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, columns) as c:
             split = None if ahead is None else ahead.turn(step, c)
-            here, is_last = _Run(row, column + c, step, k.min(run, steps - step), split), step + run >= steps
+            here, is_last = _KBlock(row, column + c, step, k.min(k_block, steps - step), split), step + k_block >= steps
             if tiles is None or has_more:
-                squares(here, c, is_last)
+                micro_tiles(here, c, is_last)
             else:  # loops of their own: what is between the products of two halves, these do not hide
                 with k.either(product.has_fixed_prefetch) as (fixed, other):
                     with fixed, k.either(is_last) as (last, before):
                         with before:
-                            squares(replace(here, has_fixed_prefetch=True), c, None)
+                            micro_tiles(replace(here, has_fixed_prefetch=True), c, None)
                         with last:
-                            squares(replace(here, has_fixed_prefetch=True), c, is_last)
+                            micro_tiles(replace(here, has_fixed_prefetch=True), c, is_last)
                     with other:
-                        squares(here, c, is_last)
+                        micro_tiles(here, c, is_last)
     if tiles is not None:
         tiles.release()
 
 
 @dataclass(frozen=True)
-class _Run:
+class _KBlock:
     """Some steps of a group's products with a column panel."""
 
     row: Val
@@ -277,62 +269,68 @@ class _Product:
         for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
-    def add(self, run: _Run, r: Val, slot: Val) -> None:
+    def add(self, k_block: _KBlock, r: Val, slot: Val) -> None:
         """Add a run to the sums of square ``r`` of the group, the upper half first."""
         k = self.k
-        halves = k.cast(self._is_low(run, r), i64) + 1
-        if run.split is not None:
+        halves = k.cast(self._is_low(k_block, r), i64) + 1
+        if k_block.split is not None:
             with k.loop(0, halves) as half:
-                self._add_half(run, r, slot, half)
+                self._add_half(k_block, r, slot, half)
             return
         with k.either(self.is_short) as (short, long):
             with short:
-                self._add_half(run, r, slot, k.const(0), is_short=True)
+                self._add_half(k_block, r, slot, k.const(0), is_short=True)
             with long, k.loop(0, halves) as half:
-                self._add_half(run, r, slot, half)
+                self._add_half(k_block, r, slot, half)
 
-    def add_upper(self, run: _Run, r: Val, slot: Val) -> None:
+    def add_upper(self, k_block: _KBlock, r: Val, slot: Val) -> None:
         """The upper half alone."""
-        if run.has_fixed_prefetch:
-            self._add_half(run, r, slot, self.k.const(0))
+        if k_block.has_fixed_prefetch:
+            self._add_half(k_block, r, slot, self.k.const(0))
             return
         with self.k.either(self.is_short) as (short, long):
             for branch, is_short in ((short, True), (long, False)):
                 with branch:
-                    self._add_half(run, r, slot, self.k.const(0), is_short=is_short)
+                    self._add_half(k_block, r, slot, self.k.const(0), is_short=is_short)
 
-    def add_lower(self, run: _Run, r: Val, slot: Val) -> None:
+    def add_lower(self, k_block: _KBlock, r: Val, slot: Val) -> None:
         """The lower half, if there is one."""
-        with self.k.when(self._is_low(run, r)):
-            self._add_half(run, r, slot, self.k.const(1))
+        with self.k.when(self._is_low(k_block, r)):
+            self._add_half(k_block, r, slot, self.k.const(1))
 
     @property
     def has_fixed_prefetch(self) -> Val:
         """Whether runs are."""
         return ~self.is_short & (self.lines <= self.schedule.fetched)
 
-    def _is_low(self, run: _Run, r: Val) -> Val:
+    def _is_low(self, k_block: _KBlock, r: Val) -> Val:
         """Whether a square has more than its upper 16 rows."""
-        return self.m - (run.row + r) * PANEL > HALF
+        return self.m - (k_block.row + r) * PANEL > HALF
 
-    def _add_half(self, run: _Run, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
+    def _add_half(self, k_block: _KBlock, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
         k, size, tiles, scratch = self.k, step_elements(self.terms), self.tiles, self.scratch
         assert tiles is not None
         at = slot + half * (MICRO_TILE // 2)
         sums = [scratch.at(at + j * HALF) for j in SUMS]
-        a = self.at["a"].at(((run.row + r) * self.steps + run.step) * size + half * TILE)
-        b = self.at["b"].at((run.column * self.steps + run.step) * size) if run.split is None else run.split
-        lines = self.k.const(self.schedule.fetched) if run.has_fixed_prefetch else self.lines
-        share, is_fetched = lines * (self.terms * LINE), self.schedule.fetched and run.split is None
-        fetched = b.at(self.stride * size + (r * 2 + half) * run.many * share) if is_fetched else None
-        is_first = run.step.eq(0)
+        a = self.at["a"].at(((k_block.row + r) * self.steps + k_block.step) * size + half * TILE)
+        b = (
+            self.at["b"].at((k_block.column * self.steps + k_block.step) * size)
+            if k_block.split is None
+            else k_block.split
+        )
+        lines = self.k.const(self.schedule.fetched) if k_block.has_fixed_prefetch else self.lines
+        share, is_fetched = lines * (self.terms * LINE), self.schedule.fetched and k_block.split is None
+        fetched = b.at(self.stride * size + (r * 2 + half) * k_block.many * share) if is_fetched else None
+        is_first = k_block.step.eq(0)
         if self.terms < 3:
-            with going_on(tiles, sums, PANEL * 4, is_first):
-                self._multiply(a, b, run.many, is_short, fetched, None if run.has_fixed_prefetch else self.lines)
+            with continued_sums(tiles, sums, PANEL * 4, is_first):
+                self._multiply(
+                    a, b, k_block.many, is_short, fetched, None if k_block.has_fixed_prefetch else self.lines
+                )
             return
         to = scratch.at(k.select(is_first, at, 0))
-        with from_zero(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
-            self._multiply(a, b, run.many, is_short, fetched, None if run.has_fixed_prefetch else self.lines)
+        with zeroed_sums(tiles, [to.at(t * HALF) for t in SUMS], PANEL * 4):
+            self._multiply(a, b, k_block.many, is_short, fetched, None if k_block.has_fixed_prefetch else self.lines)
         with k.when(~is_first), k.loop(0, MICRO_TILE // 2, 4 * HALF) as i:
             for v in (i + j * HALF for j in range(4)):
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
@@ -376,7 +374,7 @@ class _Product:
 
         multiply(
             self.tiles, a, b, steps, self.terms, self.schedule, None if between is None and ahead is None else weave,
-            is_short=is_short, is_a_past=not is_short, fetched=fetched, lines=lines,
+            is_short=is_short, is_a_non_temporal=not is_short, fetched=fetched, lines=lines,
         )  # fmt: skip
 
 
@@ -433,10 +431,10 @@ def steps(p: Problem, terms: int, target: Target, panels: Matrix | None = None) 
     """The contraction on tiles; ``panels`` is B, if others have it there."""
     made, p = [y.storage for y in p.outputs], with_packed_panels(p, target)
     epilogue, blocking = Epilogue.of(p), Blocking.of(terms * 2, p.k, target.isa)
-    schedule, run = SCHEDULES[terms], RUN[terms]
+    schedule, k_block = SCHEDULES[terms], KC_STEPS[terms]
     has_pipelined = is_pipelined(schedule, epilogue, target.isa)
     if has_pipelined and terms == 1:
-        schedule, run = replace(schedule, level=2), PIPELINED_RUN
+        schedule, k_block = replace(schedule, level=2), PIPELINED_KC_STEPS
     before_a, a = split_a(p, terms, target)
     if is_in_panels(p, terms, target):
         panels = panels or split_ahead.panels(p, target.isa)
@@ -454,7 +452,7 @@ def steps(p: Problem, terms: int, target: Target, panels: Matrix | None = None) 
         **a.args("a"), **(p.a.args("a_source") if a_dtype is not None else {}),
         **b.args("b"), **(p.b.args("b_source") if b_dtype is not None else {}),
         **batch_args(p.batch), "m": p.m, "n": p.n, "depth": p.k,
-        "group_rows": blocking.rows, "group_columns": blocking.columns, "run": run, **epilogue.args(p),
+        "macro_rows": blocking.rows, "macro_columns": blocking.columns, "k_block": k_block, **epilogue.args(p),
     }  # fmt: skip
     unit = "tiles" if target.isa.amx else "vectors of pairs"
     why = f"{target.precision}: {len(PRODUCTS[terms])} products of {terms} bf16 terms on {unit}"
@@ -463,6 +461,6 @@ def steps(p: Problem, terms: int, target: Target, panels: Matrix | None = None) 
     why += "".join(f"; {target.packed_operands[s].description}" for s in made if s in target.packed_operands)
     nbytes = of_known(dims.mul(b.tiles.elements, b.tiles.dtype.itemsize))
     scratch = blocking.scratch_nbytes(1, 1 + has_pipelined)
-    scratch += 0 if panels is None else split_ahead.scratch_nbytes(run)
+    scratch += 0 if panels is None else split_ahead.scratch_nbytes(k_block)
     step = Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, why)
     return [*before_a, *before_b, step]

@@ -1,13 +1,13 @@
-"""Contractions: which kernel carries out a sum of products, and the steps that bring its operands there.
+"""Selects the kernel of a contraction, and the steps that pack its operands.
 
-tiles          on AMX, where they pay: bf16 terms, as many as the precision asks for (``gemm.amx``), or where that is
-               three, with constants, slices (``gemm.int8_slices``)
-multiply-adds  vectors (``gemm``), for every type, from B in panels of the sums' type, or of a narrower one if B is
-               stored so or the precision allows bf16
-bytes          8-bit integers, summed in i32, on tiles (``quantized.gemm_amx``) or vectors (``quantized.gemm``)
+AMX            bf16 terms, as many as the precision asks for (``gemm.amx``); at three terms and with constant weights,
+               int8 slices (``gemm.int8_slices``)
+multiply-adds  vectors, for every type (``gemm.vector``), from B in panels of the accumulator's type, or of a narrower
+               one if B is stored so or the precision allows bf16
+int8           8-bit integers with i32 sums, on AMX (``quantized.gemm_amx``) or vectors (``quantized.gemm``)
 
-Where only the run tells how many rows there are, few of them may go to multiply-adds and more to tiles. A row's results
-may then differ in the last bits with the number of rows; with the number of threads they never do.
+Where the number of rows is known only at run time, few rows may take multiply-adds and more rows AMX. The last bits of
+a row then depend on the number of rows, but never on the number of threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Numbers that tiles do not carry, in matrix products: sums that are made anew, by f32 multiply-adds along k.
+"""The f32 fallback of AMX matrix products: flagged micro-tiles are recomputed with f32 multiply-adds.
 
-Flags tell where such numbers are (``split``). They are rare: whether any flag is up at all is found once, in front of a
-kernel's products, and only then are those of each square looked at.
+Flags mark panels with numbers that bf16 terms or int8 slices cannot represent (``split``). They are rare, so a kernel
+first asks once whether any flag is set, and looks at the flags of single micro-tiles only then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import load_one
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, step_elements, whole
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, STEP, TILE, load_column, step_elements
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
 
@@ -45,11 +45,11 @@ class F32Fallback:
     is_in_panels: bool
     """B is there as numbers, in panels."""
 
-    def square(self, sums: Buf, row: Val, column: Val) -> None:
+    def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> None:
         """Make the sums of a square anew if tiles do not carry its numbers."""
         k, top = self.k, row * PANEL
         with k.when(self._is_flagged(row, column), likely=False):
-            self._exact(sums, top, k.min(self.m - top, PANEL), column * PANEL)
+            self._recompute(sums, top, k.min(self.m - top, PANEL), column * PANEL)
 
     def _is_flagged(self, row: Val, column: Val) -> Val:
         k = self.k
@@ -61,7 +61,7 @@ class F32Fallback:
                     found.set(found.get() | self.at[name].load(i))
         return found.get().ne(0)
 
-    def _exact(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
+    def _recompute(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
         """The sums of a square from the numbers themselves."""
         k = self.k
         with k.loop(0, high, EXACT_ROWS) as i:
@@ -91,7 +91,7 @@ class F32Fallback:
             return self.at["b"].load(left * self.depth + j * PANEL + half * HALF, HALF)
         if "b_source" not in self.at:
             step = left // PANEL * self.steps + j // STEP
-            return whole(k, self.at["b"].at(step * step_elements(self.terms) + half * TILE), self.terms, j % STEP)
+            return load_column(k, self.at["b"].at(step * step_elements(self.terms) + half * TILE), self.terms, j % STEP)
         b_row, b_col = number(self.memory, "b_source_row"), number(self.memory, "b_source_col")
         lane = k.iota(i64, HALF) + (left + half * HALF)
         return self.at["b_source"].at(j * b_row).gather(k.min(lane, self.n - 1) * b_col)

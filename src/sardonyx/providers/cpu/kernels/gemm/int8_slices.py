@@ -1,13 +1,13 @@
-"""Matrix products on tiles of bytes, from operands in slices (``slices``): f32 results from exact sums.
+"""Matrix products of int8 slices on AMX: f32 results from exact integer sums.
 
-A product of bytes covers 64 numbers in the time in which one of bf16 covers 32, so the eight that slices need
-(``split.int8_micro_kernel``) take two thirds of the time of the six that bf16 terms need (``gemm.amx``), and a number
-of B has 3 bytes to read and not 6. (Measured: 0.5 - 0.75 of the time.)
+An int8 tile product covers 64 numbers along k in the time in which a bf16 one covers 32. So the eight products of
+slices (``split.int8_micro_kernel``) take two thirds of the time of six products of bf16 terms (``gemm.amx``), and a
+number of B takes 3 bytes instead of 6.
 
-**Order of sums.** The sums of a run are integers, exact in any order; they are put together, times both scales, and
-runs are added in order, in f32. Rows, threads and blocking change nothing.
+**Order of sums.** The sums of a K-block are integers, exact in any order. They are combined, multiplied by both scales
+and added to the f32 sums, one K-block after the other. Results do not depend on rows, threads or blocking.
 
-Groups of squares, and when they are finished, are those of ``gemm.amx`` (``gemm.macro_tile``).
+Blocking and the pipelined epilogue are those of ``gemm.amx`` (``gemm.macro_tile``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, matrix_params
 from sardonyx.providers.cpu.kernels.gemm.amx import with_packed_panels
 from sardonyx.providers.cpu.kernels.gemm.f32_fallback import F32Fallback, any_flag_set
-from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, Groups, PipelinedEpilogue
+from sardonyx.providers.cpu.kernels.gemm.macro_tile import MICRO_TILE, Blocking, MacroTiles, PipelinedEpilogue
 from sardonyx.providers.cpu.kernels.gemm.packed_epilogue import TileEpilogue, rows_to_fetch
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div
 from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, TILES, A
@@ -29,20 +29,20 @@ from sardonyx.providers.cpu.kernels.split.int8_micro_kernel import (
     ROUNDS,
     SIDES,
     SliceAccumulator,
-    fourth,
+    level_sums,
     multiply,
-    summed,
+    multiply_fourth,
 )
 from sardonyx.providers.cpu.kernels.split.int8_slices import (
     SLICES,
     STEP,
     TILE,
-    run_steps,
+    block_steps,
+    load_column,
     scales_of,
     sliced_constant,
     sliced_rows,
     slices_refusal,
-    whole,
 )
 from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
@@ -74,7 +74,8 @@ def steps(p: Problem, target: Target) -> list[Step]:
     b = sliced_constant(p, target.isa)
     args = {
         **rows.args(), **p.a.args("a_source"), "b": Ref(b), "m": p.m, "n": p.n, "depth": p.k,
-        "group_rows": blocking.rows, "group_columns": blocking.columns, "run": run_steps(int(p.k)), **epilogue.args(p),
+        "macro_rows": blocking.rows, "macro_columns": blocking.columns, "k_block": block_steps(int(p.k)),
+        **epilogue.args(p),
     }  # fmt: skip
     why = f"{target.precision}: {PRODUCTS} products of {SLICES} slices on tiles"
     why += "".join(f"; {target.packed_operands[s].description}" for s in made if s in target.packed_operands)
@@ -84,14 +85,14 @@ def steps(p: Problem, target: Target) -> list[Step]:
 
 
 def _params(epilogue: Epilogue) -> Params:
-    numbers = ("m", "n", "depth", "group_rows", "group_columns", "run", "a_flags_panel", "a_flags_count")
-    memory = {"a": (i8,), "a_scales": (f32,), "a_long": (i32,), "a_flags": (i32,), "b": (i8,)}
+    numbers = ("m", "n", "depth", "macro_rows", "macro_columns", "k_block", "a_flags_panel", "a_flags_count")
+    memory = {"a": (i8,), "a_scales": (f32,), "a_fourth": (i32,), "a_flags": (i32,), "b": (i8,)}
     return {**memory, **matrix_params("a_source", f32, 0), **dict.fromkeys(numbers, i64), **epilogue.params}
 
 
 @kernel(_params)
 def gemm_int8_slices(
-    k: Kernel, m: Val, n: Val, depth: Val, group_rows: Val, group_columns: Val, run: Val,
+    k: Kernel, m: Val, n: Val, depth: Val, macro_rows: Val, macro_columns: Val, k_block: Val,
     *, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
     """One product of A in slices with a constant."""
@@ -101,27 +102,27 @@ def gemm_int8_slices(
     is_odd, scratch = any_flag_set(k, memory), k.scratch(f32)
     done = PipelinedEpilogue(k, scratch, m, n)
     done.finish = TileEpilogue(k, epilogue, memory, n, (), TERMS)
-    product = _Product(k, tiles, scratch, memory, m, n, steps, run)
-    fetched_rows = rows_to_fetch(k, m, n, product.runs)
+    product = _Product(k, tiles, scratch, memory, m, n, steps, k_block)
+    fetched_rows = rows_to_fetch(k, m, n, product.k_blocks)
     at_buffers = {name: memory[name] for name in memory if isinstance(memory[name], Buf)}
-    f32_fallback = _SlicedFallback(k, memory, at_buffers, m, n, depth, steps, TERMS, False, run)
-    groups = Groups(k, done, row_panels, column_panels, group_rows, group_columns, spare=SPARE)
-    with groups.each() as group:
-        row, rows, column = group.row, group.rows, group.column
-        stride = k.select(group_columns > 1, steps, run)
+    f32_fallback = _SlicedFallback(k, memory, at_buffers, m, n, depth, steps, TERMS, False, k_block)
+    macros = MacroTiles(k, done, row_panels, column_panels, macro_rows, macro_columns, spare=SPARE)
+    with macros.each() as macro:
+        row, rows, column = macro.row, macro.rows, macro.column
+        stride = k.select(macro_columns > 1, steps, k_block)
         lines = k.max(ceil_div(k.const(SLICES * 2 * TILE // LINE_NBYTES), k.max(rows * 4, 1)), 1)
-        with k.loop(0, k.max(steps, 1), run) as step, k.loop(0, group.columns) as c, k.loop(0, rows) as r:
-            slot = group.slot(r, c)
+        with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, macro.columns) as c, k.loop(0, rows) as r:
+            slot = macro.slot(r, c)
             with k.loop(0, k.min(ceil_div(m - (row + r) * PANEL, HALF), 2)) as half:
-                done.finish.fetch_some(row + r, half, column + c, m, step // run, fetched_rows)
+                done.finish.fetch_some(row + r, half, column + c, m, step // k_block, fetched_rows)
                 with k.loop(0, SIDES) as side:
                     product.add((row + r) * 2 + half, column + c, side, step, slot + half * (MICRO_TILE // 2), done,
                                 stride * (SLICES * 2 * TILE), (r * 2 + half) * 2 + side, lines)  # fmt: skip
-            with k.when(step + run >= steps):
+            with k.when(step + k_block >= steps):
                 done.finish.begin(row + r, column + c)
                 with k.when(is_odd, likely=False):
                     product.accumulator.drain()
-                    f32_fallback.square(scratch.at(slot), row + r, column + c)
+                    f32_fallback.recompute_flagged(scratch.at(slot), row + r, column + c)
         product.accumulator.drain()
     tiles.release()
 
@@ -130,10 +131,10 @@ class _Product:
     """The product inside the kernel."""
 
     def __init__(
-        self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, m: Val, n: Val, steps: Val, run: Val
+        self, k: Kernel, tiles: Tiles, scratch: Buf, memory: Any, m: Val, n: Val, steps: Val, k_block: Val
     ) -> None:
-        self.k, self.tiles, self.memory, self.steps, self.run = k, tiles, memory, steps, run
-        self.row_tiles, self.runs = ceil_div(m, HALF), ceil_div(steps, run)
+        self.k, self.tiles, self.memory, self.steps, self.k_block = k, tiles, memory, steps, k_block
+        self.row_tiles, self.k_blocks = ceil_div(m, HALF), ceil_div(steps, k_block)
         scales = scales_of(memory["b"], ceil_div(n, PANEL), steps)
         self.accumulator = SliceAccumulator(
             k, scratch.as_type(i32), scratch, lambda at, r: memory["a_scales"].load(at + r), scales
@@ -160,36 +161,36 @@ class _Product:
         ``turn``-th, fetches ``lines`` lines of it for each step.
         """
         k, accumulator = self.k, self.accumulator
-        many, number = k.min(self.run, self.steps - step), step // self.run
+        many, number = k.min(self.k_block, self.steps - step), step // self.k_block
         b = self.memory["b"].at((column * self.steps + step) * (SLICES * 2 * TILE))
         a = self.memory["a"].at((tile * self.steps + step) * (SLICES * TILE))
         rest = self.memory["a"].at((self.row_tiles * self.steps * SLICES + tile * self.steps + step) * TILE)
-        is_long, columns = self.memory["a_long"].load(tile * self.runs + number).ne(0), b.at(side * TILE)
+        has_fourth, columns = self.memory["a_fourth"].load(tile * self.k_blocks + number).ne(0), b.at(side * TILE)
         pace = rows_per_step(k, many)
-        for weight, products in ROUNDS:
-            with summed(self.tiles, accumulator.levels, weight):
+        for level, products in ROUNDS:
+            with level_sums(self.tiles, accumulator.levels, level):
                 with k.loop(0, many) as s:
                     slices = [a.at((s * SLICES + index) * TILE) for index in range(SLICES)]
                     multiply(self.tiles, slices, columns.at(s * (SLICES * 2 * TILE)), products)
-                    if weight:
+                    if level:
                         accumulator.advance(pace)
                         ahead = b.at(stride + (turn * many + s) * (lines * LINE_NBYTES))
                         with k.loop(0, lines) as i:
                             ahead.prefetch(i * LINE_NBYTES, locality=2)
                     else:
                         done.advance(self.pace)
-                if weight:
-                    with k.when(is_long), k.loop(0, many) as s:
-                        fourth(self.tiles, rest.at(s * TILE), columns.at(s * (SLICES * 2 * TILE)))
-        scales = (column * self.runs + number) * PANEL + side * HALF
-        accumulator.start(slot + side * HALF, (tile * self.runs + number) * HALF, scales, step.eq(0))
+                if level:
+                    with k.when(has_fourth), k.loop(0, many) as s:
+                        multiply_fourth(self.tiles, rest.at(s * TILE), columns.at(s * (SLICES * 2 * TILE)))
+        scales = (column * self.k_blocks + number) * PANEL + side * HALF
+        accumulator.start(slot + side * HALF, (tile * self.k_blocks + number) * HALF, scales, step.eq(0))
 
 
 @dataclass(frozen=True)
 class _SlicedFallback(F32Fallback):
-    run: Val
+    k_block: Val
 
     def _column(self, left: Val, half: int, j: Val) -> Val:
         b = self.at["b"]
         scales = scales_of(b, ceil_div(self.n, PANEL), self.steps)
-        return whole(self.k, b, scales, self.steps, self.run, left, half, j)
+        return load_column(self.k, b, scales, self.steps, self.k_block, left, half, j)

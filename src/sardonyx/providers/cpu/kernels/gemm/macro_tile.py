@@ -1,9 +1,8 @@
-"""Groups of squares that matrix products on tiles work on, in bf16 terms (``gemm.amx``) or slices
-(``gemm.int8_slices``).
+"""Cache blocking of AMX matrix products, of bf16 terms (``gemm.amx``) or int8 slices (``gemm.int8_slices``).
 
-A square is 32 rows by 32 columns of sums. ``Blocking`` tells how many make a group, ``Groups`` which of them a thread
-takes, and ``PipelinedEpilogue`` finishes one group while the next is multiplied, where squares are not finished right
-after their products.
+A micro-tile is 32 rows by 32 columns of sums. ``Blocking`` chooses how many make a macro-tile, ``MacroTiles`` shares
+macro-tiles among threads, and ``PipelinedEpilogue`` applies the epilogue of one macro-tile between the products of the
+next.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class Blocking:
         fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * nbytes)
         return Blocking(min(max(fitting, 4), 8), 1 if fitting >= 4 else COLUMNS)
 
-    def scratch_nbytes(self, spare: int, groups: int = 2) -> int:
+    def scratch_nbytes(self, spare: int, macros: int = 2) -> int:
         """A square for each pair of panels of a group (of two, if one is finished while the next is multiplied), and
         ``spare`` ones for a run.
         """
-        return (groups * self.rows * self.columns + spare) * MICRO_TILE_NBYTES
+        return (macros * self.rows * self.columns + spare) * MICRO_TILE_NBYTES
 
 
 class PipelinedEpilogue:
@@ -84,7 +83,7 @@ class PipelinedEpilogue:
         k, i, top, column = self.k, self.i.get(), self.top.get(), self.column.get()
         rows = k.min(rows, PANEL - i)
         row, left = top * PANEL + i, column * PANEL
-        self.finish.square(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
+        self.finish.micro_tile(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
         is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
         self.left += -rows
@@ -95,7 +94,7 @@ class PipelinedEpilogue:
 
 
 @dataclass(frozen=True)
-class Group:
+class MacroTile:
     """Some row panels by some column panels of one product of a batch."""
 
     number: Val
@@ -112,27 +111,27 @@ class Group:
         return self.sums + (c * self.rows + r) * MICRO_TILE
 
 
-class Groups:
+class MacroTiles:
     """The groups that a thread takes, one after the other: two runs of squares for each, if there are as many."""
 
     def __init__(
-        self, k: Kernel, done: PipelinedEpilogue | None, row_panels: Val, column_panels: Val, group_rows: Val,
-        group_columns: Val, *, count: Val | int = 1, spare: int = 1,
+        self, k: Kernel, done: PipelinedEpilogue | None, row_panels: Val, column_panels: Val, macro_rows: Val,
+        macro_columns: Val, *, count: Val | int = 1, spare: int = 1,
     ) -> None:  # fmt: skip
         """Of ``count`` products. ``spare`` squares of scratch memory lie in front of the sums. Without ``done``, who
         multiplies a group finishes it, too.
         """
         self.k, self.done, self.row_panels, self.column_panels = k, done, row_panels, column_panels
         fair = row_panels * column_panels * count // (k.threads * 2)
-        self.each_product = ceil_div(row_panels, k.max(k.min(group_rows, fair), 1))
-        """Groups of rows, of one size."""
-        self.rows, self.columns = ceil_div(row_panels, k.max(self.each_product, 1)), group_columns
+        self.each_product = ceil_div(row_panels, k.max(k.min(macro_rows, fair), 1))
+        """MacroTiles of rows, of one size."""
+        self.rows, self.columns = ceil_div(row_panels, k.max(self.each_product, 1)), macro_columns
         self.total = self.each_product * column_panels * count
         self._runs, self._base = TileScheduler(k, self.total), k.var(k.const(spare * MICRO_TILE))
-        self._other = (self.rows * group_columns + 2 * spare) * MICRO_TILE
+        self._other = (self.rows * macro_columns + 2 * spare) * MICRO_TILE
 
     @contextmanager
-    def each(self, jump: Callable[[Val], None] | None = None) -> Iterator[Group]:
+    def each(self, jump: Callable[[Val], None] | None = None) -> Iterator[MacroTile]:
         """Around what is done with a group; ``jump`` is told of one that does not follow the one before.
 
         The last turn may be for what is left to finish alone, and has no columns then.
@@ -153,7 +152,7 @@ class Groups:
             row = rest % self.each_product * self.rows
             rows = k.min(self.rows, self.row_panels - row)
             columns = k.min(k.min(self.columns, self.column_panels - column), last.get() - here)
-            yield Group(here, rest // self.each_product, row, rows, column, columns, base)
+            yield MacroTile(here, rest // self.each_product, row, rows, column, columns, base)
             if done is not None:
                 done.drain()
                 done.start(row, column, rows, columns, base)

@@ -1,8 +1,8 @@
-"""The operands of a contraction in the layout that its kernels read.
+"""Packs the operands of a contraction.
 
-The right operand becomes panels [batch][n / NR][k][NR], zero beyond n. The left one stays where it is, unless its
-elements along k are not neighbours or not of the type of the sums: then it becomes [batch][m][k]. Both copies are
-blocks of one strided copy, so an operand that is stored transposed costs no more.
+B becomes panels [batch][n / NR][k][NR], padded with zeros. A is read in place, unless it is not contiguous along k or
+not of the accumulator's type: then it is copied to [batch][m][k]. Both are blocked strided copies, so a transposed
+operand costs no more.
 """
 
 from __future__ import annotations

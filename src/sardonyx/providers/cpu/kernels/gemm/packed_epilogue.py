@@ -1,13 +1,12 @@
-"""Results in the tiles in which the next matrix product reads them (``split``), written row by row.
+"""Epilogues that pack results as the A operand of the matrix product that reads them (``split.bf16``).
 
-Of a row, 32 columns of the result are one step along k of the next product: a cache line for each term. They are
-stored as they are finished, in place of the numbers, with flags: a product has one for each panel and step, others one
-for each row or head of it. Columns beyond the last are zero, for they count in every sum; rows beyond the last are
-whatever they are. What would be f16 or bf16 as numbers is not rounded to that before it is split.
+32 columns of a result row are one step along k of the next product: a cache line for each term, stored as soon as it
+is computed. A matrix product has one flag for each panel and step, other producers one for each row or head. Columns
+beyond the last are zero, since every sum contains them; rows beyond the last are undefined. Results that would be f16
+or bf16 are not rounded to that type before they are split.
 
-**Numbers that tiles do not carry** raise their flag. The terms of such a number hold its bits
-(``conv.packed_image``), from which the product that reads them makes its sums anew. One term is the number rounded to
-bf16, and finite if the number is.
+**Representable range.** A number out of range sets its flag, and its terms hold its bits (``conv.packed_image``), from
+which the f32 fallback of the consumer restores it. One term is the number rounded to bf16, finite if the number is.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class TileEpilogue(BoundEpilogue):
         with k.loop(turn * rows, k.min(k.min((turn + 1) * rows, HALF), m - top)) as i:
             self.prefetch(top + i, column * PANEL, PANEL)
 
-    def square(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
+    def micro_tile(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
         """Finish rows of a square, which lie on end."""
         k, columns = self.k, self.n - column
         if not self.epilogue.packed_outputs:
@@ -109,7 +108,7 @@ class TileEpilogue(BoundEpilogue):
     def half(self, scratch: Buf, slot: Val, panel: Val, half: int, column: Val, m: Val) -> None:
         """Finish the upper 16 rows, or the lower, of a square whose sums begin at element ``slot``; there are ``m``."""
         top = panel * PANEL + half * HALF
-        self.square(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL)
+        self.micro_tile(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL)
 
     def _place(self, name: str, row: Val, column: Val) -> Buf:
         at = place_of(row, self._number(name, "row")) + column // STEP * self._number(name, "col") + column % STEP

@@ -1,13 +1,12 @@
-"""A constant right operand of products on tiles, in f32, which is split into three terms a run ahead of its products.
+"""A constant B kept in f32, split into three bf16 terms one K-block ahead of its products.
 
-Three bf16 terms take 6 bytes of a number's 4, and whoever has few rows waits for memory. So a constant lies in the
-panels of 32 columns that multiply-adds read too (``gemm``): [batch][n / 32][k][32]. Each thread has memory for two
-runs in tiles: while one is multiplied with the row panels of a group, the next is split into the other, a few lines
-between the products of each step, by arithmetic on vectors in cycles that the tile unit leaves. A line of a tile, 32
-numbers, takes 18 instructions on vectors; a step of products with 16 rows, 192 cycles, has 2 to 16 of them.
+Three terms take 6 bytes for a number of 4, and products of few rows are limited by memory. So the constant stays in
+the f32 panels that multiply-adds read too, [batch][n / 32][k][32]. Each thread has room for two K-blocks in tiles:
+while one is multiplied with the row panels of a macro-tile, the next is split into the other, a few lines in each
+step, on vector units that tile products leave idle.
 
-The terms are those that ``split`` makes, bit for bit. Where k ends inside a step, its last row stands for the rows that
-are missing: whatever is there meets zeros of A. Numbers that terms do not carry are looked for when B is packed.
+The terms are bit-identical to those of ``split.bf16``. Where k ends within a step, the last row is repeated: the zeros
+of A cancel it. Numbers out of range are looked for when the constant is packed.
 """
 
 from __future__ import annotations
@@ -51,19 +50,19 @@ APART = 33 * LINE_NBYTES // bf16.itemsize
 """Elements between the two runs: at a multiple of 4 KiB, stores of one would hold up loads of the other."""
 
 
-def scratch_nbytes(run: _Number) -> _Number:
+def scratch_nbytes(k_block: _Number) -> _Number:
     """Of two runs of so many steps."""
-    return run * (2 * step_elements(TERMS) * bf16.itemsize) + PAGE_NBYTES
+    return k_block * (2 * step_elements(TERMS) * bf16.itemsize) + PAGE_NBYTES
 
 
 class Ahead:
     """Two runs of one thread: the one that is multiplied, and the one that is split meanwhile."""
 
-    def __init__(self, k: Kernel, b: Buf, depth: Val, steps: Val, run: Val) -> None:
+    def __init__(self, k: Kernel, b: Buf, depth: Val, steps: Val, k_block: Val) -> None:
         """``run`` is the most steps that a run has."""
-        self.k, self.b, self.depth, self.steps, self.run = k, b, depth, steps, run
+        self.k, self.b, self.depth, self.steps, self.k_block = k, b, depth, steps, k_block
         self._memory = k.scratch(bf16)
-        self._now, self._other = k.var(0), k.var(run * step_elements(TERMS) + APART)
+        self._now, self._other = k.var(0), k.var(k_block * step_elements(TERMS) + APART)
         self._panel, self._row, self._pair, self._stop, self._pace = (k.var(0) for _ in range(5))
 
     def begin(self, panel: Val) -> None:
@@ -80,7 +79,7 @@ class Ahead:
 
     def turn(self, step: Val, column: Val) -> Buf:
         """The run from ``step`` on of a column of the group, in tiles; the one behind it is split from here on."""
-        k, later = self.k, step + self.run
+        k, later = self.k, step + self.k_block
         self._split_until(self._stop.get())
         now, other = self._now.get(), self._other.get()
         self._now.set(other)
@@ -90,11 +89,11 @@ class Ahead:
         panel = k.select(has_next_column, next_column, k.select(is_later, self.panel, self.following))
         first = k.select(has_next_column, step, k.select(is_later, later, 0))
         self._aim(panel, first, k.select(has_next_column | is_later | self.is_followed, self.steps - first, 0))
-        self._pace.set(ceil_div(self._stop.get(), k.max(k.min(self.run, self.steps - step) * self.halves, 1)))
+        self._pace.set(ceil_div(self._stop.get(), k.max(k.min(self.k_block, self.steps - step) * self.halves, 1)))
         return self._memory.at(other)
 
     def _aim(self, panel: Val, step: Val, many: Val) -> None:
-        stop = self.k.min(many, self.run) * PAIRS
+        stop = self.k.min(many, self.k_block) * PAIRS
         for var, value in ((self._panel, panel), (self._row, step * STEP), (self._pair, 0), (self._stop, stop)):
             var.set(value)
 
@@ -109,7 +108,7 @@ class Ahead:
         with k.loop(first, stop) as pair:
             at = row + pair * 2
             rows = [panel.at(k.min(i, self.depth - 1) * PANEL) for i in (at, at + 1)]
-            ahead = panel.at((at + self.run * STEP) * PANEL)
+            ahead = panel.at((at + self.k_block * STEP) * PANEL)
             for line in range(0, 2 * PANEL, LINE_NBYTES // self.b.dtype.itemsize):
                 ahead.prefetch(line, locality=2)
             lines = to.at((pair >> 4) * (step_elements(TERMS) // 2) + (pair & (PAIRS - 1)) * HALF)

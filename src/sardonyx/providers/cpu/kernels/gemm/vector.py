@@ -1,23 +1,20 @@
-"""Matrix products by vector multiply-adds, from a packed right operand.
+"""Matrix products by vector multiply-adds, from a packed B.
 
-The right operand lies in panels (``pack``): [n / NR][k][NR], NR columns of a panel being NV vectors. The innermost
-loop holds a tile of MR rows and NV vectors of sums in registers and adds, for each k, the product of MR single
-elements of A with NV vectors of B. MR and NV fill the register file (``MicroTileShape``); a tile at the lower edge has
-fewer rows.
+B lies in panels (``gemm.pack``): [n / NR][k][NR], where NR columns are NV vectors. The micro-kernel holds MR rows by
+NV vectors of sums in registers and adds, for each k, the products of MR elements of A with NV vectors of B. MR and NV
+fill the register file (``MicroTileShape``); a micro-tile at the lower edge has fewer rows.
 
-**Order of sums.** Each element is summed from k = 0 upwards in runs of ``KC`` terms, each run from zero, and the
-runs are added in order. The order is the same for every tile height, thread count, blocking and machine (one without
-fused multiply-adds rounds products as well); runs store_sums the error of long sums near that of short ones.
+**Order of sums.** Each element is summed from k = 0 upwards in K-blocks of ``KC`` terms, each from zero, and K-blocks
+are added in order. That is the same for every micro-tile, thread count, blocking and machine (one without FMA rounds
+the products, too). K-blocks keep the error of long sums near that of short ones.
 
-**Cache blocking.** With s bytes in an element, a run of a panel takes KC * NR * s bytes (up to 32 KiB with AVX-512,
-which leaves room in L1 for a tile's rows of A; 8 to 12 with AVX2, 8 with NEON) and is read from L1 by all row tiles of
-a block before the next one is touched, while the rows of A come from L2: per k, MR * s bytes for MR * NV multiply-adds.
-So that they do, blocks are ordered in bands of rows, whose term of A, rows * k * s bytes, fills half of L2; within a
-band, panel by panel, so that B is read once for each band. Where B itself fits there, a band is one block. The grid of
-work is (batch, band, panel, block), a block being up to ``MC`` rows, so that pages of A, one for each row where k is
-long, and those of B and the sums fit the 48 to 96 entries of an L1 TLB; fewer rows when the grid would have less than
-``MIN_TASKS`` tasks, or ``TASKS_PER_THREAD`` for each thread. While the last run is multiplied, the lines that the
-epilogue reads and writes are prefetched.
+**Cache blocking.** A K-block of a panel takes KC * NR elements (up to 32 KiB with AVX-512, 8 to 12 KiB with AVX2, 8
+KiB with NEON) and is read from L1 by all micro-tiles of a block of rows, while A comes from L2. Blocks are ordered in
+row blocks whose A fills half of L2, and within one panel by panel, so that B is read once for each row block. Where B
+itself fits into half of L2, a row block is one block. The tasks are (batch, row block, panel, block). A block has up
+to ``MC`` rows: its pages of A, one for each row where k is long, and those of B and the sums fit an L1 TLB of 48 to 96
+entries. It has fewer where there would be less than ``MIN_TASKS`` tasks, or ``TASKS_PER_THREAD`` for each thread.
+During the last K-block the lines that the epilogue reads and writes are prefetched.
 """
 
 from __future__ import annotations
@@ -200,10 +197,10 @@ def gemm(
         pace, finish = prefetch_pace(k, bottom - top, nr), BoundEpilogue(k, epilogue, memory, n, batch)
         with k.loop(0, k.max(depth, 1), KC) as start:
             length = k.min(depth - start, KC)
-            run, following = b.at(start * nr), b.at((start + length) * nr)
+            k_block, following = b.at(start * nr), b.at((start + length) * nr)
             if b_dtype is not dtype:
                 with k.when(m - top * shape.rows > shape.heights[-2]):
-                    _widen(k, run, wide, length * nr)
+                    _widen(k, k_block, wide, length * nr)
             with k.loop(top, bottom) as tile:
                 row = tile * shape.rows
                 rows = k.min(m - row, shape.rows)
@@ -216,10 +213,10 @@ def gemm(
                     with k.when((rows > low) & (rows <= high)):
                         given = [corner.at(a_row * k.min(rows - 1, r)) for r in range(high)]
                         if high < shape.rows:
-                            found = micro_kernel(k, given, run, length, dtype, shape)
+                            found = micro_kernel(k, given, k_block, length, dtype, shape)
                         else:
                             ahead = following.at((tile - top) * length * pace)
-                            source = run if b_dtype is dtype else wide
+                            source = k_block if b_dtype is dtype else wide
                             found = micro_kernel(k, given, source, length, dtype, shape, ahead, pace)
                         accumulate(k, found, partial, start > 0)
         columns = k.min(n - panel * nr, nr)
@@ -282,11 +279,11 @@ def micro_kernel(
     return sums
 
 
-def _widen(k: Kernel, run: Buf, to: Buf, elements: Val) -> None:
+def _widen(k: Kernel, k_block: Buf, to: Buf, elements: Val) -> None:
     """A run in the type of the sums, for the high tiles of a block; others do as they load."""
     lanes = lanes_of(k.lanes, to.dtype)
     with k.loop(0, elements, lanes) as i:
-        to.store(i, run.load(i, lanes))
+        to.store(i, k_block.load(i, lanes))
 
 
 def accumulate(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val, pitch: Val | int | None = None) -> None:

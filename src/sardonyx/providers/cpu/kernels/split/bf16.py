@@ -1,16 +1,18 @@
-"""Operands of a tile product: numbers split into bf16 terms, in tiles that are loaded as they lie.
+"""Operands of AMX bf16 products: f32 numbers split into bf16 terms, packed in tiles.
 
-A number is the sum of its terms, each the rest of the ones before it rounded to bf16: one term is bf16 itself, two hold
-16 bits of the significand, three all 24, exactly. Both operands of a product become panels of 32 lines (rows of A,
-columns of B), zero beyond the edges, cut into steps of 32 along k:
+A number is the sum of its terms; each term is the remainder after the terms before it, rounded to bf16. One term is
+bf16 itself, two keep 16 bits of the significand, three all 24. Both operands are packed in panels of 32 lines (rows of
+A, columns of B), padded with zeros, in steps of 32 along k:
 
     A   [batch][m / 32][k / 32][term][2][16 rows][32 k]
-    B   [batch][n / 32][k / 32][term][2][16 pairs of k][16 columns][2]
+    B   [batch][n / 32][k / 32][term][2][16 pairs of k][16 columns][2]      (VNNI order)
 
-A step is what one round of products reads, ``terms`` times 2 KiB on end. Tile products lose what bf16 cannot carry: Inf
-becomes NaN in a sum of terms, numbers near the float limit overflow, small ones have terms that are denormal and count
-as zero. So a flag for each panel and ``CHUNK`` steps says that some number there is not *plain*, and whoever reads the
-panel multiplies the numbers themselves. A constant that raises a flag is not kept in tiles at all (``Exceptional``).
+A step is what one round of tile products reads: ``terms`` times 2 KiB, contiguous.
+
+**Representable range.** Infinity becomes NaN in a sum of terms, numbers near the float limit overflow, and small ones
+have denormal terms, which AMX takes for zero. So each panel has one flag for every ``CHUNK`` steps, which is set where
+a number is out of range; the GEMM recomputes such panels in f32 (``gemm.f32_fallback``). A constant with such a number
+is not packed at all: ``Exceptional`` is raised and another kernel is chosen.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def ceil_div(size: Val, unit: int | Val) -> Val:
     return (size + (unit - 1)) // unit
 
 
-def equal_runs(steps: int, most: int) -> int:
+def k_block_steps(steps: int, most: int) -> int:
     """Steps of a run, up to ``most``: runs of a sum are as many as need be, and equal, for a short one has no time for
     what is done between its products.
     """
@@ -89,7 +91,7 @@ def _params(source: DType, terms: int, layout: str, is_direct: bool, axes: int) 
 
 
 @kernel(_params)
-def split(
+def split_bf16(
     k: Kernel, y: Buf, flags: Buf, lines: Val, depth: Val,
     *, source: DType, terms: int, layout: str, is_direct: bool, axes: int, **memory: Any,
 ) -> None:  # fmt: skip
@@ -196,7 +198,7 @@ def is_representable(worst: Val) -> Val:
     return worst.max() < _RANGE
 
 
-def whole(k: Kernel, y: Buf, terms: int, i: Val) -> Val:
+def load_column(k: Kernel, y: Buf, terms: int, i: Val) -> Val:
     """Number ``i`` along k of 16 neighbouring columns, from the first tile of a step in the order of pairs."""
     words, odd = y.as_type(u32).at(i // 2 * HALF), k.cast(i % 2 * 16, u32)
     heads = [words.load(term * TILE, HALF) for term in range(terms)]
@@ -331,7 +333,7 @@ class _Source:
 
     def _spec(self) -> Any:
         is_direct = (self.k_stride if self.layout == ROWS else self.line_stride) == 1
-        return split(
+        return split_bf16(
             source=self.storage.dtype, terms=self.terms, layout=self.layout, is_direct=is_direct, axes=len(self._own)
         )
 

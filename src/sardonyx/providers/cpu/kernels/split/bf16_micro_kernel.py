@@ -1,18 +1,14 @@
-"""The innermost loop of products on tiles: which tiles are loaded, multiplied and fetched, and in which order.
+"""The AMX micro-kernel of bf16 terms: which tiles are loaded, multiplied and prefetched, in which order.
 
-A step multiplies the terms of 32 numbers along k of 16 rows and 32 columns: two tiles of sums, and one tile of each
-operand that is loaded again and again. ``multiply`` serves matrix products (``gemm.amx``) and attention
-(``attention.amx``); convolutions (``conv.bf16_split``) load their pixels in another way, in the order of ``events``.
+A step multiplies all pairs of terms of 32 numbers along k, for 16 rows and 32 columns: two accumulator tiles, and one
+tile of each operand. ``multiply`` serves matrix products (``gemm.amx``) and attention (``attention.amx``);
+convolutions (``conv.bf16_split``) load their pixels in another way, in the order of ``events``.
 
-**Few tiles.** The chip renames tiles: a load need not wait for the products that still read what it replaces. But where
-the core's other hardware thread has tiles in use too, there are ten registers in all, and what is not live is what
-renaming has. Measured cycles of a tile instruction (load or product; a product alone takes 16):
-
-    live tiles                              8     7     6     5     4
-    cycles                                 27    22    17    15    13
-
-So 2 x 2 tiles of sums with two tiles of each operand, the usual choice, take 53 cycles for a product there, and 1 x 2
-with one of each 33, although they load half as often again. On a core of its own both take 16, from L1.
+**Only four tiles.** The chip renames tile registers, so a load need not wait for products that still read the old
+content. Two hardware threads of a core share ten physical tile registers: with four live tiles each thread keeps
+enough of them for renaming. The usual 2 x 2 accumulators with two tiles of each operand (eight live) load a third
+less, but are much slower as soon as both hardware threads use AMX; on a core of its own both run at the same speed,
+from L1.
 """
 
 from __future__ import annotations
@@ -66,14 +62,14 @@ SCHEDULES = {1: Schedule(is_pipelined=False, level=1), 2: Schedule(), 3: Schedul
 
 def multiply(
     tiles: Tiles, a: Buf, b: Buf, steps: Val, terms: int, schedule: Schedule,
-    weave: Callable[[int], None] | None = None, *, is_short: bool = False, is_a_past: bool = False,
+    between: Callable[[int], None] | None = None, *, is_short: bool = False, is_a_non_temporal: bool = False,
     fetched: Buf | None = None, lines: Val | None = None,
 ) -> None:  # fmt: skip
     """Add the products of ``steps`` steps to the two tiles of sums.
 
-    ``weave`` writes what else a few steps do; ``fetched`` is what they fetch for later, ``lines`` for each step
+    ``between`` writes what else a few steps do; ``fetched`` is what they fetch for later, ``lines`` for each step
     and term, or exactly as many as the schedule says: to ask in each step whether there are more takes its time.
-    ``is_short``: these are all the rows there are. ``is_a_past``: A is not kept in L1.
+    ``is_short``: these are all the rows there are. ``is_a_non_temporal``: A is not kept in L1.
     """
     k, size = tiles.k, step_elements(terms)
     start = k.const(0)
@@ -91,15 +87,17 @@ def multiply(
             dots = sum(isinstance(event, Dot) for event in written)
             for event in written:
                 if isinstance(event, Load):
-                    tiles.load(event.tile, operands[event.tile].at(event.offset), is_past=is_a_past and event.tile == A)
+                    tiles.load(
+                        event.tile, operands[event.tile].at(event.offset), is_past=is_a_non_temporal and event.tile == A
+                    )
                     continue
                 tiles.dot_bf16(event.sums, A, B)
                 share, wanted = wanted[: -(-len(wanted) // dots)], wanted[-(-len(wanted) // dots) :]
                 dots -= 1
                 for line, level in share:
                     line.prefetch(locality=4 - level)
-            if weave is not None:
-                weave(unroll)
+            if between is not None:
+                between(unroll)
         start = stop
 
 
@@ -119,7 +117,7 @@ def _fetches(
 
 
 @contextmanager
-def from_zero(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterator[None]:
+def zeroed_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterator[None]:
     """Around the products of a run: sums begin at zero, and are stored, their rows ``stride`` bytes apart."""
     for t in SUMS:
         tiles.zero(t)
@@ -129,7 +127,7 @@ def from_zero(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterator[
 
 
 @contextmanager
-def going_on(tiles: Tiles, places: Sequence[Buf], stride: Operand, is_first: Val) -> Iterator[None]:
+def continued_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand, is_first: Val) -> Iterator[None]:
     """Around the products of a run: sums go on from those of the run before, where this is not the first."""
     with tiles.k.either(is_first) as (first, later):
         with first:

@@ -1,8 +1,8 @@
-"""Sums of a run on tiles that are added to those of the runs before it while the next products are made.
+"""Deferred accumulation: a K-block's sums are added to the totals while the next products run.
 
-Tile instructions are few and take long, and the chip looks ahead by a step or two of them. What waits for sums to be
-stored would stand in its way, if it followed at once: instead some rows are done in each step of the products that
-follow, which find the stored sums complete. (Measured: 0.87 of the time of convolutions in slices.)
+The core looks ahead by a step or two of tile instructions only. Additions that wait for a tile store would stall it if
+they followed the store at once. Instead, each step of the next products adds a few rows, which find the stored sums
+complete.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""The innermost loop of products of slices on tiles (``slices``), for matrix products and convolutions.
+"""The AMX micro-kernel of int8 slices, for matrix products and convolutions.
 
-Of the nine products of three slices with three the last, 2^-32 of the first, is left out. The others are sums of four
-weights, 256 times each other, which are kept apart: 16 x 16 results at a time, in two rounds along a run of steps, each
-with two tiles of sums, of an even weight and of an odd one, and one tile of each operand
-(``split.bf16_micro_kernel``). Four tiles of
-sums, one of A and three of B in one round load six tiles and not ten: 0.85 of the time on a core of its own, and twice
-the time where the other hardware thread has tiles in use, too.
+Three slices of A times three of B are nine products. The last, 2^-32 of the first, is left out. The other eight fall
+into four levels of significance, 256 apart, whose i32 sums are kept separately: 16 x 16 results at a time, in two
+rounds over a K-block. Each round uses four tiles, an even and an odd level of sums and one tile of each operand
+(``split.bf16_micro_kernel`` explains why not more).
 
-With runs of 256 numbers, 16 columns take 12 KiB of L1, 16 rows as much, and their sums of four weights 4. These sums
-are below 2^24, also where first slices of A have no sign: f32 holds them.
+With K-blocks of 256 numbers, 16 columns take 12 KiB of L1, 16 rows as much, and the sums of four levels 4 KiB. The
+sums stay below 2^24, also where the leading slices of A are unsigned, so converting them to f32 is exact.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from contextlib import AbstractContextManager
 
 from sardonyx.dtypes import DType
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
-from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, A, B, from_zero
+from sardonyx.providers.cpu.kernels.split.bf16_micro_kernel import SUMS, A, B, zeroed_sums
 from sardonyx.providers.cpu.kernels.split.deferred_accumulation import DeferredAccumulation
 from sardonyx.providers.cpu.kernels.split.int8_slices import SLICES, TILE
 from sardonyx.providers.cpu.language.amx import ROW_NBYTES, Tiles
@@ -29,15 +27,15 @@ ROUNDS = ((2, ((0, 2), (1, 2), (1, 1), (2, 1), (2, 0))), (0, ((1, 0), (0, 0), (0
 """Which slice of A meets which of B, each round with its lower weight: one of the two slices stays from each product to
 the next."""
 PRODUCTS = sum(len(products) for _, products in ROUNDS)
-WEIGHTS = 4
+LEVELS = 4
 MICRO_TILE = HALF * PANEL
 """Sums of 16 rows and 32 columns, two sides."""
 SIDES, SIDE = 2, HALF * HALF
 
 
-def summed(tiles: Tiles, levels: Buf, weight: int) -> AbstractContextManager[None]:
+def level_sums(tiles: Tiles, levels: Buf, level: int) -> AbstractContextManager[None]:
     """Around the products of a round: its sums begin at zero, and are stored as ``SliceAccumulator`` reads them."""
-    return from_zero(tiles, [levels.at((weight + t) * SIDE) for t in SUMS], HALF * 4)
+    return zeroed_sums(tiles, [levels.at((level + t) * SIDE) for t in SUMS], HALF * 4)
 
 
 def multiply(
@@ -57,8 +55,8 @@ def multiply(
         tiles.dot_bytes(SUMS[(i + j) % 2], A, B, i8 if i else first, i8)
 
 
-def fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand = ROW_NBYTES) -> None:
-    """The product of a fourth slice of A with the first of B, in the round that has its weight."""
+def multiply_fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand = ROW_NBYTES) -> None:
+    """The product of a multiply_fourth slice of A with the first of B, in the round that has its weight."""
     tiles.load(A, a, stride)
     tiles.load(B, b)
     tiles.dot_bytes(SUMS[SLICES % 2], A, B, i8, i8)
@@ -87,7 +85,7 @@ class SliceAccumulator(DeferredAccumulation):
         first, right = k.splat(self._is_first.get().ne(0), HALF), self.right.load(self._columns_at.get(), HALF)
         with k.loop(begin, end) as r:
             total = k.zeros(f32, HALF)
-            for weight in reversed(range(WEIGHTS)):
-                total = k.fma(total, 1 / 256, k.cast(self.levels.load(weight * SIDE + r * HALF, HALF), f32))
+            for level in reversed(range(LEVELS)):
+                total = k.fma(total, 1 / 256, k.cast(self.levels.load(level * SIDE + r * HALF, HALF), f32))
             before = k.select(first, 0.0, to.load(r * PANEL, HALF))
             to.store(r * PANEL, k.fma(total * k.splat(self.left(self._rows_at.get(), r), HALF), right, before))

@@ -1,22 +1,21 @@
-"""Operands of a tile product in slices: numbers as three bytes each, and a scale that a run of a line shares.
+"""Ozaki split: f32 operands as three int8 slices and a scale for each line and K-block.
 
-A number is its scale times d0 + d1 / 256 + d2 / 65536, the slices being bytes with signs. The scale is such that the
-largest number of a run, up to ``LONGEST`` steps of 64 along k of one line (row of A, column of B), has d0 = 127.5: a
-number is kept to 2^-24 of the largest beside it. Sums of products of slices are exact, which those of f32 are not, so
-the products of a run come out as near to the truth as multiply-adds of f32 bring them, where the numbers of a run are
-of one kind:
+A number is its scale times s0 + s1 / 256 + s2 / 65536 with signed bytes s. The scale is chosen so that the largest
+number of a K-block (up to ``MAX_BLOCK_STEPS`` steps of 64 along k of one row of A or column of B) has s0 = 127.5: each
+number is kept to 2^-24 of the largest one of its block. Products of slices are summed exactly in i32. Where the
+numbers of a block have similar magnitudes, results are as accurate as those of f32 multiply-adds.
 
     A   [m / 16][k / 64][slice][16 rows][64 k], then fourth slices [m / 16][k / 64][16 rows][64 k]
-    B   [n / 32][k / 64][slice][2][16 fours of k][16 columns][4], then the scales [n / 32][run][32]
+    B   [n / 32][k / 64][slice][2][16 fours of k][16 columns][4], then the scales [n / 32][K-block][32]
 
-**Numbers that stand out.** One that is much larger than the rest of its run would take the slices away from it. So
-where the largest of a run of A is more than ``LONG`` times the mean of the others, zeros apart, its 16 rows have a
-fourth slice, which brings one product more; ``long`` tells which. Constants of another kind are not kept in slices
-(``Exceptional``): with columns that have such numbers, with rows so much smaller than others that only large numbers of
-A make up for it, or with runs that are half zeros, whose columns do not see all numbers beside which A is kept.
+**Outliers.** A number much larger than the rest of its block would take precision away from the others. Where the
+largest number of a K-block of A exceeds ``FOURTH_RATIO`` times the mean magnitude of the others (zeros excluded), its
+16 rows get a fourth slice, which costs one more product; the ``fourth`` flags tell which. Constants with outliers in
+their columns, with rows much smaller than the others, or with K-blocks that are half zeros are not sliced
+(``Exceptional``).
 
-**Numbers that a scale does not carry**, infinite, or of a run whose largest is very large, very small, or leaves too
-little of four slices to the others (``MOST``), raise a flag for their 16 rows and run, as in ``split``.
+**Representable range.** Infinities, blocks whose largest number is extremely large or small, and outliers too large
+even for four slices (``MAX_RATIO``) set a flag for their 16 rows and K-block; the GEMM recomputes these in f32.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Storage
 from sardonyx.providers.cpu.kernels.common.matrices import Problem, of_known
-from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div, equal_runs
+from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL, ceil_div, k_block_steps
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, i64, u8, u32
 from sardonyx.providers.cpu.machine.isa import Isa
@@ -46,14 +45,14 @@ Array = np.ndarray[Any, Any]
 
 STEP, SLICES, TILE = 64, 3, 1024
 """Numbers of a line that a step covers, slices of each, and bytes of a tile."""
-LONGEST = 4
+MAX_BLOCK_STEPS = 4
 """Steps of a run at most: 32 columns take 24 KiB, half of L1."""
-LONG, MOST = 12.0, 4096.0
+FOURTH_RATIO, MAX_RATIO = 12.0, 4096.0
 """Times the mean of the others that the largest number of a run of A may be, with three slices and with four. (Normal
 numbers have 4.)"""
-CREST = 12.0
+MAX_CREST = 12.0
 """Times the root mean square of a run of B that its numbers may be. (Normal numbers have 4, trained ones up to 10.)"""
-EVEN = 16.0
+MAX_ROW_RATIO = 16.0
 """Times by which a constant's rows may be smaller than their root mean square."""
 
 _TOP = {i8: 127.49 * 65536, u8: 255.49 * 65536}
@@ -65,9 +64,9 @@ _LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (_LEAST, _MOST))
 _RANGE -= _LOW
 
 
-def run_steps(depth: int) -> int:
+def block_steps(depth: int) -> int:
     """Steps of a run of a sum."""
-    return equal_runs(-(-depth // STEP), LONGEST)
+    return k_block_steps(-(-depth // STEP), MAX_BLOCK_STEPS)
 
 
 def has_no_scale(largest: Val) -> Val:
@@ -87,7 +86,7 @@ class Scale:
         self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
         """Of a first slice of 1."""
 
-    def words(self, v: Val, *, is_long: bool = False) -> Val:
+    def words(self, v: Val, *, has_fourth: bool = False) -> Val:
         """The slices of numbers as the bytes of 32-bit words, the last in the lowest: three, or a fourth of what these
         leave.
 
@@ -96,10 +95,10 @@ class Scale:
         k, lanes = self.k, v.lanes
         unit, inverse = (x if x.lanes == lanes else k.splat(x, lanes) for x in (self.unit, self.inverse))
         about = v * inverse
-        whole = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
-        last, half = k.to_i32(whole), 0x8080
-        if is_long:
-            last, half = (last << 8) + k.to_i32(k.rint(k.fma(-whole, unit, v) * inverse * 256.0)), 0x80_8080
+        load_column = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
+        last, half = k.to_i32(load_column), 0x8080
+        if has_fourth:
+            last, half = (last << 8) + k.to_i32(k.rint(k.fma(-load_column, unit, v) * inverse * 256.0)), 0x80_8080
         return (last + half) ^ half  # bytes with signs: from 128 on, one carries over to the byte before
 
     def slices(self, v: Val) -> list[Val]:
@@ -107,13 +106,13 @@ class Scale:
         words = self.words(v)
         return [words >> 8 * i for i in reversed(range(SLICES))]
 
-    def step(self, numbers: Sequence[Val], *, is_long: bool = False) -> list[Val]:
+    def step(self, numbers: Sequence[Val], *, has_fourth: bool = False) -> list[Val]:
         """The slices of 64 numbers, 16 in a vector, as vectors of 64 bytes, the first slice first.
 
         Bytes are brought together by shuffles: they take 16 cycles and three stores; 26 and twelve, one by one.
         """
         k = self.k
-        words = [k.bitcast(self.words(v, is_long=is_long), u8).shuffle(_BY_BYTE) for v in numbers]
+        words = [k.bitcast(self.words(v, has_fourth=has_fourth), u8).shuffle(_BY_BYTE) for v in numbers]
         a, b, c, d = (k.bitcast(word, u32) for word in words)
         found = []
         for first in (0, 2):  # the lower two bytes, and the upper two
@@ -122,7 +121,7 @@ class Scale:
             for i in (0, 2):
                 all_four = [4 * lane + i + j + of for of in (0, HALF) for j in (0, 1) for lane in range(4)]
                 found.append(k.bitcast(left.shuffle(all_four, right), u8))
-        return found[::-1] if is_long else found[SLICES - 1 :: -1]
+        return found[::-1] if has_fourth else found[SLICES - 1 :: -1]
 
 
 _BY_BYTE = [16 * lane + 4 * i + byte for lane in range(4) for byte in range(4) for i in range(4)]
@@ -134,7 +133,7 @@ def _keep_largest(k: Kernel, largest: Var, v: Val) -> None:
     largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
 
 
-class Sizes:
+class Magnitudes:
     """The largest of many numbers, and the sizes of the others, a vector at a time. Zeros are slices, and do not count.
 
     Lanes sum apart, and only those that have the largest take it away again: the sums of the others do not round at its
@@ -145,7 +144,7 @@ class Sizes:
         self.k, self._largest = k, k.var(k.zeros(u32, HALF))
         self._sums, self._counts = (k.var(k.zeros(f32, HALF)) for _ in range(2))
 
-    def see(self, v: Val) -> None:
+    def add(self, v: Val) -> None:
         _keep_largest(self.k, self._largest, v)
         self._sums.set(self._sums.get() + self.k.abs(v))
         self._counts.set(self._counts.get() + self.k.select(v.ne(0.0), self.k.const(1.0, f32, HALF), 0.0))
@@ -167,7 +166,7 @@ class Sizes:
         return k.select(self._largest.get().eq(top), sums - k.bitcast(top, f32), sums).sum()
 
 
-def times_of(k: Kernel, top: Val, others: Val, count: Val) -> Val:
+def peak_to_mean(k: Kernel, top: Val, others: Val, count: Val) -> Val:
     """How many times the mean of the others' sizes the largest of ``count`` numbers is, if there are others."""
     return k.select(others > 0.0, k.bitcast(top, f32) * count / others, 0.0)
 
@@ -176,46 +175,46 @@ def times_of(k: Kernel, top: Val, others: Val, count: Val) -> Val:
 
 
 def _params() -> Params:
-    numbers = ("x_row", "m", "depth", "run")
-    return {"x": (f32,), "y": (i8,), "scales": (f32,), "long": (i32,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
+    numbers = ("x_row", "m", "depth", "k_block")
+    return {"x": (f32,), "y": (i8,), "scales": (f32,), "fourth": (i32,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
 
 
 @kernel(_params)
 def split_int8_slices(
-    k: Kernel, x: Buf, y: Buf, scales: Buf, long: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, run: Val
+    k: Kernel, x: Buf, y: Buf, scales: Buf, fourth: Buf, flags: Buf, x_row: Val, m: Val, depth: Val, k_block: Val
 ) -> None:
     """y, scales, long and flags = the slices of x, whose stride along k is 1."""
     tiles, steps = ceil_div(m, HALF), ceil_div(depth, STEP)
-    runs = ceil_div(steps, run)
+    k_blocks = ceil_div(steps, k_block)
     largest = k.local(u32, HALF)
-    with k.share(tiles * runs) as at:
-        tile, first = at // runs, at % runs * run
-        deep, rows = k.min(run * STEP, depth - first * STEP), k.min(m - tile * HALF, HALF)
+    with k.share(tiles * k_blocks) as at:
+        tile, first = at // k_blocks, at % k_blocks * k_block
+        deep, rows = k.min(k_block * STEP, depth - first * STEP), k.min(m - tile * HALF, HALF)
         corner = x.at(tile * HALF * x_row + first * STEP)
-        odd, is_long = k.var(k.zeros(i32)), k.var(k.zeros(i32))
+        odd, has_fourth = k.var(k.zeros(i32)), k.var(k.zeros(i32))
         with k.loop(0, rows) as r:
-            size, times = _measure(k, corner.at(r * x_row), deep)
+            size, ratio = _measure(k, corner.at(r * x_row), deep)
             largest.store(r, size)
-            odd.set(odd.get() | k.cast(has_no_scale(size) | ~(times <= MOST), i32))
-            is_long.set(is_long.get() | k.cast(times > LONG, i32))
-        long.store(at, is_long)
+            odd.set(odd.get() | k.cast(has_no_scale(size) | ~(ratio <= MAX_RATIO), i32))
+            has_fourth.set(has_fourth.get() | k.cast(ratio > FOURTH_RATIO, i32))
+        fourth.store(at, has_fourth)
         flags.store(at, odd)
-        with k.either(is_long.get().ne(0)) as branches:
-            for branch, has_fourth in zip(branches, (True, False), strict=True):
+        with k.either(has_fourth.get().ne(0)) as branches:
+            for branch, is_fourth in zip(branches, (True, False), strict=True):
                 with branch, k.loop(0, rows) as r:
                     scale = Scale(k, largest.load(r))
                     scales.store(at * HALF + r, scale.value)
                     places = [y.at((tile * steps + first) * (SLICES * TILE) + index * TILE) for index in range(SLICES)]
                     places.append(y.at((tiles * steps * SLICES + tile * steps + first) * TILE))
-                    _put_row(k, corner.at(r * x_row), [to.at(r * STEP) for to in places], deep, scale, has_fourth)
+                    _put_row(k, corner.at(r * x_row), [to.at(r * STEP) for to in places], deep, scale, is_fourth)
 
 
 def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
     """The largest number of a run, as bits, and how many times the mean of the others' sizes it is."""
-    sizes = Sizes(k)
+    sizes = Magnitudes(k)
     for t in k.tiles(deep, HALF):
-        sizes.see(t.keep(row.load(t), 0.0))
-    return sizes.top, times_of(k, sizes.top, sizes.others, sizes.count)
+        sizes.add(t.keep(row.load(t), 0.0))
+    return sizes.top, peak_to_mean(k, sizes.top, sizes.others, sizes.count)
 
 
 def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale, has_fourth: bool) -> None:
@@ -223,13 +222,13 @@ def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale
 
     def put(s: Val, masks: Sequence[Val | None]) -> None:
         numbers = [row.load(s * STEP + j * HALF, HALF, mask) for j, mask in enumerate(masks)]
-        for index, bits in enumerate(scale.step(numbers, is_long=has_fourth)):
+        for index, bits in enumerate(scale.step(numbers, has_fourth=has_fourth)):
             places[index].as_type(u8).store(s * (TILE * (SLICES if index < SLICES else 1)), bits)
 
-    whole = deep // STEP
-    with k.loop(0, whole) as s:
+    load_column = deep // STEP
+    with k.loop(0, load_column) as s:
         put(s, [None] * (STEP // HALF))
-    with k.loop(whole, ceil_div(deep, STEP)) as s:
+    with k.loop(load_column, ceil_div(deep, STEP)) as s:
         put(s, [k.mask(deep - s * STEP - j, HALF) for j in range(0, STEP, HALF)])
 
 
@@ -237,21 +236,21 @@ def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale
 
 
 def _constant_params() -> Params:
-    numbers = ("x_k", "x_column", "n", "depth", "run")
+    numbers = ("x_k", "x_column", "n", "depth", "k_block")
     return {"x": (f32,), "y": (i8,), "flags": (i32,), **dict.fromkeys(numbers, i64)}
 
 
 @kernel(_constant_params)
 def pack_int8_slices(
-    k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, run: Val
+    k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, k_block: Val
 ) -> None:
     """y = the slices of a constant, and their scales; a flag for each 16 columns and run that are not kept so."""
     panels, steps = ceil_div(n, PANEL), ceil_div(depth, STEP)
-    runs = ceil_div(steps, run)
+    k_blocks = ceil_div(steps, k_block)
     scales = scales_of(y, panels, steps)
-    with k.share(panels * 2 * runs) as at:
-        side, first = at // runs, at % runs * run
-        deep = k.min(run * STEP, depth - first * STEP)
+    with k.share(panels * 2 * k_blocks) as at:
+        side, first = at // k_blocks, at % k_blocks * k_block
+        deep = k.min(k_block * STEP, depth - first * STEP)
         lanes = k.iota(i64, HALF) + side * HALF
         there, at_lane = lanes < n, k.min(lanes, n - 1) * x_column
         lines = x.at(first * STEP * x_k)
@@ -265,14 +264,14 @@ def pack_int8_slices(
             _keep_largest(k, largest, v)
             squares.set(k.fma(v, v, squares.get()))
             count.set(count.get() + k.cast(v.ne(0.0), i32))
-        limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * CREST
+        limit = k.sqrt(squares.get() / k.splat(k.cast(deep, f32), HALF)) * MAX_CREST
         is_full = count.get().eq(0) | (count.get() * 2 >= k.splat(k.cast(deep, i32), HALF))
         is_kept = ~has_no_scale(largest.get()) & (k.bitcast(largest.get(), f32) <= limit) & is_full
         flags.store(at, k.cast((~is_kept).any(), i32))
         scale = Scale(k, largest.get())
-        scales.store((side // 2 * runs + at % runs) * PANEL + side % 2 * HALF, scale.value)
+        scales.store((side // 2 * k_blocks + at % k_blocks) * PANEL + side % 2 * HALF, scale.value)
         to = y.at((side // 2 * steps + first) * (SLICES * 2 * TILE) + side % 2 * TILE).as_type(u32)
-        with k.loop(0, k.min(run, steps - first) * HALF) as four:
+        with k.loop(0, k.min(k_block, steps - first) * HALF) as four:
             words = [k.zeros(u32, HALF) for _ in range(SLICES)]
             for i in range(4):
                 j = four * 4 + i
@@ -288,59 +287,59 @@ def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
     return b.at(panels * steps * (SLICES * 2 * TILE)).as_type(f32)
 
 
-def whole(k: Kernel, b: Buf, scales: Buf, steps: Val, run: Val, left: Val, half: int, j: Val) -> Val:
+def load_column(k: Kernel, b: Buf, scales: Buf, steps: Val, k_block: Val, left: Val, half: int, j: Val) -> Val:
     """Number ``j`` along k of 16 columns from column ``left`` + 16 ``half`` on."""
-    step, panel, runs = j // STEP, left // PANEL, ceil_div(steps, run)
+    step, panel, k_blocks = j // STEP, left // PANEL, ceil_div(steps, k_block)
     words = b.at((panel * steps + step) * (SLICES * 2 * TILE) + half * TILE + j % STEP // 4 * STEP).as_type(i32)
     value = k.zeros(f32, HALF)
     for index in reversed(range(SLICES)):
         bits = words.load(index * 2 * TILE // 4, HALF) << k.splat(k.cast(24 - j % 4 * 8, i32), HALF)
         value = value * (1 / 256) + k.cast(bits >> 24, f32)
-    return value * scales.load((panel * runs + step // run) * PANEL + half * HALF, HALF)
+    return value * scales.load((panel * k_blocks + step // k_block) * PANEL + half * HALF, HALF)
 
 
 # -- what contractions ask for
 
 
 @dataclass(frozen=True)
-class Rows:
+class SlicedRows:
     """A left operand in slices."""
 
     tiles: Storage
     scales: Storage
-    long: Storage
+    fourth: Storage
     flags: Storage
-    runs: int
+    k_blocks: int
 
     def args(self) -> dict[str, Ref | Known | float]:
-        memory = {"a": self.tiles, "a_scales": self.scales, "a_long": self.long, "a_flags": self.flags}
-        flags: dict[str, Known] = {"a_flags_panel": 2 * self.runs, "a_flags_count": self.flags.elements}
+        memory = {"a": self.tiles, "a_scales": self.scales, "a_fourth": self.fourth, "a_flags": self.flags}
+        flags: dict[str, Known] = {"a_flags_panel": 2 * self.k_blocks, "a_flags_count": self.flags.elements}
         return {**{name: Ref(storage) for name, storage in memory.items()}, **flags}
 
 
-def sliced_rows(p: Problem, target: Target) -> tuple[list[Step], Rows]:
+def sliced_rows(p: Problem, target: Target) -> tuple[list[Step], SlicedRows]:
     """A in slices, and the step that writes them unless another product has asked before."""
     depth = int(p.k)
     key = ("slices", p.a.storage.number, p.a.offset, p.a.row, p.m, depth)
     if key in target.splits:
         return [], target.splits[key]
-    run, steps = run_steps(depth), -(-depth // STEP)
-    runs, tiles = -(-steps // run), dims.ceildiv(p.m, HALF)
+    k_block, steps = block_steps(depth), -(-depth // STEP)
+    k_blocks, tiles = -(-steps // k_block), dims.ceildiv(p.m, HALF)
 
     def memory(dtype: Any, *sizes: dims.Dim) -> Storage:
         return Storage("temporary", dtype, of_known(dims.product((tiles, *sizes))))
 
-    found = Rows(
-        memory(i8, steps * (SLICES + 1) * TILE), memory(f32, runs * HALF), memory(i32, runs),
-        memory(i32, runs), runs,
+    found = SlicedRows(
+        memory(i8, steps * (SLICES + 1) * TILE), memory(f32, k_blocks * HALF), memory(i32, k_blocks),
+        memory(i32, k_blocks), k_blocks,
     )  # fmt: skip
     target.splits[key] = found
     args: dict[str, Ref | Known | float] = {
-        "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "run": run,
-        "y": Ref(found.tiles), "scales": Ref(found.scales), "long": Ref(found.long), "flags": Ref(found.flags),
+        "x": Ref(p.a.storage, p.a.offset), "x_row": p.a.row, "m": p.m, "depth": depth, "k_block": k_block,
+        "y": Ref(found.tiles), "scales": Ref(found.scales), "fourth": Ref(found.fourth), "flags": Ref(found.flags),
     }  # fmt: skip
     nbytes = of_known(dims.product((p.m, depth, 4 + SLICES)))
-    writes = frozenset(("y", "scales", "long", "flags"))
+    writes = frozenset(("y", "scales", "fourth", "flags"))
     return [Step(split_int8_slices(), args, writes, p.nodes, nbytes=nbytes, variant="A in slices")], found
 
 
@@ -361,20 +360,22 @@ def sliced_constant(p: Problem, isa: Isa) -> Storage:
     return Packed("constant", i8, packing.elements, b.storage.value, key=packing.key, make=make, packing=packing)
 
 
-def packed_nbytes(depth: int, n: int, run: int) -> int:
+def packed_nbytes(depth: int, n: int, k_block: int) -> int:
     """What a constant of ``depth`` rows and n columns takes, with scales for runs of ``run`` steps."""
     steps, panels = -(-depth // STEP), -(-n // PANEL)
-    return panels * (steps * SLICES * 2 * TILE + -(-steps // run) * PANEL * 4)
+    return panels * (steps * SLICES * 2 * TILE + -(-steps // k_block) * PANEL * 4)
 
 
 def packing_of(
     tensor: Tensor, first: int, row: int, column: int, depth: int, n: int, isa: Isa, *, refused: object
 ) -> Packing:
     """Of a constant whose elements lie ``row`` and ``column`` apart, in slices."""
-    run = run_steps(depth)
-    numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "run": run}
-    flags = -(-n // PANEL) * 2 * -(-depth // (STEP * run))
-    return Packing(tensor, first, pack_int8_slices(), isa, numbers, packed_nbytes(depth, n, run), i8, flags, refused)
+    k_block = block_steps(depth)
+    numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "k_block": k_block}
+    flags = -(-n // PANEL) * 2 * -(-depth // (STEP * k_block))
+    return Packing(
+        tensor, first, pack_int8_slices(), isa, numbers, packed_nbytes(depth, n, k_block), i8, flags, refused
+    )
 
 
 def make_slices(packing: Packing) -> Array:
@@ -390,4 +391,4 @@ def _has_even_rows(b: Array) -> bool:
     """Whether rows of a constant are of about one size, or zero."""
     with np.errstate(all="ignore"):
         squares = np.einsum("kn,kn->k", b, b)
-        return bool(np.all((squares == 0) | (squares * EVEN**2 >= squares.mean())))
+        return bool(np.all((squares == 0) | (squares * MAX_ROW_RATIO**2 >= squares.mean())))
