@@ -1,4 +1,4 @@
-"""Images whose pixels lie close together, read and written by convolutions on emulated tiles; against onnx."""
+"""Packed images in the compact layout, read and written by convolutions on emulated tiles; against onnx."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _storages(step: Step) -> list[Storage]:
 
 
 def _pairs(step: Step) -> list[tuple[Storage, Storage]]:
-    """Results of a convolution, with residuals that lie as they do, pixel by pixel, and that it reads as such alone."""
+    """Pairs of packed results and residuals of equal layout, where the residual is read only as such."""
     if step.spec.definition is not conv_amx:
         return []
     epilogue: Epilogue = dict(step.spec.statics)["epilogue"]

@@ -41,7 +41,7 @@ class Image:
     """Of its terms."""
     storage: Storage
     has_unpacked: bool
-    """It is there as numbers too."""
+    """An unpacked copy is stored, too."""
 
     def is_of(self, view: View) -> bool:
         """Whether a reader sees all of it, as it was written: a batch of images is one, not the planes of one."""
@@ -81,7 +81,7 @@ def images(groups: Sequence[Group], target: Target) -> dict[Storage, Image]:
 
 @dataclass(frozen=True)
 class _Kinds:
-    """Groups that have to do with images in terms, by ``id``."""
+    """Groups that read or write packed images, by ``id``."""
 
     on_tiles: Mapping[int, int]
     """Convolutions, and in how many terms."""
@@ -118,7 +118,7 @@ class _Kinds:
 
 
 def packed_inputs(groups: Sequence[Group], target: Target) -> set[Storage]:
-    """Images that convolutions on tiles read in terms, which others write for them: of memory of their own."""
+    """Images that AMX convolutions read packed, written by other groups."""
     readers = (g for g in groups if isinstance(g, Convolution) and views.is_whole(g.x))
     return {
         g.x.storage
@@ -128,7 +128,7 @@ def packed_inputs(groups: Sequence[Group], target: Target) -> set[Storage]:
 
 
 def _slides(group: Group, target: Target) -> bool:
-    """Whether a group is a window over pixels that takes images in terms."""
+    """Whether a group is a window over an NHWC image that can read and write packed images."""
     if isinstance(group, Convolution):
         return depthwise_nhwc.has_next(group, target)
     return isinstance(group, Pool) and nhwc_window.supports_packed_images(group, target)

@@ -57,8 +57,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f32, i32, i64
 
 OWN = 2
-"""Of one term, columns that a thread does itself. (Nine squares of 512 channels that another takes are 2300 lines from
-its cache: 20 us, where one column takes 3.)"""
+"""With one term: columns of 32 filters that a thread does not give to others, which would have to fetch its pixels."""
 
 
 def _params(
@@ -116,7 +115,7 @@ class _KBlock:
     step: Val
     many: Val
     fetched: Val | None
-    """Lines of the next run that each step brings near."""
+    """Lines of the next K-block of weights that each step prefetches."""
     halves: int = 2
     """Tiles of 16 filters that are multiplied."""
 
@@ -128,9 +127,9 @@ class _Bf16Conv(TileConv):
     accumulator: TermAccumulator | None
     """With three terms."""
     pixels: PipelinedPixels | None
-    """Where those of a square are finished between the products of the next."""
+    """The pipelined epilogue, if there is one."""
     resident: int
-    """Steps whose weights stay in tiles; 0 where they are loaded for each square."""
+    """Steps whose weights stay in tile registers; 0: weights are loaded for each micro-tile."""
     is_single: bool
     is_non_temporal: bool
     odd: Val | None
@@ -170,7 +169,9 @@ class _Bf16Conv(TileConv):
                 self._by_runs(rows, k_block, is_last)
 
     def _by_runs(self, rows: Val, k_block: _KBlock, is_last: Val) -> None:
-        """With loops of their own, for what is between the products of two squares, these do not hide."""
+        """One loop for the last K-block and one for others: a branch between the products of two micro-tiles is not
+        hidden.
+        """
         assert self.pixels is not None
         last, before = (partial(self._micro_tiles, rows, is_last=known) for known in (True, False))
         if self.is_single:
@@ -184,9 +185,8 @@ class _Bf16Conv(TileConv):
                 self._by_fetching(k_block, before)
 
     def _micro_tiles(self, rows: Val, k_block: _KBlock, *, is_last: bool) -> None:
-        """Pixels of the square before are left where this run is the last, and finished between products of 32 filters.
-
-        If it is the first as well, they are read before sums of this square take the place of theirs.
+        """In the last K-block, pixels of the previous micro-tile are finished between the products. If it is also the
+        first, they are read before the new sums replace theirs.
         """
         k, pixels = self.k, self.pixels
         assert pixels is not None
@@ -206,7 +206,7 @@ class _Bf16Conv(TileConv):
                 pixels.start(r, slot, k_block.column)
 
     def _steps(self, r: Val, k_block: _KBlock, *, is_last: bool) -> Val:
-        """The products of a square; and how many steps have finished pixels of the one before."""
+        """The products of a micro-tile; returns how many steps have finished pixels of the previous one."""
         k, pixels, pipelined = self.k, self.pixels, self.k.const(0)
         assert pixels is not None
         if is_last and k_block.halves == 2:
@@ -282,7 +282,7 @@ class _Bf16Conv(TileConv):
         self, r: Val, k_block: _KBlock, *, begin: Operand = 0, end: Val | None = None,
         among: Callable[[Val], list[Callable[[], None]]] = lambda _: [],
     ) -> None:  # fmt: skip
-        """Steps ``begin`` to ``end`` of a run; ``among`` gives what each does between its products."""
+        """Steps ``begin`` to ``end`` of a K-block; ``among`` returns what a step does between its products."""
         k, size, many, fetched = self.k, step_elements(self.terms), k_block.many, k_block.fetched
         pixels_of, term = self._pixels_of(r), number(self.memory, "x_term")
         weights = self.w.at((k_block.column * self.steps + k_block.step) * size)
@@ -316,7 +316,7 @@ class _Bf16Conv(TileConv):
             to_fetch += each
 
     def _pixels_of(self, r: Val) -> Callable[[Val], tuple[Buf, Val]]:
-        """Gives where the first pixel of a square lies that a step sees, and how many bytes from it the next does."""
+        """Returns, for a step, the first pixel of the micro-tile and the bytes from one pixel to the next."""
         k, own = self.k, self.x.at(self.grid.entry(r)[0])
         stride = number(self.memory, "stride_x") * number(self.memory, "x_x") * 2
         if "second" not in self.memory:
@@ -331,7 +331,7 @@ class _Bf16Conv(TileConv):
         return found
 
     def _among(self, many: Val) -> Callable[[Val], list[Callable[[], None]]]:
-        """What each of ``many`` steps does with the sums of the run before."""
+        """What each of ``many`` steps adds of the sums of the previous K-block."""
         if self.accumulator is None:
             return lambda _: []
         some = partial(self.accumulator.advance, rows_per_step(self.k, many))

@@ -18,7 +18,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, bf16, f32, i64, u16
 
 NCHW, PACKED = "nchw", "packed"
-"""Classes of strides beside those of ``Access``: pixels of a filter follow each other; and an image in terms."""
+"""Stride classes besides those of ``Access``: an NCHW operand, and a packed image."""
 MICRO_TILE = HALF * PANEL
 """Sums of 16 pixels and 32 filters."""
 
@@ -36,13 +36,12 @@ def packs_image(epilogue: Epilogue) -> bool:
 
 
 class ImageEpilogue(BoundEpilogue):
-    """What follows the sums of pixels of one row, for operands of which one row is a pixel.
-
-    Those that lie plane by plane go through a square of scratch memory, staging in registers.
+    """The epilogue of pixels of one image row; a matrix row is a pixel. NCHW operands pass through a micro-tile of
+    scratch memory and are transposed in registers.
     """
 
     here: Val
-    """Where in such a square the numbers at hand are."""
+    """The offset of the current numbers in such a micro-tile."""
 
     def __init__(
         self, k: Kernel, epilogue: Epilogue, memory: Any, n: Val, place: list[Val], spare: Buf, terms: int
@@ -64,10 +63,9 @@ class ImageEpilogue(BoundEpilogue):
                     at.prefetch(self._number(name, "term") * term, write=name.startswith("y"))
 
     def pixels(self, sums: Buf, half: Val, x: Val, many: Val, t: Tile) -> None:
-        """Finish ``many`` pixels from ``x`` on, whose sums are a panel apart, ``half`` columns from where it begins.
-
-        Numbers that take long to make are split in a loop of its own: in one with what they wait for, the chip does not
-        look far enough ahead. (YOLOv8n's convolutions of 32 channels take 0.90 of the time.)
+        """Apply the epilogue to ``many`` pixels from ``x`` on, whose sums are a panel apart, ``half`` columns from its
+        start. Expensive results are split into terms in a loop of their own: in one loop, the core would not look far
+        enough ahead.
         """
         k, outputs = self.k, self.epilogue.names[len(self.epilogue.extra) :]
         is_long = self.terms > 1 and self.epilogue.is_expensive
@@ -88,7 +86,7 @@ class ImageEpilogue(BoundEpilogue):
         self.rows(sums, PANEL, x, many, Tile(first, PANEL, None))
 
     def transpose_in(self, x: Val, many: Val, first: Val) -> None:
-        """Bring operands that lie plane by plane into order."""
+        """Transpose NCHW operands into scratch memory."""
         k, mask = self.k, self.k.mask(many, HALF)
         for name in (name for name in self.micro_tiles if name.startswith("x")):
             for at, sixteen, filters in self._sixteen(name, x, first):
@@ -99,7 +97,7 @@ class ImageEpilogue(BoundEpilogue):
                     self.micro_tiles[name].store(at + n * PANEL, row)
 
     def transpose_out(self, x: Val, many: Val, first: Val) -> None:
-        """Store results that shall lie plane by plane."""
+        """Transpose results from scratch memory to NCHW."""
         k, mask = self.k, self.k.mask(many, HALF)
         for name in (name for name in self.micro_tiles if name.startswith("y")):
             for at, sixteen, filters in self._sixteen(name, x, first):
@@ -133,13 +131,13 @@ class ImageEpilogue(BoundEpilogue):
 
 
 def load_terms(pixel: Buf, memory: Any, name: str, t: Tile, terms: int) -> Val:
-    """Channels of a pixel from an image in terms."""
+    """Load channels of a pixel of a packed image."""
     block, term = number(memory, f"{name}_col"), number(memory, f"{name}_term")
     return decode_terms(pixel.k, pixel.at(t.index // BLOCK * block + t.index % BLOCK), term, terms, t.lanes)
 
 
 def store_terms(pixel: Buf, memory: Any, name: str, t: Tile, value: Val, terms: int) -> Buf:
-    """Store channels of a pixel for the next convolution, those of a whole block or 16. Gives where they lie."""
+    """Store a block of channels of a packed pixel, or 16 of it. Returns where they are."""
     k, block, term = pixel.k, number(memory, f"{name}_col"), number(memory, f"{name}_term")
     at = pixel.at(t.index // BLOCK * block + t.index % BLOCK).as_type(u16)
     there = None if t.lanes == BLOCK else k.mask(number(memory, "image_room") - t.index, HALF)

@@ -45,8 +45,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 
 GROUP = 10
-"""Squares of a group, at most: their sums and a run of weights fit into an L1 of 48 KiB. (ResNet-50 at `medium` takes
-0.98 of the time that it takes with 16.)"""
+"""Most micro-tiles of a group: their sums and a K-block of weights fit into an L1 of 48 KiB."""
 LINES = 2 * HALF
 """Of the weights of a step, for each term."""
 FETCHED = 4
@@ -82,12 +81,12 @@ class TileFormat:
     block: int
     """Numbers of a tile's row."""
     terms: int
-    """Of bf16, in which results are handed on."""
+    """bf16 terms of the packed image that is written."""
     number_nbytes: int
     step_nbytes: int
     """Of weights, for 32 filters."""
     spare: int = 1
-    """Squares of scratch memory for the sums of a run."""
+    """Micro-tiles of scratch memory for the sums of a K-block."""
     tiles: int = TILES
     """That are used."""
     own: int = 0
@@ -95,7 +94,7 @@ class TileFormat:
 
 
 def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_of: Callable[..., TileConv]) -> None:
-    """A convolution, square by square, as ``TileConv`` does them."""
+    """The loops of a convolution over groups, filters and K-blocks; ``TileConv`` multiplies micro-tiles."""
     batch, blocks, filters, lines, length, wide, k_block = (
         number(memory, name) for name in ("batch", "blocks", "filters", "lines", "length", "wide", "k_block")
     )
@@ -248,7 +247,7 @@ class PixelTiles:
 
     @property
     def sums(self) -> Buf:
-        """A square for each tile of a group, the spare ones of a run, and one for each operand that is staging."""
+        """Sums: a micro-tile for each tile of a group, the spare ones, and one for each operand that is transposed."""
         return self.table.at(GROUP * ENTRY).as_type(f32)
 
 
@@ -259,7 +258,7 @@ def scratch_nbytes(steps: int, epilogue: Epilogue, spare: int = 1) -> int:
 
 @dataclass(frozen=True)
 class TileConv:
-    """What is done with squares."""
+    """Multiplies and finishes micro-tiles."""
 
     k: Kernel
     tiles: Tiles
@@ -283,14 +282,14 @@ class TileConv:
         return number(self.memory, "wide")
 
     def slot(self, r: Val) -> Val:
-        """The element where the sums of square ``r`` of a group are: one of two, if there are no runs to wait for."""
+        """Where the sums of micro-tile ``r`` begin: one of two slots if there is a single K-block."""
         return self.k.select(self.steps <= number(self.memory, "k_block"), r & 1, r) * MICRO_TILE
 
     def locate(self, rows: Val) -> None:
         """Learn more of the ``rows`` tiles of a group, which the grid has located."""
 
     def micro_tiles(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
-        """Add a run to the squares of a group; after the last one, finish them."""
+        """Multiply a K-block for the micro-tiles of a group; after the last one, apply the epilogue."""
         k = self.k
         with k.loop(0, rows + k.cast(is_last, i64)) as r:
             if self.fmt.terms > 1:  # of one term there are too few products to wait for it
@@ -305,28 +304,28 @@ class TileConv:
                 self.end(r - 1, column)
 
     def micro_tile(self, r: Val, column: Val, step: Val, many: Val, fetched: Val) -> None:
-        """Add a run of ``many`` steps to the sums of square ``r`` of the group; ``fetched`` lines a step come near."""
+        """Multiply ``many`` steps for micro-tile ``r``; each step prefetches ``fetched`` lines."""
         raise NotImplementedError
 
     def complete_sums(self) -> None:
-        """Complete the sums of the square that was last."""
+        """Complete the sums of the last micro-tile."""
 
     def close(self) -> None:
-        """All squares have been multiplied."""
+        """All micro-tiles have been multiplied."""
 
     def f32_fallback(self, r: Val, column: Val, slot: Buf) -> None:
-        """Make sums anew that tiles did not make right."""
+        """Recompute in f32 the sums of numbers out of the representable range."""
         raise NotImplementedError
 
     def fetch(self, r: Val, column: Val) -> None:
-        """Bring near what square ``r`` of the group will read and write, as far as it is in one row."""
+        """Prefetch what the epilogue of micro-tile ``r`` touches, as far as it is in one row."""
         _, *place, x, many = self.grid.entry(r)
         finish = self._finishing(place)
         with self.k.loop(0, many) as i:
             finish.prefetch(x + i, column * PANEL, PANEL)
 
     def end(self, r: Val, column: Val) -> None:
-        """Finish square ``r`` of the group: row by row of the image, and in each the pixels that exist."""
+        """Apply the epilogue to micro-tile ``r``, image row by image row, for the pixels that exist."""
         slot = self.grid.sums.at(self.slot(r))
         self.f32_fallback(r, column, slot)
         with self.grid.image_rows(r) as (done, place, x, many):
@@ -354,6 +353,6 @@ class TileConv:
                 by_halves()
 
     def _finishing(self, place: list[Val]) -> ImageEpilogue:
-        """What follows the sums of pixels of one row."""
+        """The epilogue of pixels of one row."""
         staging = self.grid.sums.at((GROUP + self.fmt.spare) * MICRO_TILE)
         return ImageEpilogue(self.k, self.epilogue, self.memory, self.filters, place, staging, self.fmt.terms)

@@ -64,9 +64,9 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
 TERMS = 3
-"""In which results are handed on, to convolutions that take bf16 terms."""
+"""bf16 terms of results that are packed for other convolutions."""
 SPARE = LEVELS // SIDES
-"""Squares of scratch memory for the sums of a run."""
+"""Micro-tiles of scratch memory for the sums of a K-block."""
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:

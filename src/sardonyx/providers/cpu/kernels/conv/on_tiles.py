@@ -50,12 +50,11 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
 
 KC_STEPS = {1: 12, 2: 6, 3: 4}
-"""Steps of a run, by terms, at most: 24 KiB of weights."""
+"""Most steps of a K-block, by terms: 24 KiB of weights."""
 STREAMING_KC_STEPS = 16
 """... of one term whose pixels leave L1 to the weights."""
 MAX_RESIDENT_STEPS = 2
-"""Steps whose weights stay in tiles, two for each. (In C, a square of two steps with a residual and a Relu takes 135
-cycles for 162, and 153 to 165 for 179 where others use the core too.)"""
+"""Most steps whose weights stay in tile registers, two tiles for each."""
 LEAST_SHARE = {1: 0.12, 2: 0.3, 3: 0.6}
 """By terms: share of the numbers in tiles that must be channels and filters, below which multiply-adds are faster."""
 LEAST_GAIN = {1: 10, 2: 24, 3: 110}
@@ -63,12 +62,11 @@ LEAST_GAIN = {1: 10, 2: 24, 3: 110}
 FEW = {1: 0, 2: 0, 3: 64}
 """By terms: outputs of a filter for which there must be twice as many products."""
 NARROW = 0.25
-"""Times these, for images of narrow floats: without tiles they lie channel by channel, with all around them."""
+"""Factor on both for images of narrow floats, which are slow without AMX."""
 LEAST_ROWS = {1: 0.05, 2: 0.15, 3: 0.35}
 """By terms: share of the rows of tiles that must be outputs."""
 SLICES_EASE = 0.4
-"""Times that gain, for slices, whose products take less time. (YOLOv8n takes 0.90 to 0.97 of what it takes with 0.8,
-ResNet-50 and EfficientNet-B0 0.98.)"""
+"""Factor on ``LEAST_GAIN`` for int8 slices, whose products take less time."""
 LEAST_DEPTH, LEAST_CHANNELS = 2 * int8_slices.STEP, 0.7
 """Numbers of a sum from which those of slices, four for each, are put together in little time; and share of the
 channels in tiles that there must be."""
@@ -76,7 +74,7 @@ channels in tiles that there must be."""
 
 @dataclass(frozen=True)
 class Geometry:
-    """A window over an image in terms."""
+    """A convolution's window over a packed image."""
 
     layout: PackedImageLayout
     start: Known
@@ -118,7 +116,7 @@ class Geometry:
 
     @property
     def k_block(self) -> int:
-        """Steps of a run, but of the last."""
+        """Steps of each K-block except the last."""
         return k_block_steps(self.steps, STREAMING_KC_STEPS if self.is_non_temporal else KC_STEPS[self.layout.terms])
 
     @property
@@ -219,7 +217,7 @@ def uses_int8_slices(group: Convolution, target: Target) -> bool:
 
 
 def supports_int8_slices(group: Convolution, target: Target) -> bool:
-    """Whether a convolution on tiles, if its image lies pixel by pixel, is one in slices."""
+    """Whether an AMX convolution, if its image is NHWC, can use int8 slices."""
     if term_count(target.precision, group.x.dtype, group.w.dtype) != int8_slices.SLICES:
         return False
     tensor, (_, channels, *taps) = group.w.storage.tensor, (int(d) for d in group.w.shape)
@@ -308,8 +306,8 @@ def steps(group: Convolution, terms: int, target: Target, second: Convolution | 
 def _image(
     group: Convolution, terms: int, target: Target, *, is_joined: bool = True, more: int = 0
 ) -> tuple[list[Step], Geometry, Storage, WindowGeometry]:
-    """The image in terms: made by the convolution before, or by a step of its own. Another convolution's ``more`` steps
-    want its windows to move by one as well.
+    """The packed image: written so by its producer, or by a step of its own. ``more``: steps of a second convolution
+    that would profit from unit strides, too.
     """
     given = target.images.get(group.x.storage)
     given = None if given is None or not given.is_of(group.x) else given
@@ -341,7 +339,7 @@ def _image(
 
 
 def _moved(frame: WindowGeometry, terms: int, target: Target) -> Known:
-    """Bytes that are read and written once, images in terms as these lie; 0 where that is too long an expression."""
+    """Bytes that are read and written once, packed images as such; 0 if the size is not expressible."""
     images = {v: target.images.get(v.storage) for v in (*frame.extra, *frame.outputs)}
     numbers = [v for v, image in images.items() if image is None or image.has_unpacked]
     packed_inputs = [
@@ -356,7 +354,7 @@ def _moved(frame: WindowGeometry, terms: int, target: Target) -> Known:
 def epilogue_of(
     group: Convolution | Pool, frame: WindowGeometry, target: Target
 ) -> tuple[Epilogue, dict[str, Ref | Known | float]]:
-    """What follows, pixels being the rows of a matrix and filters its columns; and its arguments."""
+    """The epilogue over a matrix whose rows are pixels and whose columns are filters; and its arguments."""
     extra, outputs, results = list[tuple[Matrix, Access]](), list[tuple[Matrix, Access]](), list[int]()
     more: dict[str, Ref | Known | float] = {}
     for v in frame.extra:
@@ -392,7 +390,7 @@ def _numbers(view: View, channels: Known) -> tuple[Matrix, Access]:
 
 
 def packed(group: Convolution, found: Geometry, isa: Isa, second: Convolution | None = None) -> Packed:
-    """The weights in tiles, with those of another convolution behind them."""
+    """The packed weights, followed by those of the second convolution of a pair."""
     layout, terms, filters = found.layout, found.layout.terms, int(group.w.shape[0])
     both = [(one.w, geometry) for one, geometry in ((group, found), (second, found.second)) if one and geometry]
     panels, chunks = -(-filters // PANEL), -(-found.steps // CHUNK)

@@ -34,7 +34,7 @@ AHEAD = 2
 """Rows by which interleaved sources are prefetched; destinations are prefetched one row ahead."""
 MAGNITUDE, INFINITY = 0x7FFF_FFFF, 0x7F80_0000
 NHWC, NCHW, ANY = "nhwc", "nchw", "any"
-"""What follows each other in the source: channels of a pixel, pixels of a row, or neither."""
+"""Which elements of the source are adjacent: channels, pixels of a row, or neither."""
 
 
 def _params(source: DType, terms: int, order: str, few: int, is_flagged: bool) -> Params:
@@ -192,6 +192,6 @@ def packing_step(source: View, layout: PackedImageLayout, nodes: Any) -> tuple[S
     }  # fmt: skip
     args |= {} if flags is None else {"flags": Ref(flags)}
     spec = pack_image(source=source.dtype, terms=layout.terms, order=order, few=few, is_flagged=flags is not None)
-    why = f"split into {layout.terms} bf16 terms{', pixels close together' if layout.compact else ''}"
+    why = f"split into {layout.terms} bf16 terms{', compact' if layout.compact else ''}"
     nbytes = dims.known(dims.mul(layout.elements, 2)) or 0
     return Step(spec, args, frozenset(("y", "flags")) & args.keys(), nodes, 0, 0, nbytes, why), made, flags

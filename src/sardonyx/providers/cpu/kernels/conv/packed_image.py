@@ -40,14 +40,14 @@ from sardonyx.providers.cpu.program.steps import Ref
 BLOCK = 32
 """Channels of a block, and numbers of a tile's row."""
 OVERRUN = 4 * HALF
-"""Pixels behind the end at which rows of tiles may begin, for usual strides: one for all of them, so that convolutions
-share images, and results take the places of residuals."""
+"""Default of ``overrun``, enough for usual strides: one value for all, so that convolutions share images and results
+may overwrite residuals."""
 _SIGN, HIGH_HALF, NAN = 0x8000_0000, 0xFFFF_0000, 0x7FC0_0000
 
 
 @dataclass(frozen=True)
 class PackedImageLayout:
-    """Where pixels lie. Distances are in pixels."""
+    """A packed image layout. Distances are in pixels."""
 
     terms: int
     batch: Known
@@ -58,9 +58,9 @@ class PackedImageLayout:
     back: tuple[Known, ...]
     """Padding along each."""
     compact: int = 0
-    """Numbers from pixel to pixel where they lie compact together; 0 for blocks."""
+    """Numbers from pixel to pixel in the compact layout; 0: channel-blocked."""
     overrun: int = OVERRUN
-    """By how much rows of tiles may begin behind the end."""
+    """Pixels behind the end at which a tile row may begin."""
     block: int = BLOCK
     """Channels of a block."""
 
@@ -117,7 +117,7 @@ class PackedImageLayout:
 
     @property
     def tail_pixels(self) -> int:
-        """What follows the last plane."""
+        """Pixels after the last plane."""
         return self.overrun + -(-self.block // self.unit)
 
     @property

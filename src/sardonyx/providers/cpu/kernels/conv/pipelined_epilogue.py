@@ -29,7 +29,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64
 
 MOST = {False: 16, True: 4}
-"""Pixels of a step, at most, where what follows is short and where it is long, which is much to write."""
+"""Most pixels of a step, for a cheap epilogue and for an expensive one, which is much code."""
 HEAD, SLOTS = 8, 2 * HALF
 """Words of a tile in the table: those before its pixels, the first being how many exist, and those for each thing that
 is known of them. Pixels are written 16 at a time, however few a row has, and the next row's go over what is too much.
@@ -37,10 +37,8 @@ is known of them. Pixels are written 16 at a time, however few a row has, and th
 
 
 def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
-    """Pixels that each of ``steps`` steps finishes, a power of two; 0 where squares are finished behind each other.
-
-    What is short must be lines of images and 32 filters each: where results are longer or there are fewer, it is the
-    stores that take the time. (MobileNetV2, results in f32: 1.1 of the time.)
+    """Pixels that each of ``steps`` steps finishes, a power of two; 0: the epilogue is not pipelined. A cheap one must
+    access packed images of 32 filters only; otherwise its stores dominate.
     """
     if epilogue.is_expensive:
         is_apart = all(
@@ -65,7 +63,7 @@ def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Places:
-    """What is known of where pixels lie before there are any."""
+    """What is known at compile time of the table of pixel offsets."""
 
     words: tuple[int | None, ...]
     """Of each operand and result: which of the table's, those that lie alike having the same. None: what is one for all
@@ -110,7 +108,7 @@ def table_nbytes(places: Places) -> int:
 
 
 class PipelinedPixels:
-    """The pixels of the square before, which are not finished yet."""
+    """The pixels of the previous micro-tile that are not finished yet."""
 
     def __init__(
         self, k: Kernel, epilogue: Epilogue, memory: Any, grid: PixelTiles, table: Buf, places: Places, pace: int, *,
@@ -169,7 +167,7 @@ class PipelinedPixels:
             to.store(word * SLOTS + lanes, values + step * lanes)
 
     def start(self, tile: Val, slot: Val, column: Val) -> None:
-        """The sums of a tile and a column of 32 filters are complete, in the square at element ``slot``."""
+        """The sums of a tile and 32 filters are complete, at element ``slot``."""
         start = tile * self.places.tile_words
         for var, value in (
             (self._tile, start), (self._count, self._table.load(start)), (self._slot, slot), (self._column, column),
@@ -203,7 +201,7 @@ class PipelinedPixels:
         self._count.set(0)
 
     def _pixel(self) -> Callable[[Val, int], None]:
-        """Gives what finishes a pixel and 32 filters: one that is some behind another of the tile's."""
+        """Returns a function that finishes a pixel and 32 filters."""
         slot, column = self.grid.sums.at(self._slot.get()), self._column.get()
         tiles = [Tile(column * PANEL + at, self.width, None) for at in range(0, PANEL, self.width)]
         # A tile is of one image, and what is held is the same in all of it.
@@ -231,13 +229,13 @@ class PipelinedPixels:
         return PANEL if x.columns == UNIT else 0
 
     def _first(self, word: int | None) -> Val:
-        """Where the first pixel of the tile lies."""
+        """The offset of the first pixel of the tile."""
         if word is None:
             return self.k.const(0)
         return self._table.load(self._tile.get() + (1 + word if self.places.is_line else HEAD + word * SLOTS))
 
     def _place(self, word: int | None, at: Val, more: int) -> Val:
-        """Where a pixel lies, ``more`` behind pixel ``at`` of those that a tile has; in a line, from the first."""
+        """The offset of the pixel ``more`` after pixel ``at`` of a tile; in a line, relative to its first pixel."""
         if word is None:
             return self.k.const(0)
         if self.places.is_line:
@@ -251,7 +249,7 @@ class PipelinedPixels:
 
 
 class _PixelEpilogue(ImageEpilogue):
-    """What follows the sums of one pixel, whose place in each operand is known."""
+    """The epilogue of one pixel, whose offset in each operand is given."""
 
     places: dict[str, Val]
 

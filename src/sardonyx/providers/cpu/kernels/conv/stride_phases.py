@@ -26,7 +26,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i64, u16
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 SAVED, LINE = 16, 8
-"""Cycles that a step of a square takes at least, and those of a line that is copied."""
+"""Cycles of a step of a micro-tile, at least, and of a copied line."""
 NO_PHASES: dict[str, Known] = dict.fromkeys(("phase_z", "phase_y", "phase_x"), 0)
 """The distances of phases where there are none."""
 
@@ -78,7 +78,8 @@ class StridePhases:
         layout: PackedImageLayout, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
         size: tuple[Known, ...],
     ) -> StridePhases | None:  # fmt: skip
-        """For windows without dilation over images of one plane and known size; None where there is nothing to fold."""
+        """For windows without dilation over 2-D images of known size; None where strides are 1 or the layout is
+        unsuitable."""
         (depth, *taps), (_, *steps), (deep, *out) = kernel, strides, size
         is_flat = (depth, deep, layout.size[0]) == (1, 1, 1)
         if layout.terms > 1 or layout.compact or not is_flat or max(steps) == 1 or max(dilations) > 1:
@@ -98,7 +99,7 @@ class StridePhases:
         return self.image.blocks // (self.counts[0] * self.counts[1])
 
     def pays(self, steps: int, filters: int, size: tuple[Known, ...]) -> bool:
-        """Whether fewer squares of sums outweigh that lines are copied."""
+        """Whether fewer micro-tiles outweigh the copy."""
         high, wide = (int(d) for d in size[1:])
         (_, rows, columns) = (int(d) for d in self.image.size)
         fewer = high * -(-wide // HALF) - -(-((high - 1) * columns + wide) // HALF)
@@ -124,5 +125,5 @@ class StridePhases:
         for name, values in (("phases", self.counts), ("stride", self.strides), ("seen", self.seen)):
             args |= {f"{name}_{axis}": v for axis, v in zip("yx", values, strict=True)}
         nbytes = dims.known(dims.mul(made.elements, 4)) or 0
-        why = f"{self.counts[0] * self.counts[1]} phases, in which windows move by one"
+        why = f"{self.counts[0] * self.counts[1]} stride phases"
         return Step(split_stride_phases(), args, frozenset(("y",)), nodes, 0, 0, nbytes, why), made

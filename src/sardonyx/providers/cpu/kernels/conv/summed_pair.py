@@ -28,7 +28,7 @@ class SummedPair:
     """Two convolutions that are one."""
 
     first: Convolution
-    """With what follows both."""
+    """With the epilogue of both."""
     second: Convolution
     """Of which only image, weights and window count."""
 
@@ -84,7 +84,7 @@ def _is_all(view: View, out: View) -> bool:
 
 
 def _only_adds(group: Convolution) -> bool:
-    """Whether what follows adds one number for each filter to the sums, or nothing."""
+    """Whether the epilogue only adds one number for each filter, or nothing."""
     expression = group.epilogue
     totals = _totals(expression)
     is_even = not any(s for v in group.extra for s in (v.strides[0], *v.strides[2:]))

@@ -94,22 +94,19 @@ WHOLE = {bf16: 1, f16: 2}
 """How many hold every number of a narrow type."""
 
 KC_STEPS = {1: 6, 2: 6, 3: 8}
-"""Steps of a run, by terms. Of one term, the next run is fetched into L1 beside this one, and stays there. Three terms
-store and add sums at each. (Cycles of a product on a quiet and a shared core, by runs of 4 and of 8: 29 and 51, 31 and
-48 at k = 768; 40 and 60, 36 and 49 at k = 384.)"""
+"""Steps of a K-block, by terms. With one term, this K-block and the next fit into half of L1. With three, each K-block
+costs a store and an addition of its sums."""
 
 PIPELINED_KC_STEPS = 12
-"""Steps of a run of one term where groups are finished between products, which L1 is needed for, too: the next run is
-fetched into L2. (BERT-base, products with a Gelu behind them: 0.94 of the time that 6 and L1 take.)"""
+"""Steps of a K-block of one term with a pipelined epilogue, which needs L1, too: the next K-block is prefetched into
+L2."""
 
 PAIR_ROWS = 8
 """Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
 
 LEAST_ROWS = {1: 1, 2: 8, 3: 40}
-"""Rows from which tiles are faster than f32 multiply-adds. A step of up to 16 rows takes 32, 96 or 192 cycles, one of
-multiply-adds 32 cycles a row: equal at 1, 3 and 6. But few rows wait for memory, where one term has half the bytes of
-f32 to read, and three have 1.5 times as many or are made from as many, in 288 cycles a step. (Measured with three:
-without tiles, 16 and 32 rows take 0.75 and 0.87 of the time, and 48 rows 1.4 times as long.)"""
+"""Rows from which AMX is faster than f32 multiply-adds. Few rows are limited by memory, where one term reads half the
+bytes of f32 and three read 1.5 times as many."""
 LEAST_COLUMNS = 64
 """Columns from which the gain in products, 0.02 cycles each with three terms, outweighs the splitting of A, about one
 cycle for a number. Where B is split at each run too, rows must be as many."""
@@ -180,8 +177,8 @@ def gemm_amx(
             ahead.enter(panel_of(macro.number), columns, panel_of(following), following < macros.total, halves)
 
         def micro_tiles(here: _KBlock, c: Val, is_last: Val | None) -> None:
-            """Add a run to the squares of the ``c``-th column panel. After the last run, which None is not, finish
-            them, each half behind the products of the next.
+            """Multiply a K-block for the micro-tiles of column panel ``c``. After the last K-block (``is_last``; None:
+            it is not) apply the epilogue, each half micro-tile after the products of the next half.
             """
             is_behind = 0 if is_last is None or done is not None else k.cast(is_last, i64)
 
@@ -243,7 +240,7 @@ class _KBlock:
     step: Val
     many: Val
     split: Buf | None
-    """B's steps, where they are split at each run."""
+    """The K-block of B in tiles, where it is split ahead of its products."""
     has_fixed_prefetch: bool = False
     """Rows are known to be so many that each step fetches no more lines than it is written with."""
 
@@ -253,7 +250,7 @@ class _Product:
 
     between: Callable[[Val], None] | None = None
     stride: Val
-    """Steps from one run of B to the next that is read."""
+    """Steps from this K-block of B to the next one that is read."""
     lines: Val
     """Of that, for each term and step: the halves of a group's squares fetch all of them."""
 
@@ -270,7 +267,7 @@ class _Product:
             self.pace = k.select(steps >= many, rows, self.pace)
 
     def add(self, k_block: _KBlock, r: Val, slot: Val) -> None:
-        """Add a run to the sums of square ``r`` of the group, the upper half first."""
+        """Multiply a K-block for micro-tile ``r`` of the macro-tile, the upper half first."""
         k = self.k
         halves = k.cast(self._is_low(k_block, r), i64) + 1
         if k_block.split is not None:
@@ -300,11 +297,11 @@ class _Product:
 
     @property
     def has_fixed_prefetch(self) -> Val:
-        """Whether runs are."""
+        """Whether each step prefetches exactly the lines it is unrolled for."""
         return ~self.is_short & (self.lines <= self.schedule.fetched)
 
     def _is_low(self, k_block: _KBlock, r: Val) -> Val:
-        """Whether a square has more than its upper 16 rows."""
+        """Whether a micro-tile has more than its upper 16 rows."""
         return self.m - (k_block.row + r) * PANEL > HALF
 
     def _add_half(self, k_block: _KBlock, r: Val, slot: Val, half: Val, *, is_short: bool = False) -> None:
@@ -336,7 +333,7 @@ class _Product:
                 sums[0].store(v, sums[0].load(v, HALF) + scratch.load(v, HALF))
 
     def add_pairs(self, row: Val, column: Val, step: Val, many: Val, slot: Val) -> None:
-        """Add a run of ``many`` steps to the sums of a square, by products of pairs in ``PAIR_ROWS`` rows at a time."""
+        """Multiply ``many`` steps of a micro-tile with bf16 pair instructions, ``PAIR_ROWS`` rows at a time."""
         k, size = self.k, step_elements(self.terms) // 2
         a = self.at["a"].as_type(u32).at((row * self.steps + step) * size)
         b = self.at["b"].as_type(u32).at((column * self.steps + step) * size)

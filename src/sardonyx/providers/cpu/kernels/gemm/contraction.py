@@ -149,7 +149,7 @@ def storage_dtype(p: Problem, target: Target) -> tuple[DType, str]:
     b, isa = p.b, target.isa
     tensor = p.weight
     if tensor is None:
-        return register_dtype(b.dtype), "B is packed at each run"
+        return register_dtype(b.dtype), "B is packed at run time"
     if target.precision == "medium" and b.dtype is f32 and is_weight_representable(tensor.peek()):
         return bf16, "B in bf16, as the precision allows"
     no_tiles = "tiles do not pay or do not carry it" if isa.amx else f"no tiles on {isa.name}"

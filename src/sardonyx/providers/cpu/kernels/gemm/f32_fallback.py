@@ -17,11 +17,11 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i32, i64
 
 EXACT_ROWS = 4
-"""Rows whose sums are made at a time where tiles do not do: 8 of the vector registers."""
+"""Rows that are recomputed at a time: 8 vector registers of sums."""
 
 
 def any_flag_set(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_flags")) -> Val:
-    """Whether any number of an operand with flags is not plain."""
+    """Whether any flag of an operand is set."""
     found = k.var(k.zeros(i32, HALF))
     for flags in (name for name in names if name in memory):
         for t in k.tiles(number(memory, f"{flags}_count"), HALF):
@@ -46,7 +46,7 @@ class F32Fallback:
     """B is there as numbers, in panels."""
 
     def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> None:
-        """Make the sums of a square anew if tiles do not carry its numbers."""
+        """Recompute the sums of a micro-tile if one of its flags is set."""
         k, top = self.k, row * PANEL
         with k.when(self._is_flagged(row, column), likely=False):
             self._recompute(sums, top, k.min(self.m - top, PANEL), column * PANEL)
@@ -62,7 +62,7 @@ class F32Fallback:
         return found.get().ne(0)
 
     def _recompute(self, sums: Buf, top: Val, high: Val, left: Val) -> None:
-        """The sums of a square from the numbers themselves."""
+        """The sums of a micro-tile in f32."""
         k = self.k
         with k.loop(0, high, EXACT_ROWS) as i:
             existing = [k.min(i + r, high - 1) for r in range(EXACT_ROWS)]

@@ -51,15 +51,15 @@ from sardonyx.providers.cpu.machine.isa import LINE_NBYTES
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 TERMS = 3
-"""In which results are handed on, to products that take bf16 terms."""
+"""bf16 terms of results that are packed for other products."""
 SPARE = 1
-"""Squares of scratch memory for the four sums of a run, of 16 rows and columns."""
+"""Micro-tiles of scratch memory for the four level sums of 16 x 16 results."""
 LEAST_DEPTH = 96
 """Numbers of a sum that fill three quarters of a step; shorter ones fill more of bf16 terms, in steps of 32."""
 
 
 def takes(p: Problem, terms: int | None, target: Target) -> bool:
-    """Whether a contraction that would take bf16 terms is carried out in slices."""
+    """Whether a contraction that could use bf16 terms uses int8 slices."""
     tensor = p.weight
     if terms != TERMS or tensor is None or p.batch or not target.isa.amx:
         return False

@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 MICRO_TILE = PANEL * PANEL
 MICRO_TILE_NBYTES = MICRO_TILE * 4
 COLUMNS = 8
-"""Column panels of a group that share each run of A."""
+"""Column panels of a macro-tile that share each K-block of A."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,14 @@ class Blocking:
         return Blocking(min(max(fitting, 4), 8), 1 if fitting >= 4 else COLUMNS)
 
     def scratch_nbytes(self, spare: int, macros: int = 2) -> int:
-        """A square for each pair of panels of a group (of two, if one is finished while the next is multiplied), and
-        ``spare`` ones for a run.
+        """Scratch memory: the sums of the micro-tiles of one macro-tile (of two with a pipelined epilogue), and
+        ``spare`` micro-tiles for a K-block.
         """
         return (macros * self.rows * self.columns + spare) * MICRO_TILE_NBYTES
 
 
 class PipelinedEpilogue:
-    """A group of squares whose sums are complete, and how many of their rows are finished: at most one group.
-
-    It is looked at once a step, between products: what comes next is kept, not computed.
-    """
+    """The macro-tile whose sums are complete, at most one, and how far its epilogue is."""
 
     finish: TileEpilogue
 
@@ -71,7 +68,7 @@ class PipelinedEpilogue:
         return self.left.get() > 0
 
     def advance(self, rows: Val) -> None:
-        """Finish the next ``rows`` rows, or what is left of a square."""
+        """Apply the epilogue to the next ``rows`` rows, or to the rest of a micro-tile."""
         with self.k.when(self.is_open()):
             self._next(rows)
 
@@ -107,7 +104,7 @@ class MacroTile:
     """Where in scratch memory its sums begin."""
 
     def slot(self, r: Val, c: Val) -> Val:
-        """The square of its ``r``-th row panel and ``c``-th column panel."""
+        """Where the sums of row panel ``r`` and column panel ``c`` begin."""
         return self.sums + (c * self.rows + r) * MICRO_TILE
 
 

@@ -71,7 +71,7 @@ class PackedRows(View):
 
 
 class TileEpilogue(BoundEpilogue):
-    """An epilogue for squares of 32 rows and columns."""
+    """The epilogue of micro-tiles of 32 rows and columns."""
 
     def __init__(
         self, k: Kernel, epilogue: Epilogue, memory: Mapping[str, Buf | Val], n: Val, batch: Sequence[Val], terms: int
@@ -80,12 +80,12 @@ class TileEpilogue(BoundEpilogue):
         self.terms = terms
 
     def begin(self, panel: Val, step: Val) -> None:
-        """Nothing odd is known of a square: done before any of its rows is finished."""
+        """Clear the flag of a micro-tile before any of its rows is finished."""
         for name in self.epilogue.packed_outputs:
             self._flag(name, panel, step).store(0, 0)
 
     def fetch_some(self, panel: Val, half: Val | int, column: Val, m: Val, turn: Val, rows: Val) -> None:
-        """Bring near what ``rows`` rows in a half of a square read and write, others in each turn."""
+        """Prefetch what the epilogue of ``rows`` rows of half a micro-tile touches; other rows in each turn."""
         if not self.epilogue.prefetchable:
             return
         k, top = self.k, panel * PANEL + half * HALF
@@ -93,7 +93,7 @@ class TileEpilogue(BoundEpilogue):
             self.prefetch(top + i, column * PANEL, PANEL)
 
     def micro_tile(self, sums: Buf, row: Val, rows: Val, column: Val) -> None:
-        """Finish rows of a square, which lie on end."""
+        """Apply the epilogue to contiguous rows of a micro-tile."""
         k, columns = self.k, self.n - column
         if not self.epilogue.packed_outputs:
             self.tile(sums, PANEL, row, rows, column, k.min(columns, PANEL), width=PANEL)
@@ -106,7 +106,9 @@ class TileEpilogue(BoundEpilogue):
                 self.put(row + i, t, sums.load(i * PANEL + j, k.lanes))
 
     def half(self, scratch: Buf, slot: Val, panel: Val, half: int, column: Val, m: Val) -> None:
-        """Finish the upper 16 rows, or the lower, of a square whose sums begin at element ``slot``; there are ``m``."""
+        """Apply the epilogue to the upper or lower 16 rows of a micro-tile whose sums begin at ``slot``; the matrix has
+        ``m`` rows.
+        """
         top = panel * PANEL + half * HALF
         self.micro_tile(scratch.at(slot + half * HALF * PANEL), top, self.k.min(m - top, HALF), column * PANEL)
 
@@ -129,8 +131,8 @@ class TileEpilogue(BoundEpilogue):
 
 
 def rows_to_fetch(k: Kernel, m: Val, n: Val, turns: Val) -> Val:
-    """Of the 16 rows in a half of a square, so many that all are brought near in ``turns`` turns; or none, where one
-    thread finds in its own cache what it wrote.
+    """Rows of half a micro-tile to prefetch in each of ``turns`` turns; none where a single thread finds the results in
+    its own cache.
     """
     is_far = (k.threads > 1) | (m * n > k.isa.l2_nbytes // 4)
     return k.select(is_far, rows_per_step(k, turns), 0)

@@ -47,26 +47,26 @@ PAIRS = STEP // 2
 
 
 APART = 33 * LINE_NBYTES // bf16.itemsize
-"""Elements between the two runs: at a multiple of 4 KiB, stores of one would hold up loads of the other."""
+"""Elements between the two K-blocks: at a multiple of 4 KiB, stores to one would delay loads of the other."""
 
 
 def scratch_nbytes(k_block: _Number) -> _Number:
-    """Of two runs of so many steps."""
+    """Of two K-blocks."""
     return k_block * (2 * step_elements(TERMS) * bf16.itemsize) + PAGE_NBYTES
 
 
 class Ahead:
-    """Two runs of one thread: the one that is multiplied, and the one that is split meanwhile."""
+    """Two K-blocks of one thread: one that is multiplied, one that is being split."""
 
     def __init__(self, k: Kernel, b: Buf, depth: Val, steps: Val, k_block: Val) -> None:
-        """``run`` is the most steps that a run has."""
+        """``k_block``: most steps of a K-block."""
         self.k, self.b, self.depth, self.steps, self.k_block = k, b, depth, steps, k_block
         self._memory = k.scratch(bf16)
         self._now, self._other = k.var(0), k.var(k_block * step_elements(TERMS) + APART)
         self._panel, self._row, self._pair, self._stop, self._pace = (k.var(0) for _ in range(5))
 
     def begin(self, panel: Val) -> None:
-        """Nothing is split yet; the next run is the first of the panel at this element of B."""
+        """Start at the first K-block of the panel at this element of B."""
         self._aim(panel, self.k.const(0), self.steps)
 
     def enter(self, panel: Val, columns: Val, following: Val, is_followed: Val, halves: Val) -> None:
@@ -78,7 +78,9 @@ class Ahead:
         self.halves = halves
 
     def turn(self, step: Val, column: Val) -> Buf:
-        """The run from ``step`` on of a column of the group, in tiles; the one behind it is split from here on."""
+        """The K-block that starts at ``step`` of a column of the macro-tile, in tiles; from here on the next one is
+        split.
+        """
         k, later = self.k, step + self.k_block
         self._split_until(self._stop.get())
         now, other = self._now.get(), self._other.get()
@@ -149,7 +151,7 @@ def _params(source: DType) -> Params:
 
 @kernel(_params)
 def find_special(k: Kernel, x: Buf, found: Buf, n: Val, *, source: DType) -> None:
-    """Whether any of n numbers, a multiple of a panel's columns, is not plain."""
+    """Whether any of n numbers, a multiple of a panel's columns, is not representable."""
     worst = [k.var(k.zeros(u32, HALF)) for _ in range(PANEL // HALF)]
     with k.loop(0, n, PANEL) as i:
         for j, size in enumerate(worst):

@@ -43,10 +43,9 @@ KC, MIN_TASKS, TASKS_PER_THREAD = 128, 64, 8
 MC, LANE_MC = 64, 48
 """Rows of a block; fewer where elements of A are taken lane by lane, on chips with 48 entries in an L1 TLB."""
 MIN_KC = 32
-"""Terms of a sum that are one run, in convolutions."""
+"""Least K-block of a convolution."""
 PREFETCH_DISTANCE, LANE_PREFETCH_DISTANCE = 64, 16
-"""Where rows are few, B is read once: so far ahead along k it is fetched into L1, line by line. (One row, Neoverse-N1,
-16 terms: 21 to 24 GB/s; 64 terms, 4 KiB: 13 to 19; plain reading 19.)"""
+"""Prefetch distance along k, into L1, where rows are few and B is read once."""
 CHAINS = 8
 """Independent sums that store_sums two multiply-add units of latency 4 busy."""
 
@@ -112,12 +111,8 @@ class MicroTileShape:
 
 
 def kc_of(terms: int) -> int:
-    """Terms of a run of a convolution: half of a sum, between ``MIN_KC`` and ``KC``.
-
-    The longer a run, the more it rounds; and sums of few terms belong to the first layers of a network, whose errors
-    the others magnify: two of 64 terms, behind a pooling, made half of the variance of ResNet-50's error. (In halves it
-    is 0.98e-5 and not 1.14e-5 on tiles, 1.06e-5 and not 1.40e-5 without. A second run takes 34 cycles of a tile, which
-    is 4 % of 64 terms.)
+    """K-block of a convolution: half of a sum, between ``MIN_KC`` and ``KC``. Longer K-blocks round more, and short
+    sums belong to the first layers of a network, whose errors later layers magnify.
     """
     return min(max(-(-terms // 2), MIN_KC), KC)
 
@@ -162,7 +157,7 @@ class RowBlocking:
 
 
 def scratch_nbytes(shape: MicroTileShape, isa: Isa, dtype: DType, b_dtype: DType) -> int:
-    """The sums of a block, and a run of a panel that is not stored in their type."""
+    """The sums of a block, and a K-block of a panel that is stored in another type."""
     rows = shape.block * shape.rows + (KC if b_dtype is not dtype else 0)
     return rows * shape.columns(isa, dtype) * dtype.bits // 8
 
@@ -227,7 +222,7 @@ def gemm(
 
 
 def prefetch_pace(k: Kernel, tiles: Val, nr: int) -> Val:
-    """Elements to fetch ahead for each k, so that the row tiles of a block bring the next run between them."""
+    """Elements to prefetch for each k, so that the micro-tiles of a block prefetch the next K-block between them."""
     pace = k.const(nr)
     for count in (2, 4, 8):
         pace = k.select(tiles >= count, nr // count, pace)
@@ -280,14 +275,14 @@ def micro_kernel(
 
 
 def _widen(k: Kernel, k_block: Buf, to: Buf, elements: Val) -> None:
-    """A run in the type of the sums, for the high tiles of a block; others do as they load."""
+    """Convert a K-block to the type of the sums, for full micro-tiles; others convert as they load."""
     lanes = lanes_of(k.lanes, to.dtype)
     with k.loop(0, elements, lanes) as i:
         to.store(i, k_block.load(i, lanes))
 
 
 def accumulate(k: Kernel, found: list[list[Var]], into: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
-    """Add a run to the sums of those before it, whose rows are ``pitch`` apart, or follow each other."""
+    """Add the stored sums of earlier K-blocks to those in registers."""
     add_previous(k, found, into, is_later, pitch)
     store_sums(found, into, pitch)
 
@@ -306,7 +301,7 @@ def add_previous(k: Kernel, found: list[list[Var]], sums: Buf, is_later: Val, pi
 
 
 def _places(found: list[list[Var]], pitch: Val | int | None) -> Iterator[tuple[Val | int, Var]]:
-    """Where each vector of sums lies in memory."""
+    """The offset of each vector of sums in memory."""
     for r, row in enumerate(found):
         for j, total in enumerate(row):
             yield r * (len(row) * total.lanes if pitch is None else pitch) + j * total.lanes, total

@@ -55,15 +55,15 @@ CHUNK = 8
 """Steps that are split at a time: the unit of work and of flags."""
 
 SMALLEST, LARGEST = 2.0**-100, 2.0**63
-"""Plain numbers are zero or within. Below, third terms would be denormal. From LARGEST on, a product of lower terms
-could overflow to the other infinity than the product of the first ones. Products of plain numbers that are themselves
-below 2^-102 are exact to 2^-126 only, since what becomes denormal counts as zero there too."""
+"""Representable numbers are zero or between these magnitudes. Below, third terms would be denormal. From LARGEST on, a
+product of lower terms could overflow to the opposite infinity. Products below 2^-102 are exact to 2^-126 only, since
+AMX flushes denormals to zero."""
 _ABS, _HIGH_HALF = 0x7FFF_FFFF, 0xFFFF_0000
 _LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (SMALLEST, LARGEST))
 _RANGE -= _LOW
 
 ROWS, PAIRS = "rows", "pairs"
-"""The order inside a tile: of the left operand, and of the right one."""
+"""The order inside a tile: of A, and of B (VNNI pairs)."""
 
 
 def step_elements(terms: int) -> int:
@@ -76,8 +76,8 @@ def ceil_div(size: Val, unit: int | Val) -> Val:
 
 
 def k_block_steps(steps: int, most: int) -> int:
-    """Steps of a run, up to ``most``: runs of a sum are as many as need be, and equal, for a short one has no time for
-    what is done between its products.
+    """Steps of a K-block, at most ``most``: as few K-blocks as possible, of equal length, since a short one leaves no
+    time for the work between its products.
     """
     return max(-(-steps // max(-(-steps // most), 1)), 1)
 
@@ -183,18 +183,18 @@ def vnni_pairs(even: Val, odd: Val) -> Val:
 
 
 def is_unrepresentable(k: Kernel, v: Val) -> Val:
-    """Which of some f32 numbers are not plain."""
+    """Which numbers are outside the representable range."""
     size = k.bitcast(v, u32) & _ABS
     return (size - _LOW >= _RANGE) & size.ne(0)
 
 
 def representable_below(limit: float) -> int:
-    """What ``worst`` is below if all numbers are below a limit."""
+    """The bound of ``worst`` if all numbers are below a limit."""
     return int(np.float32(limit).view(np.uint32)) - _LOW
 
 
 def is_representable(worst: Val) -> Val:
-    """Whether tile products may stand for products with all numbers that were split."""
+    """Whether all numbers that were split are representable."""
     return worst.max() < _RANGE
 
 
@@ -234,14 +234,14 @@ class TiledOperand:
 
 @dataclass(frozen=True)
 class PackedOperand:
-    """A matrix that whoever makes it writes in tiles."""
+    """A matrix that its producer packs."""
 
     tiled: TiledOperand
     rows: Known
     columns: Known
     terms: int
     has_unpacked: bool
-    """It is there as numbers too."""
+    """An unpacked copy is stored, too."""
 
     def serves(self, p: Problem, terms: int | None) -> bool:
         """Whether it is the left operand of a product."""
@@ -260,7 +260,9 @@ def with_packed_outputs(
     target: Target,
     in_tiles: Callable[[_Output, PackedOperand], _Output],
 ) -> tuple[tuple[_Output, ...], Expression]:
-    """Outputs and what makes them, with those that are packed on in tiles, and also unpacked where they are kept."""
+    """The outputs and their expression, with the packed form of those that are packed for a reader, and the unpacked
+    form where somebody needs it.
+    """
     made: list[_Output] = []
     results: list[int] = []
     for y, result in zip(outputs, expression.results, strict=True):
@@ -283,7 +285,7 @@ def tiled_params(name: str, has_flags: bool, axes: int) -> Params:
 
 
 def split_a(p: Problem, terms: int, target: Target) -> tuple[list[Step], TiledOperand]:
-    """A in tiles and the step that writes them, unless whoever makes A does or another product has asked before."""
+    """A in tiles, with the step that packs it, unless its producer packs it or another product already does."""
     packed = target.packed_operands.get(p.a.storage)
     if packed is not None and packed.serves(p, terms):
         return [], packed.tiled
@@ -375,7 +377,7 @@ class _Source:
 
 
 def is_weight_representable(array: Array) -> bool:
-    """Whether tile products may stand for products with these numbers."""
+    """Whether all numbers of a constant are representable."""
     flat = np.ascontiguousarray(array).reshape(-1)
     for start in range(0, flat.size, 1 << 16):  # in cache
         bits = flat[start : start + (1 << 16)].astype(np.float32, copy=False).view(np.uint32) & np.uint32(_ABS)

@@ -26,7 +26,7 @@ PRODUCTS: dict[int, tuple[tuple[int, int], ...]] = {
     2: ((1, 0), (0, 0), (0, 1)),
     3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)),
 }
-"""Which terms of A meet which of B: one of the two stays from each product to the next."""
+"""Which terms of A and B are multiplied; consecutive products share one tile."""
 LINE = 32
 """bf16 numbers in a cache line."""
 SUMS = (0, 1)
@@ -45,9 +45,9 @@ class Schedule:
     ahead_b: int = 0
     """Steps by which an operand is fetched into L1 before it is loaded; 0 leaves that to the chip."""
     is_pipelined: bool = True
-    """What follows the sums of a group is done between the products of the next, even if it is short."""
+    """The epilogue is pipelined even if it is cheap."""
     fetched: int = 4
-    """Lines of the next run of B, for each term and step, that are fetched meanwhile, at least."""
+    """Cache lines of the next K-block of B that a step prefetches for each term, at least."""
     level: int = 2
     """The cache that they are fetched into."""
     short_ahead: int = 8
@@ -118,7 +118,7 @@ def _fetches(
 
 @contextmanager
 def zeroed_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterator[None]:
-    """Around the products of a run: sums begin at zero, and are stored, their rows ``stride`` bytes apart."""
+    """Around the products of a K-block: accumulators start at zero and are stored, rows ``stride`` bytes apart."""
     for t in SUMS:
         tiles.zero(t)
     yield
@@ -128,7 +128,7 @@ def zeroed_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand) -> Iterato
 
 @contextmanager
 def continued_sums(tiles: Tiles, places: Sequence[Buf], stride: Operand, is_first: Val) -> Iterator[None]:
-    """Around the products of a run: sums go on from those of the run before, where this is not the first."""
+    """Around the products of a K-block: accumulators continue from the stored sums, unless this is the first one."""
     with tiles.k.either(is_first) as (first, later):
         with first:
             for t in SUMS:

@@ -13,18 +13,18 @@ from sardonyx.providers.cpu.language.values import Buf, Val
 
 
 def rows_per_step(k: Kernel, steps: Val) -> Val:
-    """How many of 16 rows each of ``steps`` steps does, so that none is left."""
+    """Rows that each of ``steps`` steps adds so that all 16 are done."""
     return k.opaque(ceil_div(k.const(HALF), k.max(steps, 1)))
 
 
 class DeferredAccumulation:
-    """Sixteen rows of stored sums, at most, of which some are to be added yet."""
+    """Up to sixteen rows of stored sums, some of which are still to be added."""
 
     def __init__(self, k: Kernel) -> None:
         self.k, self._row, self._slot = k, k.var(HALF), k.var(0)
 
     def _open(self, slot: Val) -> None:
-        """Sums have been stored, which go to element ``slot``."""
+        """Begin with the sums just stored, which are added to element ``slot`` on."""
         self._row.set(0)
         self._slot.set(slot)
 
@@ -43,7 +43,7 @@ class DeferredAccumulation:
 
 
 class TermAccumulator(DeferredAccumulation):
-    """Sums of 32 columns, which lie as those do that they are added to."""
+    """Adds sums of 32 columns to totals of the same layout."""
 
     def __init__(self, k: Kernel, stored: Buf, sums: Buf) -> None:
         super().__init__(k)

@@ -24,8 +24,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, f32, i8, i64
 
 ROUNDS = ((2, ((0, 2), (1, 2), (1, 1), (2, 1), (2, 0))), (0, ((1, 0), (0, 0), (0, 1))))
-"""Which slice of A meets which of B, each round with its lower weight: one of the two slices stays from each product to
-the next."""
+"""For each round its lower level, and which slices of A and B are multiplied; consecutive products share one tile."""
 PRODUCTS = sum(len(products) for _, products in ROUNDS)
 LEVELS = 4
 MICRO_TILE = HALF * PANEL
@@ -63,8 +62,8 @@ def multiply_fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand = ROW_NBYTES) 
 
 
 class SliceAccumulator(DeferredAccumulation):
-    """Sums of slices of one side of a square, which are put together, times the scales of rows and columns. They stay
-    where they are until the first round of the next products ends.
+    """Combines the level sums of 16 x 16 results, multiplies them by the scales of rows and columns, and adds them to
+    the totals. The level sums stay valid until the first round of the next products ends.
     """
 
     def __init__(self, k: Kernel, levels: Buf, sums: Buf, left: Callable[[Val, Val], Val], right: Buf) -> None:
@@ -74,7 +73,7 @@ class SliceAccumulator(DeferredAccumulation):
         self._rows_at, self._columns_at, self._is_first = (k.var(0) for _ in range(3))
 
     def start(self, slot: Val, rows_at: Val, columns_at: Val, is_first: Val) -> None:
-        """Told where the scales lie, too; sums of a ``first`` run are added to nothing."""
+        """Begin with the sums just stored, and their scales; the ``first`` K-block overwrites the totals."""
         self._open(slot)
         self._rows_at.set(rows_at)
         self._columns_at.set(columns_at)

@@ -46,36 +46,37 @@ Array = np.ndarray[Any, Any]
 STEP, SLICES, TILE = 64, 3, 1024
 """Numbers of a line that a step covers, slices of each, and bytes of a tile."""
 MAX_BLOCK_STEPS = 4
-"""Steps of a run at most: 32 columns take 24 KiB, half of L1."""
+"""Most steps of a K-block: 32 columns take 24 KiB, half of L1."""
 FOURTH_RATIO, MAX_RATIO = 12.0, 4096.0
-"""Times the mean of the others that the largest number of a run of A may be, with three slices and with four. (Normal
-numbers have 4.)"""
+"""Largest number of a K-block of A over the mean magnitude of the others: most with three slices, and with four.
+(Normal numbers have 4.)"""
 MAX_CREST = 12.0
-"""Times the root mean square of a run of B that its numbers may be. (Normal numbers have 4, trained ones up to 10.)"""
+"""Most that a number of B may exceed the root mean square of its K-block. (Normal numbers have 4, trained ones up to
+10.)"""
 MAX_ROW_RATIO = 16.0
 """Times by which a constant's rows may be smaller than their root mean square."""
 
 _TOP = {i8: 127.49 * 65536, u8: 255.49 * 65536}
-"""What the largest number of a run is in units of the last slice, by the type of first slices."""
+"""The largest number of a K-block in units of its last slice, by the type of leading slices."""
 _LEAST, _MOST = 2.0**-60, 2.0**60
-"""Between which the largest number of a run lies: squares are floats."""
+"""Range of the largest number of a K-block: its square must be a float."""
 _ABS = 0x7FFF_FFFF
 _LOW, _RANGE = (int(np.float32(x).view(np.uint32)) for x in (_LEAST, _MOST))
 _RANGE -= _LOW
 
 
 def block_steps(depth: int) -> int:
-    """Steps of a run of a sum."""
+    """Steps of a K-block."""
     return k_block_steps(-(-depth // STEP), MAX_BLOCK_STEPS)
 
 
 def has_no_scale(largest: Val) -> Val:
-    """Whether the largest numbers of runs, as bits, have no scale."""
+    """Whether K-blocks with these largest numbers, as bits, have no scale."""
     return (largest - _LOW >= _RANGE) & largest.ne(0)
 
 
 class Scale:
-    """How runs whose largest numbers are given, as bits, become slices: one run, or one in each lane."""
+    """Slices the numbers of a K-block, or of one in each lane, given the bits of its largest number."""
 
     def __init__(self, k: Kernel, largest: Val, first: DType = i8) -> None:
         """First slices may have no sign, and one bit more, where no number is negative."""
@@ -210,7 +211,7 @@ def split_int8_slices(
 
 
 def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
-    """The largest number of a run, as bits, and how many times the mean of the others' sizes it is."""
+    """The largest number of a K-block, as bits, and its ratio to the mean magnitude of the others."""
     sizes = Magnitudes(k)
     for t in k.tiles(deep, HALF):
         sizes.add(t.keep(row.load(t), 0.0))
@@ -218,7 +219,7 @@ def _measure(k: Kernel, row: Buf, deep: Val) -> tuple[Val, Val]:
 
 
 def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale, has_fourth: bool) -> None:
-    """SlicedImage of a run of a row, and zeros to the end of its last step."""
+    """Stores the slices of a K-block of a row, and zeros to the end of its last step."""
 
     def put(s: Val, masks: Sequence[Val | None]) -> None:
         numbers = [row.load(s * STEP + j * HALF, HALF, mask) for j, mask in enumerate(masks)]
@@ -244,7 +245,7 @@ def _constant_params() -> Params:
 def pack_int8_slices(
     k: Kernel, x: Buf, y: Buf, flags: Buf, x_k: Val, x_column: Val, n: Val, depth: Val, k_block: Val
 ) -> None:
-    """y = the slices of a constant, and their scales; a flag for each 16 columns and run that are not kept so."""
+    """y = the slices and scales of a constant; a flag for each 16 columns and K-block that cannot be sliced."""
     panels, steps = ceil_div(n, PANEL), ceil_div(depth, STEP)
     k_blocks = ceil_div(steps, k_block)
     scales = scales_of(y, panels, steps)
@@ -283,7 +284,7 @@ def pack_int8_slices(
 
 
 def scales_of(b: Buf, panels: Val, steps: Val) -> Buf:
-    """The scales of a constant, behind its slices."""
+    """The scales of a constant, stored after its slices."""
     return b.at(panels * steps * (SLICES * 2 * TILE)).as_type(f32)
 
 
@@ -361,7 +362,7 @@ def sliced_constant(p: Problem, isa: Isa) -> Storage:
 
 
 def packed_nbytes(depth: int, n: int, k_block: int) -> int:
-    """What a constant of ``depth`` rows and n columns takes, with scales for runs of ``run`` steps."""
+    """Bytes of a sliced constant of ``depth`` rows and n columns, with its scales."""
     steps, panels = -(-depth // STEP), -(-n // PANEL)
     return panels * (steps * SLICES * 2 * TILE + -(-steps // k_block) * PANEL * 4)
 
