@@ -25,7 +25,7 @@ from sardonyx.providers.cpu.language.amx import Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i8, i64
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Exceptional, Step, Target
+from sardonyx.providers.cpu.program.steps import Step, Target, Unrepresentable
 from tests.providers.cpu.running import x86_assembly
 from tests.providers.cpu.test_gemm import EPILOGUES, Arrays, identity, random
 
@@ -473,9 +473,9 @@ def test_a_constant_with_special_numbers_goes_to_vectors(precision: str) -> None
     b[5, 6], b[7, 8] = LEAST, -1e37
     memory, target = Arrays(), Target(CHIP, precision)
     group, out = group_of(memory, a, b, True)
-    with pytest.raises(Exceptional) as found:
+    with pytest.raises(Unrepresentable) as found:
         memory.run(contraction.steps(group, target), isa=CHIP)
-    target = replace(target, exceptional=frozenset({found.value.identity}))
+    target = replace(target, unrepresentable=frozenset({found.value.identity}))
     steps = contraction.steps(group, target)
     assert [s.spec.name for s in steps] == ["gemm"]
     memory.run(steps, isa=CHIP)

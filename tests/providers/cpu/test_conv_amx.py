@@ -11,7 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.program.steps import Exceptional
+from sardonyx.providers.cpu.program.steps import Unrepresentable
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 from tests.providers.cpu.test_conv import Case, expected, graph, shape
@@ -165,7 +165,7 @@ def test_exceptional_weights_are_reported() -> None:
     case = CASES["pointwise"]
     feeds = case.feeds()
     feeds["w"][3, 2] = np.inf
-    with pytest.raises(Exceptional):
+    with pytest.raises(Unrepresentable):
         run(case, feeds)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.providers.cpu import pipeline
 from sardonyx.providers.cpu.kernels.conv import on_tiles
-from sardonyx.providers.cpu.program.steps import Exceptional, Target
+from sardonyx.providers.cpu.program.steps import Target, Unrepresentable
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -197,8 +197,8 @@ def test_weights_of_several_kinds_are_not_sliced() -> None:
     w = random(64, 64, 3, 3)
     w[:, 7] *= np.float32(1e-5)
     problem = Problem(w, (1, 8, 8), pad=1)
-    with pytest.raises(Exceptional) as found:
+    with pytest.raises(Unrepresentable) as found:
         problem.run(random(1, 64, 8, 8))
-    target = Target(problem.compiled.isa, exceptional=frozenset({found.value.identity}))
+    target = Target(problem.compiled.isa, unrepresentable=frozenset({found.value.identity}))
     steps = pipeline.steps_for(problem.compiled.lowered.groups, target)
     assert "conv_amx" in {step.spec.name for step in steps}

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from sardonyx.ir.tensor import Tensor
 from sardonyx.providers.cpu.kernels.conv import on_tiles, summed_pair
-from sardonyx.providers.cpu.program.steps import Exceptional
+from sardonyx.providers.cpu.program.steps import Unrepresentable
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -145,7 +145,7 @@ def test_results_go_on_to_convolutions(name: str, stride: int, channels: int) ->
 def test_whose_weights_are_not_finite_is_told(name: str) -> None:
     block = Block(SUMS["biases"], odd=name)
     assert block.convolutions.count(True) == 1
-    with pytest.raises(Exceptional) as found:
+    with pytest.raises(Unrepresentable) as found:
         block.run()
     assert isinstance(found.value.identity, Tensor) and not np.isfinite(found.value.identity.peek()).all()
 

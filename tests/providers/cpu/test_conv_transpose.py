@@ -13,7 +13,7 @@ from sardonyx.providers.cpu.kernels.conv import on_tiles
 from sardonyx.providers.cpu.layout import nhwc
 from sardonyx.providers.cpu.pipeline import steps_for
 from sardonyx.providers.cpu.program.constants import content
-from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Target, Unrepresentable
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array
 
@@ -128,7 +128,7 @@ def test_weights_that_tiles_do_not_carry(monkeypatch: pytest.MonkeyPatch) -> Non
             try:
                 if isinstance(storage, Packed):
                     content(storage)
-            except Exceptional as why:
+            except Unrepresentable as why:
                 found.add(why.identity)
-        target = replace(target, exceptional=target.exceptional | found)
-    assert len(target.exceptional) == 1 and not found
+        target = replace(target, unrepresentable=target.unrepresentable | found)
+    assert len(target.unrepresentable) == 1 and not found

@@ -15,7 +15,7 @@ import sardonyx
 from sardonyx.providers.cpu.codegen.launch import Launch
 from sardonyx.providers.cpu.kernels.split import int8_slices
 from sardonyx.providers.cpu.machine import isa
-from sardonyx.providers.cpu.program.steps import Exceptional
+from sardonyx.providers.cpu.program.steps import Unrepresentable
 from tests.providers.cpu.compiled import Compiled
 from tests.providers.cpu.running import Array, Memory
 
@@ -172,7 +172,7 @@ def test_constants_of_several_kinds_are_not_sliced(kind: str, monkeypatch: pytes
         w[9, 3] = np.inf
     else:
         w[:, 5] = 1e-41
-    with pytest.raises(Exceptional):
+    with pytest.raises(Unrepresentable):
         compiled(48, w).run([x])
     monkeypatch.setenv("SARDONYX_CPU", CHIP)
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])

@@ -69,13 +69,13 @@ ODD = np.array(
 
 @pytest.mark.parametrize("cpu", [None, "haswell", "skylake-avx512", CHIP])
 @pytest.mark.parametrize("count", [0, 1, 15, 17, 47, 64])
-def test_three_parts_are_the_number(count: int, cpu: str | None) -> None:
+def test_three_terms_are_the_number(count: int, cpu: str | None) -> None:
     x = plain(count)
     x[3:8] = (0.0, -0.0, 1.0, -1.0, 1.0 + 2.0**-23)[: max(0, min(5, count - 3))]
     np.testing.assert_array_equal(back(x, 3, cpu).view(np.uint32), x.view(np.uint32))
 
 
-def test_three_parts_keep_every_bit_of_what_they_do_not_carry() -> None:
+def test_three_terms_keep_every_bit_of_what_they_do_not_carry() -> None:
     np.testing.assert_array_equal(back(ODD, 3).view(np.uint32), ODD.view(np.uint32))
 
 
@@ -94,11 +94,11 @@ EVEN = np.array([1, 1 + 2**-6, -1, 1.5], np.float32)
 """What lies between two numbers of bf16, and the even one of them."""
 
 
-def test_one_part_rounds_to_even() -> None:
+def test_one_term_rounds_to_even() -> None:
     np.testing.assert_array_equal(back(TIES, 1), EVEN)
 
 
-def test_two_parts_keep_22_bits_of_what_they_do_not_carry() -> None:
+def test_two_terms_keep_22_bits_of_what_they_do_not_carry() -> None:
     x = ODD[:8]
     np.testing.assert_array_equal(back(x, 2).view(np.uint32), x.view(np.uint32) & 0xFFFF_FC00)
 
@@ -181,7 +181,7 @@ class Net:
 
 @pytest.mark.usefixtures("_wherever_they_can")
 @pytest.mark.parametrize(("name", "channels"), [("rows as one", 50), ("padded", 50), ("padded", 40)])
-def test_residuals_in_three_parts_change_no_bit(name: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residuals_in_three_terms_change_no_bit(name: str, channels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net(BLOCKS[name], "highest", channels)
     monkeypatch.setattr(packed_images, "ADDED", ())
     wide = Net(BLOCKS[name], "highest", channels)
@@ -203,7 +203,7 @@ def test_residuals_in_three_parts_change_no_bit(name: str, channels: int, monkey
     ("name", "channels"),
     [("rows as one", 33), ("rows as one", 16), ("padded", 50), ("padded", 32), ("padded", 12), ("of two branches", 50)],
 )
-def test_residuals_in_one_part(name: str, channels: int) -> None:
+def test_residuals_in_one_term(name: str, channels: int) -> None:
     net = Net(BLOCKS[name], "medium", channels)
     got, want = net.run(checked=True), net.expected()
     assert not net.kept
@@ -410,7 +410,7 @@ def test_groups_that_find_their_weights_near(kernel: int, filters: int) -> None:
 
 
 @pytest.mark.usefixtures("_wherever_they_can")
-def test_residuals_in_two_parts_stay_numbers_unless_they_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residuals_in_two_terms_stay_numbers_unless_they_are_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Net(BLOCKS["padded"], "high").kept
     half = Net(BLOCKS["padded"], "highest", dtype="float16")
     assert not half.kept

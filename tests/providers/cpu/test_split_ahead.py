@@ -12,7 +12,7 @@ from sardonyx.ir import dims
 from sardonyx.lower.groups import Contraction
 from sardonyx.providers.cpu.kernels.common.matrices import problem
 from sardonyx.providers.cpu.kernels.gemm import amx, contraction
-from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
 from tests.providers.cpu.running import holds
 from tests.providers.cpu.test_amx import CHIP, LEAST, MOST, check, group_of, product, steps_of
 from tests.providers.cpu.test_gemm import Arrays, identity, random
@@ -116,9 +116,9 @@ def test_weights_that_parts_do_not_carry(number: float, place: tuple[int, int]) 
     b[place] = number
     memory = Arrays({"rows": 40})
     group, out = symbolic(memory, a, b)
-    with pytest.raises(Exceptional) as found:
+    with pytest.raises(Unrepresentable) as found:
         memory.run(contraction.steps(group, Target(CHIP)), isa=CHIP)
-    steps = contraction.steps(group, Target(CHIP, exceptional=frozenset({found.value.identity})))
+    steps = contraction.steps(group, Target(CHIP, unrepresentable=frozenset({found.value.identity})))
     assert [step.spec.name for step in steps] == ["gemm"]
     memory.run(steps, isa=CHIP)
     with np.errstate(all="ignore"):

@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.codegen.jit import linker
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.pipeline import steps_for
 from sardonyx.providers.cpu.program.constants import content, contents
-from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
 from sardonyx.providers.cpu.runtime import team
 from sardonyx.providers.cpu.runtime.executable import CpuExecutable
 from sardonyx.providers.cpu.runtime.step_table import StepTable
@@ -77,9 +77,9 @@ def _compiled(
                 part, table, constants, lowered.views, provider.settings, provider.threads, provider.max_memory,
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
             )  # fmt: skip
-        except Exceptional as first:
+        except Unrepresentable as first:
             found = {first.identity, *_exceptional(_packed(steps), kept)}
-            target = replace(target, exceptional=target.exceptional | found, splits={}, tiled={})
+            target = replace(target, unrepresentable=target.unrepresentable | found, splits={}, tiled={})
     raise AssertionError("constants are refused again and again")
 
 
@@ -89,7 +89,7 @@ def _exceptional(constants: Sequence[Packed], kept: list[Any]) -> Iterator[objec
     for constant in constants:
         try:
             kept.append(content(constant))
-        except Exceptional as found:
+        except Unrepresentable as found:
             yield found.identity
 
 

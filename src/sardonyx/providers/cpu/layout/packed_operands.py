@@ -100,9 +100,9 @@ def _made(group: Group, storage: Storage, on_tiles: dict[int, OnTiles], target: 
     p = maker.problem
     (out,) = (y for y in p.outputs if y.storage is storage)
     steps = of_known(dims.ceildiv(p.n, STEP))
-    squares = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
+    micro_tiles = of_known(dims.mul(dims.ceildiv(p.m, PANEL), steps))
     terms = maker.terms or int8_slices.TERMS
-    return _Made(p.m, p.n, terms, maker.few, squares, steps) if out.covers_storage(p.m, p.n) else None
+    return _Made(p.m, p.n, terms, maker.few, micro_tiles, steps) if out.covers_storage(p.m, p.n) else None
 
 
 def _rows(group: Loop, storage: Storage) -> _Made | None:

@@ -50,14 +50,14 @@ class Packing:
     """The length of the parameter ``flags``, if the kernel has one: it sets a flag where numbers of a block are outside
     the representable range of the layout."""
     refused: object = None
-    """The identity that ``Exceptional`` reports in that case."""
+    """The identity that ``Unrepresentable`` reports in that case."""
 
     def __call__(self) -> Array:
         made, is_carried = _pack(self.tensor.peek(), self.spec, linker.address(self.spec, self.isa), *self._numbers)
         if not is_carried:
-            from sardonyx.providers.cpu.program.steps import Exceptional
+            from sardonyx.providers.cpu.program.steps import Unrepresentable
 
-            raise Exceptional(self.refused)
+            raise Unrepresentable(self.refused)
         return made
 
     @property

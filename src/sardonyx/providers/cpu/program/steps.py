@@ -112,7 +112,7 @@ class Target:
     """Whether the groups are the body of a loop."""
     is_stepwise: bool = False
     """Whether runs bring a few rows at a time, as decoding with a KV cache does."""
-    exceptional: frozenset[object] = frozenset()
+    unrepresentable: frozenset[object] = frozenset()
     """Constants, by ``constants.identity``, with numbers outside the range of bf16 terms."""
     splits: dict[tuple[Any, ...], Any] = field(default_factory=dict, compare=False, repr=False)
     """Operands that one group has split and others read too (``split.bf16``, ``conv.packed_image``)."""
@@ -159,7 +159,7 @@ def either(
     return made
 
 
-class Exceptional(Exception):
+class Unrepresentable(Exception):
     """A constant holds numbers that its packed layout cannot represent; found while it was packed."""
 
     def __init__(self, identity: object) -> None:

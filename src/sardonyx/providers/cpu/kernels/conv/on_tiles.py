@@ -47,7 +47,7 @@ from sardonyx.providers.cpu.language.values import bf16, f16, f32
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.memory.allocator import allocate
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
 
 KC_STEPS = {1: 12, 2: 6, 3: 4}
 """Most steps of a K-block, by terms: 24 KiB of weights."""
@@ -187,7 +187,7 @@ def _terms_for(group: Convolution, target: Target) -> int | None:
     tensor = w.storage.tensor
     if tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset)):
         return None
-    if identity(tensor) in target.exceptional or not all(isinstance(step, Apply) for step in group.epilogue.steps):
+    if identity(tensor) in target.unrepresentable or not all(isinstance(step, Apply) for step in group.epilogue.steps):
         return None
     if not all(isinstance(p, int) and p >= 0 for p in window.pads) or _used_rows(group, window) < LEAST_ROWS[terms]:
         return None
@@ -224,7 +224,7 @@ def supports_int8_slices(group: Convolution, target: Target) -> bool:
     room = -(-channels // int8_slices.STEP) * int8_slices.STEP
     is_full = channels >= LEAST_CHANNELS * room and channels * int(np.prod(taps)) >= LEAST_DEPTH
     is_f32 = all(v.dtype is f32 for v in (group.x, group.w))
-    return is_f32 and is_full and int8_slices.slices_refusal(tensor) not in target.exceptional
+    return is_f32 and is_full and int8_slices.slices_refusal(tensor) not in target.unrepresentable
 
 
 def _used_rows(group: Convolution, window: Window) -> float:
@@ -405,7 +405,7 @@ def packed(group: Convolution, found: Geometry, isa: Isa, second: Convolution | 
         Launch(spec, {**args, "x_line": 1, "x_k": filters}, isa=isa)()
         if flags.any():
             odd = (w for (w, _), one in zip(both, lined, strict=True) if not np.isfinite(one).all())
-            raise Exceptional(_tensor(next(odd, group.w))[0])
+            raise Unrepresentable(_tensor(next(odd, group.w))[0])
         return tiles
 
     key = ("conv tiles", *(_tensor(w) for w, _ in both), terms, layout.compact, found.spans[1])

@@ -81,13 +81,13 @@ class Places:
         is_even = is_full
         for name, x in epilogue.names:
             strides = tuple(args[f"{name}_{stride}"] for stride in ("batch0", "batch1", "batch2", "row"))
-            lies = (*strides, x.columns, args[f"{name}_col"])
+            key = (*strides, x.columns, args[f"{name}_col"])
             if x.is_row_invariant and not any(strides):
                 words.append(None)
                 continue
             is_even &= x.is_row_invariant or (x.columns == PACKED and args[f"{name}_row"] == BLOCK)
-            found += [] if lies in found else [lies]
-            words.append(found.index(lies))
+            found += [] if key in found else [key]
+            words.append(found.index(key))
         out_z, out_y, out_x = (args[f"out_{axis}"] for axis in "zyx")
         is_dense = args["pitch_y"] == out_x and args["pitch_z"] == of_known(dims.mul(out_y, out_x))
         is_line = is_even and (out_z, out_y) == (1, 1) and args["lines"] == 1

@@ -44,7 +44,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.memory.allocator import allocate
 from sardonyx.providers.cpu.program.constants import identity
-from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +83,7 @@ def supports_transform(group: Convolution, geometry: WindowGeometry, target: Tar
         return False
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
         return False
-    if refused(w.storage.tensor) in target.exceptional:
+    if refused(w.storage.tensor) in target.unrepresentable:
         return False
     is_plain = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
     is_known = geometry.x.shape[2] == geometry.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
@@ -124,7 +124,7 @@ def refused(tensor: Tensor) -> object:
 
 
 def packed(group: Convolution, rows: int) -> Packed:
-    """The weights' sums, as [16][filters / rows][channel][rows]; ``Exceptional`` if they are not finite."""
+    """The weights' sums, as [16][filters / rows][channel][rows]; ``Unrepresentable`` if they are not finite."""
     w, tensor = group.w, group.w.storage.tensor
     assert tensor is not None
     filters, channels = (int(d) for d in w.shape[:2])
@@ -134,7 +134,7 @@ def packed(group: Convolution, rows: int) -> Packed:
     def make() -> Array:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: filters * channels * 9]
         if not np.abs(content).max() <= LARGEST:
-            raise Exceptional(refused(tensor))
+            raise Unrepresentable(refused(tensor))
         g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
         made = np.einsum("iy,fcyx,jx->ijcf", g, content.reshape(filters, channels, 3, 3).astype(np.float64), g)
         out = allocate(elements * 4).view(np.float32).reshape(SUMS, tiles, channels, rows)

@@ -401,7 +401,7 @@ def terms_for(p: Problem, target: Target) -> int | None:
     limits = ((p.m, least), (p.n, LEAST_COLUMNS), (p.k, LEAST_DEPTH))
     if any(isinstance(size, int) and size < low for size, low in limits):
         return None
-    return None if tensor is not None and identity(tensor) in target.exceptional else terms
+    return None if tensor is not None and identity(tensor) in target.unrepresentable else terms
 
 
 def is_in_panels(p: Problem, terms: int, target: Target) -> bool:

@@ -64,7 +64,7 @@ def takes(p: Problem, terms: int | None, target: Target) -> bool:
     if terms != TERMS or tensor is None or p.batch or not target.isa.amx:
         return False
     is_f32 = p.a.dtype is f32 and p.b.dtype is f32 and p.a.column == 1
-    return is_f32 and int(p.k) >= LEAST_DEPTH and slices_refusal(tensor) not in target.exceptional
+    return is_f32 and int(p.k) >= LEAST_DEPTH and slices_refusal(tensor) not in target.unrepresentable
 
 
 def steps(p: Problem, target: Target) -> list[Step]:

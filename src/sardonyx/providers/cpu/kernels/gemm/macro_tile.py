@@ -81,13 +81,13 @@ class PipelinedEpilogue:
         rows = k.min(rows, PANEL - i)
         row, left = top * PANEL + i, column * PANEL
         self.finish.micro_tile(self.scratch.at(self.sums.get()), row, k.min(rows, self.m - row), left)
-        is_square, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
+        is_tile_end, is_column = (i + rows).eq(PANEL), top.eq(self.last.get())
         next_top, next_column = k.select(is_column, self.first.get(), top + 1), k.select(is_column, column + 1, column)
         self.left += -rows
         self.sums += rows * PANEL
-        self.i.set(k.select(is_square, 0, i + rows))
-        self.top.set(k.select(is_square, next_top, top))
-        self.column.set(k.select(is_square, next_column, column))
+        self.i.set(k.select(is_tile_end, 0, i + rows))
+        self.top.set(k.select(is_tile_end, next_top, top))
+        self.column.set(k.select(is_tile_end, next_column, column))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, i32, i64, u32
 from sardonyx.providers.cpu.machine.isa import LINE_NBYTES, Isa
 from sardonyx.providers.cpu.program.constants import identity, once
-from sardonyx.providers.cpu.program.steps import Exceptional, Packed
+from sardonyx.providers.cpu.program.steps import Packed, Unrepresentable
 
 Array = np.ndarray[Any, Any]
 _Number = TypeVar("_Number", int, Val)
@@ -125,7 +125,7 @@ class Ahead:
 
 
 def panels(p: Problem, isa: Isa) -> Matrix:
-    """A constant B in panels, as multiply-adds have it; ``Exceptional`` if terms do not carry its numbers."""
+    """A constant B in panels, as multiply-adds have it; ``Unrepresentable`` if terms do not carry its numbers."""
     tensor = p.weight
     assert tensor is not None
     _, b = packed_b(p, p.b.dtype, PANEL, isa)
@@ -137,7 +137,7 @@ def panels(p: Problem, isa: Isa) -> Matrix:
         found = np.zeros(1, np.int32)
         Launch(find_special(source=p.b.dtype), {"x": made, "found": found, "n": made.size}, isa=isa)()
         if found.any():
-            raise Exceptional(name)
+            raise Unrepresentable(name)
         return made
 
     key = ("plain", *packed.key)

@@ -12,7 +12,7 @@ A step is what one round of tile products reads: ``terms`` times 2 KiB, contiguo
 **Representable range.** Infinity becomes NaN in a sum of terms, numbers near the float limit overflow, and small ones
 have denormal terms, which AMX takes for zero. So each panel has one flag for every ``CHUNK`` steps, which is set where
 a number is out of range; the GEMM recomputes such panels in f32 (``gemm.f32_fallback``). A constant with such a number
-is not packed at all: ``Exceptional`` is raised and another kernel is chosen.
+is not packed at all: ``Unrepresentable`` is raised and another kernel is chosen.
 """
 
 from __future__ import annotations

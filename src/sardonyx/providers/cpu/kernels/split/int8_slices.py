@@ -12,7 +12,7 @@ numbers of a block have similar magnitudes, results are as accurate as those of 
 largest number of a K-block of A exceeds ``FOURTH_RATIO`` times the mean magnitude of the others (zeros excluded), its
 16 rows get a fourth slice, which costs one more product; the ``fourth`` flags tell which. Constants with outliers in
 their columns, with rows much smaller than the others, or with K-blocks that are half zeros are not sliced
-(``Exceptional``).
+(``Unrepresentable``).
 
 **Representable range.** Infinities, blocks whose largest number is extremely large or small, and outliers too large
 even for four slices (``MAX_RATIO``) set a flag for their 16 rows and K-block; the GEMM recomputes these in f32.
@@ -39,7 +39,7 @@ from sardonyx.providers.cpu.language.values import Buf, Val, Var, f32, i8, i32, 
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import Packing
-from sardonyx.providers.cpu.program.steps import Exceptional, Packed, Ref, Step, Target
+from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unrepresentable
 
 Array = np.ndarray[Any, Any]
 
@@ -350,7 +350,7 @@ def slices_refusal(tensor: Any) -> object:
 
 
 def sliced_constant(p: Problem, isa: Isa) -> Storage:
-    """B in slices; ``Exceptional`` if its numbers are not of one kind."""
+    """B in slices; ``Unrepresentable`` if its numbers are not of one kind."""
     tensor, b = p.weight, p.b
     assert tensor is not None
     depth, n = int(p.k), int(p.n)
@@ -380,11 +380,11 @@ def packing_of(
 
 
 def make_slices(packing: Packing) -> Array:
-    """The slices; ``Exceptional`` if the numbers are not of one kind."""
+    """The slices; ``Unrepresentable`` if the numbers are not of one kind."""
     numbers, content = packing.numbers, np.ascontiguousarray(packing.tensor.peek()).reshape(-1)[packing.first :]
     shape, strides = (numbers["depth"], numbers["n"]), (numbers["x_k"] * 4, numbers["x_column"] * 4)
     if not _has_even_rows(np.lib.stride_tricks.as_strided(content, shape, strides, writeable=False)):
-        raise Exceptional(packing.refused)
+        raise Unrepresentable(packing.refused)
     return packing()
 
 
