@@ -351,7 +351,7 @@ def test_weights_of_few_steps_stay_in_tiles(
     resident = [dict(step.spec.statics)["resident"] for step in net.compiled.steps if step.spec.name == "conv_amx"]
     assert resident.count(channels // 32) >= 2 and {*resident} <= {0, channels // 32}
     got = net.run(checked=True)
-    monkeypatch.setattr(on_tiles, "HELD", 0)
+    monkeypatch.setattr(on_tiles, "MAX_RESIDENT_STEPS", 0)
     usual = Net(body, "medium", channels, size=shape)
     assert not any(dict(step.spec.statics).get("resident") for step in usual.compiled.steps)
     np.testing.assert_array_equal(usual.run(), got)
