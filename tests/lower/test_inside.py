@@ -11,8 +11,8 @@ from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.lower import interpret, views
+from sardonyx.lower.fusion.inside import placed_inside
 from sardonyx.lower.groups import Expression, Group, Loop, Storage
-from sardonyx.lower.inside import placed_inside
 from tests.lower import agree
 
 INPUTS = (

@@ -15,9 +15,9 @@ from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.lower import interpret
+from sardonyx.lower.analysis.facts import Learned
+from sardonyx.lower.analysis.multiples import multiples
 from sardonyx.lower.build import lower
-from sardonyx.lower.facts import Learned
-from sardonyx.lower.multiples import multiples
 from sardonyx.session.compiled_cache import CachedEngine
 from tests.lower.agree import OPSETS, assert_close, feeds, parse, part_of
 

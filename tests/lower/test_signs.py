@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.lower.signs import never_negative
+from sardonyx.lower.analysis.signs import never_negative
 from tests.lower.agree import compare, lowered, parse
 
 INPUTS = "float[2,4,6,6] x, float[4,4,1,1] w, float[4] b"

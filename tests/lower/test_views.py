@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.lower import views
+from sardonyx.lower.fusion.nest import common
 from sardonyx.lower.groups import Storage, View
-from sardonyx.lower.nest import common
 
 N, M = dims.symbol("n"), dims.symbol("m")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Value
 from sardonyx.lower import rules, views
+from sardonyx.lower.analysis.facts import Learned
 from sardonyx.lower.check import Check
-from sardonyx.lower.facts import Learned
 from sardonyx.lower.groups import Group, View
 from sardonyx.lower.groups.control import checks_of
 from sardonyx.lower.lowering import Counted, Lowering

@@ -7,7 +7,7 @@ from sardonyx.errors import EngineError
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.lower import rules
-from sardonyx.lower.facts import Learned
+from sardonyx.lower.analysis.facts import Learned
 from sardonyx.lower.lowering import COUNTED, RULES, TYPES, Lowering
 from sardonyx.lower.rules.pointwise import program_for
 from sardonyx.lower.sizes import Later, Refused

@@ -18,12 +18,12 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.limits import check_time
 from sardonyx.lower import views
+from sardonyx.lower.analysis.facts import Learned
 from sardonyx.lower.body import Body, Handle
 from sardonyx.lower.check import Check
-from sardonyx.lower.facts import Learned
-from sardonyx.lower.fuse import fuse
+from sardonyx.lower.fusion.fuse import fuse
+from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
-from sardonyx.lower.simplify import simplify
 from sardonyx.lower.sizes import Later, Refused, certain, mul, product, stretch
 from sardonyx.optimize.guards import Guard
 

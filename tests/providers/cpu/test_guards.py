@@ -10,7 +10,7 @@ from onnx import parser
 
 import sardonyx
 from sardonyx.ir.graph import Model
-from sardonyx.lower.facts import Learned
+from sardonyx.lower.analysis.facts import Learned
 from tests.optimize.graphs import apply, parse
 
 onnxruntime = pytest.importorskip("onnxruntime")

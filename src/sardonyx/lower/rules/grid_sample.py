@@ -12,8 +12,8 @@ from sardonyx.lower.groups import GridSample, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.rules.resize_axes import keys
+from sardonyx.lower.rules.tables import table
 from sardonyx.lower.sizes import Refused, product
-from sardonyx.lower.tables import table
 
 _OFFSETS = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}
 MAX_AXES = 3

@@ -13,8 +13,8 @@ from sardonyx.lower import views
 from sardonyx.lower.body import Body, work_type
 from sardonyx.lower.groups import Resample, TapTable, View
 from sardonyx.lower.lowering import Lowering, axes_of, rule
+from sardonyx.lower.rules.tables import table
 from sardonyx.lower.sizes import Refused, add, certain, maximum, minimum, sub
-from sardonyx.lower.tables import table
 
 
 @rule("Pad")

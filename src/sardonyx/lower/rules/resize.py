@@ -18,8 +18,8 @@ from sardonyx.lower.groups import Resample, View
 from sardonyx.lower.lowering import Lowering, axes_of, rule
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.rules.resize_axes import CROP, Axis, Style, along, outside
+from sardonyx.lower.rules.tables import Number, table
 from sardonyx.lower.sizes import Refused
-from sardonyx.lower.tables import Number, table
 from sardonyx.ops.precision import integer_range
 
 MAX_COLOURS = 7

@@ -19,8 +19,8 @@ from sardonyx.lower.body import work_type
 from sardonyx.lower.groups import PolyphaseFilter, TapTable, View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.reduce import Rows, apply
+from sardonyx.lower.rules.tables import Number, table, tabulated
 from sardonyx.lower.sizes import Refused, certain, maximum, mul
-from sardonyx.lower.tables import Number, table, tabulated
 
 MAX_FACTOR = 8
 """Up to which the phases of a whole factor are written out."""

@@ -13,9 +13,9 @@ from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, work_type
-from sardonyx.lower.fourier import MAX_LENGTH, Fourier, half_matrix, is_direct, matrix, planar, rows_times
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
+from sardonyx.lower.rules.fourier import MAX_LENGTH, Fourier, half_matrix, is_direct, matrix, planar, rows_times
 from sardonyx.lower.rules.pointwise import converted
 from sardonyx.lower.rules.reduce import apply, times
 from sardonyx.lower.sizes import Later, Refused, mul, product, sub

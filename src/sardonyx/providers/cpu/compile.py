@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sardonyx import knobs
+from sardonyx.lower.analysis.multiples import multiples
 from sardonyx.lower.build import Lowered, lower
-from sardonyx.lower.multiples import multiples
 from sardonyx.lower.sizes import Refused
 from sardonyx.lower.states import State
 from sardonyx.partition.provider import Executable, Part

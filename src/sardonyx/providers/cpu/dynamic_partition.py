@@ -25,11 +25,11 @@ from sardonyx.ir.dims import Expr
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
+from sardonyx.lower.analysis.facts import Learned
+from sardonyx.lower.analysis.steering import steering
 from sardonyx.lower.claims import Awaited, refusal
-from sardonyx.lower.facts import Learned
 from sardonyx.lower.lowering import COUNTED
 from sardonyx.lower.sizes import Refused
-from sardonyx.lower.steering import steering
 from sardonyx.ops.infer import MAX_CONTENT
 from sardonyx.partition.assign import Owner, assign, part_of
 from sardonyx.partition.parts import Parts, chain_of

@@ -18,10 +18,10 @@ from sardonyx.interpret.control import ENDLESS
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.limits import check_time
+from sardonyx.lower.analysis.signs import never_negative
+from sardonyx.lower.fusion.inside import placed_inside
 from sardonyx.lower.groups import Attention, Branch, Group, IndirectStorage, Repeat, Storage
 from sardonyx.lower.groups.control import Row
-from sardonyx.lower.inside import placed_inside
-from sardonyx.lower.signs import never_negative
 from sardonyx.lower.sizes import add, mul, sub
 from sardonyx.providers.cpu.kernels.common import control
 from sardonyx.providers.cpu.kernels.conv import pointwise_depthwise, summed_pair

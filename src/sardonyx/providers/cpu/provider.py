@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.runtime.arenas import Arenas
 from sardonyx.providers.cpu.runtime.team import Settings, limit
 
 if TYPE_CHECKING:
-    from sardonyx.lower.facts import Learned
+    from sardonyx.lower.analysis.facts import Learned
 
 
 class CpuProvider:
@@ -61,7 +61,7 @@ class CpuProvider:
 
     def learned(self, graph: Graph) -> Learned:
         """Shapes and small contents of all values, analyzed once for a graph and its bodies."""
-        from sardonyx.lower.facts import Learned
+        from sardonyx.lower.analysis.facts import Learned
 
         root = graph
         while root.parent is not None and root.parent.graph is not None:

@@ -125,7 +125,7 @@ class Target:
     """Convolutions, by their output, that another one adds to its own sums: one step computes both
     (``conv.summed_pair``)."""
     unsigned: frozenset[Storage] = field(default=frozenset(), compare=False, repr=False)
-    """Storages without negative numbers (``lower.signs``)."""
+    """Storages without negative numbers (``lower.analysis.signs``)."""
     packed_operands: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Results written in the packed layout of the matrix product that reads them (``layout.packed_operands``)."""
 

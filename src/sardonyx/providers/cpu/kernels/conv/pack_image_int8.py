@@ -2,12 +2,12 @@
 
     [batch][channels / 64][z][y][x][slice][64 channels], then fourth slices [batch][channels / 64][z][y][x][64 channels]
 
-A sum runs over many pixels, so all pixels of an image share the scale of its largest number. ``image_magnitudes``
-finds it, stretch by stretch of the rows, and ``pack_image_int8_slices`` makes the slices. Where the largest number is
-an outlier (``FOURTH_RATIO``), or some stretch is much darker than another (``DARK``), numbers have a fourth slice,
-stored after all others. Images without negative numbers, such as results of ReLU (``lower.signs``), have unsigned
-leading slices: the additional bit halves the rounding error of the image, which is the largest error of a sum. An
-image that needs more than four slices (``MAX_RATIO``) or has no scale sets its flag and is convolved in f32.
+A sum runs over many pixels, so all pixels of an image share the scale of its largest number. ``image_magnitudes`` finds
+it, stretch by stretch of the rows, and ``pack_image_int8_slices`` makes the slices. Where the largest number is an
+outlier (``FOURTH_RATIO``), or some stretch is much darker than another (``DARK``), numbers have a fourth slice, stored
+after all others. Images without negative numbers, such as results of ReLU (``lower.analysis.signs``), have unsigned
+leading slices: the additional bit halves the rounding error of the image, which is the largest error of a sum. An image
+that needs more than four slices (``MAX_RATIO``) or has no scale sets its flag and is convolved in f32.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sardonyx.lower import views
+from sardonyx.lower.fusion.nest import Nest
 from sardonyx.lower.groups import Contraction, Group, Loop, View
-from sardonyx.lower.nest import Nest
 from sardonyx.lower.sizes import Refused
 
 

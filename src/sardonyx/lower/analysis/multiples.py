@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.ir.graph import Node, Value
-from sardonyx.lower.facts import Learned
+from sardonyx.lower.analysis.facts import Learned
 from sardonyx.lower.sizes import Later
 from sardonyx.partition.provider import Part
 

@@ -23,8 +23,8 @@ from dataclasses import replace
 from sardonyx.limits import check_time
 from sardonyx.lower import views
 from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.fusion.nest import Nest, common, matching_order
 from sardonyx.lower.groups import EpilogueGroup, Expression, Group, Loop, Storage, View
-from sardonyx.lower.nest import Nest, common, matching_order
 from sardonyx.lower.sizes import Refused, product
 
 MAX_VIEWS = 16
