@@ -43,7 +43,7 @@ ALL = {**CASES, **MORE}
 def _everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """On every chip, and term by term."""
     monkeypatch.setattr(nhwc_layout, "MIN_NHWC_LANES", 1)
-    monkeypatch.setattr(winograd_nhwc, "LEAST", 1 << 20)
+    monkeypatch.setattr(winograd_nhwc, "MIN_CHANNELS", 1 << 20)
 
 
 def compiled(case: Case, feeds: dict[str, Array], cpu: str | None = None) -> Compiled:

@@ -124,7 +124,7 @@ def test_a_pair_is_the_two_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatc
     case = CASES[name]
     x = case.image()
     (together,) = compiled(case, "skylake-avx512").run([x])
-    monkeypatch.setattr(pointwise_depthwise, "DEEPEST", 0)
+    monkeypatch.setattr(pointwise_depthwise, "MAX_DEPTH", 0)
     alone = compiled(case, "skylake-avx512")
     assert names_of(alone) == ["conv_nhwc", "conv_depthwise_nhwc"]
     np.testing.assert_array_equal(together, alone.run([x])[0])

@@ -32,8 +32,8 @@ def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     elif isa.named(None).lanes < MIN_NHWC_LANES:
         pytest.skip("images are NCHW where vectors are short")
     monkeypatch.setattr(Memory, "garbage", b"\xff")
-    monkeypatch.setattr(winograd_nchw, "GAIN", 0.0)
-    monkeypatch.setattr(winograd_nhwc, "LEAST_FOURS", 1)
+    monkeypatch.setattr(winograd_nchw, "MIN_GAIN", 0.0)
+    monkeypatch.setattr(winograd_nhwc, "MIN_TILES", 1)
     return NAMES[request.param]
 
 

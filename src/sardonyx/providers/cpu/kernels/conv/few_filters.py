@@ -109,7 +109,7 @@ def conv_few_filters(
 ) -> None:  # fmt: skip
     blocks = ceil_div(length, BLOCK)
     block, sums = Block(k, memory, BLOCK), k.scratch(dtype, Block.nbytes(BLOCK))
-    block.measure()
+    block.fill_tap_offsets()
     with k.share(batch * lines * blocks) as at:
         which, first = at // blocks, at % blocks * BLOCK
         image, line = which // lines, which % lines

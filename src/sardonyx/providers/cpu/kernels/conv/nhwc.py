@@ -1,22 +1,21 @@
-"""Convolutions by vector multiply-adds of images that lie pixel by pixel, filters along the lanes.
+"""Convolution of NHWC images as an implicit GEMM by vector multiply-adds, filters along the lanes.
 
-An implicit matrix product: its rows are the pixels of the result, its columns the filters, and k runs over taps and,
-within a tap, over channels, which are neighbours in memory. Weights lie in panels of NR filters:
+The rows of the product are output pixels, its columns filters, and k runs over taps and, within a tap, over channels,
+which are contiguous. Weights are packed in panels of NR filters:
 
     [group][filters / NR][tap][channel][NR]
 
-The innermost loop is that of ``gemm``: MR single elements, here of as many pixels as one tap sees them, by NV vectors
-of weights. Where a tap lies beside the image, zeros take the place of its pixel; which taps do is one bit each of a
-word for every pixel of a block. Nothing is copied, and maps of any width fill all lanes.
+The micro-kernel is that of ``gemm.vector``: MR broadcast elements, one tap of MR pixels, times NV vectors of weights.
+Where a tap reads padding, zeros replace its pixel; a bit mask per pixel says which taps do. Nothing is copied, and
+images of any width fill all lanes. The pixels of a tile are mostly neighbours in a row and share one address
+(``TilePixels``).
 
-The pixels of a tile are mostly neighbours of a row, and one address is enough for them (``TilePixels``).
+**Order of sums.** Tap by tap, channel by channel, in K-blocks of whole taps or parts of one; each starts from zero and
+they are added in order. So results do not depend on tile heights, blocking or the number of threads.
 
-**Order of sums.** Tap by tap, channel by channel, in runs of about ``kc_of`` terms, whole taps or parts of one, each
-run from zero and the runs added in order: the same for every tile height, thread count and blocking.
-
-**Cache blocking** is that of ``gemm``: a run of a panel stays in L1 for the pixels of a block, blocks come in bands
-whose part of the image, and of all that is read and written beside it, fills half of L2: pages and lines of results
-are then touched by one panel after the other while they are near. Where all weights fit there, a band is one block.
+**Cache blocking** is that of ``gemm.vector``: a K-block of a panel stays in L1 for the pixels of a block. Row blocks
+are so large that their input, outputs and epilogue operands fill half of L2, so that one panel after the other finds
+them there. Where all weights fit too, a row block is one block.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from sardonyx.providers.cpu.kernels.conv.nhwc_block import (
     Block,
     Channels,
     TilePixels,
-    has_room,
+    fits_tables,
     is_inside,
     taps_args,
 )
@@ -66,22 +65,21 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.prepack import aligned
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
-SHALLOW = KC
-"""Terms of a sum up to which what follows is done in registers, if it is simple: of more, scratch costs little."""
+MAX_SHALLOW_TERMS = KC
+"""Terms of a sum up to which a cheap epilogue is applied to registers; for longer sums scratch costs little."""
 LOW = 4
-"""Pixels of the tile that takes what is left of an image; those that do not exist repeat the last."""
+"""Pixels of the small tile that takes the tail of an image; missing pixels repeat the last."""
 LARGE = 1e8
-"""Operations, of one image where it is not known how many there are, from which on a convolution has a kernel with the
-distance of its neighbouring pixels in its code. That takes 0.95 of the time on chips that issue four operations at
-once; others share kernels, which compile sooner."""
+"""Operations (of one image, if the batch is unknown) from which on a convolution has its own kernel with the pixel
+stride as a constant. Smaller ones share kernels, which saves compile time."""
 MANY = 64
-"""Filters that images of one pixel, such as the means of others, are taken to have: they share kernels."""
+"""Filters assumed for images of one pixel, such as global means, so that they share kernels."""
 EVEN_ROWS = {1: (24, 20, 16), 2: (12, 10)}
-"""Neighbours of a tile by the vectors of its filters, the most liked first."""
+"""Pixels of a tile by its vectors of filters, in order of preference."""
 
 
 def supports(group: Convolution) -> bool:
-    """Whether a convolution, its views aside, is one that is carried out here."""
+    """Whether weights, types, window and epilogue suit this kernel; layouts aside."""
     w = group.w
     is_constant = w.storage.tensor is not None and all(isinstance(d, int) for d in (*w.shape, w.offset))
     return (
@@ -89,21 +87,21 @@ def supports(group: Convolution) -> bool:
         and group.x.dtype is w.dtype
         and w.dtype in (f32, f64)
         and views.is_dense(w)
-        and has_room(WindowGeometry.of(group, collapse=False))
+        and fits_tables(WindowGeometry.of(group, collapse=False))
         and all(isinstance(step, Apply) for step in group.epilogue.steps)
     )
 
 
 def has_nhwc_views(group: Convolution) -> bool:
-    """Whether image and results lie pixel by pixel, and what is read beside them can be read so."""
+    """Whether image and outputs are NHWC, and the pixels of epilogue operands have a common stride."""
     return all(map(is_nhwc, (group.x, *group.outputs))) and Lines.of(group) is not None
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The pixels of results, and of what is read beside them, as lines in which they are equally far apart.
+    """The pixels of outputs and epilogue operands as lines of constant stride.
 
-    One line, if all are; rows of the image, where there are gaps between these.
+    One line if there are no gaps; otherwise the rows of the image.
     """
 
     count: Known
@@ -119,7 +117,7 @@ class Lines:
         return None
 
     def matrix(self, view: View, filters: int) -> Matrix:
-        """Its rows are the pixels of a line, its columns filters; a batch of images, groups of filters, and lines."""
+        """Rows are the pixels of a line, columns filters; the batch is (image, group, line)."""
         cut = 0 if self.count == 1 else len(view.shape) - 3
         d, s = view.shape[2:], view.strides[2:]
         line, pixel = _even(d[:cut], s[:cut]), _even(d[cut:], s[cut:])
@@ -132,7 +130,7 @@ class Lines:
 
 
 def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
-    """The distance of neighbours along some axes, where that is the same for all."""
+    """The common stride of some axes; None where there is none."""
     stride: Known = 0
     length: Known = 1
     for d, s in zip(reversed(shape), reversed(strides), strict=True):
@@ -147,7 +145,7 @@ def _even(shape: Sequence[Known], strides: Sequence[Known]) -> Known | None:
 
 
 def steps(group: Convolution, target: Target, first: StemRows | None = None) -> list[Step]:
-    """The convolution of an image that ``has_nhwc_views``, or of the rows of a first layer."""
+    """A convolution with NHWC views, or one of the transposed rows of a stem."""
     isa, geometry, dtype = target.isa, WindowGeometry.of(group, collapse=False), group.x.dtype
     lines = Lines.of(group) if first is None else Lines(group.box[2], group.box[3])
     assert lines is not None
@@ -165,7 +163,7 @@ def steps(group: Convolution, target: Target, first: StemRows | None = None) -> 
         **(first.args() if first is not None else {}),
     }  # fmt: skip
     is_padded = not is_inside(geometry)
-    is_direct = taps.count * channels <= SHALLOW and is_cheap(group.epilogue) and not _is_single(geometry)
+    is_direct = taps.count * channels <= MAX_SHALLOW_TERMS and is_cheap(group.epilogue) and not _is_single(geometry)
     planes = 0 if first is None else first.channels
     is_large = 2 * taps.count * channels * math.prod(d for d in group.box if isinstance(d, int)) >= LARGE
     even = None if not distance else distance if is_large else 0
@@ -175,15 +173,15 @@ def steps(group: Convolution, target: Target, first: StemRows | None = None) -> 
     flops = dims.known(dims.product((2 * taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, dtype.bits // 8))) or 0
     scratch = _scratch(shape, isa, dtype) + (0 if first is None else first.nbytes)
-    variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, channels last"
+    variant = f"{shape.rows} pixels x {shape.vectors} vectors of {dtype}, NHWC"
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
 def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tuple[MicroTileShape, int]:
-    """The register tile, and how far apart the pixels are that it sees; 0 where each has its own address.
+    """The micro-tile, and the stride of the pixels it reads; 0 where each pixel has its own address.
 
-    As many addresses as pixels do not fit into the registers of x86: 12 products of one vector took 17 loads. (16
-    filters and 3 x 3 taps take 0.90 of the time, 32 take 0.94; pointwise ones of two vectors gain nothing.)
+    x86 does not have enough registers for one address per pixel, so neighbouring pixels share addresses. Pointwise
+    convolutions with tiles of two vectors gain nothing from that.
     """
     shape, distance = (
         MicroTileShape.fitted(isa, dtype, filters),
@@ -201,17 +199,17 @@ def _shape(geometry: WindowGeometry, isa: Isa, dtype: DType, filters: int) -> tu
 
 
 def _is_single(geometry: WindowGeometry) -> bool:
-    """Whether images have one pixel; those of a batch lie along the first axis."""
+    """Whether images have one pixel; the batch may be the first axis."""
     return geometry.size[1:] == (1, 1)
 
 
 def _joins(geometry: WindowGeometry) -> bool:
-    """Whether the last pixel that a row of results sees and the first of the next are neighbours."""
+    """Whether the pixels that consecutive output rows read follow each other without gaps."""
     return geometry.taps.count == 1 and geometry.window.strides[2] == 1 and views.joins(geometry.x, 3)
 
 
 def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
-    """The weights in panels."""
+    """The weights packed in panels."""
     w, tensor = group.w, group.w.storage.tensor
     assert tensor is not None
     count, (all_filters, channels, *kernel) = group.groups, (int(d) for d in w.shape)
@@ -232,21 +230,21 @@ def packed(group: Convolution, nr: int, isa: Isa) -> Packed:
         numbers = {"x_row": taps, "x_col": channels * taps, "rows": channels, "columns": filters, **batch}
         Launch(spec, {**numbers, "x": content, "y": out}, isa=isa)()
         if taps > 1 and panels > 1:  # (group, tap, panel) to (group, panel, tap)
-            turned = out.reshape(count, taps, panels, -1).transpose(0, 2, 1, 3).copy()
-            out[:] = turned.reshape(-1)
+            permuted = out.reshape(count, taps, panels, -1).transpose(0, 2, 1, 3).copy()
+            out[:] = permuted.reshape(-1)
         return out
 
-    key = ("pixels", identity(tensor), w.offset, tuple(w.shape), count, nr)
+    key = ("nhwc", identity(tensor), w.offset, tuple(w.shape), count, nr)
     return Packed("constant", w.dtype, elements, w.storage.value, key=key, make=make)
 
 
 def _scratch(shape: MicroTileShape, isa: Isa, dtype: DType) -> int:
-    """But for the rows of a first layer, which come last."""
+    """Scratch without the transposed rows of a stem, which come last."""
     return -(-(_head_nbytes(shape, dtype) + scratch_nbytes(shape, isa, dtype, dtype)) // LINE_NBYTES) * LINE_NBYTES
 
 
 def _head_nbytes(shape: MicroTileShape, dtype: DType) -> int:
-    """What is known about a block, and zeros."""
+    """The pixel tables of a block, and zeros."""
     return Block.nbytes(shape.block * shape.rows) + KC * dtype.bits // 8
 
 
@@ -277,16 +275,15 @@ def conv_nhwc(
     *, dtype: DType, shape: MicroTileShape, even: int | None, is_padded: bool, is_direct: bool, planes: int,
     epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    """``even``: so far apart are neighbouring pixels, where tiles of them share addresses; 0 where ``distance`` tells,
-    and None where they do not.
-    ``planes``: of so many channels is x, whose rows are turned (``conv.stem_rows``); 0 where they lie as they
-    should."""
+    """``even``: the stride of neighbouring pixels, where the pixels of a tile share addresses; 0 if it is the run-time
+    number ``distance``, None if they do not share.
+    ``planes``: channels of an NCHW image whose rows are transposed (``conv.stem_rows``); 0 for NHWC images."""
     nr, heights = shape.vectors * lanes_of(k.lanes, dtype), tuple(sorted({min(LOW, shape.rows), shape.rows}))
     panels, most = (filters + (nr - 1)) // nr, shape.block * shape.rows
     block, zeros = Block(k, memory, most), k.scratch(dtype, Block.nbytes(most))
     sums = k.scratch(dtype, _head_nbytes(shape, dtype))
     taps, apart = k.opaque(block.taps), distance if even == 0 else even
-    block.measure()
+    block.fill_tap_offsets()
     if is_padded:
         with k.loop(0, KC, lanes_of(k.lanes, dtype)) as i:
             zeros.store(i, k.zeros(dtype, lanes_of(k.lanes, dtype)))
@@ -327,7 +324,7 @@ def conv_nhwc(
                 for low, high in zip((0, *heights), heights, strict=False):
                     with k.when((rows > low) & (rows <= high)):
                         is_high = high == shape.rows
-                        if is_high:  # of single pixels, the chip follows images by itself, and to ask takes time
+                        if is_high:  # for pointwise windows the hardware prefetcher is enough
                             with k.when((taps > 1) & is_last):
                                 for r in range(high):
                                     finish.prefetch(first + row + r, panel * nr, nr)
@@ -336,7 +333,7 @@ def conv_nhwc(
                                     _fetch(source, block, row + high, high, channels)
                         beside = zeros if is_padded else None
                         pixels = TilePixels(source.at(c), beside, block, row, high, apart if is_high else None)
-                        has_next = is_high and shape.vectors > 1  # a panel of one vector is the only one, and near
+                        has_next = is_high and shape.vectors > 1  # a panel of one vector is the only one, and in cache
                         ahead = following.at((tile - top) * many * deep * pace) if has_next else None
                         found = _tile(k, pixels, these, tap, many, deep, dtype, shape, ahead, pace)
                         add_previous(k, found, partial, is_later)
@@ -359,7 +356,7 @@ def conv_nhwc(
 
 
 def _put(finish: BoundEpilogue, found: list[list[Var]], row: Val, column: Val) -> None:
-    """Finish a whole tile in registers."""
+    """Apply the epilogue to a whole tile in registers."""
     for r, sums in enumerate(found):
         for j, total in enumerate(sums):
             lanes = total.lanes
@@ -367,8 +364,8 @@ def _put(finish: BoundEpilogue, found: list[list[Var]], row: Val, column: Val) -
 
 
 def _fetch(source: Buf, block: Block, row: Val, rows: int, channels: Val) -> None:
-    """Bring near what the first taps of the next tile see: the chip does not follow as many rows, each of another page,
-    by itself. (Measured: 0.97 of the time of the layers of YOLOv8n.)
+    """Prefetch the input of the next tile's first taps: it is spread over more rows, each on its own page, than the
+    hardware prefetcher follows.
     """
     k = source.k
     with k.loop(0, rows) as r, k.loop(0, channels, LINE_NBYTES // (source.dtype.bits // 8)) as c:

@@ -1,7 +1,7 @@
-"""What convolutions over images that lie pixel by pixel know about a block of results: where each of its pixels looks.
+"""Address tables of a block of output pixels, for convolutions of NHWC images.
 
-Taps lie at fixed distances from the first. For each pixel of the result there is the place of its first tap and, where
-windows reach over the image, a word with one bit for each tap that the image has.
+Taps have fixed offsets from the first tap. For each output pixel the tables hold the address of its first tap and,
+where windows read padding, a bit mask of the taps that are inside the image.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, u8, u16, u32, u64
 
 MOST_TAPS, MOST_PADDED = 256, 64
-"""Taps whose distances are kept; and those whose bits fill a word, where windows reach over the image."""
+"""Taps of a window, at most; and those of a window that reads padding, whose masks are one word."""
 REACH = 12
-"""Neighbours that are read from one address."""
+"""Pixels that are read relative to one address."""
 EDGE = 1
-"""Pixels at both ends of neighbours that may each lie beside the image."""
+"""Pixels at either end of a tile that may be padding while the tile still shares an address."""
 TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride") for axis in AXES)
-"""The numbers of ``taps_args``."""
+"""The parameters that ``taps_args`` gives the arguments of."""
 
 
 def taps_args(taps: Taps) -> dict[str, int]:
@@ -32,7 +32,7 @@ def taps_args(taps: Taps) -> dict[str, int]:
 
 
 def is_inside(geometry: WindowGeometry) -> bool:
-    """Whether no window reaches over the image, as far as can be told."""
+    """Whether no window reads padding, as far as the known sizes tell."""
     window = geometry.window
     for i in range(3):
         reach = (window.kernel[i] - 1) * window.dilations[i]
@@ -43,13 +43,13 @@ def is_inside(geometry: WindowGeometry) -> bool:
     return True
 
 
-def has_room(geometry: WindowGeometry) -> bool:
-    """Whether a block can hold what there is to know of the window's taps."""
+def fits_tables(geometry: WindowGeometry) -> bool:
+    """Whether the window has few enough taps for the tables."""
     return geometry.taps.count <= (MOST_TAPS if is_inside(geometry) else MOST_PADDED)
 
 
 class Block:
-    """Where the pixels of a block are, and which taps of each are in the image."""
+    """The address tables of a block of output pixels."""
 
     def __init__(self, k: Kernel, memory: Any, most: int) -> None:
         """In the first ``nbytes(most)`` of scratch memory, for up to ``most`` pixels."""
@@ -69,11 +69,11 @@ class Block:
         return self._n("kernel_z") * self._n("kernel_y") * self._n("kernel_x")
 
     def has(self, row: Val, tap: Val) -> Val:
-        """Whether the image has what a tap of a pixel sees."""
+        """Whether a tap of a pixel is inside the image."""
         return ((self.bits.load(row) >> tap) & 1).ne(0)
 
-    def measure(self) -> None:
-        """How far each tap is from the first."""
+    def fill_tap_offsets(self) -> None:
+        """Store the offset of each tap from the first."""
         k, at = self.k, self.k.var(0)
         with k.loop(0, self._n("kernel_z")) as z, k.loop(0, self._n("kernel_y")) as y:
             row = z * self._n("dilation_z") * self._n("x_z") + y * self._n("dilation_y") * self._n("x_y")
@@ -82,9 +82,10 @@ class Block:
                 at += 1
 
     def locate(self, image: Val, first: Val, count: Val, last: Val, is_padded: bool) -> None:
-        """``count`` pixels of an image's result from ``first`` on; behind the ``last`` of it, that one again.
+        """Store addresses and masks of ``count`` output pixels from ``first`` on; beyond ``last``, that one is
+        repeated.
 
-        Row by row: what is asked for every pixel takes as long as the sums of a few channels.
+        Row by row, because work per pixel costs as much as the products of a few channels.
         """
         k, (_, high, wide) = self.k, sizes(self.memory, "out")
         step, move = self._n("stride_x"), self._n("stride_x") * self._n("x_x")
@@ -112,7 +113,7 @@ class Block:
                 self.bits.store(i, self.bits.load(there - 1))
 
     def _lines(self, starts: Sequence[Val]) -> Val:
-        """A bit for the first tap of each row of taps that the image has."""
+        """A mask of the first taps of those tap rows that are inside the image."""
         k, found, at = self.k, self.k.var(0), self.k.var(0)
         z, y, _ = starts
         with k.loop(0, self._n("kernel_z")) as tz, k.loop(0, self._n("kernel_y")) as ty:
@@ -121,7 +122,7 @@ class Block:
         return found.get()
 
     def _columns(self, x: Val) -> Val:
-        """A bit for each tap of a row that the image has; times ``_lines``, for each tap. Most pixels have them all."""
+        """A mask of a row's taps that are inside the image; times ``_lines``, the mask of all taps."""
         k, taps = self.k, self._n("kernel_x")
         found = k.var(k.cast(k.cast(k.const(-1), u64) >> k.cast(k.const(64) - taps, u64), i64))
         is_edge = (x < 0) | (x + (taps - 1) * self._n("dilation_x") >= self._n("in_x"))
@@ -132,41 +133,40 @@ class Block:
         return found.get()
 
     def _is_in(self, start: Val, tap: Val, axis: str) -> Val:
-        """1 where the image has what a tap sees along an axis, else 0."""
+        """1 where a tap is inside the image along an axis, else 0."""
         place = start + tap * self._n(f"dilation_{axis}")
         return self.k.cast((place >= 0) & (place < self._n(f"in_{axis}")), i64)
 
 
 @dataclass(frozen=True)
 class Channels:
-    """What a tap sees of the pixels of a tile, of one channel after the other."""
+    """The input of one tap of a tile's pixels, channel by channel."""
 
     read: Callable[[Val, Sequence[Buf]], Iterator[Val]]
-    """Reads a channel, by its number and where ``moving`` then is. One pixel after the other: all of them at once would
-    fill the registers."""
+    """Reads a channel, given its number and the current ``moving`` addresses. Pixel by pixel, to keep few registers
+    live."""
     moving: Sequence[Buf] = ()
 
 
 class TilePixels:
-    """Some pixels of a block, as taps see them.
+    """The input pixels of a tile of outputs.
 
-    Neighbours of a row have one address between them. Where a tile goes round the end of a row, and where a tap has
-    more than the outermost pixels beside the image, each has its own.
+    Neighbours in a row share one address. Each pixel has its own where a tile crosses the end of a row, or where more
+    than the outermost pixels of a tap are padding.
     """
 
     def __init__(
         self, source: Buf, zeros: Buf | None, block: Block, first: Val, count: int, even: Val | int | None
     ) -> None:
-        """``zeros`` stand for what lies beside the image, if anything does; neighbours are ``even`` elements apart, if
-        they are asked for.
+        """``zeros``: the pixel that replaces padding, None if there is none. ``even``: the stride of neighbouring
+        pixels, None if they do not share addresses.
         """
         self.k, self.source, self.zeros, self.block, self.even = source.k, source, zeros, block, even
         self.rows = [first + r for r in range(count)]
         self._even_taps = None if even is None else self._are_even(even)
 
     def _are_even(self, even: Val | int) -> Val:
-        """A bit for each tap for which ``neighbours`` are those it sees; where nothing lies beside the image, all bits
-        are alike."""
+        """A mask of the taps for which pixels may share addresses; without padding, all bits are equal."""
         k, count = self.k, len(self.rows)
         places = self.block.places.load(self.rows[0], count)
         expected = k.splat(self.block.places.load(self.rows[0]), count) + k.iota(i64, count) * (
@@ -178,21 +178,22 @@ class TilePixels:
         return k.select(places.ne(expected).any(), 0, seen)
 
     def is_even(self, tap: Val) -> Val | None:
-        """Whether ``neighbours`` are those that a tap sees; None where they never are."""
+        """Whether the pixels of a tap may share addresses; None where they never do."""
         taps = self._even_taps
-        if taps is None or self.zeros is None:  # then there may be more taps than bits
+        if taps is None or self.zeros is None:  # without padding there may be more taps than bits
             return None if taps is None else taps.ne(0)
         return ((taps >> tap) & 1).ne(0)
 
     def at(self, tap: Val) -> Channels:
-        """What a tap sees, each pixel from its own address."""
+        """The input of a tap, each pixel from its own address."""
         distance, places = self.block.distances.load(tap), self.block.places
         found = [self._or_zeros(row, tap, self.source.at(places.load(row) + distance)) for row in self.rows]
         return Channels(lambda c, _: (pixel.load(c) for pixel in found))
 
     def neighbours(self, tap: Val) -> Channels:
-        """The same, from the address of the first, or of every ``REACH`` where their distance is not known here. Odd
-        multiples of it are then held, one of which a processor adds, times a power of two, for nothing.
+        """The same from one shared address, or one for every ``REACH`` pixels where the stride is a run-time number.
+        Odd multiples of the stride are then kept in registers; the addressing mode scales them by a power of two for
+        free.
         """
         k, count, even = self.k, len(self.rows), self.even
         assert even is not None
@@ -212,7 +213,7 @@ class TilePixels:
                 elif isinstance(even, int):
                     yield here[0].load(even * r)
                 else:
-                    yield _beside(here[r // REACH], odd, r % REACH)
+                    yield _neighbour(here[r // REACH], odd, r % REACH)
 
         return Channels(read, firsts)
 
@@ -220,8 +221,8 @@ class TilePixels:
         return pixel if self.zeros is None else self.k.choose(self.block.has(row, tap), pixel, self.zeros)
 
 
-def _beside(pixel: Buf, odd: Mapping[int, Val], n: int) -> Val:
-    """An element of the n-th neighbour of a pixel, by odd multiples of their distance in bytes."""
+def _neighbour(pixel: Buf, odd: Mapping[int, Val], n: int) -> Val:
+    """An element of the n-th neighbour of a pixel, by odd multiples of the pixel stride in bytes."""
     if n == 0:
         return pixel.load()
     scale = n & -n

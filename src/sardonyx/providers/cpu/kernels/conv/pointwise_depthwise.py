@@ -1,14 +1,16 @@
-"""A pointwise convolution and the depthwise one that alone reads it, as one step: what lies between is never whole.
+"""A pointwise convolution fused with the depthwise convolution that is its only reader.
 
-Networks of such pairs widen an image sixfold to look at each channel by itself: what is between weighs more than what
-goes in and comes out. Here a thread takes some vectors of channels and a band of rows. It makes rows of the image
-between as its windows come to them, by the inner loop of ``gemm``, into a ring of so few rows that they stay near, and
-slides its windows over them (``pixels``).
+Networks of such pairs (inverted residuals) widen an image about sixfold before the depthwise convolution: the
+intermediate image is larger than input and output. Here it is never stored as a whole. A thread takes some vectors of
+channels and a row block. It computes rows of the intermediate image when its windows reach them, with the micro-kernel
+of ``gemm.vector``, into a ring of few rows that stays in cache, and slides the depthwise window over them
+(``common.nhwc_window``).
 
-**Order of sums.** Channel by channel in one run, then that of ``conv.depthwise_nhwc``; the same for every grid.
+**Order of sums.** Channel by channel in one K-block, then that of ``conv.depthwise_nhwc``; the same for every grid.
 
-**Grid.** (batch, band of rows, panel of channels), with a band for each thread, so that it finds what it wrote in the
-step before; images of few pixels are shared by channels. What two bands see is made twice.
+**Grid.** (batch, row block, channel panel), with a row block for each thread, which then finds what it wrote in the
+step before in its cache; images of few pixels are divided by channels. Rows that two row blocks read are computed
+twice.
 """
 
 from __future__ import annotations
@@ -42,52 +44,55 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
-DEEPEST = 160
-"""Channels of the image that goes in up to which what is saved counts beside the products."""
-AGAIN = 12
-"""Products for a number between, on average, that may be made once more."""
-PARTS, BAND = 3, 4
-"""Parts of work that a thread has at least, and rows of results that a band has."""
+MAX_DEPTH = 160
+"""Input channels up to which the saved memory traffic matters beside the products."""
+MAX_RECOMPUTED = 12
+"""Products that may be computed twice, on average for each intermediate element."""
+MIN_WORK_ITEMS, MIN_ROWS = 3, 4
+"""Work items of a thread and output rows of a row block, at least."""
 VECTORS = 3
-"""Of a panel of channels, at most: of more, a ring of rows does not stay near."""
+"""Vectors of a channel panel, at most: the ring of wider ones would not stay in cache."""
 FIRST = "first_"
-"""What the names of the pointwise convolution's arguments begin with."""
+"""Prefix of the parameters of the pointwise convolution's epilogue."""
 
 
 @dataclass(frozen=True)
 class RingConfig:
-    """What is constant about the image between, and how it is made."""
+    """Compile-time configuration of the intermediate image and its ring."""
 
     shape: MicroTileShape
-    """The register tile."""
+    """The micro-tile of the pointwise convolution."""
     rows: int
     """Of the ring."""
-    is_full: bool
-    """Its channels are whole panels."""
-    ending: Epilogue
+    has_full_panels: bool
+    """The intermediate channels are whole panels."""
+    epilogue: Epilogue
+    """Of the pointwise convolution."""
 
 
 def fusable_pairs(groups: Sequence[Group], target: Target) -> dict[Storage, Convolution]:
-    """The pointwise convolutions that are made together with the depthwise ones that read them."""
+    """The pointwise convolutions that are fused with their depthwise readers, by intermediate image."""
     reads = Counter(view.storage for group in groups for view in group.reads)
     writes = Counter(view.storage for group in groups for view in group.writes)
     convolutions = [group for group in groups if isinstance(group, Convolution)]
-    made = {g.outputs[0].storage: g for g in convolutions if _is_first(g, target)}
+    made = {g.outputs[0].storage: g for g in convolutions if _supports_pointwise(g, target)}
     found: dict[Storage, Convolution] = {}
     for group in convolutions:
         storage, first = group.x.storage, made.get(group.x.storage)
         is_alone = reads[storage] == writes[storage] == 1 and storage.kind == "temporary"
-        if first is not None and is_alone and _is_second(group, first, target):
+        if first is not None and is_alone and _supports_depthwise(group, first, target):
             found[storage] = first
     return found
 
 
-def _is_first(group: Convolution, target: Target) -> bool:
-    """Whether a convolution is pointwise and shallow, of an image whose rows follow each other without gap."""
+def _supports_pointwise(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is pointwise with few input channels, of an image without gaps between rows."""
     geometry = WindowGeometry.of(group, collapse=False)
     image, window = geometry.x, geometry.window
-    is_plain = window == Window((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)) and group.groups == len(group.outputs) == 1
-    if not is_plain or group.x.dtype is not f32 or target.isa.name == "neon":
+    is_pointwise = (
+        window == Window((1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)) and group.groups == len(group.outputs) == 1
+    )
+    if not is_pointwise or group.x.dtype is not f32 or target.isa.name == "neon":
         return False
     if few_outputs.has_few_outputs(group, target) is not False:
         return False
@@ -96,12 +101,12 @@ def _is_first(group: Convolution, target: Target) -> bool:
     filters, channels = (int(d) for d in group.w.shape[:2])
     is_flat = image.shape[2] == 1 and image.strides[3] == dims.mul(image.strides[4], image.shape[4])
     is_by_channel = not any(s for v in geometry.extra for s in (v.strides[0], *v.strides[2:]))
-    is_worth = channels <= DEEPEST and 2 * filters >= target.isa.lanes and image.shape[2:] == geometry.size
+    is_worth = channels <= MAX_DEPTH and 2 * filters >= target.isa.lanes and image.shape[2:] == geometry.size
     return is_flat and is_by_channel and is_worth and on_tiles.terms_for(group, target) in (None, int8_slices.SLICES)
 
 
-def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
-    """Whether a convolution is depthwise, over all that another writes."""
+def _supports_depthwise(group: Convolution, first: Convolution, target: Target) -> bool:
+    """Whether a convolution is depthwise over the whole output of the pointwise one."""
     x, out = group.x, first.outputs[0]
     is_depthwise = group.groups > 1 and group.w.shape[1] == 1 and group.w.shape[0] == group.groups
     is_all = x.shape == out.shape and x.strides == out.strides and x.offset == out.offset and x.dtype is f32
@@ -110,26 +115,26 @@ def _is_second(group: Convolution, first: Convolution, target: Target) -> bool:
         return False
     filters, channels = (int(d) for d in first.w.shape[:2])
     ring = _ring_nbytes(found, MicroTileShape.fitted(target.isa, f32, filters, VECTORS), target.isa)
-    is_near = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
-    return is_near and _is_worth(found.geometry, channels)
+    fits_cache = ring is not None and (not isinstance(ring, int) or ring <= target.isa.l2_nbytes // 2)
+    return fits_cache and _is_worth(found.geometry, channels)
 
 
 def _is_worth(geometry: WindowGeometry, channels: int) -> bool:
-    """Whether there are bands of rows, and making those that two see twice costs less than a way through memory."""
+    """Whether recomputing the rows that two row blocks share costs less than storing the intermediate image."""
     taps, (rows, columns) = geometry.taps, geometry.size[1:]
     again = max((taps.kernel[1] - 1) * taps.dilations[1] + 1 - taps.strides[1], 0)
     if not isinstance(rows, int) or not isinstance(columns, int) or rows * columns <= MAX_SMALL_PIXELS:
         return True
-    return rows >= BAND and channels * again <= AGAIN * rows * taps.strides[1]
+    return rows >= MIN_ROWS and channels * again <= MAX_RECOMPUTED * rows * taps.strides[1]
 
 
 def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
-    """What two convolutions do."""
+    """The step of a fused pair."""
     isa, found, before = target.isa, NhwcWindow.of(group, target), WindowGeometry.of(first, collapse=False)
     assert found is not None
     filters, channels = (int(d) for d in first.w.shape[:2])
     shape = MicroTileShape.fitted(isa, f32, filters, VECTORS)
-    ending, more = Epilogue.over(first.epilogue, [nhwc_matrix(v) for v in before.extra], [], filters, 3)
+    pointwise_epilogue, more = Epilogue.over(first.epilogue, [nhwc_matrix(v) for v in before.extra], [], filters, 3)
     packing, depthwise = weights_of(group, found.config, isa)
     panels = nhwc.packed(first, shape.columns(isa, f32), isa)
     source = before.args()
@@ -139,8 +144,8 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
         **{FIRST + name: value for name, value in more.items()},
     }  # fmt: skip
     scratch = dims.add(_ring_nbytes(found, shape, isa), shape.rows * shape.columns(isa, f32) * 4)
-    made = RingConfig(shape, _ring(found.config), filters % shape.columns(isa, f32) == 0, ending)
-    spec = conv_pointwise_depthwise(config=found.config, between=made, epilogue=found.epilogue)
+    made = RingConfig(shape, _ring(found.config), filters % shape.columns(isa, f32) == 0, pointwise_epilogue)
+    spec = conv_pointwise_depthwise(config=found.config, ring_config=made, epilogue=found.epilogue)
     products = dims.add(dims.product((channels, *first.box)), dims.product((found.config.taps.count, *group.box)))
     flops = dims.known(dims.mul(2, products)) or 0
     moved = dims.total(dims.product(v.shape) for v in (first.x, *group.outputs))
@@ -152,7 +157,7 @@ def steps(first: Convolution, group: Convolution, target: Target) -> list[Step]:
 
 
 def _ring(config: NhwcWindowConfig) -> int:
-    """Rows between that are kept: those that a window sees and the one that is begun, as a power of two."""
+    """Rows of the ring: those that a window reads and the one in progress, rounded up to a power of two."""
     seen = (config.taps.kernel[1] - 1) * config.taps.dilations[1] + 1
     return 1 << seen.bit_length()
 
@@ -164,33 +169,33 @@ def _ring_nbytes(found: NhwcWindow, shape: MicroTileShape, isa: Isa) -> Known | 
 # -- the kernel
 
 
-def _params(config: NhwcWindowConfig, between: RingConfig, epilogue: Epilogue) -> Params:
-    more = {FIRST + name: kind for name, kind in between.ending.params.items()}
+def _params(config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue) -> Params:
+    more = {FIRST + name: kind for name, kind in ring_config.epilogue.params.items()}
     return {**nhwc_window_params(config, f32, epilogue), "w": (f32,), "panels": (f32,), "depth": i64, **more}
 
 
 @kernel(_params)
 def conv_pointwise_depthwise(
-    k: Kernel, *, config: NhwcWindowConfig, between: RingConfig, epilogue: Epilogue, **memory: Any
+    k: Kernel, *, config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue, **memory: Any
 ) -> None:
-    _FusedPair(k, config, between, epilogue, memory).slide()
+    _FusedPair(k, config, ring_config, epilogue, memory).slide()
 
 
 class _FusedPair(DepthwiseWindow):
-    """Windows over rows that are made when they come to them."""
+    """A depthwise window over rows that are computed when it reaches them."""
 
     def __init__(
-        self, k: Kernel, config: NhwcWindowConfig, between: RingConfig, epilogue: Epilogue, memory: dict[str, Any]
+        self, k: Kernel, config: NhwcWindowConfig, ring_config: RingConfig, epilogue: Epilogue, memory: dict[str, Any]
     ) -> None:
         super().__init__(k, config, epilogue, memory)
-        self.between, self.shape, self.rows = between, between.shape, between.rows
+        self.ring_config, self.shape, self.rows = ring_config, ring_config.shape, ring_config.rows
         self.wide = self.shape.vectors * self.lanes
         own = {name.removeprefix(FIRST): value for name, value in memory.items() if name.startswith(FIRST)}
-        self.finish = BoundEpilogue(k, between.ending, own, number(memory, "channels"), [k.const(0)] * 3)
+        self.finish = BoundEpilogue(k, ring_config.epilogue, own, number(memory, "channels"), [k.const(0)] * 3)
         self.sums, self.ring = k.scratch(f32), k.scratch(f32, self.shape.rows * self.wide * 4)
         self.pixel, self.stride = self.stride[2], [k.const(0), self.size[2] * self.wide, k.const(self.wide)]
         self.first = k.const(0)
-        """Of the channels at hand."""
+        """First channel of the current panel."""
 
     def row(self, z: Val, y: Val) -> Val:
         return (y & (self.rows - 1)) * self.stride[1]
@@ -204,22 +209,24 @@ class _FusedPair(DepthwiseWindow):
         if self.config.terms:
             zero_padding(k, memory["image"], memory, "image", batch)
         panels = ceil_div(channels, self.wide)
-        most = k.max(k.min(k.threads * ceil_div(k.const(PARTS), k.max(batch * panels, 1)), out_y // BAND), 1)
-        bands = k.opaque(k.select(out_y * out_x <= MAX_SMALL_PIXELS, 1, most))
-        with k.share(batch * bands * panels) as at:
+        most = k.max(
+            k.min(k.threads * ceil_div(k.const(MIN_WORK_ITEMS), k.max(batch * panels, 1)), out_y // MIN_ROWS), 1
+        )
+        row_blocks = k.opaque(k.select(out_y * out_x <= MAX_SMALL_PIXELS, 1, most))
+        with k.share(batch * row_blocks * panels) as at:
             panel, rest = at % panels, at // panels
-            band, image = rest % bands, rest // bands
+            row_block, image = rest % row_blocks, rest // row_blocks
             self.first = panel * self.wide
-            self._band(image, band * out_y // bands, (band + 1) * out_y // bands)
+            self._row_block(image, row_block * out_y // row_blocks, (row_block + 1) * out_y // row_blocks)
 
-    def _band(self, image: Val, top: Val, bottom: Val) -> None:
-        """The results of some rows, for the panel of channels at hand."""
+    def _row_block(self, image: Val, top: Val, bottom: Val) -> None:
+        """Some output rows of the current channel panel."""
         k, memory, (_, in_y, in_x) = self.k, self.memory, self.size
         stride, seen = self.taps.strides[1], (self.taps.kernel[1] - 1) * self.taps.dilations[1] + 1
         x = memory["x"].at(image * number(memory, "x_b"))
         weights = memory["panels"].at(self.first * number(memory, "depth"))
-        behind = k.min(self.first + self.wide, number(memory, "channels"))
-        outputs, made = OutputTile(self, self.ring, (self.first, behind)), k.var(0)
+        stop_channel = k.min(self.first + self.wide, number(memory, "channels"))
+        outputs, made = OutputTile(self, self.ring, (self.first, stop_channel)), k.var(0)
         with k.loop(top, bottom) as y:
             start = y * stride - self.pad[1]
             stop = k.min(start + seen, in_y)
@@ -232,13 +239,13 @@ class _FusedPair(DepthwiseWindow):
                 outputs.make(image, (k.const(0), y, at), self.out[2] - at)
 
     def _make(self, x: Buf, weights: Buf, pixel: Val, room: Val) -> None:
-        """Pixels of the image between, from one on and up to ``room``."""
+        """Compute intermediate pixels from ``pixel`` on, at most up to ``room``."""
         k, lanes, (_, in_y, in_x) = self.k, self.lanes, self.size
         last, many = in_y * in_x - 1, self.shape.rows
         given = [x.at(k.min(pixel + i, last) * self.pixel) for i in range(many)]
         found = micro_kernel(k, given, weights, number(self.memory, "depth"), f32, self.shape, is_near=True)
         start, around = (pixel // in_x & (self.rows - 1)) * in_x + pixel % in_x, self.rows * in_x
-        if self.between.ending.is_expensive:
+        if self.ring_config.epilogue.is_expensive:
             for at, total in enumerate(total for row in found for total in row):
                 self.sums.store(at * lanes, total)
             with k.loop(0, k.min(room - pixel, many)) as i:
@@ -251,12 +258,12 @@ class _FusedPair(DepthwiseWindow):
 
     def _finished(self, j: int, sums: Val) -> Val:
         at = self.first + j * self.lanes
-        mask = None if self.between.is_full else self.k.mask(self.finish.n - at, self.lanes)
+        mask = None if self.ring_config.has_full_panels else self.k.mask(self.finish.n - at, self.lanes)
         (result,) = self.finish.results(0, Tile(at, self.lanes, mask), sums)
         return result
 
     def _put(self, at: Val, around: Val, results: Sequence[Val]) -> None:
-        """A pixel of the ring."""
+        """Store a pixel of the ring."""
         place = self.k.select(at >= around, at - around, at) * self.wide
         for j, result in enumerate(results):
             self.ring.store(place + j * self.lanes, result)

@@ -1,16 +1,15 @@
-"""Convolutions of single elements of images in planes: products of a matrix of weights with one of pixels.
+"""Pointwise convolution of NCHW images: weights times a matrix of pixels.
 
-A block is some pixels of all channels of a group; it takes half of L2. For one tile of filters after the other, the
-weights of a run, in L1, meet all pixels of the block, whose sums lie in scratch. The first tile of filters reads the
-image, where every channel is another page, and fetches the line behind; as it goes, it copies what it reads into panels
-of NR pixels, the vectors of a register tile: [run][pixels / NR][channel of the run][NR]. All that the other tiles read
-in a run is one stretch of memory, which the chip fetches ahead by itself. (On Neoverse-N1 27 - 33 of 39.7 GFLOP/s where
-channels lie as in the image, 31 - 36 so; a copy of its own in front takes 6 - 13 %; and panels of all channels lie
-multiples of 16 KiB apart, where they meet in one set of L1: 10 %.)
+A block is some pixels of all channels of a group and takes half of L2. For each tile of filters, the weights of a
+K-block (in L1) are applied to all pixels of the block, whose accumulators are in scratch. The first tile of filters
+reads the image, where every channel is on another page, prefetches the next line, and copies what it reads into panels
+of NR pixels, the vectors of a micro-tile: [K-block][pixels / NR][channel of the K-block][NR]. What the other tiles read
+in a K-block is then contiguous, and the hardware prefetcher follows it. Panels are packed per K-block and not over all
+channels, because those would be multiples of 16 KiB apart and share sets of L1.
 
-**Order of sums.** Channel by channel in runs, as in ``conv``: the same for every block, tile and thread count.
+**Order of sums.** Channel by channel in K-blocks, as in ``conv.direct``; independent of blocks, tiles and threads.
 
-The grid of work is (batch, group, block, chunk of filters); a thread whose next chunk is of the same block keeps it.
+The grid is (batch, group, block, chunk of filters); a thread whose next chunk has the same block reuses it.
 """
 
 from __future__ import annotations
@@ -42,39 +41,38 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Step, Target
 
-MANY = 32
-"""Filters from which elements some apart are worth a copy: ResNet-50's three take 5 to 11 % less with it."""
+MIN_FILTERS_FOR_COPY = 32
+"""Filters from which on the pixels of a strided pointwise window are worth a dense copy."""
 UNROLLED = 4
-"""Vectors of sums of a filter that are finished at a time, if that is short."""
+"""Vectors of a filter that a cheap epilogue finishes at once."""
 
 
 @dataclass(frozen=True)
 class PointwiseConfig:
-    """What is constant."""
+    """Compile-time configuration of a pointwise convolution."""
 
     dtype: DType
-    """Of the sums."""
+    """Of the accumulators."""
     shape: FilterTile
     is_register_epilogue: bool
-    """There is one run only, and what follows is so short that it is done in registers."""
+    """There is one K-block only, and the epilogue is cheap: it is applied to registers."""
 
     @property
     def pitch(self) -> int:
-        """From filter to filter of sums: an odd number of lines."""
+        """Elements from filter to filter of the accumulators: an odd number of lines."""
         return (SUMS // self.shape.rows // LINE | 1) * LINE
 
 
 def with_dense_copy(
     group: Convolution, geometry: WindowGeometry, target: Target
 ) -> tuple[list[Step], Convolution] | None:
-    """A convolution of single elements some apart as one of all elements of a copy of them, and what copies.
+    """A strided pointwise convolution as a dense one of a copy of the pixels it reads, and the steps that copy.
 
-    None if it is none, if it has so few filters that each element is read only a few times, or if rows of results, or
-    of what is read beside them, do not follow each other.
+    None for other windows, if few filters read each pixel, or if rows of outputs or epilogue operands have gaps.
     """
     window, x, filters = group.window, group.x, dims.exact_div(group.w.shape[0], group.groups)
     is_single = {*window.kernel} == {1} and {*window.strides} != {1} and geometry.is_unpadded
-    if not is_single or not isinstance(filters, int) or filters < MANY:
+    if not is_single or not isinstance(filters, int) or filters < MIN_FILTERS_FOR_COPY:
         return None
     size = (*x.shape[:2], *group.box[2:])
     apart = (of_known(dims.mul(s, n)) for s, n in zip(x.strides[2:], window.strides, strict=True))
@@ -109,7 +107,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 
 
 def _scratch_nbytes(config: PointwiseConfig, channels: Known, room: int, lanes: int) -> Known:
-    """Sums, and panels: as many as there is room for, or one."""
+    """Accumulators and panels: as many as there is room for, at least one."""
     panels = dims.maximum(room, dims.mul(channels, config.shape.vectors * lanes))
     return of_known(dims.mul(dims.add(config.shape.rows * config.pitch, panels), config.dtype.bits // 8))
 
@@ -150,7 +148,7 @@ def conv_pointwise_nchw(
 
 @dataclass(frozen=True)
 class _TileEpilogue:
-    """What follows the sums of some filters."""
+    """The epilogue of a tile of filters."""
 
     finish: BoundEpilogue
     filter: Val
@@ -160,7 +158,7 @@ class _TileEpilogue:
     """The first of the block."""
 
     def put(self, sums: Accumulators, pixel: Val) -> None:
-        """Finish a register tile, all of whose rows are filters, from a pixel of the block on."""
+        """Finish a micro-tile in registers, from a pixel of the block on; all its rows are filters."""
         for r, row in enumerate(sums.total):
             own = self.finish.of_row(self.filter + r)
             for j, total in enumerate(row):
@@ -168,7 +166,7 @@ class _TileEpilogue:
                 own.put(self.filter + r, at, total.get())
 
     def rest(self, sums: Buf, pitch: int, pixel: Val, count: Val) -> None:
-        """Finish what lies in scratch, from a pixel of the block on."""
+        """Finish the accumulators in scratch, from a pixel of the block on."""
         unroll = 1 if self.finish.epilogue.is_expensive else UNROLLED
         self.finish.tile(sums, pitch, self.filter, self.rows, self.pixel + pixel, count, unroll=unroll)
 
@@ -181,10 +179,10 @@ class _Block:
     config: PointwiseConfig
     image: Buf
     distance: Val
-    """From channel to channel of the image."""
+    """Stride of the image's channels."""
     channels: Val
     k_block: Val
-    """Channels of a run."""
+    """Channels of a K-block."""
     pixels: Val
 
     @property
@@ -193,7 +191,7 @@ class _Block:
 
     @property
     def whole(self) -> Val:
-        """Panels all of whose pixels exist."""
+        """The number of full panels."""
         return self.pixels // self.wide
 
     @property
@@ -201,13 +199,13 @@ class _Block:
         return self.k.scratch(self.config.dtype)
 
     def panels(self, c: Val) -> Buf:
-        """Those of the run that begins with channel c."""
+        """The panels of the K-block that begins with channel c."""
         return self.sums.at(self.config.shape.rows * self.config.pitch).at(
             c * ceil_div(self.pixels, self.wide) * self.wide
         )
 
     def multiply(self, weights: Buf, is_first: Val, ending: _TileEpilogue) -> None:
-        """All sums of a tile of filters, and what follows them; the first tile copies the pixels."""
+        """Compute and finish a tile of filters; the first tile copies the pixels into panels."""
         k, config, shape, wide, pitch = self.k, self.config, self.config.shape, self.wide, self.config.pitch
         whole, is_full = self.whole, ending.rows.eq(shape.rows)
         with k.loop(0, k.max(self.channels, 1), self.k_block) as c:
@@ -239,7 +237,7 @@ class _Block:
         ending.rest(self.sums.at(done), pitch, done, self.pixels - done)
 
     def _copy_rest(self, c: Val, many: Val) -> None:
-        """The pixels of a run behind the last whole panel."""
+        """Copy the pixels of a K-block after the last full panel."""
         k, wide, whole, lanes = self.k, self.wide, self.whole, lanes_of(self.k.lanes, self.config.dtype)
         image, panel = self.image.at(c * self.distance + whole * wide), self.panels(c).at(whole * many * wide)
         rest = self.pixels - whole * wide

@@ -1,24 +1,23 @@
-"""3 x 3 convolutions of images in planes with fewer multiplications: Winograd's F(2 x 2, 3 x 3).
+"""Winograd convolution F(2x2, 3x3) of NCHW images.
 
-Four outputs, two in each of two rows, see 4 x 4 elements of a channel. Of these, 16 sums of four are made, times 16
-sums of the weights, and from those products the four outputs: 16 multiplications and not 36.
+A 2x2 tile of outputs reads a 4x4 tile of a channel. Its transform V, 16 numbers, times the transformed weights U gives
+the outputs with 16 multiplications in place of 36.
 
     V = Bt d B     1  0 -1  0      U = G w Gt    1   0   0      y = At (sum of U V over channels) A    1  1  1  0
               Bt = 0  1  1  0               G = 1/2 1/2 1/2                                       At = 0  1 -1 -1
                    0 -1  1  0                   1/2-1/2 1/2
                    0  1  0 -1                    0   0   1
 
-The lanes are neighbouring fours of a row. A block of them, as many as let V of all channels fill half of L2, is worked
-on at a time: its V; then, for some filters after the other, 16 matrix products, the sums of which stay near; and what
-follows. The grid of work is (batch, block, chunk of filters), as in ``conv``.
+Neighbouring tiles of a row are the lanes. A block is as many tiles as let V of all channels fill half of L2. Its V is
+computed first; then, for some filters after the other, 16 matrix products, whose sums stay in cache, the output
+transform and the epilogue. The grid is (batch, block, chunk of filters), as in ``conv.direct``.
 
-**Order of sums.** Channel by channel in runs of ``RUN``, each from zero, the runs added in order: the same for every
-block and thread count. (Sums of 64 channels are 2.2e-7 off, those of ``conv``, 576 terms by 128, 1.5e-7; runs of 32,
-3 % slower, 1.6e-7. Of ResNet-50's error that is a twentieth. Every element that takes part in an output is one that it
-sees: what is far larger elsewhere does not matter.)
+**Order of sums.** Channel by channel in K-blocks of ``K_BLOCK``, each from zero, added in order: independent of blocks
+and threads. The error is about 1.5 times that of ``conv.direct``. Every element that takes part in an output is one
+that its window reads, so large numbers elsewhere in the image do not matter.
 
-**Infinities, NaN, and numbers whose sums are too large** make an output that is not finite, and the block's outputs of
-these filters are then made anew, one by one.
+**f32 fallback.** Infinities, NaN and numbers whose transforms overflow make an output that is not finite. The outputs
+of that block and tile of filters are then recomputed directly.
 """
 
 from __future__ import annotations
@@ -49,56 +48,56 @@ from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target, Unre
 Array = np.ndarray[Any, Any]
 
 ROWS, WIDTHS = 8, (3, 1)
-"""Filters, and vectors of fours, of a register tile; narrow ones take what is left of a block."""
+"""Filters and vectors of Winograd tiles of a micro-tile; single vectors take the tail of a block."""
 TILES = 4
-"""Of filters that meet a kind of V while it is in L1."""
-SUMS = 16
-"""Kinds of V: products in place of four outputs."""
-RUN = 64
-"""Channels of a run."""
-MOST = 24
+"""Filter tiles that multiply one element of V while it is in L1."""
+ELEMENTS = 16
+"""Elements of a transformed tile."""
+K_BLOCK = 64
+"""Channels of a K-block."""
+MAX_VECTORS = 24
 """Vectors of a block, at most: the sums of ``ROWS`` filters take 48 KiB with four lanes."""
-LEAST = 8
-"""Channels and filters from which fewer products outweigh the sums around them."""
-GAIN = 1.3
-"""Times fewer products that there must be, outputs that do not exist counted."""
-LARGEST = float(np.finfo(np.float32).max) * 4 / 9
-"""Weight of which all nine make a finite sum: a quarter of each."""
+MIN_CHANNELS = 8
+"""Channels and filters from which on fewer products outweigh the transforms."""
+MIN_GAIN = 1.3
+"""By what factor products must be fewer, wasted outputs counted."""
+MAX_WEIGHT = float(np.finfo(np.float32).max) * 4 / 9
+"""Magnitude of weights up to which their transform is finite: it sums a quarter of all nine."""
 
 
 def supports(group: Convolution, target: Target) -> bool:
-    """Whether a convolution by multiply-adds of planes is carried out here."""
+    """Whether a convolution of an NCHW image takes this kernel."""
     geometry = WindowGeometry.of(group, collapse=False)
     return (
         geometry.has_unit_stride
         and supports_transform(group, geometry, target)
-        and _gain(geometry.size[1:], target.isa) >= GAIN
+        and _gain(geometry.size[1:], target.isa) >= MIN_GAIN
     )
 
 
 def supports_transform(group: Convolution, geometry: WindowGeometry, target: Target) -> bool:
-    """Whether sums of elements and of weights can take the place of those, however the image lies."""
+    """Whether window, types and weights allow the Winograd transform, in either layout."""
     window, w, isa = geometry.window, group.w, target.isa
     if window.kernel != (1, 3, 3) or {*window.strides, *window.dilations, group.groups} != {1}:
         return False
     if w.storage.tensor is None or not all(isinstance(d, int) for d in (*w.shape, w.offset, *window.pads)):
         return False
-    if refused(w.storage.tensor) in target.unrepresentable:
+    if overflow_key(w.storage.tensor) in target.unrepresentable:
         return False
-    is_plain = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
+    is_f32 = group.x.dtype is f32 and w.dtype is f32 and isa.registers >= 32 and not isa.amx
     is_known = geometry.x.shape[2] == geometry.size[0] == 1 and all(int(p) >= 0 for p in window.pads)
-    is_deep = all(int(d) >= LEAST for d in w.shape[:2])
-    return is_plain and is_known and is_deep
+    is_deep = all(int(d) >= MIN_CHANNELS for d in w.shape[:2])
+    return is_f32 and is_known and is_deep
 
 
 def _gain(size: tuple[Known, ...], isa: Isa) -> float:
-    """How many times fewer products there are."""
+    """By what factor products are fewer."""
     if not all(isinstance(d, int) for d in size):
-        return GAIN
+        return MIN_GAIN
     high, wide = (int(d) for d in size)
     unit = 2 * isa.lanes
     made = -(-high // 2) * 2 * -(-wide // unit) * unit
-    return 9 / (SUMS / 4) * high * wide / max(made, 1)
+    return 9 / (ELEMENTS / 4) * high * wide / max(made, 1)
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
@@ -113,59 +112,59 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
     spec = conv_winograd_nchw(epilogue=epilogue)
-    variant = f"{SUMS} products for four outputs, {ROWS} filters x {WIDTHS[0]} vectors of f32"
+    variant = f"Winograd F(2x2, 3x3), {ROWS} filters x {WIDTHS[0]} vectors of f32, NCHW"
     scratch = _scratch_nbytes(channels, isa)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
 
-def refused(tensor: Tensor) -> object:
-    """By what weights are known that have no finite sums."""
+def overflow_key(tensor: Tensor) -> object:
+    """The key of weights whose transform is not finite."""
     return ("winograd", identity(tensor))
 
 
 def packed(group: Convolution, rows: int) -> Packed:
-    """The weights' sums, as [16][filters / rows][channel][rows]; ``Unrepresentable`` if they are not finite."""
+    """The transformed weights U as [16][filters / rows][channel][rows]; ``Unrepresentable`` if they are not finite."""
     w, tensor = group.w, group.w.storage.tensor
     assert tensor is not None
     filters, channels = (int(d) for d in w.shape[:2])
     tiles = -(-filters // rows)
-    elements = SUMS * tiles * channels * rows
+    elements = ELEMENTS * tiles * channels * rows
 
     def make() -> Array:
         content = np.ascontiguousarray(tensor.peek()).reshape(-1)[int(w.offset) :][: filters * channels * 9]
-        if not np.abs(content).max() <= LARGEST:
-            raise Unrepresentable(refused(tensor))
+        if not np.abs(content).max() <= MAX_WEIGHT:
+            raise Unrepresentable(overflow_key(tensor))
         g = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
         made = np.einsum("iy,fcyx,jx->ijcf", g, content.reshape(filters, channels, 3, 3).astype(np.float64), g)
-        out = allocate(elements * 4).view(np.float32).reshape(SUMS, tiles, channels, rows)
-        padded = np.zeros((SUMS, channels, tiles * rows))
-        padded[:, :, :filters] = made.reshape(SUMS, channels, filters)
-        out[:] = padded.reshape(SUMS, channels, tiles, rows).transpose(0, 2, 1, 3)
+        out = allocate(elements * 4).view(np.float32).reshape(ELEMENTS, tiles, channels, rows)
+        padded = np.zeros((ELEMENTS, channels, tiles * rows))
+        padded[:, :, :filters] = made.reshape(ELEMENTS, channels, filters)
+        out[:] = padded.reshape(ELEMENTS, channels, tiles, rows).transpose(0, 2, 1, 3)
         return out.reshape(-1)
 
-    key = (refused(tensor), w.offset, tuple(w.shape), rows)
+    key = (overflow_key(tensor), w.offset, tuple(w.shape), rows)
     return Packed("constant", f32, elements, w.storage.value, key=key, make=make)
 
 
-# -- scratch memory: rows of a channel with their padding, sums of products, outputs, V
+# -- scratch memory: padded rows of a channel, sums of products, outputs, V
 
 
 def _line_elements(lanes: int) -> int:
-    """Of a block that is one row, or one vector wide."""
-    longest = 4 * (2 * MOST * lanes + 2 * LINE)
-    return -(-max(longest, (2 * MOST + 2) * (2 * lanes + 2 * LINE)) // LINE) * LINE
+    """Elements of a channel's padded rows, for a block that is one row, or one vector wide."""
+    longest = 4 * (2 * MAX_VECTORS * lanes + 2 * LINE)
+    return -(-max(longest, (2 * MAX_VECTORS + 2) * (2 * lanes + 2 * LINE)) // LINE) * LINE
 
 
 def _distance(lanes: int) -> int:
-    """From filter to filter of sums: an odd number of lines."""
-    return (-(-(MOST + 1) * lanes // LINE) | 1) * LINE
+    """Elements from filter to filter of the sums: an odd number of lines."""
+    return (-(-(MAX_VECTORS + 1) * lanes // LINE) | 1) * LINE
 
 
 def _scratch_nbytes(channels: int, isa: Isa) -> Known:
     lanes = isa.lanes
-    seen = max(isa.l2_nbytes // 2 // 4, SUMS * channels * lanes) + SUMS * channels * (2 * LINE + lanes)
-    sums = TILES * SUMS * ROWS * _distance(lanes)
-    return (_line_elements(lanes) + sums + ROWS * 4 * MOST * lanes + seen) * 4
+    seen = max(isa.l2_nbytes // 2 // 4, ELEMENTS * channels * lanes) + ELEMENTS * channels * (2 * LINE + lanes)
+    sums = TILES * ELEMENTS * ROWS * _distance(lanes)
+    return (_line_elements(lanes) + sums + ROWS * 4 * MAX_VECTORS * lanes + seen) * 4
 
 
 def _params(epilogue: Epilogue) -> Params:
@@ -183,7 +182,7 @@ def conv_winograd_nchw(
 ) -> None:
     (_, out_y, out_x), lanes = sizes(memory, "out"), k.lanes
     high, wide = ceil_div(out_y, 2), ceil_div(out_x, 2)
-    most = k.max(k.min(room // k.max(SUMS * channels * lanes, 1), MOST), 1)
+    most = k.max(k.min(room // k.max(ELEMENTS * channels * lanes, 1), MAX_VECTORS), 1)
     parts = k.opaque(k.max(ceil_div(wide, most * lanes), 1))
     columns = k.opaque(k.select(parts.eq(1), wide, ceil_div(ceil_div(wide, parts), lanes) * lanes))
     bands = k.opaque(k.max(ceil_div(high, k.max(most // k.max(ceil_div(columns, lanes), 1), 1)), 1))
@@ -204,14 +203,14 @@ def conv_winograd_nchw(
         end = (chunk + 1) * tiles // chunks
         with k.loop(chunk * tiles // chunks, end, TILES) as begin:
             many = k.min(end - begin, TILES)
-            with k.loop(0, SUMS) as kind, k.loop(0, many) as i:
+            with k.loop(0, ELEMENTS) as kind, k.loop(0, many) as i:
                 block.multiply(kind, u.at((kind * tiles + begin + i) * channels * ROWS), block.sums(i))
             with k.loop(0, many) as i:
                 first = (begin + i) * ROWS
                 here = k.min(filters - first, ROWS)
-                is_odd = block.outputs(block.sums(i), here)
-                with k.when(is_odd, likely=False):
-                    block.mend(u.at((begin + i) * channels * ROWS), tiles * channels * ROWS, here)
+                is_not_finite = block.outputs(block.sums(i), here)
+                with k.when(is_not_finite, likely=False):
+                    block.f32_fallback(u.at((begin + i) * channels * ROWS), tiles * channels * ROWS, here)
                 with k.loop(0, k.min(here_y * 2, out_y - top * 2)) as y:
                     finish = BoundEpilogue(k, epilogue, memory, out_x, [image, k.const(0), top * 2 + y])
                     made = k.min(here_x * 2, out_x - left * 2)
@@ -220,7 +219,7 @@ def conv_winograd_nchw(
 
 @dataclass(frozen=True)
 class _Block:
-    """Some rows of fours, which follow each other without gap: their vectors reach over into the next row."""
+    """Some rows of Winograd tiles, without gaps between rows: vectors reach into the next row."""
 
     k: Kernel
     memory: dict[str, Any]
@@ -239,21 +238,21 @@ class _Block:
 
     @property
     def length(self) -> Val:
-        """Of a row of outputs, in whole vectors."""
+        """Length of a row of outputs, in whole vectors."""
         return ceil_div(self.columns, self.lanes) * (2 * self.lanes)
 
     @property
     def pitch(self) -> int:
-        """From filter to filter of outputs."""
-        return 4 * MOST * self.lanes
+        """Elements from filter to filter of the outputs."""
+        return 4 * MAX_VECTORS * self.lanes
 
     @property
     def line(self) -> Buf:
         return self.k.scratch(f32)
 
     def sums(self, tile: Val | int) -> Buf:
-        """Of products, for a tile of filters."""
-        return self.line.at(_line_elements(self.lanes)).at(tile * (SUMS * ROWS * _distance(self.lanes)))
+        """The sums of products of a tile of filters."""
+        return self.line.at(_line_elements(self.lanes)).at(tile * (ELEMENTS * ROWS * _distance(self.lanes)))
 
     @property
     def out(self) -> Buf:
@@ -261,11 +260,11 @@ class _Block:
 
     @property
     def seen(self) -> Buf:
-        """V, as [16][channel][fours]."""
+        """V as [16][channel][tiles]."""
         return self.out.at(ROWS * self.pitch)
 
     def transform(self) -> None:
-        """V of all channels."""
+        """Compute V of all channels."""
         k, lanes = self.k, self.lanes
         pitch = k.opaque(ceil_div(self.length + 2, LINE) * LINE)
         halves = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
@@ -278,14 +277,14 @@ class _Block:
                 for i in range(4):
                     row = self.line.at((y * 2 + i) * pitch + v * 2)
                     pairs = [row.load(start, 2 * lanes) for start in (0, 2)]
-                    across.append(differences_of([pair.shuffle(half) for pair in pairs for half in halves]))
+                    across.append(input_transform([pair.shuffle(half) for pair in pairs for half in halves]))
                 here = to.at(y * self.columns + v)
                 for i, column in enumerate(zip(*across, strict=True)):
-                    for down, value in enumerate(differences_of(column)):
+                    for down, value in enumerate(input_transform(column)):
                         here.store((down * 4 + i) * self.channels * self.distance, value)
 
     def _copy(self, image: Buf, line: Val, to: Buf) -> None:
-        """A row of what the block sees, with zeros where there is no image."""
+        """Copy a row of the block's input, with zeros in the padding."""
         k, lanes, length = self.k, self.lanes, self.length + 2
         (_, in_y, in_x), (_, pad_y, pad_x) = sizes(self.memory, "in"), sizes(self.memory, "pad")
         y, first = self.top * 2 + line - pad_y, self.left * 2 - pad_x
@@ -300,10 +299,10 @@ class _Block:
             to.at(high).store(t, k.zeros(f32, t.lanes))
 
     def multiply(self, kind: Val, weights: Buf, to: Buf) -> None:
-        """The sums of one kind of products over all channels."""
+        """The sums over all channels for one element of the transformed tiles."""
         k, vectors = self.k, ceil_div(self.rows * self.columns, self.lanes)
-        with k.loop(0, k.max(self.channels, 1), RUN) as first:
-            many, start = k.min(self.channels - first, RUN), k.const(0)
+        with k.loop(0, k.max(self.channels, 1), K_BLOCK) as first:
+            many, start = k.min(self.channels - first, K_BLOCK), k.const(0)
             seen = self.seen.at((kind * self.channels + first) * self.distance)
             for width in WIDTHS:
                 stop = start + (vectors - start) // width * width
@@ -318,25 +317,25 @@ class _Block:
         accumulate(self.k, sums.total, into, is_later, _distance(self.lanes))
 
     def outputs(self, of: Buf, filters: Val) -> Val:
-        """Outputs of the products' sums; gives whether one of them is not finite.
+        """The output transform; returns whether an output is not finite.
 
-        Behind a row lies the next one, and behind the last one anything.
+        Lanes beyond a row belong to the next row, and beyond the last row they hold anything: they are masked.
         """
         k, lanes, distance = self.k, self.lanes, _distance(self.lanes)
-        woven, odd = [i // 2 + i % 2 * lanes for i in range(2 * lanes)], k.var(k.zeros(f32, lanes))
+        interleaved, not_finite = [i // 2 + i % 2 * lanes for i in range(2 * lanes)], k.var(k.zeros(f32, lanes))
         with k.loop(0, filters) as r, k.loop(0, self.rows) as y, k.loop(0, self.columns, lanes) as v:
             here = of.at(r * distance + y * self.columns + v)
             sums = [[here.load((down * 4 + i) * (ROWS * distance), lanes) for i in range(4)] for down in range(4)]
-            ends = [ends_of(column) for column in zip(*sums, strict=True)]
+            ends = [output_transform(column) for column in zip(*sums, strict=True)]
             is_there = k.mask(self.columns - v, lanes)
             for j, row in enumerate(zip(*ends, strict=True)):
-                left, right = ends_of(row)
-                odd.set(odd.get() + k.select(is_there, (left + right) * 0.0, 0.0))
-                self.out.store(r * self.pitch + (y * 2 + j) * self.length + v * 2, left.shuffle(woven, right))
-        return odd.get().ne(0.0).any()
+                left, right = output_transform(row)
+                not_finite.set(not_finite.get() + k.select(is_there, (left + right) * 0.0, 0.0))
+                self.out.store(r * self.pitch + (y * 2 + j) * self.length + v * 2, left.shuffle(interleaved, right))
+        return not_finite.get().ne(0.0).any()
 
-    def mend(self, u: Buf, kind: Val, filters: Val) -> None:
-        """All outputs of some filters once more, one by one; a weight's kinds of sums are ``kind`` elements apart."""
+    def f32_fallback(self, u: Buf, kind: Val, filters: Val) -> None:
+        """Recompute all outputs of some filters directly. The 16 elements of U are ``kind`` apart in memory."""
         k, memory = self.k, self.memory
         (_, in_y, in_x), (_, pad_y, pad_x) = sizes(memory, "in"), sizes(memory, "pad")
         with k.loop(0, filters) as r, k.loop(0, self.rows * 2) as y, k.loop(0, self.columns * 2) as x:
@@ -344,9 +343,9 @@ class _Block:
             with k.loop(0, self.channels) as c:
                 own, image = u.at(c * ROWS + r), self.x.at(c * number(memory, "x_c"))
                 sums = [[own.load(kind * (down * 4 + i)) for i in range(4)] for down in range(4)]
-                across = [weights_of(row) for row in sums]
+                across = [inverse_weight_transform(row) for row in sums]
                 for tap_x, column in enumerate(zip(*across, strict=True)):
-                    for tap_y, w in enumerate(weights_of(column)):
+                    for tap_y, w in enumerate(inverse_weight_transform(column)):
                         at_y, at_x = self.top * 2 + y + tap_y - pad_y, self.left * 2 + x + tap_x - pad_x
                         with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
                             value = image.load(at_y * number(memory, "x_y") + at_x)
@@ -354,16 +353,16 @@ class _Block:
             self.out.store(r * self.pitch + y * self.length + x, total.get())
 
 
-def differences_of(d: Sequence[Val]) -> list[Val]:
-    """Bt."""
+def input_transform(d: Sequence[Val]) -> list[Val]:
+    """Bt d."""
     return [d[0] - d[2], d[1] + d[2], d[2] - d[1], d[1] - d[3]]
 
 
-def ends_of(m: Sequence[Val]) -> list[Val]:
-    """At."""
+def output_transform(m: Sequence[Val]) -> list[Val]:
+    """At m."""
     return [m[0] + m[1] + m[2], m[1] - m[2] - m[3]]
 
 
-def weights_of(sums: Sequence[Val]) -> list[Val]:
-    """The three weights of which G made four sums."""
+def inverse_weight_transform(sums: Sequence[Val]) -> list[Val]:
+    """The three weights w of which ``sums`` is G w."""
     return [sums[0], sums[1] - sums[2], sums[3]]

@@ -1,12 +1,12 @@
-"""3 x 3 convolutions of images that lie pixel by pixel with fewer multiplications: Winograd's F(2 x 2, 3 x 3).
+"""Winograd convolution F(2x2, 3x3) of NHWC images.
 
-The sums are those of ``conv.winograd_nchw``. Here the lanes are channels while V is made, and filters from then on: 16
-matrix products, whose rows are the fours of a block and whose columns the filters of a panel, and k the channels. The
-innermost loop is that of ``gemm``. A block's V fills a part of L2, and panel by panel its products are made, kind by
-kind, and what follows. The grid of work is (batch, block, chunk of panels).
+The transforms are those of ``conv.winograd_nchw``. Channels are the lanes while V is computed, and filters from then
+on: 16 matrix products, whose rows are the Winograd tiles of a block, whose columns the filters of a panel, with k the
+channels. The micro-kernel is that of ``gemm.vector``. V of a block fills part of L2. Panel by panel, the 16 products
+are computed, then the output transform and the epilogue. The grid is (batch, block, chunk of panels).
 
-**Order of sums** and **infinities, NaN, and numbers whose sums are too large**: as in ``conv.winograd_nchw``. Here
-outputs of a few neighbouring fours are made anew where one of them is not finite.
+**Order of sums** and **f32 fallback** are those of ``conv.winograd_nchw``, but here only the outputs of a few
+neighbouring tiles are recomputed where one of them is not finite.
 """
 
 from __future__ import annotations
@@ -23,40 +23,46 @@ from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv import winograd_nchw
 from sardonyx.providers.cpu.kernels.conv.nhwc import Lines
-from sardonyx.providers.cpu.kernels.conv.winograd_nchw import RUN, SUMS, differences_of, ends_of, weights_of
+from sardonyx.providers.cpu.kernels.conv.winograd_nchw import (
+    ELEMENTS,
+    K_BLOCK,
+    input_transform,
+    inverse_weight_transform,
+    output_transform,
+)
 from sardonyx.providers.cpu.kernels.gemm.vector import CHAINS, MicroTileShape, accumulate, micro_kernel, prefetch_pace
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, f32, i64
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
-LEAST = 16
-"""Channels and filters from which fewer products outweigh the sums around them."""
-FEWEST, MOST = 56, 96
-"""Fours of a block: fewer would read the weights too often, of more the products' sums are not near."""
-LEAST_FOURS = 32
-"""Of all images: below, the weights, of which there are 16 in place of 9, are what takes the time."""
+MIN_CHANNELS = 16
+"""Channels and filters from which on fewer products outweigh the transforms."""
+MIN_BLOCK, MAX_BLOCK = 56, 96
+"""Winograd tiles of a block: fewer would read the weights too often, the sums of more would leave the cache."""
+MIN_TILES = 32
+"""Winograd tiles of all images: with fewer, reading the weights dominates, which are 16 numbers in place of 9."""
 PIECE = 8
-"""Fours whose outputs are made, and finished, at once."""
+"""Winograd tiles that are transformed and finished at once."""
 CHUNKS = 2
-"""Parts of work for each thread, at least; panels are shared out, too, where blocks are few."""
+"""Work items of a thread, at least; panels are divided too where blocks are few."""
 
 
 def supports(group: Convolution, target: Target) -> bool:
-    """Whether a convolution of an image that ``has_nhwc_views`` is carried out here."""
+    """Whether a convolution with NHWC views takes this kernel."""
     geometry = WindowGeometry.of(group, collapse=False)
-    is_deep = all(isinstance(d, int) and d >= LEAST for d in group.w.shape[:2])
+    is_deep = all(isinstance(d, int) and d >= MIN_CHANNELS for d in group.w.shape[:2])
     return is_deep and winograd_nchw.supports_transform(group, geometry, target) and _pays(group, geometry)
 
 
 def _pays(group: Convolution, geometry: WindowGeometry) -> bool:
-    """Whether images of this size have as many fours, and few outputs in these that do not exist."""
+    """Whether there are enough tiles, and few wasted outputs in them."""
     size = group.box[0], *geometry.size[1:]
     if not all(isinstance(d, int) for d in size):
         return True
     batch, high, wide = (int(d) for d in size)
-    fours = -(-high // 2) * -(-wide // 2)
-    return batch * fours >= LEAST_FOURS and 9 * high * wide >= winograd_nchw.GAIN * SUMS * fours
+    tile_count = -(-high // 2) * -(-wide // 2)
+    return batch * tile_count >= MIN_TILES and 9 * high * wide >= winograd_nchw.MIN_GAIN * ELEMENTS * tile_count
 
 
 def steps(group: Convolution, target: Target) -> list[Step]:
@@ -74,7 +80,7 @@ def steps(group: Convolution, target: Target) -> list[Step]:
     flops = dims.known(dims.product((2 * 9, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, dims.mul(weights.elements, 4))) or 0
     spec = conv_winograd_nhwc(shape=shape, epilogue=epilogue)
-    variant = f"{SUMS} products for four outputs, {shape.rows} fours x {shape.vectors} vectors of f32, channels last"
+    variant = f"Winograd F(2x2, 3x3), {shape.rows} tiles x {shape.vectors} vectors of f32, NHWC"
     scratch = _scratch_nbytes(channels, shape, isa)
     return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes, variant)]
 
@@ -83,24 +89,24 @@ def steps(group: Convolution, target: Target) -> list[Step]:
 
 
 def _distance(channels: int) -> int:
-    """From four to four of V: an odd number of lines."""
+    """Elements from tile to tile of V: an odd number of lines."""
     return (-(-channels // LINE) | 1) * LINE
 
 
-def _rows(shape: MicroTileShape, fours: int = MOST) -> int:
-    """In whole tiles."""
-    return -(-fours // shape.rows) * shape.rows
+def _rows(shape: MicroTileShape, tile_count: int = MAX_BLOCK) -> int:
+    """Winograd tiles of a block, rounded up to whole micro-tiles."""
+    return -(-tile_count // shape.rows) * shape.rows
 
 
 def _most(channels: int, shape: MicroTileShape, isa: Isa) -> int:
-    """Fours of a block: as many as let V fill half of L2, within limits."""
-    room = isa.l2_nbytes // 2 // (SUMS * _distance(channels) * 4)
-    return _rows(shape, max(min(room, MOST), FEWEST))
+    """Winograd tiles of a block: as many as let V fill half of L2, within limits."""
+    room = isa.l2_nbytes // 2 // (ELEMENTS * _distance(channels) * 4)
+    return _rows(shape, max(min(room, MAX_BLOCK), MIN_BLOCK))
 
 
 def _scratch_nbytes(channels: int, shape: MicroTileShape, isa: Isa) -> int:
-    seen = SUMS * _most(channels, shape, isa) * _distance(channels)
-    return ((SUMS * _rows(shape) + 4 * PIECE) * shape.columns(isa, f32) + seen) * 4
+    seen = ELEMENTS * _most(channels, shape, isa) * _distance(channels)
+    return ((ELEMENTS * _rows(shape) + 4 * PIECE) * shape.columns(isa, f32) + seen) * 4
 
 
 def _params(shape: MicroTileShape, epilogue: Epilogue) -> Params:
@@ -115,9 +121,9 @@ def conv_winograd_nhwc(
 ) -> None:  # fmt: skip
     (_, out_y, out_x), nr = sizes(memory, "out"), shape.vectors * k.lanes
     high, wide = ceil_div(out_y, 2), k.opaque(ceil_div(out_x, 2))
-    fours, panels = k.opaque(high * wide), k.opaque(ceil_div(filters, nr))
-    tiles, wanted = k.opaque(ceil_div(fours, shape.rows)), k.threads * CHUNKS
-    parts = k.max(ceil_div(fours, most), ceil_div(wanted, k.max(batch * panels, 1)))
+    tile_count, panels = k.opaque(high * wide), k.opaque(ceil_div(filters, nr))
+    tiles, wanted = k.opaque(ceil_div(tile_count, shape.rows)), k.threads * CHUNKS
+    parts = k.max(ceil_div(tile_count, most), ceil_div(wanted, k.max(batch * panels, 1)))
     even = ceil_div(parts, k.threads) * k.threads
     parts = k.opaque(k.max(k.min(k.select(parts * batch >= k.threads, even, parts), tiles), 1))
     count = k.opaque(batch * parts)
@@ -126,7 +132,7 @@ def conv_winograd_nhwc(
     with k.share(count * chunks) as at:
         chunk, which = at % chunks, at // chunks
         image, part = which // parts, which % parts
-        begin, end = part * tiles // parts * shape.rows, k.min((part + 1) * tiles // parts * shape.rows, fours)
+        begin, end = part * tiles // parts * shape.rows, k.min((part + 1) * tiles // parts * shape.rows, tile_count)
         source = x.at(image * number(memory, "x_b"))
         block = _Block(k, memory, shape, source, channels, wide, begin, end - begin, distance, most)
         with k.when(known.ne(which)):
@@ -137,7 +143,7 @@ def conv_winograd_nhwc(
             block.multiply(weights, panels * channels * nr)
             for top, left, many in block.pieces():
                 with k.when(block.outputs(top, left, many), likely=False):
-                    block.mend(weights, panels * channels * nr, top, left, many)
+                    block.f32_fallback(weights, panels * channels * nr, top, left, many)
                 with k.loop(0, k.min(out_y - top * 2, 2)) as y:
                     line, first = top * 2 + y, left * 2
                     is_one = lines.eq(1)
@@ -149,7 +155,7 @@ def conv_winograd_nhwc(
 
 @dataclass(frozen=True)
 class _Block:
-    """Some fours of an image, one after the other, row by row."""
+    """Some Winograd tiles of an image, in row-major order."""
 
     k: Kernel
     memory: dict[str, Any]
@@ -157,13 +163,13 @@ class _Block:
     x: Buf
     channels: Val
     wide: Val
-    """Fours of a row."""
+    """Winograd tiles of a row."""
     begin: Val
     count: Val
     distance: Val
-    """Elements from four to four of V."""
+    """Elements from tile to tile of V."""
     most: Val
-    """Fours from kind to kind of V."""
+    """Winograd tiles from one of the 16 elements of V to the next."""
 
     @property
     def lanes(self) -> int:
@@ -175,40 +181,40 @@ class _Block:
 
     @property
     def kind(self) -> int:
-        """Elements from kind to kind of the products' sums."""
+        """Elements from one of the 16 products to the next."""
         return _rows(self.shape) * self.nr
 
     @property
     def sums(self) -> Buf:
-        """Of products, as [16][four][filter]."""
+        """Sums of products as [16][tile][filter]."""
         return self.k.scratch(f32)
 
     @property
     def out(self) -> Buf:
-        """Of a piece, as [2][pixel][filter]."""
-        return self.sums.at(SUMS * self.kind)
+        """Outputs of a piece as [2][pixel][filter]."""
+        return self.sums.at(ELEMENTS * self.kind)
 
     @property
     def seen(self) -> Buf:
-        """V, as [16][four][channel]."""
+        """V as [16][tile][channel]."""
         return self.out.at(4 * PIECE * self.nr)
 
     def transform(self) -> None:
-        """V of all channels."""
+        """Compute V of all channels."""
         k, lanes = self.k, self.lanes
         (_, in_y, in_x), (_, pad_y, pad_x) = sizes(self.memory, "in"), sizes(self.memory, "pad")
         down, right = number(self.memory, "x_y"), number(self.memory, "x_x")
         with k.loop(0, self.count) as f:
-            four, to = self.begin + f, self.seen.at(f * self.distance)
-            y, x = four // self.wide * 2 - pad_y, four % self.wide * 2 - pad_x
+            tile_number, to = self.begin + f, self.seen.at(f * self.distance)
+            y, x = tile_number // self.wide * 2 - pad_y, tile_number % self.wide * 2 - pad_x
             corner = self.x.at(y * down + x * right)
             is_inside = (y >= 0) & (x >= 0) & (y + 4 <= in_y) & (x + 4 <= in_x)
-            with k.either(is_inside) as (inside, beside):
+            with k.either(is_inside) as (inside, outside):
                 with inside:
                     for t in k.tiles(self.channels, lanes):
                         pixels = [[corner.at(i * down + j * right).load(t) for j in range(4)] for i in range(4)]
                         self._store(pixels, to.at(t.index))
-                with beside, k.loop(0, self.channels, lanes) as c:
+                with outside, k.loop(0, self.channels, lanes) as c:
                     rows = [(y + i >= 0) & (y + i < in_y) for i in range(4)]
                     columns = [(x + j >= 0) & (x + j < in_x) for j in range(4)]
                     left = [[k.select(a & b, self.channels - c, 0) for b in columns] for a in rows]
@@ -219,21 +225,21 @@ class _Block:
                     self._store(pixels, to.at(c))
 
     def _store(self, pixels: list[list[Val]], to: Buf) -> None:
-        across = [differences_of(row) for row in pixels]
+        across = [input_transform(row) for row in pixels]
         for j, column in enumerate(zip(*across, strict=True)):
-            for i, value in enumerate(differences_of(column)):
+            for i, value in enumerate(input_transform(column)):
                 to.store((i * 4 + j) * self.most * self.distance, value)
 
     def multiply(self, weights: Buf, kind: Val) -> None:
-        """The sums of all kinds of products, whose weights are ``kind`` elements apart."""
+        """All 16 products; their weights are ``kind`` elements apart."""
         k, rows, nr = self.k, self.shape.rows, self.nr
         tiles = ceil_div(self.count, rows)
         pace, heights = prefetch_pace(k, tiles, nr), (-(-CHAINS // self.shape.vectors), rows)
-        with k.loop(0, SUMS) as i, k.loop(0, self.channels, RUN) as c:
-            many = k.min(self.channels - c, RUN)
+        with k.loop(0, ELEMENTS) as i, k.loop(0, self.channels, K_BLOCK) as c:
+            many = k.min(self.channels - c, K_BLOCK)
             these = i * kind + c * nr
             is_last = c + many >= self.channels
-            following = k.select(is_last, k.min(i + 1, SUMS - 1) * kind, these + many * nr)
+            following = k.select(is_last, k.min(i + 1, ELEMENTS - 1) * kind, these + many * nr)
             with k.loop(0, tiles) as tile:
                 first = tile * rows
                 seen = self.seen.at((i * self.most + first) * self.distance + c)
@@ -246,7 +252,7 @@ class _Block:
                         accumulate(k, found, into, c > 0)
 
     def pieces(self) -> Iterator[tuple[Val, Val, Val]]:
-        """The code that follows, for each: its row of fours, the first of these, and how many."""
+        """Loops over pieces: gives the row of tiles, the first tile and their number."""
         k, end = self.k, self.begin + self.count
         with k.loop(self.begin // self.wide, ceil_div(end, self.wide)) as y:
             start, stop = k.max(self.begin - y * self.wide, 0), k.min(end - y * self.wide, self.wide)
@@ -254,22 +260,22 @@ class _Block:
                 yield y, x, k.min(stop - x, PIECE)
 
     def outputs(self, y: Val, x: Val, many: Val) -> Val:
-        """Outputs of a piece; gives whether one of them is not finite."""
+        """The output transform of a piece; returns whether an output is not finite."""
         k, lanes, nr = self.k, self.lanes, self.nr
-        odd, place = k.var(k.zeros(f32, lanes)), y * self.wide + x - self.begin
+        not_finite, place = k.var(k.zeros(f32, lanes)), y * self.wide + x - self.begin
         with k.loop(0, many) as i, k.loop(0, nr, lanes) as j:
             here = self.sums.at((place + i) * nr + j)
             sums = [[here.load((down * 4 + right) * self.kind, lanes) for right in range(4)] for down in range(4)]
-            ends = [ends_of(column) for column in zip(*sums, strict=True)]
+            ends = [output_transform(column) for column in zip(*sums, strict=True)]
             for down, row in enumerate(zip(*ends, strict=True)):
-                left, right = ends_of(row)
-                odd.set(odd.get() + (left + right) * 0.0)
+                left, right = output_transform(row)
+                not_finite.set(not_finite.get() + (left + right) * 0.0)
                 for at, value in enumerate((left, right)):
                     self.out.store((down * 2 * PIECE + i * 2 + at) * nr + j, value)
-        return odd.get().ne(0.0).any()
+        return not_finite.get().ne(0.0).any()
 
-    def mend(self, weights: Buf, kind: Val, y: Val, x: Val, many: Val) -> None:
-        """The outputs of a piece once more, one by one."""
+    def f32_fallback(self, weights: Buf, kind: Val, y: Val, x: Val, many: Val) -> None:
+        """Recompute the outputs of a piece directly."""
         k, lanes, memory = self.k, self.lanes, self.memory
         (_, in_y, in_x), (_, pad_y, pad_x) = sizes(memory, "in"), sizes(memory, "pad")
         with k.loop(0, 2) as down, k.loop(0, many * 2) as i, k.loop(0, self.nr, lanes) as j:
@@ -277,9 +283,9 @@ class _Block:
             with k.loop(0, self.channels) as c:
                 own = weights.at(c * self.nr + j)
                 sums = [[own.load(kind * (a * 4 + b), lanes) for b in range(4)] for a in range(4)]
-                across = [weights_of(row) for row in sums]
+                across = [inverse_weight_transform(row) for row in sums]
                 for tap_x, column in enumerate(zip(*across, strict=True)):
-                    for tap_y, w in enumerate(weights_of(column)):
+                    for tap_y, w in enumerate(inverse_weight_transform(column)):
                         at_y, at_x = y * 2 + down + tap_y - pad_y, x * 2 + i + tap_x - pad_x
                         with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
                             place = at_y * number(memory, "x_y") + at_x * number(memory, "x_x") + c
