@@ -147,7 +147,10 @@ def main() -> None:
     args = parser.parse_args()
     clock = time.process_time if args.cpu_time else time.perf_counter
     args.threads = 1 if args.cpu_time else args.threads
-    plain, past = (machine_limits.copy_bandwidth(50 << 20, args.threads, is_past=is_past) for is_past in (False, True))
+    plain, past = (
+        machine_limits.copy_bandwidth(50 << 20, args.threads, is_non_temporal=is_non_temporal)
+        for is_non_temporal in (False, True)
+    )
     print(f"{args.threads} threads; stores of vectors: {plain / 1e9:.1f} GB/s, past the caches: {past / 1e9:.1f} GB/s")
     print(f"{'case':26}{'GB/s':>8}{'copy':>8}{'share':>8}")
     results = {}

@@ -87,8 +87,8 @@ def model(tmp_path: Path, folder: Path) -> Path:
 
 IN_A_PROCESS = (
     "import sys, pickle, sardonyx as sx\n"
-    "from sardonyx.session import stored\n"
-    "stored.MAX_NBYTES = 1 << 20\n"
+    "from sardonyx.session import array_file\n"
+    "array_file.MAX_NBYTES = 1 << 20\n"
     "path, precision, feeds = pickle.load(sys.stdin.buffer)\n"
     "found = sx.InferenceSession(path, precision=precision).run(None, feeds)[0]\n"
     "loaded = [m for m in ('onnx', 'llvmlite.ir', 'sardonyx.lower', 'sardonyx.ops.registry') if m in sys.modules]\n"
@@ -109,7 +109,7 @@ def in_a_process(path: Path, precision: str) -> tuple[np.ndarray, list[str]]:
     [
         ("", "highest", False, "pack_panels", 2e-6),
         (TILES, "highest", False, "pack_panels", 2e-6),
-        (TILES, "highest", True, "pack_digits", 2e-6),
+        (TILES, "highest", True, "pack_int8_slices", 2e-6),
         (TILES, "high", True, "split_bf16", 3e-5),
         (TILES, "medium", True, "split_bf16", 3e-2),
     ],

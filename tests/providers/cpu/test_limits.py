@@ -45,13 +45,13 @@ def test_limits_are_rates() -> None:
     assert machine_limits.peak_tile_flops(isa=isa.CPUS["haswell"]) is None
 
 
-@pytest.mark.parametrize("is_past", [False, True])
-def test_a_copy_is_one(is_past: bool) -> None:
+@pytest.mark.parametrize("is_non_temporal", [False, True])
+def test_a_copy_is_one(is_non_temporal: bool) -> None:
     nbytes = 4096
     memory = np.zeros(3 * nbytes, np.uint8)
     start = -memory.ctypes.data % machine_limits.LINE_NBYTES
     x, y = (memory[start + i * nbytes : start + (i + 1) * nbytes] for i in range(2))
     x[:] = np.random.default_rng(0).integers(0, 256, nbytes)
-    call(machine_limits.copy(is_past=is_past), x.ctypes.data, y.ctypes.data, nbytes // 8)
+    call(machine_limits.copy(is_non_temporal=is_non_temporal), x.ctypes.data, y.ctypes.data, nbytes // 8)
     np.testing.assert_array_equal(y, x)
-    assert machine_limits.copy_bandwidth(1 << 16, threads=2, is_past=is_past) > 0
+    assert machine_limits.copy_bandwidth(1 << 16, threads=2, is_non_temporal=is_non_temporal) > 0

@@ -53,7 +53,7 @@ def test_results_are_the_same(case: str, width: int, monkeypatch: pytest.MonkeyP
     wanted = Compiled(*given).run([x])
     monkeypatch.setattr(Target, "exceeds_cache", lambda *_: True)
     compiled = Compiled(*given)
-    assert any("is_past=True" in repr(step.spec.statics) for step in compiled.steps)
+    assert any("is_non_temporal=True" in repr(step.spec.statics) for step in compiled.steps)
     for offset in (0, 32, 4):
         monkeypatch.setattr(Memory, "_allocate", at_offset(offset))
         for got, y in zip(compiled.run([x], threads=2, checked=True), wanted, strict=True):
@@ -66,7 +66,7 @@ def test_only_what_is_the_callers_and_no_cache_holds() -> None:
 
     x86, arm = Target(named("skylake-avx512")), Target(named("neoverse-n1"))
     far = steps.FAR * x86.isa.l2_nbytes // (4 << 20) + 1
-    assert x86.writes_past(view(far))
-    assert not x86.writes_past(view(0))
-    assert not x86.writes_past(view(far, "temporary"))
-    assert not arm.writes_past(view(far))
+    assert x86.writes_non_temporal(view(far))
+    assert not x86.writes_non_temporal(view(0))
+    assert not x86.writes_non_temporal(view(far, "temporary"))
+    assert not arm.writes_non_temporal(view(far))

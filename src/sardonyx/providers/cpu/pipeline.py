@@ -70,7 +70,7 @@ class Analysis(NamedTuple):
 
 WHOLE_PART = (
     Analysis("is_stepwise", lambda groups, _: any(_sees_more(group) for group in groups)),
-    Analysis("packed_operands", packed_operands.packed_operands),
+    Analysis("packed_operands", lambda groups, target: packed_operands.packed_operands(groups, target)),
 )
 """Of all groups of a part."""
 EACH_BODY = (

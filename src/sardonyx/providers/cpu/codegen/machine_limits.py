@@ -84,11 +84,11 @@ def fetch(k: Kernel, x: Buf, elements: Val) -> None:
 
 
 @function(x=(i64,), y=(i64,), elements=i64)
-def copy(k: Kernel, x: Buf, y: Buf, elements: Val, *, is_past: bool) -> None:
+def copy(k: Kernel, x: Buf, y: Buf, elements: Val, *, is_non_temporal: bool) -> None:
     """Store whole cache lines to aligned memory."""
     lanes = max(k.lanes // 2, LINE_NBYTES // 8)
     with k.loop(0, elements - (lanes - 1), lanes) as i:
-        y.store(i, x.load(i, lanes), is_past=is_past)
+        y.store(i, x.load(i, lanes), is_non_temporal=is_non_temporal)
 
 
 def peak_flops(dtype: DType = f32, threads: int = 1, isa: Isa | None = None, pick: Pick = BEST) -> float:
@@ -141,14 +141,14 @@ def _passing(x: Any, threads: int, isa: Isa, bursts: int, pick: Pick, *, is_read
     return 8 * part * threads / burst_s(fetch(), [(start, part) for start in starts], isa, bursts, pick)
 
 
-def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_past: bool = False) -> float:
+def copy_bandwidth(nbytes: int, threads: int = 1, isa: Isa | None = None, *, is_non_temporal: bool = False) -> float:
     """Bytes per second, read and written, of a copy with ordinary or non-temporal stores."""
     isa = isa or current()
     part = nbytes // threads // LINE_NBYTES * (LINE_NBYTES // 8)
     x, y = (np.ones(nbytes // 8 + LINE_NBYTES, np.int64) for _ in range(2))
     first = [-a.ctypes.data % LINE_NBYTES + a.ctypes.data for a in (x, y)]
     calls = [(first[0] + 8 * i * part, first[1] + 8 * i * part, part) for i in range(threads)]
-    return 2 * 8 * part * threads / burst_s(copy(is_past=is_past), calls, isa)
+    return 2 * 8 * part * threads / burst_s(copy(is_non_temporal=is_non_temporal), calls, isa)
 
 
 def burst_s(spec: Spec, calls: Sequence[tuple[int, ...]], isa: Isa, bursts: int = BURSTS, pick: Pick = BEST) -> float:

@@ -1,7 +1,7 @@
 """Matrix tiles: eight registers of 16 rows of 64 bytes, and products of bf16 pairs and of bytes between them.
 
     zero(t)               t = 0
-    load(t, p, stride)    row r of t = the 64 bytes at p + r * stride; if ``is_past``, L1 keeps nothing new
+    load(t, p, stride)    row r of t = the 64 bytes at p + r * stride; if ``is_non_temporal``, L1 keeps nothing new
     store(t, p, stride)   the reverse
     dot_bf16(c, a, b)     c[m, n] += sum over j of a[m, 2j] b[j, 2n] + a[m, 2j+1] b[j, 2n+1]
     dot_bytes(c, a, b)    c[m, n] += sum over j and i < 4 of a[m, 4j+i] b[j, 4n+i], in i32
@@ -90,11 +90,13 @@ class Tiles:
         else:
             self._carry_out("tile_zero", _zero, self._tile(t))
 
-    def load(self, t: int, source: Buf, stride_nbytes: Operand = ROW_NBYTES, *, is_past: bool = False) -> None:
+    def load(self, t: int, source: Buf, stride_nbytes: Operand = ROW_NBYTES, *, is_non_temporal: bool = False) -> None:
         self._check(t, source, stride_nbytes)
         stride = self.k.value(stride_nbytes, i64)
         if self._stack is None:
-            self.k.call("llvm.x86.tileloaddt164" if is_past else "llvm.x86.tileloadd64", I8(t), source.ptr, stride.ir)
+            self.k.call(
+                "llvm.x86.tileloaddt164" if is_non_temporal else "llvm.x86.tileloadd64", I8(t), source.ptr, stride.ir
+            )
         else:
             numbers = stride.pointer(), self._high(t).pointer()
             self._carry_out("tile_load", _load, self._tile(t), source.ptr, *numbers)

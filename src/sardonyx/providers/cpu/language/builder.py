@@ -202,8 +202,10 @@ class Builder:
         """A load from memory that nobody writes while the function runs."""
         return self.pure(type, f"load {type.text}, ptr {pointer.text}, align {align}, !invariant.load !1", pointer)
 
-    def store(self, v: Value, pointer: Value, align: int | None = None, *, is_past: bool = False) -> None:
-        self.effect(f"store {v.typed}, ptr {pointer.text}{_aligned(align)}{', !nontemporal !0' if is_past else ''}")
+    def store(self, v: Value, pointer: Value, align: int | None = None, *, is_non_temporal: bool = False) -> None:
+        self.effect(
+            f"store {v.typed}, ptr {pointer.text}{_aligned(align)}{', !nontemporal !0' if is_non_temporal else ''}"
+        )
 
     def call(self, function: Value, args: Sequence[Value], *, is_pure: bool = False) -> Value:
         text = f"call {function.type.text} {function.text}({', '.join(a.typed for a in args)})"

@@ -328,10 +328,12 @@ class Buf:
             raw = k.b.call(fn, [p, I32(_align(self.dtype)), mask.ir, text.zero(t)])
         return _widened(k, raw, self.dtype, lanes)
 
-    def store(self, at: Operand | Tile, value: Operand, mask: Val | None = None, *, is_past: bool = False) -> None:
+    def store(
+        self, at: Operand | Tile, value: Operand, mask: Val | None = None, *, is_non_temporal: bool = False
+    ) -> None:
         """Store a vector to consecutive elements, under its mask.
 
-        ``is_past`` asks for a non-temporal store; the vector must then consist of whole cache lines.
+        ``is_non_temporal`` asks for a non-temporal store; the vector must then consist of whole cache lines.
         """
         lanes = 1
         if isinstance(at, Tile):
@@ -344,11 +346,11 @@ class Buf:
         p = self._address(at)
         self._check(p, lanes, mask)
         if mask is None:
-            k.is_past |= is_past
-            if is_past and k.checked:
+            k.is_non_temporal |= is_non_temporal
+            if is_non_temporal and k.checked:
                 rest = Buf(k, p, self.dtype).past_line()
                 k.refuse(rest.ne(0), rest)
-            k.b.store(raw, p, LINE_NBYTES if is_past else _align(self.dtype), is_past=is_past)
+            k.b.store(raw, p, LINE_NBYTES if is_non_temporal else _align(self.dtype), is_non_temporal=is_non_temporal)
         elif lanes == 1:
             with k.when(mask):
                 k.b.store(raw, p, _align(self.dtype))

@@ -42,7 +42,7 @@ class Kernel:
     def __init__(self, name: str, isa: Isa, *, checked: bool = False) -> None:
         self.name, self.isa, self.checked = name, isa, checked
         self._counters = self._depth = self._loops = 0
-        self.is_past = False
+        self.is_non_temporal = False
         """Whether it has non-temporal stores: they are weakly ordered, so a fence ends the kernel."""
         self.module = text.Module()
         self.lanes = isa.lanes
@@ -96,7 +96,7 @@ class Kernel:
         return function.args
 
     def close(self) -> None:
-        if self.is_past:
+        if self.is_non_temporal:
             self.b.effect("fence seq_cst")
         self.b.leave()
 

@@ -132,7 +132,7 @@ class Target:
     tiled: dict[int, tuple[object, int | None]] = field(default_factory=dict, compare=False, repr=False)
     """Convolutions on tiles by their ``id``, with the number of bf16 terms (``conv.on_tiles``)."""
 
-    def writes_past(self, view: View) -> bool:
+    def writes_non_temporal(self, view: View) -> bool:
         """Whether a result is written with non-temporal stores: it is larger than the caches and no step reads it, so
         an ordinary store would load lines in vain."""
         is_callers = view.storage.kind == "output" and self.isa.name in ("amx", "avx512")

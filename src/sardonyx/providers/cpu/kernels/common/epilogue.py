@@ -113,7 +113,9 @@ class Epilogue:
     def with_non_temporal_stores(self, views: Sequence[View], target: Target) -> Epilogue:
         """The same, with non-temporal stores of the outputs that exceed the caches."""
         seen = zip(self.outputs, views, strict=True)
-        return replace(self, outputs=tuple(replace(y, is_non_temporal=target.writes_past(view)) for y, view in seen))
+        return replace(
+            self, outputs=tuple(replace(y, is_non_temporal=target.writes_non_temporal(view)) for y, view in seen)
+        )
 
     @property
     def writes(self) -> frozenset[str]:
@@ -258,7 +260,7 @@ class BoundEpilogue:
             if y.is_non_temporal and t.mask is None and t.lanes * y.dtype.itemsize % LINE_NBYTES == 0:
                 with self.k.either(at.at(t.index).past_line().eq(0)) as (whole, part):
                     with whole:
-                        at.store(t, value, is_past=True)
+                        at.store(t, value, is_non_temporal=True)
                     with part:
                         at.store(t, value)
             else:

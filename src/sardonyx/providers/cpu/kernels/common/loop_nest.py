@@ -171,10 +171,10 @@ def load(buf: Buf, tile: Tile, kind: str, stride: Operand) -> Val:
     return k.pack([buf.load(x) for x in at])
 
 
-def store(buf: Buf, tile: Tile, kind: str, stride: Operand, value: Val, *, is_past: bool = False) -> None:
-    """Write a tile along an axis of this stride class; ``is_past`` is for whole cache lines."""
+def store(buf: Buf, tile: Tile, kind: str, stride: Operand, value: Val, *, is_non_temporal: bool = False) -> None:
+    """Write a tile along an axis of this stride class; ``is_non_temporal`` is for whole cache lines."""
     if kind == "1":
-        buf.store(tile, value, is_past=is_past)
+        buf.store(tile, value, is_non_temporal=is_non_temporal)
         return
     assert kind == "s", "an output has no stride 0"
     k = buf.k

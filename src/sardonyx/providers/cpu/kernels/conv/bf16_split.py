@@ -309,7 +309,7 @@ class _Bf16Conv(TileConv):
                     self.tiles.load(B, weights.at(s * size + event.offset))
                 else:
                     self.tiles.load(
-                        A, here.at(term * (event.offset // (2 * TILE))), stride, is_past=self.is_non_temporal
+                        A, here.at(term * (event.offset // (2 * TILE))), stride, is_non_temporal=self.is_non_temporal
                     )
                 for other in others[len(others) * at // len(written) : len(others) * (at + 1) // len(written)]:
                     other()

@@ -128,7 +128,9 @@ def steps(loop: Loop, target: Target) -> list[Step]:
     bits = max(register_dtype(t).bits for t in e.operands)
     side = min(16, max(2, target.isa.lanes * 32 // bits))
     tiles = max(1, min(target.isa.registers // 2, LINE_NBYTES * 8 // bits) // side)
-    is_non_temporal = all(target.writes_past(y) and side * y.dtype.itemsize % LINE_NBYTES == 0 for y in loop.outputs)
+    is_non_temporal = all(
+        target.writes_non_temporal(y) and side * y.dtype.itemsize % LINE_NBYTES == 0 for y in loop.outputs
+    )
     has_edge = not isinstance(inner.extent, int) or inner.extent % (side * tiles) > 0
     config = TransposeConfig(
         e, kinds, len(axes), side, tiles, max(side, BLOCK_LINES * LINE_NBYTES * 8 // bits), is_non_temporal, has_edge
@@ -315,4 +317,4 @@ class Block:
         for buf, result, (down, _) in zip(to, results, self.strides[len(self.inputs) :], strict=True):
             v = values[result]
             whole = self.k.value(v, v.dtype, self.config.side)
-            buf.store(down * row + column, whole, mask=mask, is_past=is_non_temporal)
+            buf.store(down * row + column, whole, mask=mask, is_non_temporal=is_non_temporal)

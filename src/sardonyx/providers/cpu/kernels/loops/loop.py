@@ -253,7 +253,7 @@ class Layout:
         config = self.config(loop)
         seen = zip(config.outputs, loop.outputs, strict=True)
         config = replace(
-            config, outputs=tuple(replace(y, is_non_temporal=target.writes_past(view)) for y, view in seen)
+            config, outputs=tuple(replace(y, is_non_temporal=target.writes_non_temporal(view)) for y, view in seen)
         )
         config = replace(config, register_vectors=self._register_vectors(config, target.isa.lanes))
         views, axes = (*loop.inputs, *loop.outputs), self.axes

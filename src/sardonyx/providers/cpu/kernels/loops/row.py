@@ -292,7 +292,7 @@ class Elements:
             for u, tile in enumerate(self.tiles):
                 v = self._of(schedule.expression.results[position], u)
                 is_non_temporal = position == non_temporal and tile.mask is None
-                store(buf.at(self.at[view]), tile, access.kind, row.along[view], v, is_past=is_non_temporal)
+                store(buf.at(self.at[view]), tile, access.kind, row.along[view], v, is_non_temporal=is_non_temporal)
         for r, states in sums.items():
             arg, reducer = schedule.reduction(r).arg, row.reducer(r)
             for u, tile in enumerate(self.tiles):

@@ -88,7 +88,9 @@ def multiply(
             for event in written:
                 if isinstance(event, Load):
                     tiles.load(
-                        event.tile, operands[event.tile].at(event.offset), is_past=is_a_non_temporal and event.tile == A
+                        event.tile,
+                        operands[event.tile].at(event.offset),
+                        is_non_temporal=is_a_non_temporal and event.tile == A,
                     )
                     continue
                 tiles.dot_bf16(event.sums, A, B)
