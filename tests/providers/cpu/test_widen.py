@@ -68,7 +68,7 @@ class Net:
     @property
     def narrow(self) -> int:
         """Images that convolutions and windows read as narrow floats."""
-        seen = [s.args["x"] for s in self.compiled.steps if s.spec.name.startswith(("conv", "slide"))]
+        seen = [s.args["x"] for s in self.compiled.steps if s.spec.name.startswith(("conv", "pool"))]
         return sum(isinstance(x, Ref) and x.storage.dtype in (f16, bf16) for x in seen)
 
 
