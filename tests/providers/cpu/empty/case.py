@@ -33,7 +33,7 @@ class Case:
     precisions: tuple[str, ...] = ("highest",)
     is_random: bool = False
     hangs: tuple[str, ...] = ()
-    """Sizes of 0 with which onnxruntime does not come back, dies, or does not know the shape of a result."""
+    """Sizes of 0 with which onnxruntime hangs, crashes, reads foreign memory or does not know the shape of a result."""
 
     @cached_property
     def model(self) -> onnx.ModelProto:
