@@ -39,6 +39,22 @@ def test_links_point_at_files(document: Path) -> None:
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
 
 
+@pytest.mark.parametrize("name", ["architecture", "cpu-provider", "decisions", "glossary"])
+def test_files_that_documents_name_exist(name: str) -> None:
+    """Paths with a folder, below the package, the CPU provider or the repository; ``cpu/`` stands for the provider."""
+    package = ROOT / "src" / "sardonyx"
+    places = [
+        ROOT,
+        ROOT / "src",
+        package,
+        package / "providers",
+        package / "providers" / "cpu",
+        package / "providers" / "cpu" / "kernels",
+    ]
+    paths = re.findall(r"`([\w/*]+/[\w*]+\.py)`", (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8"))
+    assert not [path for path in paths if not any(any(place.glob(path)) for place in places)]
+
+
 def test_demo_reads_digits() -> None:
     program = [sys.executable, ROOT / "demo" / "demo.py"]
     done = subprocess.run(program, capture_output=True, encoding="utf-8", check=False, env=ENVIRONMENT)
