@@ -22,9 +22,9 @@ class Explanation:
     reason: str
     attributes: tuple[str, tuple[int, ...]] | None = None
     """Holds only where a node has this attribute with a value other than these."""
-    beside: tuple[bytes, ...] = ()
+    model_has: tuple[bytes, ...] = ()
     """Holds only where the model has one of these operators."""
-    is_hollow: bool = False
+    are_both_empty: bool = False
     """Holds only where both shapes have a dimension of 0."""
     empty: str = ""
     """Holds only where a node has this attribute, and nothing in it."""
@@ -54,15 +54,15 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation("BlackmanWindow", "e-17), expected", (), "a sum of cosines that is 0 but for rounding"),
     Explanation("BlackmanWindow", " int", (), NEARLY_WHOLE),
     Explanation("BlackmanWindow", " uint", (), NEARLY_WHOLE),
-    Explanation("*", "shape [0", (), NONE_MADE, beside=(b"Loop", b"Scan")),
-    Explanation("*", "shape [", (), NONE_MADE, beside=(b"Loop", b"Scan"), is_hollow=True),
+    Explanation("*", "shape [0", (), NONE_MADE, model_has=(b"Loop", b"Scan")),
+    Explanation("*", "shape [", (), NONE_MADE, model_has=(b"Loop", b"Scan"), are_both_empty=True),
     Explanation("Cast", " elements", ("extreme", "out"), OUTSIDE),
     Explanation("Cast", "expected -9223372036854775808", (), OUTSIDE),
     Explanation("Cast", "np.float32(9.223372e+18), expected np.float32(-9.223372e+18)", (), OUTSIDE),
     Explanation("Cast", " uint", (), OUTSIDE),
     Explanation("CastLike", " elements", ("extreme", "out"), OUTSIDE),
     Explanation("CastLike", " uint", (), OUTSIDE),
-    Explanation("Gather", " int8 elements", ("wrong",), OUTSIDE, beside=(b"Cast",)),
+    Explanation("Gather", " int8 elements", ("wrong",), OUTSIDE, model_has=(b"Cast",)),
     Explanation("Pow", " int", (), OUTSIDE),
     Explanation("Shrink", " int", ("extreme",), OUTSIDE),
     Explanation("Shrink", " uint", ("extreme",), OUTSIDE),
@@ -90,20 +90,20 @@ EXPLAINED: tuple[Explanation, ...] = (
         "compiled code scales in float32, where a scale that float16 cannot hold is finite",
     ),
     Explanation("ReduceMean", "nan), expected", (), NO_MEAN),
-    Explanation("Sign", "nan), expected", (), NO_MEAN, beside=(b"ReduceMean",)),
+    Explanation("Sign", "nan), expected", (), NO_MEAN, model_has=(b"ReduceMean",)),
     Explanation(
         "If",
         "np.float64(0.0), expected np.float64(1.0)",
         (),
         "a softmax gives 0 where its result would be denormal, and a sign shows it",
-        beside=(b"Softmax",),
+        model_has=(b"Softmax",),
     ),
     Explanation(
         "MaxUnpool",
         " elements",
         (),
         "among elements that are equal but for rounding, the one that is the maximum follows from it",
-        beside=(b"Resize",),
+        model_has=(b"Resize",),
     ),
     Explanation(
         "Pow",
@@ -117,14 +117,14 @@ EXPLAINED: tuple[Explanation, ...] = (
         "np.float32(0.0), expected np.float32(1.3",
         (),
         "the normalization of equal elements magnifies how their mean is rounded",
-        beside=(b"LayerNormalization",),
+        model_has=(b"LayerNormalization",),
     ),
     Explanation(
         "Cast",
         " float64 elements",
         (),
         "elements that were float32 before have the digits of float32",
-        beside=(b"LayerNormalization",),
+        model_has=(b"LayerNormalization",),
     ),
     Explanation(
         "TopK", "nan), expected", (), "NaN is the largest, as in onnx.reference; onnxruntime has no order for it"
@@ -134,14 +134,14 @@ EXPLAINED: tuple[Explanation, ...] = (
         " elements",
         (),
         "onnxruntime's logistic of scores far below 0 keeps few digits",
-        beside=(b"LOGISTIC",),
+        model_has=(b"LOGISTIC",),
     ),
     Explanation(
         "DequantizeLinear",
         " elements",
         (),
         "a product in lower precision that lies close to the middle of two steps rounds to the other one",
-        beside=(b"MatMul", b"Gemm", b"Conv"),
+        model_has=(b"MatMul", b"Gemm", b"Conv"),
         precisions=("medium",),
     ),
     Explanation("MaxPool", " elements", (), NO_CROP, node=_is_sparse),
@@ -171,9 +171,9 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
             continue
         if e.precisions and case.options.precision not in e.precisions:
             continue
-        if e.beside and not any(name in case.model for name in e.beside):
+        if e.model_has and not any(name in case.model for name in e.model_has):
             continue
-        if e.is_hollow and not _is_hollow(difference):
+        if e.are_both_empty and not _are_both_empty(difference):
             continue
         if e.empty and not any(a.name == e.empty and not a.ints for n in _nodes(case) for a in n.attribute):
             continue
@@ -184,7 +184,7 @@ def why(case: Case, subject: str, kind: str, difference: str) -> str | None:
     return None
 
 
-def _is_hollow(difference: str) -> bool:
+def _are_both_empty(difference: str) -> bool:
     shapes = re.findall(r"\[([^\]]*)\]", difference)
     return len(shapes) == 2 and all("0" in shape.split(", ") for shape in shapes)
 

@@ -221,7 +221,7 @@ def test_split(layout: str, is_direct: bool, terms: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "is_plain"),
+    ("number", "is_representable"),
     [
         (0.0, True), (-0.0, True), (split_bf16.SMALLEST, True),
         (-np.nextafter(np.float32(split_bf16.SMALLEST), 0), False), (LEAST, False), (1e-35, False),
@@ -229,16 +229,16 @@ def test_split(layout: str, is_direct: bool, terms: int) -> None:
         (-split_bf16.LARGEST, False), (MOST, False), (-MOST, False), (np.inf, False), (-np.inf, False), (np.nan, False),
     ],
 )  # fmt: skip
-def test_flags(number: float, is_plain: bool) -> None:
+def test_flags(number: float, is_representable: bool) -> None:
     x = random((70, 600), np.float32)
     x[40, 300] = number
     flags, y = np.zeros((3, 3), np.int32), np.zeros(3 * 19 * 1024, BF16)
     spec = split_bf16.split_bf16(source=f32, terms=1, layout=split_bf16.ROWS, is_direct=True, axes=0)
     Launch(spec, dict(x=x, y=y, flags=flags, lines=70, depth=600, x_line=600, x_k=1), isa=CHIP)()
     expected = np.zeros((3, 3), np.int32)
-    expected[1, 1] = not is_plain
+    expected[1, 1] = not is_representable
     np.testing.assert_array_equal(flags, expected)
-    assert split_bf16.is_weight_representable(x) == is_plain
+    assert split_bf16.is_weight_representable(x) == is_representable
 
 
 # -- the innermost loop

@@ -29,6 +29,6 @@ def test_names_do_not_count_but_code_does() -> None:
     from tests.providers.cpu.test_compiling import add_up
 
     chip = CPUS["haswell"]
-    renamed = type(add_up)("total", add_up.module, add_up.params, add_up.body, add_up.is_plain)
+    renamed = type(add_up)("total", add_up.module, add_up.params, add_up.body, add_up.is_c_function)
     assert golden.emitted(renamed(times=2), chip) == golden.emitted(add_up(times=2), chip)
     assert golden.emitted(add_up(times=3), chip) != golden.emitted(add_up(times=2), chip)

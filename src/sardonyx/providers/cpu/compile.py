@@ -78,12 +78,12 @@ def _compiled(
                 None if has_states else partial(compile_part, part, provider, by_shape), otherwise, provider.arenas,
             )  # fmt: skip
         except Unrepresentable as first:
-            found = {first.identity, *_exceptional(_packed(steps), kept)}
+            found = {first.identity, *_unrepresentable(_packed(steps), kept)}
             target = replace(target, unrepresentable=target.unrepresentable | found, splits={}, tiled={})
     raise AssertionError("constants are refused again and again")
 
 
-def _exceptional(constants: Sequence[Packed], kept: list[Any]) -> Iterator[object]:
+def _unrepresentable(constants: Sequence[Packed], kept: list[Any]) -> Iterator[object]:
     """The identities of all constants that their layouts cannot represent; ``kept`` holds the others, so that they are
     not packed again."""
     for constant in constants:

@@ -74,7 +74,7 @@ WHOLE_PART = (
 )
 """Of all groups of a part."""
 EACH_BODY = (
-    Analysis("between", pointwise_depthwise.fusable_pairs),
+    Analysis("fused_pairs", pointwise_depthwise.fusable_pairs),
     Analysis(
         "summed_pairs", lambda groups, target: {} if target.is_inside else summed_pair.summed_pairs(groups, target)
     ),

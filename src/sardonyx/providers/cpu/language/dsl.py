@@ -72,7 +72,7 @@ class Spec:
     def emit(self, isa: Isa, *, checked: bool = False) -> Kernel:
         """The kernel's IR."""
         k = Kernel(self.name, isa, checked=checked)
-        args = k.open_plain(self.params) if self.definition.is_plain else k.open(self.params)
+        args = k.open_c_function(self.params) if self.definition.is_c_function else k.open(self.params)
         self.definition.body(k, **args, **dict(self.statics))
         k.close()
         return k
@@ -86,7 +86,7 @@ class Definition:
     module: str
     params: Any
     body: Callable[..., None]
-    is_plain: bool = False
+    is_c_function: bool = False
 
     @property
     def is_ours(self) -> bool:
@@ -110,7 +110,7 @@ def function(**named: Any) -> Callable[[Callable[..., None]], Definition]:
     """Declare a native function that takes its parameters as C does: addresses and numbers."""
 
     def wrap(body: Callable[..., None]) -> Definition:
-        return Definition(body.__name__, body.__module__, named, body, is_plain=True)
+        return Definition(body.__name__, body.__module__, named, body, is_c_function=True)
 
     return wrap
 

@@ -199,7 +199,7 @@ class Val:
         second = self.ir if other is None else other.ir
         return Val(self.k, self.k.b.shuffle(self.ir, second, indices), self.dtype, len(indices))
 
-    def fold(self, combine: Callable[[Val, Val], Val]) -> Val:
+    def reduce_lanes(self, combine: Callable[[Val, Val], Val]) -> Val:
         """Horizontal reduction, halves with halves: the same order on every machine with as many lanes."""
         v = self
         while v.lanes > 1:
@@ -210,13 +210,13 @@ class Val:
         return v
 
     def sum(self) -> Val:
-        return self.fold(lambda a, b: a + b)
+        return self.reduce_lanes(lambda a, b: a + b)
 
     def max(self) -> Val:
-        return self.fold(self.k.max)
+        return self.reduce_lanes(self.k.max)
 
     def min(self) -> Val:
-        return self.fold(self.k.min)
+        return self.reduce_lanes(self.k.min)
 
     def any(self) -> Val:
         """Whether any element of a vector of bools is true."""
@@ -348,7 +348,7 @@ class Buf:
         if mask is None:
             k.is_non_temporal |= is_non_temporal
             if is_non_temporal and k.checked:
-                rest = Buf(k, p, self.dtype).past_line()
+                rest = Buf(k, p, self.dtype).line_offset()
                 k.refuse(rest.ne(0), rest)
             k.b.store(raw, p, LINE_NBYTES if is_non_temporal else _align(self.dtype), is_non_temporal=is_non_temporal)
         elif lanes == 1:
@@ -382,7 +382,7 @@ class Buf:
         """The pointer as an integer."""
         return Val(self.k, self.k.b.convert("ptrtoint", self.ptr, I64), i64)
 
-    def past_line(self) -> Val:
+    def line_offset(self) -> Val:
         """The offset from the start of its cache line."""
         return self.address() & (LINE_NBYTES - 1)
 
@@ -429,7 +429,7 @@ def _align(dtype: DType) -> int:
 def _widened(k: Kernel, raw: Value, dtype: DType, lanes: int) -> Val:
     if dtype is bool_:
         return Val(k, k.b.compare("icmp", "ne", raw, text.zero(raw.type)), bool_, lanes)
-    if dtype is f16 and not k.isa.is_plain:
+    if dtype is f16 and not k.isa.is_baseline:
         return Val(k, k.b.convert("fpext", raw, vector(text.FLOAT, lanes)), f32, lanes)
     if dtype is f16:
         code = Val(k, k.b.convert("bitcast", raw, vector(scalar_type(u16), lanes)), u16, lanes)
@@ -447,7 +447,7 @@ def _widened(k: Kernel, raw: Value, dtype: DType, lanes: int) -> Val:
 def _narrowed(k: Kernel, v: Val, dtype: DType) -> Value:
     if dtype is bool_:
         return k.b.convert("zext", v.ir, vector(I8, v.lanes))
-    if dtype is f16 and not k.isa.is_plain:
+    if dtype is f16 and not k.isa.is_baseline:
         return k.b.convert("fptrunc", v.ir, vector(text.HALF, v.lanes))
     if dtype is f16:
         return k.b.convert("bitcast", _minifloats().narrowed(k, v, dtype).ir, vector(text.HALF, v.lanes))

@@ -80,7 +80,7 @@ class Kernel:
             word += WORDS_PER_BUFFER
         return values
 
-    def open_plain(self, params: Mapping[str, tuple[str, DType]]) -> dict[str, Buf | Val]:
+    def open_c_function(self, params: Mapping[str, tuple[str, DType]]) -> dict[str, Buf | Val]:
         """Begin a plain C function."""
         types = [POINTER if kind == "memory" else scalar_type(dtype) for kind, dtype in params.values()]
         args = self._begin(types, tuple(params))
@@ -273,7 +273,7 @@ class Kernel:
         lead = next(x for x in (a, b, c) if isinstance(x, (Val, Var)))
         lanes = max(x.lanes if isinstance(x, (Val, Var)) else 1 for x in (a, b, c))
         args = [self.value(x, lead.dtype, lanes) for x in (a, b, c)]
-        if self.isa.is_plain:
+        if self.isa.is_baseline:
             fused: Val = _plain().fma(self, *args)
             return fused
         return self.intrinsic("llvm.fma", args, lead.dtype, lanes, over=args[:1])
@@ -300,7 +300,7 @@ class Kernel:
         return self._rounded("rint", v)
 
     def _rounded(self, how: str, v: Val) -> Val:
-        if self.isa.is_plain:
+        if self.isa.is_baseline:
             found: Val = getattr(_plain(), how)(self, v)
             return found
         return self._unary(f"llvm.{how}", v)

@@ -49,7 +49,7 @@ class Isa(Record):
     l3_nbytes: int = 8192 * KIB
 
     @property
-    def is_plain(self) -> bool:
+    def is_baseline(self) -> bool:
         """Whether only the baseline instructions of the architecture are available: no FMA (``soft_fma``)."""
         return self.name == "generic"
 

@@ -39,9 +39,14 @@ C_CONTIGUOUS = 1
 
 def _check_layout() -> None:
     plain = np.zeros((2, 3), np.float32)
-    for a, is_plain in ((plain, True), (plain.T, False), (np.zeros(4, np.int8), True), (np.zeros(4, "f8")[::2], False)):
+    for a, is_contiguous in (
+        (plain, True),
+        (plain.T, False),
+        (np.zeros(4, np.int8), True),
+        (np.zeros(4, "f8")[::2], False),
+    ):
         flags = ctypes.c_uint32.from_address(id(a) + DATA_OFFSET + TO_FLAGS).value
-        if _word_at(id(a) + DATA_OFFSET + TO_DTYPE).value != id(a.dtype) or bool(flags & C_CONTIGUOUS) != is_plain:
+        if _word_at(id(a) + DATA_OFFSET + TO_DTYPE).value != id(a.dtype) or bool(flags & C_CONTIGUOUS) != is_contiguous:
             raise RuntimeError("numpy's arrays are not laid out as its C interface says")
 
 

@@ -118,7 +118,7 @@ class Target:
     """Operands that one group has split and others read too (``split.bf16``, ``conv.packed_image``)."""
     images: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Images that a convolution packs for its consumer (``layout.packed_images``)."""
-    between: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
+    fused_pairs: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)
     """Pointwise convolutions, by their output, whose only reader is a depthwise convolution: one fused step computes
     both (``conv.pointwise_depthwise``)."""
     summed_pairs: Mapping[Storage, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -227,13 +227,13 @@ def _changing(storages: frozenset[Storage]) -> frozenset[object]:
 
 def _backed(access: Access) -> Access:
     """The access with moving storages replaced by the memory that they alternate between."""
-    reads, writes = (frozenset(b for s in side for b in _behind(s)) for side in (access.reads, access.writes))
+    reads, writes = (frozenset(b for s in side for b in _backing(s)) for side in (access.reads, access.writes))
     return Access(reads, writes)
 
 
-def _behind(storage: object) -> Iterator[object]:
+def _backing(storage: object) -> Iterator[object]:
     if isinstance(storage, IndirectStorage):
         for backing in storage.backing:
-            yield from _behind(backing)
+            yield from _backing(backing)
     else:
         yield storage

@@ -258,7 +258,7 @@ class BoundEpilogue:
         at = self._row(name, row)
         if y.columns == UNIT:
             if y.is_non_temporal and t.mask is None and t.lanes * y.dtype.itemsize % LINE_NBYTES == 0:
-                with self.k.either(at.at(t.index).past_line().eq(0)) as (whole, part):
+                with self.k.either(at.at(t.index).line_offset().eq(0)) as (whole, part):
                     with whole:
                         at.store(t, value, is_non_temporal=True)
                     with part:

@@ -357,7 +357,7 @@ class _TwoPhaseRow:
 
 def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
     """a * b + c, rounded once where the machine can."""
-    return c + a * b if k.isa.is_plain else k.fma(a, b, c)
+    return c + a * b if k.isa.is_baseline else k.fma(a, b, c)
 
 
 def broadcast_weights(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:

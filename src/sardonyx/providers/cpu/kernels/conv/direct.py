@@ -102,13 +102,13 @@ def steps(group: Convolution, target: Target) -> list[Step]:
         reason = "the epilogue of a convolution contains a reduction"
     if reason is not None:
         raise NotImplemented(reason, where=", ".join(node.op_type for node in group.nodes))
-    if any(v.storage in target.between or v.storage in target.summed_pairs for v in group.outputs):
+    if any(v.storage in target.fused_pairs or v.storage in target.summed_pairs for v in group.outputs):
         return []
     both = next((target.summed_pairs[v.storage] for v in group.extra if v.storage in target.summed_pairs), None)
     if both is not None:
         return on_tiles.steps(both.first, 1, target, both.second)
-    if group.x.storage in target.between:
-        return pointwise_depthwise.steps(target.between[group.x.storage], group, target)
+    if group.x.storage in target.fused_pairs:
+        return pointwise_depthwise.steps(target.fused_pairs[group.x.storage], group, target)
     terms, is_nhwc = on_tiles.terms_for(group, target), _supports_nhwc(group, target.isa)
     if terms is None and (first := stem.as_stem(group, target.isa)) is not None:
         return nhwc.steps(first.group, target, first)

@@ -172,7 +172,7 @@ class Geometry:
 
 def terms_for(group: Convolution, target: Target) -> int | None:
     """How many terms image and weights are split into; None where tiles are not there or do not pay."""
-    if not target.isa.amx or any(v.storage in target.between for v in group.outputs):
+    if not target.isa.amx or any(v.storage in target.fused_pairs for v in group.outputs):
         return None
     known = target.tiled.get(id(group))
     if known is None:

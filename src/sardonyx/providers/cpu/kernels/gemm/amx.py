@@ -180,12 +180,12 @@ def gemm_amx(
             """Multiply a K-block for the micro-tiles of column panel ``c``. After the last K-block (``is_last``; None:
             it is not) apply the epilogue, each half micro-tile after the products of the next half.
             """
-            is_behind = 0 if is_last is None or done is not None else k.cast(is_last, i64)
+            is_final = 0 if is_last is None or done is not None else k.cast(is_last, i64)
 
             def fetch(r: Val, half: int) -> None:
                 finish.fetch_some(row + r, half, here.column, m, here.step // k_block, fetched_rows)
 
-            with k.loop(0, rows + is_behind) as r:
+            with k.loop(0, rows + is_final) as r:
                 slot, micro_tile = macro.slot(r, c), (row + r, here.column)
                 with k.when(r < rows):
                     if tiles is None:

@@ -238,7 +238,7 @@ def micro_kernel(
     """
     lanes = lanes_of(k.lanes, dtype)
     sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in a]
-    is_fused = dtype.is_float and not k.isa.is_plain
+    is_fused = dtype.is_float and not k.isa.is_baseline
 
     def step(b: Buf, elements: list[Val]) -> None:
         columns = [b.load(j * lanes, lanes) for j in range(shape.vectors)]

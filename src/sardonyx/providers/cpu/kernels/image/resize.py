@@ -116,8 +116,8 @@ def steps(group: Resample, target: Target) -> list[Step]:
     if not config.is_direct and (config.inner is not None or config.rows == MANY):
         length = x.shape[last] if config.inner is not None else PIECE
         inner = layout.along.get(last)
-        beside = inner.taps if isinstance(inner, TapTable) else max(config.beside)
-        row = dims.total((length, dims.mul(2, beside), (2 + SLACK) * lanes))
+        halo = inner.taps if isinstance(inner, TapTable) else max(config.halo)
+        row = dims.total((length, dims.mul(2, halo), (2 + SLACK) * lanes))
         scratch = known(dims.mul(dims.mul(row, STAGED if config.is_staged else 1), work.bits // 8))
         if may_pick(config, lanes):
             scratch = known(dims.add(scratch, Picks.scratch_nbytes(config, box[last], lanes)))
@@ -248,18 +248,18 @@ def _staged(
     were stored before them.
     """
     last = len(config.outer)
-    length, beside = number(memory, f"in{last}"), Row.beside(k, config, memory)
-    pitch = (length + beside * 2 + SLACK * k.lanes) & -k.lanes
+    length, halo = number(memory, f"in{last}"), Row.halo(k, config, memory)
+    pitch = (length + halo * 2 + SLACK * k.lanes) & -k.lanes
     together = k.min(k.max(k.const(STAGE * k.lanes) // pitch, 1), STAGED)
     groups = (sizes[last - 1] + (together - 1)) // together
     steps = [*strides[:-1], strides[-1] * together]
     with nest_loop(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
         first, outer = index[-1] * together, index[:-1]
         count = k.min(sizes[last - 1] - first, together)
-        place = k.scratch(config.work).at(beside)
+        place = k.scratch(config.work).at(halo)
         with k.loop(0, count) as r:
             row = Row(k, config, memory, x.at(moved + r * strides[-1]), [*outer, first + r])
-            row.make(place.at(r * pitch), beside)
+            row.make(place.at(r * pitch), halo)
         finish = BoundEpilogue(k, epilogue, memory, sizes[last], outer)
         with k.loop(0, count) as r:
             row.put_along(place.at(r * pitch), finish, first + r, sizes[last])

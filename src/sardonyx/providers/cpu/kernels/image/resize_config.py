@@ -58,7 +58,7 @@ class ResizeConfig:
 
     @property
     def repeated(self) -> int:
-        """How often each row stands beside itself, along the next axis, where that is all there is to it; else 0."""
+        """How often each row is repeated along the next axis, where that is all there is to it; else 0."""
         read = self.outer[-1]
         if self.inner is not None or self.rows == MANY or len(self.outer) < 2 or not isinstance(read, PolyphaseFilter):
             return 0
@@ -79,7 +79,7 @@ class ResizeConfig:
         """Whether rows that would be made in scratch memory are made in registers instead."""
         is_near = isinstance(self.inner, PolyphaseFilter) and self.inner.factor in (2, 4, 8)
         lanes = self.lanes(machine)
-        is_near = is_near and lanes >= SHORTEST and max(self.beside) <= lanes
+        is_near = is_near and lanes >= SHORTEST and max(self.halo) <= lanes
         return self.is_staged and is_near and self.is_unit and self.rows != MANY
 
     def written(self, length: Known, machine: int) -> ResizeConfig:
@@ -101,7 +101,7 @@ class ResizeConfig:
         return machine * 32 // (self.work.bits if self.is_copy else max(self.work.bits, 32))
 
     @property
-    def beside(self) -> tuple[int, int]:
+    def halo(self) -> tuple[int, int]:
         """Elements in front of the row in scratch memory, and behind it; of a table there are as many as taps."""
         if not isinstance(self.inner, PolyphaseFilter):
             return 0, 0

@@ -153,19 +153,19 @@ class Row:
         return source
 
     @staticmethod
-    def beside(k: Kernel, config: ResizeConfig, memory: dict[str, Any]) -> Val:
+    def halo(k: Kernel, config: ResizeConfig, memory: dict[str, Any]) -> Val:
         """Elements that are repeated on either side of a row in scratch memory: whole vectors."""
         taps = isinstance(config.inner, Tabled)
-        count = number(memory, f"taps{len(config.outer)}") if taps else k.const(max(config.beside))
+        count = number(memory, f"taps{len(config.outer)}") if taps else k.const(max(config.halo))
         return (count + (k.lanes - 1)) & -k.lanes
 
-    def make(self, to: Buf, beside: Val) -> None:
+    def make(self, to: Buf, halo: Val) -> None:
         """The row in scratch memory; a vector at least of its first element lies in front, of its last one behind."""
         k, size = self.k, number(self.memory, f"in{self.last}")
         self._blended(to, k.const(0), size)
         first, last = to.load(0), to.load(size - 1)
-        with k.loop(0, beside, self.lanes) as i:
-            to.store(i - beside, k.splat(first, self.lanes))
+        with k.loop(0, halo, self.lanes) as i:
+            to.store(i - halo, k.splat(first, self.lanes))
             to.store(size + i, k.splat(last, self.lanes))
 
     def put_along(self, source: Buf, finish: BoundEpilogue, row: Val, count: Val) -> None:
@@ -198,7 +198,7 @@ class Row:
     def _put_parts(
         self, read: PolyphaseFilter, window: Window, t: Tile, finish: BoundEpilogue, row: Val, count: Val
     ) -> None:
-        """What stands for the elements of a tile; ``window`` gives the vectors that begin some elements beside it."""
+        """What stands for the elements of a tile; ``window`` gives the vectors that begin some elements next to it."""
         k = self.k
         parts = self._interleaved(read, window) if read.factor in (2, 4, 8) else self._picked(read, window)
         for j, v in enumerate(parts):
@@ -207,7 +207,7 @@ class Row:
             finish.put(row, Tile(at, v.lanes, mask), v)
 
     def stream(self, finish: BoundEpilogue, row: Val, count: Val, other: Val | None = None) -> None:
-        """The vectors before, at and behind a tile are in registers; beside them those of the ``other`` row, which is
+        """The vectors before, at and after a tile are in registers; so are those of the ``other`` row, which is
         made of the same ones of the image.
         """
         k, lanes, read, size = self.k, self.lanes, self.config.inner, number(self.memory, f"in{self.last}")

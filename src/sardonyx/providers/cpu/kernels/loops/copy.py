@@ -223,7 +223,7 @@ class Block:
         """Whether every output row begins at a cache line."""
         remainder_row = self.k.const(0)
         for buf, (down, _) in zip(self.outputs, self.strides[len(self.inputs) :], strict=True):
-            remainder_row = remainder_row | buf.past_line() | buf.at(down).past_line()
+            remainder_row = remainder_row | buf.line_offset() | buf.at(down).line_offset()
         return remainder_row.eq(0)
 
     def whole_tiles(self, rows: Val, columns: Val, *, is_non_temporal: bool = False) -> None:

@@ -53,7 +53,7 @@ class RegisterRow:
         k, output = self.row.k, self.row.config.non_temporal_output(p, self.row.k.lanes)
         assert output is not None
         before = [dict(group.computed) for group in self.groups]
-        with k.either(self.row.outputs[output].past_line().eq(0)) as branches:
+        with k.either(self.row.outputs[output].line_offset().eq(0)) as branches:
             for branch, non_temporal in zip(branches, (output, None), strict=True):
                 with branch:
                     for group, found in zip(self.groups, before, strict=True):

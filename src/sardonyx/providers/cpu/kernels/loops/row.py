@@ -242,7 +242,7 @@ class Row:
     def peel_to_cache_line(self, output: int, p: Pass, start: Val, stop: Val, at: list[Val], position: Val) -> Val:
         """Emits the elements before the output's first cache line boundary; returns the first element after it."""
         k, buf = self.k, self.outputs[output].at(at[len(self.inputs) + output] + start)
-        rest = (-buf.past_line() & (LINE_NBYTES - 1)) // buf.dtype.itemsize
+        rest = (-buf.line_offset() & (LINE_NBYTES - 1)) // buf.dtype.itemsize
         count = k.min(rest, stop - start)
         with k.when(count > 0):
             Elements(self, p, [Tile(start, self.lanes, k.mask(count, self.lanes))], at, position, None).emit({})

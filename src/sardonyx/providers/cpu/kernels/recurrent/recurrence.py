@@ -347,7 +347,7 @@ class _Emitter:
     def _tile_products(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
         k, units, dtype = self.k, self.buffers["units"], self.config.dtype
         lanes, width, chains = self.shape.lanes, self.shape.units, self.shape.chains
-        has_fma = not k.isa.is_plain
+        has_fma = not k.isa.is_baseline
         places = [(g, v * lanes) for g in range(len(weights)) for v in range(vectors)]
         zero = k.zeros(dtype, lanes)
         sums = [[[k.var(zero) for _ in range(chains)] for _ in places] for _ in source]
