@@ -67,7 +67,7 @@ class Fusion:
                 _require_private(nodes, root)
             result = self.rewrite(op, m)
         except Refused as e:
-            _take_back(graph, op.made)
+            take_back(graph, op.made)
             log.declined(root, str(e))
             return False
         new = result if isinstance(result, tuple) else (result,)
@@ -123,6 +123,7 @@ def _origins(nodes: list[Node]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for node in reversed(nodes) for name in node.origin))
 
 
-def _take_back(graph: Graph, made: list[Node]) -> None:
+def take_back(graph: Graph, made: list[Node]) -> None:
+    """Remove the nodes that a refused rewrite has written."""
     for node in reversed(made):
         graph.remove(node)

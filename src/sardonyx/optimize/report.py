@@ -36,8 +36,16 @@ class Report:
     rewrites: list[Rewrite] = field(default_factory=list)
     declined: list[Declined] = field(default_factory=list)
     rolled_back: list[Declined] = field(default_factory=list)
-    """Rewrites that gave other numbers than what they were to replace."""
+    """Rewrites that were written and then refused: they gave other numbers, or replaced another provider's nodes."""
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def extend(self, other: Report) -> None:
+        """Append the entries of a later run of passes; what declined for the same reason before is not repeated."""
+        self.rewrites += other.rewrites
+        self.declined += [d for d in other.declined if d not in self.declined]
+        self.rolled_back += [d for d in other.rolled_back if d not in self.rolled_back]
+        for name, seconds in other.seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def count(self) -> dict[str, int]:
         """Rewrites by pass."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.optimize.report import Report
 from sardonyx.partition.provider import Part, Provider
 
 
@@ -31,16 +32,20 @@ def assign(graph: Graph, providers: Sequence[Provider]) -> dict[Node, Owner]:
     return owners
 
 
-def prepare(graph: Graph, owners: dict[Node, Owner]) -> None:
-    """Let every provider rewrite its nodes, and record what it adds as its own."""
+def prepare(graph: Graph, owners: dict[Node, Owner]) -> Report:
+    """Let every provider rewrite its nodes, and make it the owner of those it adds; returns what they report."""
+    report = Report()
     by_provider: dict[int, tuple[Provider, list[Node]]] = {}
     for node, owner in owners.items():
         by_provider.setdefault(id(owner.provider), (owner.provider, []))[1].append(node)
     for provider, nodes in by_provider.values():
-        provider.prepare(graph, nodes)
+        told = provider.prepare(graph, nodes)
+        if told is not None:
+            report.extend(told)
         for node in graph.nodes:
             if node not in owners:
                 owners[node] = Owner(provider, f"written by {provider.name} for {', '.join(node.origin)}")
+    return report
 
 
 def cut(graph: Graph, owners: dict[Node, Owner]) -> list[tuple[Provider, Part]]:

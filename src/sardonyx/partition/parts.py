@@ -9,6 +9,7 @@ from typing import Any
 from sardonyx import knobs
 from sardonyx.errors import EngineError
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.optimize.report import Report
 from sardonyx.partition.assign import Owner, assign, cut, prepare
 from sardonyx.partition.chain import Again, Chain, Link
 from sardonyx.partition.provider import Declined, Executable, Part, Provider, Quick, RunContext
@@ -34,7 +35,8 @@ class Parts:
 
     def __init__(self, graph: Graph, owners: dict[Node, Owner], last: Provider) -> None:
         """``owners`` is what ``assign`` gave for the graph; ``last`` takes what another declines to compile."""
-        prepare(graph, owners)
+        self.report = prepare(graph, owners)
+        """What the providers rewrote for themselves, and where they declined."""
         captured = [v for v in graph.captures() if not v.is_const] if graph.parent is not None else []
         self.inputs = (*graph.inputs, *captured)
         self._outputs = tuple(graph.outputs)
@@ -89,9 +91,12 @@ class Bodies:
         self.providers = providers
         self.owners: dict[Node, Owner] = {}
         """Who runs each node of each body."""
+        self.report = Report()
+        """What the providers rewrote in the bodies, and where they declined."""
 
     def __call__(self, graph: Graph) -> Parts:
         owners = assign(graph, self.providers if len(graph) >= LEAST_NODES else self.providers[-1:])
         made = Parts(graph, owners, self.providers[-1])
         self.owners |= owners
+        self.report.extend(made.report)
         return made

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from sardonyx.interpret.context import RunContext
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.records import Record
+
+if TYPE_CHECKING:
+    from sardonyx.optimize.report import Report
 
 __all__ = ["Claims", "Declined", "Executable", "Memory", "Part", "Planned", "Provider", "Quick", "RunContext"]
 
@@ -96,8 +99,11 @@ class Provider(Protocol):
     def claims(self, graph: Graph) -> Claims:
         """Which nodes of a graph this provider can run."""
 
-    def prepare(self, graph: Graph, owned: list[Node]) -> None:
-        """Rewrite the nodes that this provider owns to the form it runs best; nodes it adds are its own."""
+    def prepare(self, graph: Graph, owned: list[Node]) -> Report | None:
+        """Rewrite the nodes that this provider owns to the form that it runs best; it owns the nodes that it adds.
+
+        The report, if any, is shown by ``session.explain()``.
+        """
 
     def compile(self, part: Part) -> Executable:
         """Make a part ready to run; Declined hands it to the last provider of the chain."""

@@ -97,6 +97,8 @@ def _build(source: Any, options: BuildOptions) -> Engine:
     known = [types.described(_shown(v.type, names), t) for t, v in zip(stated, graph.outputs, strict=True)]
     known = [_as_sparse(t) if n in model.sparse_outputs else t for n, t in zip(graph.output_names, known, strict=True)]
     outputs = [Value(name, t) for name, t in zip(graph.output_names, known, strict=True)]
+    report.extend(parts.report)
+    report.extend(bodies.report)
     explanation = Explanation.of(graph, {**owners, **bodies.owners}, report, phases)
     made = Engine(model, inputs, outputs, parts, explanation, phases, prepared.weights_nbytes, options.limits)
     made.source = scanned

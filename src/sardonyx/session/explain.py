@@ -74,9 +74,9 @@ class Explanation:
         if self.report.rewrites:
             lines.append("rewrites")
             lines += [f"  {r}" for r in self.report.rewrites]
-        if self.report.declined:
+        if declined := [*self.report.declined, *self.report.rolled_back]:
             lines.append("declined")
-            lines += [f"  {d}" for d in self.report.declined]
+            lines += [f"  {d}" for d in declined]
         lines.append("seconds: " + ", ".join(f"{name} {s:.4f}" for name, s in self.phases.items()))
         return "\n".join(lines)
 

@@ -7,13 +7,14 @@ from typing import TypeAlias
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.graph import Graph, Node, Value
+from sardonyx.optimize.fusion import Refused, take_back
 from sardonyx.optimize.manager import Log
 
 Found: TypeAlias = "tuple[list[Value], list[Node]]"
-"""New values for a node's outputs, and the nodes that go with it when nobody else reads them, readers first."""
+"""New values for a node's outputs, and the nodes that are removed with it once they have no readers, readers first."""
 
 Rule: TypeAlias = "Callable[[Builder, Node], Found | None]"
-"""None where there is nothing to do."""
+"""None where the expression is another one; ``Refused`` where it is this one and a condition does not hold."""
 
 
 def each(graph: Graph, op_type: str, rule: Rule, log: Log) -> None:
@@ -24,7 +25,12 @@ def each(graph: Graph, op_type: str, rule: Rule, log: Log) -> None:
         if node.op_type != op_type or node.domain:
             continue
         op = Builder(graph, node, prefix=node.name or node.outputs[0].name, origin=node.origin)
-        found = rule(op, node)
+        try:
+            found = rule(op, node)
+        except Refused as why:
+            take_back(graph, op.made)
+            log.declined(node, str(why))
+            continue
         if found is not None:
             new, others = found
             made = ", ".join(n.op_type for n in op.made) or "nothing"

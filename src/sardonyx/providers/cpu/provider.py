@@ -18,6 +18,7 @@ from sardonyx.providers.cpu.runtime.team import Settings, limit
 
 if TYPE_CHECKING:
     from sardonyx.lower.analysis.facts import Learned
+    from sardonyx.optimize.report import Report
 
 
 class CpuProvider:
@@ -71,7 +72,7 @@ class CpuProvider:
             known = self._learned = root, Learned.of(root)
         return known[1]
 
-    def prepare(self, graph: Graph, owned: list[Node]) -> None:
+    def prepare(self, graph: Graph, owned: list[Node]) -> Report | None:
         """Rewrites for this provider: quantized products become integer products, small convolutions of one image are
         merged, images are convolved before they are upsampled, and Transposes are moved behind data-dependent sizes."""
         from sardonyx.optimize import manager, pipelines
@@ -84,17 +85,21 @@ class CpuProvider:
         passes: tuple[str, ...] = pipelines.INTEGERS if "DequantizeLinear" in kinds else ()
         passes += pipelines.IMAGES if "Conv" in kinds else ()
         if not passes:
-            return
+            return None
         mine = set(owned)
 
         def judge(old: Sequence[Value], new: Sequence[Value], made: Sequence[Node]) -> str | None:
-            if not all(value.producer in mine for value in old):
-                return "another provider runs this"
+            for node in (value.producer for value in old):
+                if node not in mine:
+                    is_inner = node is not None and node.graph is not graph
+                    return "it is in a control-flow body" if is_inner else "another provider runs it"
             mine.update(made)
             return None
 
-        if manager.run(graph, passes, judge=judge).rewrites:
+        report = manager.run(graph, passes, judge=judge)
+        if report.rewrites:
             self._learned = None
+        return report
 
     @property
     def arenas(self) -> Arenas:
