@@ -14,8 +14,8 @@ from sardonyx.partition.provider import Part
 from tests.lower.agree import feeds, kinds, lowered, parse, part_of
 
 REFUSED = {
-    "follows from data": ("y = Expand(x, s)", "float[n,m] x, int64[2] s", "float[k,l] y"),
-    "'y' follows": ("y = Resize(x, , , t)", "float[4,4] x, int64[2] t", "float[8,8] y"),
+    "depends on the data": ("y = Expand(x, s)", "float[n,m] x, int64[2] s", "float[k,l] y"),
+    "'y' depends": ("y = Resize(x, , , t)", "float[4,4] x, int64[2] t", "float[8,8] y"),
     "are not known before the run": ("y = Trilu(x, k)", "float[n,m] x, int64 k", "float[n,m] y"),
     "elements of type string": ("y = Identity(x)", "string[n] x", "string[n] y"),
     "Det of more than": ("y = Det(x)", "float[n,5,5] x", "float[n] y"),

@@ -15,7 +15,7 @@ from sardonyx.interpret.bind import bind
 from sardonyx.interpret.context import RunContext
 from sardonyx.interpret.program import Program
 from sardonyx.lower import interpret
-from sardonyx.lower.analysis.facts import Learned
+from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.analysis.multiples import multiples
 from sardonyx.lower.build import lower
 from sardonyx.session.compiled_cache import CachedEngine
@@ -29,9 +29,9 @@ IMAGE, RESULT = "float[n,2,h,w] x", "float[n,2,p,q] y"
 
 def test_no_size_stays_open() -> None:
     graph = parse(PYRAMID, IMAGE, RESULT)
-    part, learned = part_of(graph), Learned.of(graph)
-    assert "broadcast" in str(learned.shape(graph.outputs[0])[2])
-    found = multiples(part, learned)
+    part, facts = part_of(graph), GraphFacts.of(graph)
+    assert "broadcast" in str(facts.shape(graph.outputs[0])[2])
+    found = multiples(part, facts)
     assert found is not None and found.shape(part.inputs[0])[2:] == ("4*?h:4", "4*?w:4")
     assert found.shape(graph.outputs[0])[2:] == ("2*?h:4", "2*?w:4")
     lowered = lower(part, found)
@@ -45,7 +45,7 @@ def test_no_size_stays_open() -> None:
 
 def test_what_else_is_open_stays_so() -> None:
     graph = parse(f"{PYRAMID} z = Add(u, v)", f"{IMAGE}, float[n,k] u, float[n,m] v", f"{RESULT}, float[n,o] z")
-    found = multiples(part_of(graph), Learned.of(graph))
+    found = multiples(part_of(graph), GraphFacts.of(graph))
     assert found is not None
     assert [found.shape(v)[-1] for v in graph.outputs] == ["2*?w:4", "broadcast(k, m)"]
 
@@ -61,7 +61,7 @@ def test_what_else_is_open_stays_so() -> None:
 )
 def test_where_there_is_no_need(body: str, inputs: str, outputs: str) -> None:
     graph = parse(body, inputs, outputs)
-    assert multiples(part_of(graph), Learned.of(graph)) is None
+    assert multiples(part_of(graph), GraphFacts.of(graph)) is None
 
 
 @pytest.mark.parametrize("is_kept", [False, True], ids=["compiled", "kept"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sardonyx import dtypes
 from sardonyx.ir import dims
 from sardonyx.lower import views
-from sardonyx.lower.fusion.nest import common
+from sardonyx.lower.fusion.nest import common_split
 from sardonyx.lower.groups import Storage, View
 
 N, M = dims.symbol("n"), dims.symbol("m")
@@ -44,12 +44,12 @@ def test_a_chain_of_movements(data: st.DataObject) -> None:
         elif not rank:
             continue
         elif move == "remove":
-            view, array = views.removed(view, 0, array.shape[0] - 1), array[-1]
+            view, array = views.selected(view, 0, array.shape[0] - 1), array[-1]
         elif move == "window":
             axis = data.draw(st.integers(0, rank - 1))
             start = data.draw(st.integers(0, array.shape[axis] - 1))
             part = array[(slice(None),) * axis + (slice(start, None),)]
-            view, array = views.window(view, axis, start, part.shape[axis]), part
+            view, array = views.sliced(view, axis, start, part.shape[axis]), part
         else:
             wanted = data.draw(st.sampled_from(_factorings(array.size)))
             found = views.reshaped(view, wanted)
@@ -80,7 +80,7 @@ def test_a_reshape_that_only_splits_is_a_view() -> None:
 
 
 def test_boxes_of_names_are_cut_alike() -> None:
-    cut = common((dims.mul(N, M), 12), (N, M, 3, 4))
+    cut = common_split((dims.mul(N, M), 12), (N, M, 3, 4))
     assert cut == ([(0, N), (0, M), (1, 3), (1, 4)], [(0, N), (1, M), (2, 3), (3, 4)])
-    assert common((N, 6), (N, 4)) is None
-    assert common((N, 1, M), (1, N, M)) == ([(0, N), (2, M)], [(1, N), (2, M)])
+    assert common_split((N, 6), (N, 4)) is None
+    assert common_split((N, 1, M), (1, N, M)) == ([(0, N), (2, M)], [(1, N), (2, M)])

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from sardonyx.ir import dims
 from sardonyx.ir.graph import Value
 from sardonyx.lower import rules, views
-from sardonyx.lower.analysis.facts import Learned
+from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.check import Check
 from sardonyx.lower.groups import Group, View
 from sardonyx.lower.groups.control import checks_of
 from sardonyx.lower.lowering import Counted, Lowering
-from sardonyx.lower.sizes import Later
+from sardonyx.lower.sizes import DataDependent
 from sardonyx.lower.states import State, hold, require_appended
 from sardonyx.partition.provider import Part
 from sardonyx.plan.sizes import places_of
@@ -23,45 +23,45 @@ assert rules, "importing the families registers their rules"
 
 @dataclass(frozen=True)
 class Lowered:
-    """A part as groups in an order in which they can run."""
+    """A part as groups, in an order in which they can run."""
 
     groups: tuple[Group, ...]
     views: dict[Value, View]
-    """Where values lie; of those that fusion keeps out of memory the place is not used."""
+    """The memory of each value; fusion may have removed the storage of a value that only one group reads."""
     inputs: tuple[View, ...]
-    """The part's inputs, each all of a storage of its own."""
+    """The part's inputs, each a whole storage."""
     outputs: tuple[View, ...]
-    """The part's outputs, likewise."""
+    """The part's outputs, each a whole storage."""
     checks: tuple[Check, ...]
-    """What must hold of sizes; look at it whenever they change."""
+    """Conditions on sizes, to be checked for every new set of input shapes."""
     sizes: dict[str, tuple[int, int, int]]
-    """Where the size of each name is read: an input, an axis of it, and how many times the name that is."""
+    """For each named size: an input, an axis of it, and the factor by which that axis is a multiple of the size."""
     counted: dict[int, Counted] = field(default_factory=dict)
-    """The outputs, by number, whose size a run finds out."""
+    """The outputs, by number, whose size depends on the data."""
     is_guarded: bool = False
-    """Whether a check may fail because sizes take another branch of an If."""
+    """Whether a check may fail because the sizes select another branch of an If."""
 
 
-def lower(part: Part, learned: Learned | None = None, states: Sequence[State] = ()) -> Lowered:
+def lower(part: Part, facts: GraphFacts | None = None, states: Sequence[State] = ()) -> Lowered:
     """Groups for all nodes of a part; every one of them must be claimed.
 
-    Raises ``Later`` where sizes that the part works with cannot be told from its inputs, and ``Refused`` where a state
-    is not appended to.
+    Raises ``DataDependent`` if the shapes of the inputs do not determine all sizes, and ``Refused`` if a state is
+    changed otherwise than by appending.
     """
-    if learned is None:
+    if facts is None:
         graph = part.nodes[0].graph
         assert graph is not None
-        learned = Learned.of(graph)
-    lowered = _lower(part, learned, states)
+        facts = GraphFacts.of(graph)
+    lowered = _lower(part, facts, states)
     if _unknown(lowered):
-        lowered = _lower(part, learned.within(part), states)
+        lowered = _lower(part, facts.within(part), states)
     if unknown := _unknown(lowered):
-        raise Later(f"no input of the part tells {', '.join(sorted(unknown))}")
+        raise DataDependent(f"the shapes of the part's inputs do not determine {', '.join(sorted(unknown))}")
     return lowered
 
 
-def _lower(part: Part, learned: Learned, states: Sequence[State]) -> Lowered:
-    low = Lowering(learned)
+def _lower(part: Part, facts: GraphFacts, states: Sequence[State]) -> Lowered:
+    low = Lowering(facts)
     for state in states:
         hold(low, state)
     inputs = tuple(low.views.get(v) or low.take(v) for v in part.inputs)
@@ -76,7 +76,7 @@ def _lower(part: Part, learned: Learned, states: Sequence[State]) -> Lowered:
 
 
 def _output(low: Lowering, value: Value) -> View:
-    """Memory of the caller's for a value: the storage it lies in, or a copy where that is not its own."""
+    """Make a value's storage an output; a value that shares its storage, or fills only a part of it, is copied."""
     assert value.producer is not None
     low.node = value.producer
     if value in low.counted:
@@ -93,7 +93,7 @@ def _output(low: Lowering, value: Value) -> View:
 
 
 def _unknown(lowered: Lowered) -> set[str]:
-    """Names that a plan must know and the inputs do not tell."""
+    """Named sizes that a plan needs and that the input shapes do not determine."""
     found: set[str] = set()
     for view in (*lowered.inputs, *(v for g in lowered.groups for v in (*g.reads, *g.writes))):
         for d in (*view.shape, *view.strides, view.offset, view.storage.elements):

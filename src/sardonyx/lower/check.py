@@ -1,4 +1,4 @@
-"""Conditions on sizes."""
+"""Conditions on symbolic sizes that are checked for every new set of input shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sardonyx.ir.graph import Node
 
 @dataclass(frozen=True)
 class Check:
-    """What must hold of a size before a run: that it is one of ``allowed``, or at least ``least``."""
+    """``size`` must be one of ``allowed``, or at least ``least``; ``what`` is the message where it is not."""
 
     node: Node
     what: str

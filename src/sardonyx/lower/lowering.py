@@ -1,4 +1,4 @@
-"""The state of lowering: where each value lies, the groups so far, and what sizes must satisfy."""
+"""The state that lowering rules work on: the views of values, the groups so far, and conditions on sizes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.limits import check_time
 from sardonyx.lower import views
-from sardonyx.lower.analysis.facts import Learned
-from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.analysis.facts import GraphFacts
 from sardonyx.lower.check import Check
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.fusion.fuse import fuse
 from sardonyx.lower.fusion.simplify import simplify
 from sardonyx.lower.groups import Branch, Fill, Group, Loop, Repeat, Storage, View
-from sardonyx.lower.sizes import Later, Refused, certain, mul, product, stretch
+from sardonyx.lower.sizes import DataDependent, Refused, broadcast_factor, expressible, mul, product
 from sardonyx.optimize.guards import Guard
 
 TYPES = frozenset(
@@ -33,23 +33,23 @@ TYPES = frozenset(
 
 
 COUNTED = frozenset(("NonZero", "Compress", "NonMaxSuppression", "Unique", "Loop"))
-"""Operators whose results are as long as they find out while they run."""
+"""Operators with a result whose size depends on the data."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A result in memory for as many elements as it may have; the first ones are there, in its shape, dense."""
+    """A result of data-dependent size: dense at the start of a buffer that has room for the largest result."""
 
     place: View
     shape: tuple[Known, ...]
-    """With a name for the size that the run finds out."""
+    """Its data-dependent size has the name ``name``."""
     name: str
     count: View
-    """Where that size is written, an i64 without axes."""
+    """An i64 scalar to which the run writes that size."""
 
 
-class Inside:
-    """What became of a body."""
+class BodyScope:
+    """The groups and checks of a control-flow body; filled in when the body is done."""
 
     def __init__(self, kept: set[Storage]) -> None:
         self.kept = kept
@@ -58,36 +58,37 @@ class Inside:
 
 
 class Lowering:
-    """Groups are written node by node; ``node`` is the one at hand."""
+    """Rules append groups node by node; ``node`` is the current one."""
 
     node: Node
 
-    def __init__(self, learned: Learned) -> None:
-        self.learned = learned
+    def __init__(self, facts: GraphFacts) -> None:
+        self.facts = facts
         self.groups: list[Group] = []
         self.views: MutableMapping[Value, View] = {}
         self.inner_views: dict[Value, View] = {}
-        """Of values of bodies that are done."""
+        """Views of values in control-flow bodies that are done."""
         self.checks: dict[Check, None] = {}
         self.kept: dict[Value, View] = {}
-        """Places that outputs have before anything is computed."""
+        """Outputs whose memory was chosen before lowering (``states``)."""
         self._shared: dict[Storage, Storage] = {}
         self.counted: dict[Value, Counted] = {}
         self.guarded = False
-        """Whether sizes that are not lowered may be others that another branch of an If is for."""
-        self._inside: set[View] = set()
-        """Views that are known to lie inside their storages, or are checked to."""
+        """Whether the groups hold only for sizes that select one branch of an If."""
+        self._checked_views: set[View] = set()
+        """Views that are known or checked to lie inside their storages."""
         self._constants: dict[int, Storage] = {}
         self._scalars: dict[tuple[DType, object], View] = {}
 
     # -- nodes
 
     def emit(self, nodes: Iterable[Node]) -> None:
-        """The groups of nodes; one whose elements follow from sizes needs none until they are read."""
+        """Append the groups of nodes. A node whose results follow from sizes gets a ``Fill`` only when they are
+        read."""
         for node in nodes:
             check_time()
             self.node = node
-            if not all(self.learned.is_shapely(out) for out in node.outputs):
+            if not all(self.facts.follows_from_sizes(out) for out in node.outputs):
                 found = RULES.get((node.domain, node.op_type)) or RULES[FOREIGN if node.domain else "", OTHER]
                 for size in (d for out in node.outputs if not out.is_dead for d in self.shape(out)):
                     self.require_least(f"{node.op_type}: a size is negative", size, 0)
@@ -95,7 +96,7 @@ class Lowering:
                     found(self, node)
 
     def finished(self, kept: Collection[Storage] = ()) -> tuple[Group, ...]:
-        """The groups so far, fused; ``kept`` are storages that others will read."""
+        """The groups so far, fused and simplified; ``kept`` are storages that groups elsewhere read."""
         groups = tuple(simplify(g) for g in fuse(self.groups, kept))
         for group in groups:
             if not isinstance(group, (Branch, Repeat)):
@@ -105,23 +106,22 @@ class Lowering:
         return groups
 
     def _require_inside(self, view: View) -> None:
-        """That a view lies inside its storage, whatever rule made it: certain, or checked in every plan."""
-        if view in self._inside or views.is_whole(view):
+        """Check that a view lies inside its storage: now if that can be proven, else in every plan."""
+        if view in self._checked_views or views.is_whole(view):
             return
-        self._inside.add(view)
-        for free in views.room(view):
+        self._checked_views.add(view)
+        for free in views.slack(view):
             if not dims.at_least(free, 0):
                 empty = dims.neg(product(view.shape))
-                self.require_least("a view reaches over its storage", certain(dims.maximum(free, empty)), 0)
+                self.require_least("a view reaches beyond its storage", expressible(dims.maximum(free, empty)), 0)
 
     @contextmanager
-    def inside(self, node: Node, kept: Collection[Storage]) -> Iterator[Inside]:
-        """A body of the node: groups of its own, whose places nobody else knows. It writes the storages ``kept``.
-
-        What it asks of sizes is handed to the caller.
+    def body_scope(self, node: Node, kept: Collection[Storage]) -> Iterator[BodyScope]:
+        """Lower a body of the node into groups of its own. Its values are not visible outside; ``kept`` are the
+        storages that it writes for others. Its size checks go to the scope, not to this lowering.
         """
         outer, known, checks = self.groups, self.views, self.checks
-        scope = Inside(set(kept))
+        scope = BodyScope(set(kept))
         own: dict[Value, View] = {}
         self.groups, self.views, self.checks = [], ChainMap(own, known), scope.checks
         yield scope
@@ -132,7 +132,7 @@ class Lowering:
     # -- values
 
     def shape(self, value: Value) -> tuple[Known, ...]:
-        return self.learned.shape(value)
+        return self.facts.shape(value)
 
     def dtype(self, value: Value) -> DType:
         found = value.dtype
@@ -141,23 +141,23 @@ class Lowering:
         return found
 
     def input(self, i: int) -> Value:
-        """Input ``i`` of the node at hand, which must be there."""
+        """Input ``i`` of the current node; refused if it is absent."""
         value = self.node.input(i)
         if value is None:
             raise Refused(f"input {i} is absent")
         return value
 
     def view(self, value: Value) -> View:
-        """Where a value lies; constants, and what follows from sizes, are given a place when first asked for."""
+        """The view of a value. Constants, and values that follow from sizes, get a storage at the first request."""
         found = self.views.get(value)
         if found is None:
             if value.is_const and value.const is not None:
                 found = self.constant(value.const, value)
-            elif self.learned.is_shapely(value):
+            elif self.facts.follows_from_sizes(value):
                 found = self.make(value)
                 self.groups.append(Fill((self.node,), found, tuple(self.sizes(value))))
             else:
-                raise Refused(f"{value.name!r} has no place")
+                raise Refused(f"{value.name!r} has no storage")
             self.views[value] = found
         return found
 
@@ -171,14 +171,14 @@ class Lowering:
         return views.dense(storage, tensor.shape)
 
     def scalar(self, number: object, dtype: DType) -> View:
-        """A constant of one element, without axes."""
+        """A constant scalar."""
         found = self._scalars.get((dtype, number))
         if found is None:
             found = self._scalars[dtype, number] = self.constant(Tensor.of(np.asarray(number).astype(dtype.numpy)))
         return found
 
     def number(self, size: Known) -> View:
-        """A size as an i64 without axes."""
+        """A size as an i64 scalar in memory."""
         if isinstance(size, int):
             return self.scalar(size, dtypes.i64)
         view = self.temporary(dtypes.i64, ())
@@ -186,7 +186,7 @@ class Lowering:
         return view
 
     def indices(self, size: Known) -> View:
-        """0, 1, ... below a size, as i64."""
+        """0, 1, ..., size - 1 as i64."""
         view = self.temporary(dtypes.i64, (size,))
         self.groups.append(Fill((self.node,), view, start=0, step=1))
         return view
@@ -195,29 +195,29 @@ class Lowering:
         return views.dense(Storage("temporary", dtype, product(shape), value), shape)
 
     def take(self, value: Value) -> View:
-        """The place of an input of the part."""
+        """Give an input of the part its storage."""
         shape = self.shape(value)
         view = views.dense(Storage("input", self.dtype(value), product(shape), value), shape)
         self.views[value] = view
         return view
 
     def make(self, value: Value) -> View:
-        """Memory of its own for a value."""
+        """Give a value a storage of its own."""
         view = self.kept.get(value) or self.temporary(self.dtype(value), self.shape(value), value)
         self.views[value] = view
         return view
 
     def share(self, past: Value, old: View, present: Value, new: View) -> None:
-        """An input and an output lie in the same memory, though in two storages."""
+        """Record that the storages of an input and an output are the same memory."""
         self.views[past], self.kept[present] = old, new
         self._shared[old.storage] = new.storage
 
     def count(self) -> View:
-        """A place for a size that the run finds out."""
+        """An i64 scalar for a data-dependent size."""
         return self.temporary(dtypes.i64, ())
 
     def make_counted(self, value: Value, axis: int, most: Known, count: View) -> View:
-        """Memory for a value of at most so many elements along an axis; ``count`` is where their number is written."""
+        """A buffer for a value of at most ``most`` elements along an axis; the run writes their number to ``count``."""
         before, after = self.shape(value)[:axis], self.shape(value)[axis + 1 :]
         place = self.temporary(self.dtype(value), (product((*before, most, *after)),), value)
         found = dims.fresh(f"count{count.storage.number}")
@@ -227,41 +227,41 @@ class Lowering:
         return place
 
     def alias(self, value: Value, view: View) -> None:
-        """A value that is a window of what is there already."""
+        """Make a value a view of existing memory."""
         self.views[value] = view
 
-    # -- elements that follow from sizes
+    # -- contents of values
 
     def sizes(self, value: Value) -> list[Known]:
-        """The elements of a value that is a shape, or a part of one."""
-        found = self.learned.content(value)
+        """The elements of a value, all of which must follow from sizes."""
+        found = self.facts.content(value)
         if found is None or any(d is None for d in found):
-            raise Later(f"the elements of {value.name!r} are not known before the run")
+            raise DataDependent(f"the elements of {value.name!r} are not known before the run")
         return [d for d in found if d is not None]
 
     def numbers(self, value: Value) -> list[int]:
-        """The elements of a value that is constant."""
+        """The elements of a value, all of which must be constants."""
         found = self.sizes(value)
         if not all(isinstance(d, int) for d in found):
-            raise Later(f"the elements of {value.name!r} are not constant")
+            raise DataDependent(f"the elements of {value.name!r} are not constant")
         return [d for d in found if isinstance(d, int)]
 
     def one_size(self, value: Value) -> Known:
-        """The only element of a value that is a shape, or a part of one."""
+        """The only element of a value, which must follow from sizes."""
         found = self.sizes(value)
         if len(found) != 1:
             raise Refused(f"{value.name!r} has {len(found)} elements, not one")
         return found[0]
 
     def one_number(self, value: Value) -> int:
-        """The only element of a value that is constant."""
+        """The only element of a value, which must be a constant."""
         self.one_size(value)
         return self.numbers(value)[0]
 
     # -- conditions
 
     def require(self, what: str, size: Known, *allowed: Known) -> None:
-        """That a size is one of others; certain, checked in every plan, or, where it cannot be, refused."""
+        """Require that a size is one of ``allowed``: refused if it cannot be, checked in every plan if it may be."""
         if size in allowed:
             return
         if all(dims.differ(size, other) for other in allowed):
@@ -269,7 +269,7 @@ class Lowering:
         self.checks[Check(self.node, what, size, allowed)] = None
 
     def require_shape(self, what: str, shape: Sequence[Known], wanted: Sequence[Known]) -> None:
-        """That sizes are others, one by one."""
+        """Require that two shapes are equal."""
         if len(shape) != len(wanted):
             raise Refused(f"{what}: there are {len(shape)} axes, not {len(wanted)}")
         for size, other in zip(shape, wanted, strict=True):
@@ -283,7 +283,7 @@ class Lowering:
         self.checks[Check(self.node, what, size, (), least)] = None
 
     def guard(self, what: str, guard: Guard) -> None:
-        """That sizes take the branch that is lowered."""
+        """Require that the sizes select the branch of an If that is lowered."""
         self.guarded = True
         if guard.least is None:
             self.require(what, guard.size, *guard.allowed)
@@ -291,15 +291,15 @@ class Lowering:
             self.require_least(what, guard.size, guard.least)
 
     def fit(self, view: View, box: Sequence[Known]) -> View:
-        """A view repeated to a box, by ONNX's broadcasting."""
+        """A view broadcast to a box by ONNX's rules."""
         lead = len(box) - len(view.shape)
         if lead < 0:
             raise Refused("an operand has more axes than the result")
         strides: list[Known] = [0] * lead
-        for size, whole, stride in zip(view.shape, box[lead:], view.strides, strict=True):
-            factor = stretch(size, whole)
-            if size not in (1, whole):
-                allowed = (whole,) if factor == 1 else (whole, 1)
+        for size, extent, stride in zip(view.shape, box[lead:], view.strides, strict=True):
+            factor = broadcast_factor(size, extent)
+            if size not in (1, extent):
+                allowed = (extent,) if factor == 1 else (extent, 1)
                 self.require("the shapes of the operands do not broadcast together", size, *allowed)
             strides.append(mul(factor, stride))
         return View(view.storage, tuple(box), tuple(strides), view.offset)
@@ -307,24 +307,31 @@ class Lowering:
     # -- groups
 
     def loop(
-        self, extents: Iterable[Known], body: Body, stores: Sequence[tuple[Handle, View]], *, reduced: int = 0
+        self,
+        extents: Iterable[Known],
+        body: ExpressionBuilder,
+        stores: Sequence[tuple[Handle, View]],
+        *,
+        reduced: int = 0,
     ) -> None:
-        """A loop that stores values of a body, each in all its axes or in those that are not reduced."""
+        """Append a loop that stores values of an expression, each over all axes or only over those not reduced."""
         expression = body.expression([h for h, _ in stores])
         outputs = tuple(view for _, view in stores)
         for number, view in zip(expression.results, outputs, strict=True):
-            if expression.dtype_of(number) is not view.dtype:  # it would be written over what lies behind
-                raise Refused(f"{self.node.op_type} makes {expression.dtype_of(number)} for {view.dtype}")
+            if expression.dtype_of(number) is not view.dtype:  # a wider store would overwrite its neighbours
+                raise Refused(
+                    f"{self.node.op_type} computes {expression.dtype_of(number)} for a result of {view.dtype}"
+                )
         self.groups.append(Loop((self.node,), tuple(extents), reduced, tuple(body.views), expression, outputs))
 
     def copy(self, source: View, target: View) -> None:
         if replace(source, storage=self._shared.get(source.storage, source.storage)) == target:
             return
-        body = Body()
+        body = ExpressionBuilder()
         self.loop(target.shape, body, [(body.operand(self.fit(source, target.shape)), target)])
 
     def reshaped(self, view: View, shape: Sequence[Known]) -> View:
-        """A view under another shape, copied where its strides do not allow that."""
+        """A view under another shape; copied if its strides do not allow that."""
         found = views.reshaped(view, shape)
         if found is None:
             dense = self.temporary(view.dtype, view.shape)
@@ -337,14 +344,15 @@ class Lowering:
 Rule = Callable[[Lowering, Node], None]
 RULES: dict[tuple[str, str], Rule] = {}
 OTHER = ""
-"""The rule for operators of ai.onnx that have none by name."""
+"""The key of the rule for operators that have none of their own."""
 
 FOREIGN = "*"
-"""The domain under which that rule stands for all other domains."""
+"""The key of all domains other than ai.onnx in the rule for other operators."""
 
 
 def rule(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """Register how operators, by default of ai.onnx, are lowered; a rule that cannot raises ``Refused``."""
+    """Register the lowering rule of operators, by default of ai.onnx. A rule raises ``Refused`` for nodes it cannot
+    lower."""
 
     def register(fn: Rule) -> Rule:
         for op_type in op_types:
@@ -362,7 +370,7 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def axes_of(axes: Iterable[int], rank: int) -> list[int]:
-    """Counted from the front, each of them once."""
+    """Axes as non-negative numbers, no axis twice."""
     found = [axis_of(a, rank) for a in axes]
     if len(set(found)) < len(found):
         raise Refused("an axis is given twice")

@@ -1,4 +1,4 @@
-"""Arithmetic on sizes that must be known, and the reason that is given where one is not."""
+"""Arithmetic on symbolic sizes that raises ``Refused`` instead of returning None."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ from sardonyx.ir.dims import Dim, Expr, Known
 
 
 class Refused(Exception):
-    """Why something cannot be lowered."""
+    """A node or part cannot be lowered, for the reason given."""
 
 
-class Later(Refused):
-    """What a run must tell before something can be lowered: a rank, or the elements of an operand."""
+class DataDependent(Refused):
+    """Lowering needs what only a run tells: a rank, or the elements of an operand."""
 
 
-def _certain(fn: Callable[[Dim, Dim], Known | None]) -> Callable[[Known, Known], Known]:
+def _required(fn: Callable[[Dim, Dim], Known | None]) -> Callable[[Known, Known], Known]:
     def apply(a: Known, b: Known) -> Known:
-        return certain(fn(a, b))
+        return expressible(fn(a, b))
 
     return apply
 
 
-def certain(size: Known | None) -> Known:
+def expressible(size: Known | None) -> Known:
+    """The size; refused if it is None, which ``dims`` gives for expressions of too many terms."""
     if size is None:
-        raise Refused("a size is too long an expression to follow")
+        raise Refused("a size is an expression of too many terms")
     return size
 
 
-add, sub, mul = _certain(dims.add), _certain(dims.sub), _certain(dims.mul)
-minimum, maximum = _certain(dims.minimum), _certain(dims.maximum)
+add, sub, mul = _required(dims.add), _required(dims.sub), _required(dims.mul)
+minimum, maximum = _required(dims.minimum), _required(dims.maximum)
 
 
 def product(sizes: Iterable[Known]) -> Known:
-    return certain(dims.product(sizes))
+    return expressible(dims.product(sizes))
 
 
 def total(sizes: Iterable[Known]) -> Known:
-    return certain(dims.total(sizes))
+    return expressible(dims.total(sizes))
 
 
-def stretch(size: Known, box: Known) -> Known:
-    """1 where an axis of this size lies in a box as it is, 0 where it is one element that is repeated.
+def broadcast_factor(size: Known, box: Known) -> Known:
+    """The factor of an axis' stride when it is broadcast to ``box``: 1, or 0 if it is one element that is repeated.
 
-    For a size that only a run tells, an expression of it.
+    If only a run tells which, an expression of the size.
     """
     if size == box:
         return 1
@@ -56,7 +57,7 @@ def stretch(size: Known, box: Known) -> Known:
 
 
 def _is_capped(size: Known, box: Known) -> bool:
-    """Whether a size is min(n, box) with n of at least 2: it is 1 only where the box is."""
+    """Whether a size is min(n, box) with n >= 2: then it is 1 only if the box is."""
     if not isinstance(size, Expr) or len(size.terms) != 1:
         return False
     ((atoms, factor),) = size.terms.items()

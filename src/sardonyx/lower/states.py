@@ -1,8 +1,8 @@
-"""States: outputs of a part that are inputs with more behind them, appended in one memory.
+"""States, such as a KV cache: an output that is an input with elements appended, in the same memory.
 
-The memory has room for ``capacity`` along the axis of growth, so what is there stays where it is when more comes. Past
-and present are views of it with the same strides. Copying the one to the beginning of the other is then nothing to do,
-and only what is new is written. A part that does anything else to its past is refused.
+The buffer has room for ``capacity`` elements along the axis that grows, so that elements stay where they are when
+others are appended. Past and present are views of it with the same strides. The copy from past to present disappears,
+and only new elements are written. A part that changes its past in any other way is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sardonyx.lower.sizes import Refused, mul, product, sub
 
 @dataclass(frozen=True)
 class State:
-    """An input and the output that is it with more behind it along an axis."""
+    """An input, and the output that is the same with elements appended along an axis."""
 
     past: Value
     present: Value
@@ -28,10 +28,10 @@ class State:
 
 
 def hold(low: Lowering, state: State) -> None:
-    """Give past and present their place."""
+    """Place past and present in one buffer."""
     old, new = low.shape(state.past), low.shape(state.present)
     if len(old) != len(new) or not 0 <= state.axis < len(new) or low.dtype(state.past) is not low.dtype(state.present):
-        raise Refused(f"{state.present.name} is not {state.past.name} with more behind it")
+        raise Refused(f"{state.present.name} is not {state.past.name} with elements appended")
     room = (*new[: state.axis], state.capacity, *new[state.axis + 1 :])
     strides, elements = views.dense_strides(room), product(room)
     kept = [Storage(kind, low.dtype(v), elements, v) for kind, v in (("input", state.past), ("output", state.present))]
@@ -39,17 +39,17 @@ def hold(low: Lowering, state: State) -> None:
 
 
 def require_appended(low: Lowering, state: State) -> None:
-    """Refuse a part that writes anything but what lies behind the past."""
+    """Refuse a part that writes to the state anywhere but behind the past."""
     whole = low.view(state.present)
     if whole is not low.kept.get(state.present):
-        raise Refused(f"{state.present.name} is not computed in a place of its own")
+        raise Refused(f"{state.present.name} does not have a storage of its own")
     start = mul(low.shape(state.past)[state.axis], whole.strides[state.axis])
     for view in (v for g in low.groups for v in g.writes if v.storage is whole.storage):
-        beside = [i for i in range(len(whole.shape)) if i != state.axis]
-        is_behind = (
+        others = [i for i in range(len(whole.shape)) if i != state.axis]
+        is_appended = (
             view.strides == whole.strides
-            and all(view.shape[i] == whole.shape[i] for i in beside)
+            and all(view.shape[i] == whole.shape[i] for i in others)
             and dims.at_least(sub(view.offset, start), 0)
         )
-        if not is_behind:
-            raise Refused(f"{state.present.name} is not {state.past.name} with more behind it")
+        if not is_appended:
+            raise Refused(f"{state.present.name} is not {state.past.name} with elements appended")

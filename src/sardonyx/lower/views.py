@@ -1,4 +1,4 @@
-"""What can be done to a view without touching memory."""
+"""Changes of a view that move no elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def dense_strides(shape: Sequence[Known]) -> Shape:
 
 
 def dense(storage: Storage, shape: Sequence[Known], offset: Known = 0) -> View:
-    """Elements one after the other, the last axis the fastest."""
+    """A contiguous row-major view."""
     return View(storage, tuple(shape), dense_strides(shape), offset)
 
 
@@ -34,14 +34,14 @@ def is_dense(view: View) -> bool:
 
 
 def is_whole(view: View) -> bool:
-    """Whether a view is all of its storage, in order."""
+    """Whether a view is all of its storage, in row-major order."""
     return view.offset == 0 and is_dense(view) and product(view.shape) == view.storage.elements
 
 
-def room(view: View) -> tuple[Known, Known]:
-    """Elements of the storage in front of the first and behind the last that a view which is not empty reaches.
+def slack(view: View) -> tuple[Known, Known]:
+    """The number of elements of the storage before the first and after the last element of a view that is not empty.
 
-    Neither is negative where the view lies inside its storage.
+    Neither is negative if the view lies inside its storage.
     """
     first, last = view.offset, view.offset
     for size, stride in zip(view.shape, view.strides, strict=True):
@@ -65,14 +65,14 @@ def permuted(view: View, perm: Sequence[int]) -> View:
 
 
 def inserted(view: View, axis: int, size: Known = 1) -> View:
-    """With a new axis along which the elements are repeated."""
+    """With a new axis along which the elements are broadcast."""
     shape, strides = list(view.shape), list(view.strides)
     shape.insert(axis, size)
     strides.insert(axis, 0)
     return replace(view, shape=tuple(shape), strides=tuple(strides))
 
 
-def removed(view: View, axis: int, index: Known = 0) -> View:
+def selected(view: View, axis: int, index: Known = 0) -> View:
     """At one index of an axis."""
     return View(
         view.storage,
@@ -82,8 +82,8 @@ def removed(view: View, axis: int, index: Known = 0) -> View:
     )
 
 
-def window(view: View, axis: int, start: Known, length: Known, step: int = 1) -> View:
-    """``length`` elements of an axis, from ``start`` on."""
+def sliced(view: View, axis: int, start: Known, length: Known, step: int = 1) -> View:
+    """Every ``step``-th element of an axis from ``start`` on, ``length`` of them."""
     shape, strides = list(view.shape), list(view.strides)
     shape[axis] = length
     strides[axis] = mul(step, view.strides[axis])
@@ -91,7 +91,7 @@ def window(view: View, axis: int, start: Known, length: Known, step: int = 1) ->
 
 
 def split(view: View, axis: int, sizes: Sequence[Known]) -> View:
-    """One axis as several; the caller knows that the sizes multiply to its own."""
+    """One axis as several, whose sizes must multiply to its own."""
     strides = tuple(mul(s, view.strides[axis]) for s in dense_strides(sizes))
     return replace(
         view,
@@ -100,12 +100,12 @@ def split(view: View, axis: int, sizes: Sequence[Known]) -> View:
     )
 
 
-def joins(view: View, axis: int) -> bool:
-    """Whether an axis and the next can be walked as one."""
+def is_mergeable(view: View, axis: int) -> bool:
+    """Whether an axis and the next can be one: no gap lies between two rows."""
     return view.strides[axis] == mul(view.strides[axis + 1], view.shape[axis + 1])
 
 
-def joined(view: View, axis: int) -> View:
+def merged(view: View, axis: int) -> View:
     """An axis and the next as one."""
     return replace(
         view,
@@ -115,18 +115,18 @@ def joined(view: View, axis: int) -> View:
 
 
 def collapsed(view: View) -> View:
-    """With as few axes as can be."""
+    """Without axes of one element, and with mergeable axes merged."""
     for axis in reversed(range(len(view.shape))):
         if view.shape[axis] == 1:
-            view = removed(view, axis)
+            view = selected(view, axis)
     for axis in reversed(range(len(view.shape) - 1)):
-        if joins(view, axis):
-            view = joined(view, axis)
+        if is_mergeable(view, axis):
+            view = merged(view, axis)
     return view
 
 
 def reshaped(view: View, shape: Sequence[Known]) -> View | None:
-    """The same elements in order under another shape; None where strides do not allow it."""
+    """The same elements in the same order under another shape; None if that needs a copy."""
     if is_dense(view):
         return replace(view, shape=tuple(shape), strides=dense_strides(shape))
     old, strides = collapsed(view), list[Known]()
@@ -149,7 +149,7 @@ def reshaped(view: View, shape: Sequence[Known]) -> View | None:
 
 
 def same_elements(a: View, b: View) -> bool:
-    """Whether two views of equal shape are the same elements, index by index."""
+    """Whether two views of equal shape have the same element at every index."""
     return (
         a.storage is b.storage
         and a.offset == b.offset
@@ -158,7 +158,7 @@ def same_elements(a: View, b: View) -> bool:
 
 
 def memory_order(view: View) -> list[int]:
-    """The axes by falling strides, as far as strides can be compared."""
+    """The axes by descending strides, as far as symbolic strides can be compared."""
 
     def compare(i: int, j: int) -> int:
         a, b = view.strides[i], view.strides[j]

@@ -79,7 +79,7 @@ class Recorder(CpuProvider):
         graph, chip = part.nodes[0].graph, isa.current()
         assert graph is not None
         try:
-            steps = steps_for(lower(part, self.learned(graph)).groups, Target(chip, self.precision))
+            steps = steps_for(lower(part, self.facts(graph)).groups, Target(chip, self.precision))
             for step in steps:
                 self.found.append(emitted(step.spec, chip))
                 packed = (a.storage for a in step.args.values() if isinstance(a, Ref) and isinstance(a.storage, Packed))

@@ -10,7 +10,7 @@ from onnx import parser
 
 import sardonyx
 from sardonyx.ir.graph import Model
-from sardonyx.lower.analysis.facts import Learned
+from sardonyx.lower.analysis.facts import GraphFacts
 from tests.optimize.graphs import apply, parse
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -59,9 +59,9 @@ def test_both_branches_answer(condition: str) -> None:
 def test_all_of_it_is_compiled() -> None:
     model = parse(text("Equal"), inputs="float[m,n] x", outputs="float[k] z")
     apply(model, "FoldConstants")
-    learned = Learned.of(model.graph)
+    facts = GraphFacts.of(model.graph)
     (node,) = [n for n in model.graph.nodes if n.op_type == "If"]
-    taken = learned.taken(node)
+    taken = facts.taken(node)
     assert taken is not None and taken.guard is not None and taken.guard.size == "n" and taken.guard.allowed == (1,)
     _, ours = session(text("Equal"))
     assert "reference" not in str(ours.explain()).split("placement")[0]
@@ -88,4 +88,4 @@ def test_a_condition_from_data_is_not_guarded() -> None:
         outputs="float[j] z",
     )
     (node,) = [n for n in model.graph.nodes if n.op_type == "If"]
-    assert Learned.of(model.graph).taken(node) is None
+    assert GraphFacts.of(model.graph).taken(node) is None

@@ -83,18 +83,18 @@ def test_equations(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
 @pytest.mark.parametrize(("tokens", "width", "columns"), [(1, 8, 16), (5, 3, 17), (3, 4, 1), (0, 4, 5)])
 def test_linear_attention(chip: str | None, tokens: int, width: int, columns: int) -> None:
     q, k, v = normal(2, 4, tokens, width), normal(2, 2, tokens, width), normal(2, 2, tokens, columns)
-    fade, rate = np.exp(-np.abs(normal(2, 2, tokens, width))), np.abs(normal(2, 2, tokens))
+    decay, beta = np.exp(-np.abs(normal(2, 2, tokens, width))), np.abs(normal(2, 2, tokens))
     past = normal(2, 2, width, columns)
     state, want = past.astype(float), np.zeros((2, 4, tokens, columns))
     for t in range(tokens):
-        state = state * fade[:, :, t, :, None]
-        write = rate[:, :, t, None] * (v[:, :, t] - np.einsum("bhd,bhdc->bhc", k[:, :, t], state))
+        state = state * decay[:, :, t, :, None]
+        write = beta[:, :, t, None] * (v[:, :, t] - np.einsum("bhd,bhdc->bhc", k[:, :, t], state))
         state = state + k[:, :, t, :, None] * write[:, :, None]
         want[:, :, t] = 0.5 * np.einsum("bhd,bhdc->bhc", q[:, :, t], np.repeat(state, 2, axis=1))
     for threads in (1, 3):
         memory, machine = Memory(), isa.named(chip)
         out, present = memory.output(want.shape, "f4"), memory.output(past.shape, "f4")
-        views = [memory.input(x) for x in (q, k, v, fade, rate, past)]
+        views = [memory.input(x) for x in (q, k, v, decay, beta, past)]
         group = LinearAttention((), *views, out, present, 0.5)
         memory.run(linear.steps(group, Target(machine)), threads=threads, isa=machine, checked=True)
         assert_near(memory.array(out), want, 1e-5)

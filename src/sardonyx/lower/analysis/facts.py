@@ -1,4 +1,4 @@
-"""What is certain of every value of a graph before it runs: its shape in symbolic sizes, and small contents."""
+"""Shapes of all values of a graph in symbolic sizes, and the elements of small tensors, before it runs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.types import TensorType
-from sardonyx.lower.sizes import Later
+from sardonyx.lower.sizes import DataDependent
 from sardonyx.optimize import contents
 from sardonyx.optimize.guards import Taken
 from sardonyx.optimize.symbolic import Facts
 from sardonyx.partition.provider import Part
 
 
-class Learned:
-    """Shapes and contents of values, in sizes that have names."""
+class GraphFacts:
+    """Shapes and small contents of values, as expressions of named sizes."""
 
     def __init__(self, facts: Facts) -> None:
-        self._facts = facts
+        self._symbolic = facts
         self._shapes: dict[Value, tuple[Known, ...]] = {}
 
     @staticmethod
-    def of(graph: Graph) -> Learned:
-        """Of a whole model, subgraphs included, by the sizes of its inputs."""
+    def of(graph: Graph) -> GraphFacts:
+        """Of a whole model, subgraphs included, in terms of the sizes of its inputs."""
         while graph.parent is not None and graph.parent.graph is not None:
             graph = graph.parent.graph
-        learned = Learned(Facts(assumes=True))
-        learned._facts.walk(graph, learned._note)
-        return learned
+        facts = GraphFacts(Facts(assumes=True))
+        facts._symbolic.walk(graph, facts._note)
+        return facts
 
-    def within(self, part: Part) -> Learned:
-        """Of a part alone: sizes of its inputs that cannot be computed from other sizes of them get names."""
+    def within(self, part: Part) -> GraphFacts:
+        """Of one part, in terms of the sizes of its inputs; input sizes that do not follow from others get new
+        names."""
         seen = [d for v in part.inputs for d in self.shape(v) if isinstance(d, Expr)]
-        plain = {str(d) for d in seen if is_name(d)}
-        named = {d: dims.fresh(f"size{i}") for i, d in enumerate(dict.fromkeys(seen)) if _lacks(d, plain)}
+        names = {str(d) for d in seen if is_name(d)}
+        named = {d: dims.fresh(f"size{i}") for i, d in enumerate(dict.fromkeys(seen)) if _lacks(d, names)}
         nodes = [*part.nodes, *(n for node in part.nodes for _, sub in node.subgraphs() for n in sub.all_nodes())]
         bodies = [sub for node in nodes for _, sub in node.subgraphs()]
         values = [
@@ -44,24 +45,24 @@ class Learned:
             *(v for b in bodies for v in b.inputs),
         ]
         types = [v.type for v in values]
-        learned = Learned(_Local(assumes=True))
+        facts = GraphFacts(_Local(assumes=True))
         try:
             for v in part.inputs:
                 shape = tuple(named.get(d, d) if isinstance(d, Expr) else d for d in self.shape(v))
                 assert v.dtype is not None
                 v.type = TensorType(v.dtype, shape)
-                content = self._facts.content(v)
+                content = self._symbolic.content(v)
                 if content is not None:
-                    known = [named.get(d, None if _lacks(d, plain) else d) for d in content.flat]
-                    learned._facts.contents[v] = contents.objects(known, content.shape)
-            learned._record(part.inputs)
+                    known = [named.get(d, None if _lacks(d, names) else d) for d in content.flat]
+                    facts._symbolic.contents[v] = contents.objects(known, content.shape)
+            facts._record(part.inputs)
             for node in part.nodes:
-                learned._facts.learn(node, learned._note)
-                learned._note(None, node)
+                facts._symbolic.learn(node, facts._note)
+                facts._note(None, node)
         finally:
             for v, t in zip(values, types, strict=True):
                 v.type = t
-        return learned
+        return facts
 
     def _note(self, _: Graph | None, node: Node) -> None:
         self._record((*node.inputs, *node.outputs))
@@ -82,36 +83,36 @@ class Learned:
     def shape(self, value: Value) -> tuple[Known, ...]:
         found = self._shapes.get(value)
         if found is None:
-            raise Later(f"the rank of {value.name!r} is not known")
+            raise DataDependent(f"the rank of {value.name!r} is not known")
         return found
 
     def trips(self, node: Node) -> Known | None:
-        """How often the body of a Loop or Scan runs, where that follows from sizes."""
-        return self._facts.trips.get(node)
+        """The number of iterations of a Loop or Scan, if it follows from sizes."""
+        return self._symbolic.trips.get(node)
 
     def taken(self, node: Node) -> Taken | None:
-        """The branch that an If takes, where it does not depend on data."""
-        return self._facts.taken.get(node)
+        """The branch that an If takes, if that does not depend on data."""
+        return self._symbolic.taken.get(node)
 
     def content(self, value: Value) -> list[Known | None] | None:
-        """The elements of a small tensor in order, None for one that is not known."""
-        found = self._facts.content(value)
+        """The elements of a small tensor in row-major order; None for an unknown element."""
+        found = self._symbolic.content(value)
         return None if found is None else list(found.reshape(-1))
 
-    def is_shapely(self, value: Value) -> bool:
-        """Whether every element follows from the sizes."""
-        found = self._facts.content(value)
+    def follows_from_sizes(self, value: Value) -> bool:
+        """Whether every element of a small tensor is an expression of sizes."""
+        found = self._symbolic.content(value)
         return found is not None and contents.is_complete(found)
 
 
 class _Local(Facts):
-    """Facts whose new names differ from those of the whole graph, which the inputs of a part may have."""
+    """Facts whose made-up names do not clash with those of the whole graph, which the part's inputs may contain."""
 
     PREFIX = "in"
 
 
 def is_name(d: Known) -> bool:
-    """Whether a size is a name, not an expression of names."""
+    """Whether a size is a single name."""
     return isinstance(d, Expr) and list(dims.names(d)) == [str(d)]
 
 

@@ -1,9 +1,9 @@
-"""Sizes that are taken to be multiples of a number, where images of several scales meet.
+"""Sizes assumed to be multiples of a number, where images of several scales are combined.
 
-A pyramid halves an image, doubles the halves and adds the two. That fits for some sizes only, and what rest they leave
-decides it: ``broadcast(2*div(n + 1, 2), n)`` is a size about which nothing else is certain. With 2*m in place of n it
-is 2*m. So a part in which such sizes occur is lowered for the multiples that make them plain. Other sizes are another
-lowering's.
+A feature pyramid downsamples an image by 2, upsamples it again and adds the two. For a size n the sum then has size
+``broadcast(2*div(n + 1, 2), n)``, which cannot be simplified: whether the operands fit depends on n modulo 2. With
+n = 2*m it is 2*m. A part with such sizes is lowered once under the assumption that its input sizes are multiples that
+resolve them; a guard checks the assumption, and other sizes take another lowering.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Iterator, Mapping
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Expr, Known
 from sardonyx.ir.graph import Node, Value
-from sardonyx.lower.analysis.facts import Learned
-from sardonyx.lower.sizes import Later
+from sardonyx.lower.analysis.facts import GraphFacts
+from sardonyx.lower.sizes import DataDependent
 from sardonyx.partition.provider import Part
 
-MOST = 256
-"""A number of which sizes may be taken to be multiples."""
+MAX_MULTIPLE = 256
+"""The largest number of which a size may be assumed to be a multiple."""
 
 
-class Multiples(Learned):
-    """What is learned of values, with a multiple of another name in place of some names."""
+class Multiples(GraphFacts):
+    """Facts with some named sizes n replaced by multiples k * m of new names m."""
 
-    def __init__(self, learned: Learned, times: Mapping[str, int]) -> None:
-        super().__init__(learned._facts)
-        self._learned, self._sizes = learned, _in_place_of(times)
+    def __init__(self, facts: GraphFacts, times: Mapping[str, int]) -> None:
+        super().__init__(facts._symbolic)
+        self._general, self._sizes = facts, _substitution(times)
         self._known: dict[Known, Known | None] = {}
 
     def _size(self, d: Known) -> Known | None:
@@ -36,53 +36,53 @@ class Multiples(Learned):
         return self._known[d]
 
     def __contains__(self, value: Value) -> bool:
-        return value in self._learned
+        return value in self._general
 
     def shape(self, value: Value) -> tuple[Known, ...]:
-        shape = self._learned.shape(value)
+        shape = self._general.shape(value)
         found = tuple(d for d in map(self._size, shape) if d is not None)
         return found if len(found) == len(shape) else shape
 
     def trips(self, node: Node) -> Known | None:
-        found = self._learned.trips(node)
+        found = self._general.trips(node)
         return None if found is None else self._size(found)
 
     def content(self, value: Value) -> list[Known | None] | None:
-        found = self._learned.content(value)
+        found = self._general.content(value)
         return None if found is None else [None if d is None else self._size(d) for d in found]
 
-    def within(self, part: Part) -> Learned:
-        raise Later("sizes are multiples where inputs tell all names")
+    def within(self, part: Part) -> GraphFacts:
+        raise DataDependent("sizes are assumed to be multiples only where the inputs determine all of them")
 
 
-def multiples(part: Part, learned: Learned) -> Multiples | None:
-    """What is learned, for multiples that make sizes of the part plain; None where none do."""
-    given = {d for v in part.inputs for d in learned.shape(v)}
-    shapes = (learned.shape(v) for node in part.nodes for v in node.outputs if v in learned)
+def multiples(part: Part, facts: GraphFacts) -> Multiples | None:
+    """Facts under the assumption of multiples that resolve broadcasts in the part; None if there are no such."""
+    given = {d for v in part.inputs for d in facts.shape(v)}
+    shapes = (facts.shape(v) for node in part.nodes for v in node.outputs if v in facts)
     times: dict[str, int] = {}
-    for d in {d for shape in shapes for d in shape if _is_open(d)}:
+    for d in {d for shape in shapes for d in shape if _is_unresolved(d)}:
         found: dict[str, int] = {}
         for name, n in _divisors(d):
             found[name] = math.lcm(found.get(name, 1), n)
         found = {name: n for name, n in found.items() if n > 1}
-        is_told = bool(found) and given.issuperset(found)
-        if is_told and not _is_open(dims.evaluate(d, _in_place_of(found))):
+        is_determined = bool(found) and given.issuperset(found)
+        if is_determined and not _is_unresolved(dims.evaluate(d, _substitution(found))):
             times |= {name: math.lcm(times.get(name, 1), n) for name, n in found.items()}
-    return Multiples(learned, times) if times and max(times.values()) <= MOST else None
+    return Multiples(facts, times) if times and max(times.values()) <= MAX_MULTIPLE else None
 
 
-def _in_place_of(times: Mapping[str, int]) -> dict[str, Known]:
-    """For each name a multiple of another."""
+def _substitution(times: Mapping[str, int]) -> dict[str, Known]:
+    """For each name n, a multiple k * m of a new name m."""
     return {name: dims.mul(n, dims.fresh(f"{name}:{n}")) or 0 for name, n in times.items()}
 
 
-def _is_open(d: Known | None) -> bool:
-    """Whether a size is, or depends on, that of operands of which one may be stretched."""
+def _is_unresolved(d: Known | None) -> bool:
+    """Whether a size contains a broadcast that is not resolved."""
     return d is None or (isinstance(d, Expr) and "broadcast(" in d)
 
 
 def _divisors(d: Known) -> Iterator[tuple[str, int]]:
-    """Names in an expression, with numbers whose multiples leave no rest in its quotients."""
+    """Names in an expression, each with a number whose multiples make its quotients exact."""
     if isinstance(d, Expr):
         for atom in (atom for m in d.terms for atom in m):
             by = atom.args[1] if atom.fn == "div" else 1

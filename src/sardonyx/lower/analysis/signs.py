@@ -1,7 +1,4 @@
-"""Which memory holds no negative number: what rectifiers, exponentials and the like write, as far as can be told.
-
-NaN has no sign: what is said of numbers is said of the others.
-"""
+"""Storages that hold no negative numbers, such as the results of Relu or Exp. NaN counts as not negative."""
 
 from __future__ import annotations
 
@@ -13,41 +10,41 @@ from sardonyx.lower.groups import Apply, Count, EpilogueGroup, Expression, Group
 _ALWAYS = frozenset(("abs", "exp", "sqrt"))
 _IF_ALL = frozenset(("add", "mul", "div", "minimum", "copy"))
 _IF_ANY = frozenset(("maximum",))
-_KEEPING = frozenset(("sum", "max", "min", "prod"))
-"""Reductions of numbers that are not negative to such."""
+_REDUCTIONS = frozenset(("sum", "max", "min", "prod"))
+"""Reductions whose result is not negative if no operand is."""
 
 
 def never_negative(groups: Sequence[Group]) -> frozenset[Storage]:
-    """Memory into which these groups, in order, write floats that are not negative, and nothing else."""
+    """Storages to which these groups write floats that are not negative, and nothing else."""
     found: set[Storage] = set()
     others: set[Storage] = set()
     for group in groups:
-        signs = _results(group, found)
+        signs = _of_group(group, found)
         for i, view in enumerate(group.writes):
-            is_so = view.dtype.is_float and i < len(signs) and signs[i] and view.storage not in others
-            (found.add if is_so else found.discard)(view.storage)
-            if not is_so:
+            is_never_negative = view.dtype.is_float and i < len(signs) and signs[i] and view.storage not in others
+            (found.add if is_never_negative else found.discard)(view.storage)
+            if not is_never_negative:
                 others.add(view.storage)
     return frozenset(found)
 
 
-def _results(group: Group, known: Container[Storage]) -> list[bool]:
-    """Of each result of a group, whether it is never negative; none where the group's kind does not tell."""
+def _of_group(group: Group, known: Container[Storage]) -> list[bool]:
+    """For each result of a group, whether it is never negative; empty if that is not known for its kind."""
     if isinstance(group, Loop):
-        return _stored(group.expression, [v.storage in known for v in group.inputs])
+        return _of_expression(group.expression, [v.storage in known for v in group.inputs])
     if isinstance(group, EpilogueGroup):
         first = isinstance(group, Pool) and group.x.storage in known
-        return _stored(group.epilogue, [first, *(v.storage in known for v in group.extra)])
+        return _of_expression(group.epilogue, [first, *(v.storage in known for v in group.extra)])
     return []
 
 
-def _stored(expression: Expression, operands: list[bool]) -> list[bool]:
+def _of_expression(expression: Expression, operands: list[bool]) -> list[bool]:
     values = list(operands)
     for step in expression.steps:
         if isinstance(step, Apply):
             values.append(_is_never_negative(step.program, [values[i] for i in step.args]))
         elif isinstance(step, Reduce):
-            values.append(step.kind in _KEEPING and values[step.arg])
+            values.append(step.kind in _REDUCTIONS and values[step.arg])
         else:
             assert isinstance(step, Count)
             values.append(True)

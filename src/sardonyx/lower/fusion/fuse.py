@@ -1,18 +1,18 @@
-"""Which groups become one.
+"""Fusion of groups: a loop is fused into the groups that compute its operands.
 
-The rules, tried for every loop in order on the groups that make its operands, the first operand first:
+The rules, tried for each loop in order, for the producers of its operands, the first operand first:
 
-- Two loops become one where the second reads what the first writes at the same index: element by element, or, with
-  what is one number per row, anywhere in that row. Boxes count as the same when their axes can be split to the same
-  sizes. A loop that reduces nothing may be walked in any order of axes, so transposes between loops vanish. Loops
-  that reduce must reduce the same axes.
-- A loop that reduces nothing becomes part of the epilogue of a group that has one (``EpilogueGroup``) and whose
-  elements it reads at the same index, where its views can be walked by the axes of that group.
-- A loop that reduces nothing is shared out among several groups with epilogues that make an operand together, each its
-  own part (a transposed convolution, phase by phase), where all it touches lies as that operand does.
-- What is computed from one long row's result, element by element, stays apart: threads share it.
-- What the first group writes is still stored when somebody else reads it, so nothing is computed twice.
-- Nothing is fused across another group that needs the first and makes something for the second.
+- Two loops are fused if the consumer reads every element of the producer at the index where it is computed. A value
+  per row (a reduction) may be read anywhere in that row. The boxes of the two need not be equal: their axes are split
+  to common sizes. A loop without reductions may run in any order of axes, so transposes between loops disappear.
+  Loops with reductions must reduce the same axes.
+- A loop without reductions is fused into the epilogue of an ``EpilogueGroup`` if it reads its results at the same index
+  and its views can be expressed over the axes of that group.
+- A loop without reductions is distributed over several groups with epilogues that each compute a part of an operand
+  (the stride phases of a transposed convolution), if its other operands and its results are laid out as that operand.
+- A loop that reads the reduction of a single long row stays apart, so that threads can share it.
+- What a fused producer computes is still stored if another group reads it; nothing is computed twice.
+- Two groups are not fused if another group depends on the first and the second depends on that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import replace
 
 from sardonyx.limits import check_time
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle
-from sardonyx.lower.fusion.nest import Nest, common, matching_order
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
+from sardonyx.lower.fusion.nest import Nest, common_split, matching_order
 from sardonyx.lower.groups import EpilogueGroup, Expression, Group, Loop, Storage, View
 from sardonyx.lower.sizes import Refused, product
 
@@ -33,14 +33,14 @@ MAX_VIEWS = 16
 MAX_STEPS = 32
 """Steps of one expression: kernels stay short, and long chains are fused in linear time."""
 
-LONG = 1 << 15
+LONG_ROW = 1 << 15
 """Elements from which a single row is worth more than one thread."""
 
 
 def fuse(groups: Sequence[Group], kept: Collection[Storage] = ()) -> list[Group]:
-    """The groups after fusion, in an order in which they can run, without those that have nothing to write.
+    """The groups after fusion, in an order in which they can run, without those that write only empty views.
 
-    ``kept`` are storages that others read, beside outputs.
+    ``kept`` are storages other than outputs that groups elsewhere read.
     """
     return _Fusion([g for g in groups if any(0 not in v.shape for v in g.writes)], kept).run()
 
@@ -52,18 +52,18 @@ class _Fusion:
         self.readers: dict[Storage, set[int]] = {}
         self.writers: dict[Storage, set[int]] = {}
         self.rank = list(range(len(self.groups)))
-        """Falls along no dependency, so that a group cannot lead to one of lower or equal rank."""
+        """A group has a higher rank than the groups it depends on."""
         for i, group in enumerate(self.groups):
             if group is not None:
-                self._enter(i, group)
+                self._register(i, group)
 
-    def _enter(self, i: int, group: Group) -> None:
+    def _register(self, i: int, group: Group) -> None:
         for view in group.reads:
             self.readers.setdefault(view.storage, set()).add(i)
         for view in group.writes:
             self.writers.setdefault(view.storage, set()).add(i)
 
-    def _leave(self, i: int) -> None:
+    def _unregister(self, i: int) -> None:
         group = self.groups[i]
         assert group is not None
         for view in group.reads:
@@ -75,12 +75,12 @@ class _Fusion:
     def run(self) -> list[Group]:
         for i in range(len(self.groups)):
             check_time()
-            while self._absorb(i) or self._share_out(i):
+            while self._fuse_with_producer(i) or self._distribute(i):
                 pass
         return self._sorted()
 
-    def _absorb(self, i: int) -> bool:
-        """Fuse the group at ``i`` with one that makes an operand of it."""
+    def _fuse_with_producer(self, i: int) -> bool:
+        """Fuse the loop at ``i`` with the producer of one of its operands."""
         second = self.groups[i]
         if not isinstance(second, Loop):
             return False
@@ -95,46 +95,46 @@ class _Fusion:
                 fused = _fused(first, second, kept)
             except Refused:
                 continue
-            if fused is not None and not self._is_between(p, i):
-                self._leave(p)
-                self._leave(i)
+            if fused is not None and not self._depends_through_another(p, i):
+                self._unregister(p)
+                self._unregister(i)
                 self.groups[i] = fused
-                self._enter(i, fused)
-                self._raise(i)
+                self._register(i, fused)
+                self._raise_ranks(i)
                 return True
         return False
 
-    def _share_out(self, i: int) -> bool:
-        """Fuse the loop at ``i``, part by part, with all the groups that make an operand of it together."""
+    def _distribute(self, i: int) -> bool:
+        """Distribute the loop at ``i`` over all the producers that each compute a part of one of its operands."""
         second = self.groups[i]
         if not isinstance(second, Loop) or second.reduced:
             return False
         for view in second.inputs:
-            makers = sorted(self.writers.get(view.storage, ()))
-            if len(makers) < 2 or self._is_read(view.storage, i):
+            producers = sorted(self.writers.get(view.storage, ()))
+            if len(producers) < 2 or self._is_read(view.storage, i):
                 continue
             try:
-                fused = [_fused_part(self.groups[p], second, view) for p in makers]
+                fused = [_fused_with_part(self.groups[p], second, view) for p in producers]
             except Refused:
                 continue
             if None in fused:
                 continue
-            self._leave(i)
-            for p, group in zip(makers, fused, strict=True):
+            self._unregister(i)
+            for p, group in zip(producers, fused, strict=True):
                 assert group is not None
-                self._leave(p)
+                self._unregister(p)
                 self.groups[p], self.rank[p] = group, self.rank[i]
-                self._enter(p, group)
-                self._raise(p)
+                self._register(p, group)
+                self._raise_ranks(p)
             return True
         return False
 
     def _is_read(self, storage: Storage, i: int) -> bool:
-        """Whether somebody beside the group at ``i`` reads a storage."""
+        """Whether anything but the group at ``i`` reads a storage."""
         return storage.kind == "output" or storage in self.kept or bool(self.readers.get(storage, {i}) - {i})
 
-    def _raise(self, i: int) -> None:
-        """Give what depends on a group a higher rank than it has."""
+    def _raise_ranks(self, i: int) -> None:
+        """Raise the ranks of the groups that depend on a group above its own."""
         todo = [i]
         while todo:
             i = todo.pop()
@@ -149,8 +149,8 @@ class _Fusion:
         for view in group.writes:
             yield from self.readers.get(view.storage, ())
 
-    def _is_between(self, p: int, i: int) -> bool:
-        """Whether some other group depends on ``p``, and ``i`` on it."""
+    def _depends_through_another(self, p: int, i: int) -> bool:
+        """Whether another group depends on ``p``, and ``i`` depends on that group."""
         todo = [g for g in self._after(p) if g != i]
         seen = set(todo)
         while todo:
@@ -163,7 +163,7 @@ class _Fusion:
         return False
 
     def _sorted(self) -> list[Group]:
-        """What is needed first comes first; otherwise the order stays."""
+        """A topological order that otherwise keeps the given one."""
         done: set[int] = set()
         result: list[Group] = []
         for root, _ in enumerate(self.groups):
@@ -185,17 +185,17 @@ class _Fusion:
 
 
 def _fused(first: Loop | EpilogueGroup, second: Loop, kept: Sequence[View]) -> Loop | EpilogueGroup | None:
-    """The two as one group that still stores the views ``kept`` of the first."""
+    """Both groups as one that still stores the views ``kept`` of the first; None if they cannot be fused."""
     before = first.expression if isinstance(first, Loop) else first.epilogue
     if len(before.steps) + len(second.expression.steps) > MAX_STEPS:
         return None
     if not isinstance(first, Loop):
-        found = _over_box(first, Nest.of(second))
-        if found is None:
+        nest = _over_box(first, Nest.of(second))
+        if nest is None:
             return None
-        body = Body(first.epilogue.operands[:1])
+        body = ExpressionBuilder(first.epilogue.operands[:1])
         handles = [~0, *(body.operand(v) for v in first.extra)]
-        stores = _joined(body, handles, first.epilogue, first.outputs, kept, found)
+        stores = _inline_both(body, handles, first.epilogue, first.outputs, kept, nest)
         return replace(
             first,
             nodes=tuple(dict.fromkeys(first.nodes + second.nodes)),
@@ -210,8 +210,10 @@ def _fused(first: Loop | EpilogueGroup, second: Loop, kept: Sequence[View]) -> L
     if one.reduced and all(one.rows) and not all(two.rows) and _is_long_row(one):
         return None
     kept_here = [v for v, old in zip(one.outputs, first.outputs, strict=True) if old in kept]
-    body = Body()
-    stores = _joined(body, [body.operand(v) for v in one.inputs], one.expression, one.outputs, kept_here, two, one.rows)
+    body = ExpressionBuilder()
+    stores = _inline_both(
+        body, [body.operand(v) for v in one.inputs], one.expression, one.outputs, kept_here, two, one.rows
+    )
     if len(body.views) + len(stores) > MAX_VIEWS:
         return None
     nest = Nest(
@@ -226,8 +228,8 @@ def _fused(first: Loop | EpilogueGroup, second: Loop, kept: Sequence[View]) -> L
     return Loop(nodes, nest.extents, nest.reduced, nest.inputs, nest.expression, nest.stored())
 
 
-def _fused_part(first: Group | None, second: Loop, whole: View) -> Loop | EpilogueGroup | None:
-    """What a loop does to the part of its operand ``whole`` that a group makes, as one group with that."""
+def _fused_with_part(first: Group | None, second: Loop, whole: View) -> Loop | EpilogueGroup | None:
+    """A producer of a part of ``whole``, fused with what the loop does to that part."""
     if not isinstance(first, EpilogueGroup) or len(first.outputs) != 1 or not views.is_whole(whole):
         return None
     part = first.outputs[0]
@@ -247,13 +249,13 @@ def _fused_part(first: Group | None, second: Loop, whole: View) -> Loop | Epilog
 
 
 def _is_long_row(nest: Nest) -> bool:
-    """Whether all that is reduced is one row, so long that threads should share what is computed from its result."""
+    """Whether a nest reduces a single row that is so long that threads should share the loop over its elements."""
     *outer, length = product(nest.extents[: nest.outer]), product(nest.extents[nest.outer :])
-    return outer == [1] and not (isinstance(length, int) and length < LONG)
+    return outer == [1] and not (isinstance(length, int) and length < LONG_ROW)
 
 
-def _joined(
-    body: Body,
+def _inline_both(
+    body: ExpressionBuilder,
     operands: list[Handle],
     expression: Expression,
     outputs: Sequence[View],
@@ -261,7 +263,7 @@ def _joined(
     second: Nest,
     rows: Sequence[bool] | None = None,
 ) -> list[tuple[Handle, View, bool]]:
-    """Write both expressions into a body: what is stored, where, and whether once per row."""
+    """Inline both expressions into a builder; returns what is stored, where, and whether once per row."""
     made = body.inline(expression, operands)
     by_storage = {v.storage: h for v, h in zip(outputs, made, strict=True)}
     inputs = [by_storage[v.storage] if v.storage in by_storage else body.operand(v) for v in second.inputs]
@@ -271,15 +273,16 @@ def _joined(
 
 
 def _aligned(first: Nest, second: Nest) -> tuple[Nest, Nest] | None:
-    """Two nests over one box, in which the second reads what the first makes at the same index."""
+    """Both nests over one box, in which the second reads the first's results at the same index; None if there is
+    none."""
     for one, two in _orders(first, second):
-        cut = common(one.extents, two.extents)
+        cut = common_split(one.extents, two.extents)
         if cut is not None:
             one, two = one.split(cut[0]), two.split(cut[1])
             if len(one.extents) != len(two.extents):  # an axis of one element was kept for a reduction
                 one, two = _padded(one, len(two.extents)), _padded(two, len(one.extents))
         elif one.reduced and not two.reduced:
-            cut = common(one.extents[: one.outer], two.extents)
+            cut = common_split(one.extents[: one.outer], two.extents)
             if cut is None:
                 continue
             inner = [(axis, one.extents[axis]) for axis in range(one.outer, len(one.extents))]
@@ -289,7 +292,7 @@ def _aligned(first: Nest, second: Nest) -> tuple[Nest, Nest] | None:
             continue
         if one.reduced and two.reduced and one.reduced != two.reduced:
             continue
-        if _meets(one.outputs, two.inputs):
+        if _reads_where_written(one.outputs, two.inputs):
             return one, two
     return None
 
@@ -308,7 +311,7 @@ def _padded(nest: Nest, rank: int) -> Nest:
 
 
 def _orders(first: Nest, second: Nest) -> Iterator[tuple[Nest, Nest]]:
-    """The two as they are, and in the other orders of axes that may bring them together."""
+    """The two nests as they are, and with axes permuted so that the consumer's order matches the producer's."""
     yield first, second
     made = {v.storage: v for v in first.outputs}
     read = next(v for v in second.inputs if v.storage in made)
@@ -320,8 +323,8 @@ def _orders(first: Nest, second: Nest) -> Iterator[tuple[Nest, Nest]]:
             yield first.permuted(order), second
 
 
-def _meets(outputs: Sequence[View], inputs: Sequence[View]) -> bool:
-    """Whether everything that is read of what is made is read where it is made."""
+def _reads_where_written(outputs: Sequence[View], inputs: Sequence[View]) -> bool:
+    """Whether inputs that are read from the storages of ``outputs`` are read at the index where they are written."""
     made: dict[Storage, View] = {}
     for view in outputs:
         if view.storage in made and any(v.storage is view.storage for v in inputs):
@@ -331,13 +334,13 @@ def _meets(outputs: Sequence[View], inputs: Sequence[View]) -> bool:
 
 
 def _over_box(first: EpilogueGroup, second: Nest) -> Nest | None:
-    """A nest walked by the axes of a group whose results it reads at the same index."""
+    """A nest over the axes of a group whose results it reads at the same index; None if its views do not allow that."""
     if second.reduced:
         return None
     box = first.box
     read = next(v for v in second.inputs if any(v.storage is made.storage for made in first.outputs))
     for nest in (second, second.permuted(views.memory_order(read))):
-        cut = common(box, nest.extents)
+        cut = common_split(box, nest.extents)
         if cut is None:
             continue
         parts = nest.split(cut[1])
@@ -351,19 +354,19 @@ def _over_box(first: EpilogueGroup, second: Nest) -> Nest | None:
             inputs=tuple(v for v in inputs if v is not None),
             outputs=tuple(v for v in outputs if v is not None),
         )
-        if _meets(first.outputs, whole.inputs):
+        if _reads_where_written(first.outputs, whole.inputs):
             return whole
     return None
 
 
-def _regrouped(view: View, pieces: Sequence[tuple[int, object]], box: Sequence[object]) -> View | None:
-    """A view over parts of the axes of a box, over the box itself; None where its strides do not allow that."""
-    owners = [axis for axis, _ in pieces]
+def _regrouped(view: View, sub_axes: Sequence[tuple[int, object]], box: Sequence[object]) -> View | None:
+    """A view over sub-axes of a box as a view over the box itself; None if its strides do not allow that."""
+    owners = [axis for axis, _ in sub_axes]
     for i in reversed(range(len(owners) - 1)):
         if owners[i] == owners[i + 1]:
-            if not views.joins(view, i):
+            if not views.is_mergeable(view, i):
                 return None
-            view = views.joined(view, i)
+            view = views.merged(view, i)
             del owners[i]
     for axis in range(len(box)):
         if axis not in owners:

@@ -1,7 +1,8 @@
-"""Memory that is a part of other memory.
+"""Storages placed inside others.
 
-What is joined with others, and read by itself too, would be written twice. Where all of some memory lies in the joined
-one without gaps (channels, for a batch of one image), it is made there alone, and who reads it reads it there.
+An operand of a Concat that has other readers would be written twice: to its own storage and to the result of the
+Concat. If its elements are contiguous in the result (channels of a single image), it is written only there, and its
+readers read it there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from sardonyx.lower.groups import EpilogueGroup, Expression, Group, IndirectStor
 
 
 def placed_inside(groups: Sequence[Group], kept: Collection[Storage] = ()) -> list[Group]:
-    """The groups, in order, without memory that is also written, or copied, to other memory as a part of it.
+    """The groups, with each storage whose elements are also written or copied to a part of another storage placed
+    there.
 
     ``kept`` are storages that stay as they are.
     """
@@ -27,9 +29,9 @@ def placed_inside(groups: Sequence[Group], kept: Collection[Storage] = ()) -> li
             if inner.storage in kept or not _is_free(made, i, inner, outer):
                 continue
             touched = [n for n, g in enumerate(made) if any(v.storage is inner.storage for v in (*g.reads, *g.writes))]
-            moved = {n: _moved(made[n], inner.storage, outer) for n in touched}
-            if not any(v.storage is inner.storage for g in moved.values() for v in (*g.reads, *g.writes)):
-                for n, group in moved.items():
+            rewritten = {n: _moved(made[n], inner.storage, outer) for n in touched}
+            if not any(v.storage is inner.storage for g in rewritten.values() for v in (*g.reads, *g.writes)):
+                for n, group in rewritten.items():
                     made[n] = group
         if _is_idle(made[i]):
             del made[i]
@@ -39,8 +41,8 @@ def placed_inside(groups: Sequence[Group], kept: Collection[Storage] = ()) -> li
 
 
 def _pairs(group: Group) -> Iterator[tuple[View, View]]:
-    """Two views with the same elements once a group is done: all of a storage, and some that follow each other
-    likewise.
+    """Pairs of views to which a group writes the same values, or from which to which it copies them: a whole storage,
+    and a part of another with the same strides.
     """
     if not isinstance(group, (EpilogueGroup, Loop)):
         return
@@ -55,7 +57,7 @@ def _pairs(group: Group) -> Iterator[tuple[View, View]]:
 
 
 def _is_idle(group: Group) -> bool:
-    """Whether a group copies what is there already."""
+    """Whether a group copies elements to where they are."""
     return isinstance(group, Loop) and group.is_copy and group.outputs == group.inputs
 
 
@@ -68,9 +70,7 @@ def _strides(view: View) -> list[Known]:
 
 
 def _is_free(groups: Sequence[Group], i: int, inner: View, outer: View) -> bool:
-    """Whether, once the group at ``i`` is done, nothing is written to the one; and to its place in the other nothing
-    else ever is.
-    """
+    """Whether nothing is written to ``inner`` after group ``i``, and only that group writes to ``outer``."""
     if inner.storage.kind != "temporary" or outer.storage.kind != "temporary":
         return False
     if any(
@@ -83,20 +83,20 @@ def _is_free(groups: Sequence[Group], i: int, inner: View, outer: View) -> bool:
 
 
 def _is_apart(a: View, b: View) -> bool:
-    """Whether one view is certain to end before the other begins."""
+    """Whether one view provably ends before the other begins."""
     if not all(dims.at_least(s, 0) for v in (a, b) for s in v.strides):
         return False
     return any(dims.at_least(dims.sub(two.offset, _end(one)), 0) for one, two in ((a, b), (b, a)))
 
 
 def _end(view: View) -> dims.Dim:
-    """The element behind the last."""
+    """The index after the last element."""
     reach = (dims.mul(dims.sub(d, 1), s) for d, s in zip(view.shape, view.strides, strict=True))
     return dims.add(dims.total((view.offset, *reach)), 1)
 
 
 def _moved(group: Group, inner: Storage, outer: View) -> Group:
-    """With a storage in its place inside another, to which nothing is written twice."""
+    """A group with the storage ``inner`` placed at ``outer``; if it wrote both, it writes only ``outer``."""
     if isinstance(group, (EpilogueGroup, Loop)) and any(v is outer for v in group.outputs):
         expression = _expression(group)
         stored = [(r, v) for r, v in zip(expression.results, group.outputs, strict=True) if v.storage is not inner]

@@ -1,8 +1,7 @@
-"""Loops under another choice of axes.
+"""Loop nests: loops with their axes split and permuted.
 
-A box may be walked with its axes split, and, where nothing is reduced, in any order. ``Nest`` is a loop, or what a
-contraction does after its sums, with every view over all axes: a result of one number per row has stride 0 along
-the reduced ones.
+The axes of any loop can be split; those of a loop without reductions can also be permuted. ``Nest`` is a loop, or the
+epilogue of a group, with every view over all axes: a result per row has stride 0 along the reduced axes.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Expression, Loop, Reduce, View
 from sardonyx.lower.sizes import Refused, mul
 
-Piece = tuple[int, Known]
-"""A part of an axis: which, and how long."""
+SubAxis = tuple[int, Known]
+"""One of the axes into which an axis is split: the number of that axis, and the size."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Nest:
         return Nest(loop.extents, loop.reduced, loop.inputs, loop.expression, outputs, rows)
 
     def stored(self) -> tuple[View, ...]:
-        """The outputs as a loop has them."""
+        """The outputs in the form of ``Loop``: results per row without the reduced axes."""
         return tuple(
             replace(v, shape=v.shape[: self.outer], strides=v.strides[: self.outer]) if row else v
             for v, row in zip(self.outputs, self.rows, strict=True)
@@ -59,22 +58,22 @@ class Nest:
             outputs=tuple(views.permuted(v, perm) for v in self.outputs),
         )
 
-    def split(self, pieces: Sequence[Piece]) -> Nest:
-        """Over parts of axes, in order; axes of one element may be left out."""
-        reduced = sum(axis >= self.outer for axis, _ in pieces)
+    def split(self, sub_axes: Sequence[SubAxis]) -> Nest:
+        """With axes split into ``sub_axes``, which are in order; axes of one element may be left out."""
+        reduced = sum(axis >= self.outer for axis, _ in sub_axes)
         if reduced > 1 and any(isinstance(s, Reduce) and s.kind in ("argmax", "argmin") for s in self.expression.steps):
-            raise Refused("an index is along one axis")
-        pieces = [*pieces, (len(self.extents) - 1, 1)] if self.reduced and not reduced else pieces
+            raise Refused("argmax and argmin reduce one axis, which cannot be split")
+        sub_axes = [*sub_axes, (len(self.extents) - 1, 1)] if self.reduced and not reduced else sub_axes
         return replace(
             self,
-            extents=tuple(size for _, size in pieces),
+            extents=tuple(size for _, size in sub_axes),
             reduced=max(reduced, min(self.reduced, 1)),
-            inputs=tuple(_split(v, pieces) for v in self.inputs),
-            outputs=tuple(_split(v, pieces) for v in self.outputs),
+            inputs=tuple(_split(v, sub_axes) for v in self.inputs),
+            outputs=tuple(_split(v, sub_axes) for v in self.outputs),
         )
 
     def over_rows_of(self, box: Nest) -> Nest:
-        """The same for every row of a box that has reduced axes, where this box is its rows."""
+        """The same nest with the reduced axes of ``box`` added; its own axes are the rows of ``box``."""
         assert not self.reduced
         inner = box.extents[box.outer :]
         return Nest(
@@ -91,20 +90,20 @@ def _repeated(view: View, extents: Sequence[Known]) -> View:
     return replace(view, shape=(*view.shape, *extents), strides=(*view.strides, *[0] * len(extents)))
 
 
-def _split(view: View, pieces: Sequence[Piece]) -> View:
+def _split(view: View, sub_axes: Sequence[SubAxis]) -> View:
     strides: list[Known] = []
     last, step = -1, view.strides[0] if view.strides else 0
-    for axis, size in reversed(pieces):
+    for axis, size in reversed(sub_axes):
         step = step if axis == last else view.strides[axis]
         strides.append(step)
         last, step = axis, mul(step, size)
-    return View(view.storage, tuple(size for _, size in pieces), tuple(reversed(strides)), view.offset)
+    return View(view.storage, tuple(size for _, size in sub_axes), tuple(reversed(strides)), view.offset)
 
 
-def common(a: Sequence[Known], b: Sequence[Known]) -> tuple[list[Piece], list[Piece]] | None:
-    """Two boxes of equally many elements cut to the same parts, in row-major order; None where they do not divide."""
-    mine: list[Piece] = []
-    theirs: list[Piece] = []
+def common_split(a: Sequence[Known], b: Sequence[Known]) -> tuple[list[SubAxis], list[SubAxis]] | None:
+    """Split the axes of two boxes to the same sizes, in row-major order; None if the sizes do not divide each other."""
+    mine: list[SubAxis] = []
+    theirs: list[SubAxis] = []
     i, j = len(a) - 1, len(b) - 1
     x: Known = a[i] if i >= 0 else 1
     y: Known = b[j] if j >= 0 else 1
@@ -126,7 +125,7 @@ def common(a: Sequence[Known], b: Sequence[Known]) -> tuple[list[Piece], list[Pi
 
 
 def matching_order(view: View, like: View) -> list[int] | None:
-    """The order of axes under which a view's strides are those of another view, axis by axis."""
+    """The permutation of axes that gives a view the shape and strides of ``like``; None if there is none."""
     left, order = list(range(len(view.shape))), list[int]()
     for size, stride in zip(like.shape, like.strides, strict=True):
         found = next((i for i in left if view.shape[i] == size and view.strides[i] == stride), None)

@@ -1,4 +1,4 @@
-"""The plainest form of a group: as few axes as can be, the result's fastest axis last."""
+"""Groups with as few axes as possible, the fastest axis of the result last."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _loop(loop: Loop) -> Loop:
     nest = nest.split([(i, nest.extents[i]) for i in kept] or [(len(nest.extents) - 1, 1)] if nest.extents else [])
     axis = len(nest.extents) - 2
     while axis >= 0:
-        if axis + 1 != nest.outer and all(views.joins(v, axis) for v in (*nest.inputs, *nest.outputs)):
+        if axis + 1 != nest.outer and all(views.is_mergeable(v, axis) for v in (*nest.inputs, *nest.outputs)):
             nest = replace(
                 nest,
-                extents=views.joined(nest.outputs[0], axis).shape,
+                extents=views.merged(nest.outputs[0], axis).shape,
                 reduced=nest.reduced - (axis >= nest.outer),
-                inputs=tuple(views.joined(v, axis) for v in nest.inputs),
-                outputs=tuple(views.joined(v, axis) for v in nest.outputs),
+                inputs=tuple(views.merged(v, axis) for v in nest.inputs),
+                outputs=tuple(views.merged(v, axis) for v in nest.outputs),
             )
         axis -= 1
     return replace(
@@ -45,13 +45,13 @@ def _loop(loop: Loop) -> Loop:
 
 
 def _contraction(group: Contraction) -> Contraction:
-    """Axes of the batch that every view walks as one are one."""
+    """Merge the batch axes that are mergeable in every view."""
     for axis in reversed(range(len(group.batch))):
         all_views = (group.a, group.b, *group.extra, *group.outputs)
         if group.batch[axis] == 1:
-            group = _rebatched(group, axis, views.removed)
-        elif axis + 1 < len(group.batch) and all(views.joins(v, axis) for v in all_views):
-            group = _rebatched(group, axis, views.joined)
+            group = _rebatched(group, axis, views.selected)
+        elif axis + 1 < len(group.batch) and all(views.is_mergeable(v, axis) for v in all_views):
+            group = _rebatched(group, axis, views.merged)
     return group
 
 

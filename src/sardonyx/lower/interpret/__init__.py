@@ -1,4 +1,4 @@
-"""Groups run by numpy on concrete sizes: what every provider's kernels must agree with."""
+"""Groups run by numpy on concrete sizes: the reference for the kernels of every provider."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.ir import dims
 from sardonyx.lower.build import Lowered
 from sardonyx.lower.groups import View
-from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory, look_at
+from sardonyx.lower.interpret.memory import MEANINGS, Array, Memory, enforce
 from sardonyx.lower.lowering import Counted
 
 for _family in iter_modules(__path__, f"{__name__}."):
@@ -41,12 +41,12 @@ def _result(memory: Memory, view: View, counted: Counted | None) -> Array:
 
 
 def bind(lowered: Lowered, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that shapes of inputs give to names; every condition on them is looked at."""
+    """The named sizes for these input shapes; raises if a condition on them does not hold."""
     sizes = {name: shapes[i][axis] // times for name, (i, axis, times) in lowered.sizes.items()}
     for view, shape in zip(lowered.inputs, shapes, strict=True):
         wanted = tuple(dims.evaluate(d, sizes) for d in view.shape)
         if wanted != shape:
             raise InvalidArgument("an input has the wrong shape", expected=wanted, got=shape)
     for check in lowered.checks:
-        look_at(check, sizes)
+        enforce(check, sizes)
     return sizes

@@ -1,4 +1,4 @@
-"""Attention with its scores in memory."""
+"""Attention with the whole score matrix in memory."""
 
 from __future__ import annotations
 

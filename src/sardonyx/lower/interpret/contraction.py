@@ -1,4 +1,4 @@
-"""Sums of products."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def contraction(memory: Memory, group: Contraction) -> None:
 
 
 def _summed(x: Array) -> Array:
-    """Operands in the type of the sums."""
+    """Operands converted to the type of the sums."""
     return x.astype(np.int32) if x.dtype in (np.int8, np.uint8) else wide(x)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from sardonyx.lower.groups.control import Branch, Repeat
-from sardonyx.lower.interpret.memory import MEANINGS, Memory, look_at, meaning
+from sardonyx.lower.interpret.memory import MEANINGS, Memory, enforce, meaning
 
 
 @meaning(Branch)
 def branch(memory: Memory, group: Branch) -> None:
     taken = bool(memory.at(group.condition).item())
     for check in group.then_checks if taken else group.other_checks:
-        look_at(check, memory.sizes)
+        enforce(check, memory.sizes)
     for g in group.then if taken else group.other:
         MEANINGS[type(g)](memory, g)
 

@@ -1,4 +1,4 @@
-"""Expressions over arrays, and the loops that are nothing else."""
+"""Scalar expressions over arrays: loops and epilogues."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def wide(x: Array) -> Array:
 
 
 def evaluate(expression: Expression, operands: Sequence[Array], extents: tuple[int, ...], reduced: int) -> list[Array]:
-    """The results over a box whose ``axes`` are reduced; halves are not rounded in between.
+    """The results over a box whose last ``reduced`` axes are reduced. Intermediate narrow floats are not rounded.
 
-    What is one number per row has one element along the reduced axes.
+    Values per row have one element along the reduced axes.
     """
     axes = tuple(range(len(extents) - reduced, len(extents)))
     count = math.prod(extents[i] for i in axes)
@@ -47,8 +47,8 @@ def _reduce(step: Reduce, x: Array, axes: tuple[int, ...]) -> Array:
             return np.asarray(x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=True), np.int64)
         return np.asarray(find(x, axis=axis, keepdims=True), np.int64)
     if step.kind in ("sum", "prod"):
-        fold = np.sum if step.kind == "sum" else np.prod
-        return np.asarray(fold(x, axes, x.dtype, keepdims=True))
+        combine = np.sum if step.kind == "sum" else np.prod
+        return np.asarray(combine(x, axes, x.dtype, keepdims=True))
     info: Any = {"f": (-np.inf, np.inf), "b": (False, True)}.get(x.dtype.kind)
     low, high = info if info is not None else (np.iinfo(x.dtype).min, np.iinfo(x.dtype).max)
     if step.kind == "max":
@@ -64,13 +64,13 @@ def loop(memory: Memory, group: Loop) -> None:
     for view, result in zip(group.outputs, evaluate(group.expression, operands, extents, group.reduced), strict=True):
         target = memory.at(view)
         if target.ndim < len(extents):
-            assert math.prod(result.shape[outer:]) == 1, "not one number per row"
+            assert math.prod(result.shape[outer:]) == 1, "a result per row differs along the row"
             result = result.reshape(result.shape[:outer])
         target[...] = result.astype(target.dtype)
 
 
 def _by_row(view: View, outer: int) -> View:
-    """An operand that is the same all along the reduced axes, once per row."""
+    """An operand that is broadcast along the reduced axes, with one element per row instead."""
     if any(s != 0 for s in view.strides[outer:]):
         return view
     return replace(view, shape=(*view.shape[:outer], *[1] * (len(view.shape) - outer)))

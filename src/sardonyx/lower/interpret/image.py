@@ -15,7 +15,7 @@ from sardonyx.lower.interpret.memory import Array, Memory, meaning
 
 
 def _taps(memory: Memory, window: Window, x: Array, out: View, padding: Any) -> Iterator[Array]:
-    """What each tap of a window sees: (batch, channels, *spatial of the result)."""
+    """The input elements of each tap of a window: (batch, channels, *spatial of the result)."""
     count, pads = ([memory.size(d) for d in sizes] for sizes in (out.shape[2:], window.pads))
     axes = list(zip(count, pads, window.kernel, window.strides, window.dilations, x.shape[2:], strict=True))
     ends = [max(0, (n - 1) * s + (k - 1) * d + 1 - p - have) for n, p, k, s, d, have in axes]

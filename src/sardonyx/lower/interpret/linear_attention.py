@@ -1,4 +1,4 @@
-"""States that tokens write and read in order."""
+"""Linear attention, token by token."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def linear_attention(memory: Memory, group: LinearAttention) -> None:
     state = np.zeros(present.shape, np.float32) if group.past is None else wide(memory.at(group.past)).copy()
     shared = q.shape[1] // max(k.shape[1], 1)
     for t in range(q.shape[2]):
-        if group.fade is not None:
-            state = state * wide(memory.at(group.fade))[:, :, t, :, None]
+        if group.decay is not None:
+            state = state * wide(memory.at(group.decay))[:, :, t, :, None]
         write = v[:, :, t]
-        if group.rate is not None:
+        if group.beta is not None:
             known = np.matmul(k[:, :, t, None], state)[:, :, 0]
-            write = wide(memory.at(group.rate))[:, :, t, None] * (write - known)
+            write = wide(memory.at(group.beta))[:, :, t, None] * (write - known)
         state = state + k[:, :, t, :, None] * write[:, :, None]
         read = np.matmul(q[:, :, t, None], np.repeat(state, shared, axis=1))[:, :, 0]
         out[:, :, t] = (read * np.float32(group.scale)).astype(out.dtype)

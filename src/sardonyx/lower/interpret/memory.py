@@ -1,4 +1,4 @@
-"""Storages as arrays, and the table of what groups mean."""
+"""Storages as numpy arrays, and the table of the groups' numpy meanings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Memory:
         return found
 
     def at(self, view: View) -> Array:
-        """The elements of a view, in place; everything is inside its storage."""
+        """The elements of a view, in place; asserts that they lie inside its storage."""
         flat = self.arrays.get(view.storage)
         if flat is None:
             if view.storage.tensor is not None:
@@ -42,12 +42,12 @@ class Memory:
         reach = [(d - 1) * s for d, s in zip(shape, strides, strict=True)]
         low, high = offset + sum(min(r, 0) for r in reach), offset + sum(max(r, 0) for r in reach)
         assert low >= 0 and high < flat.size, (view, shape, flat.size)
-        plain = flat.view(f"u{flat.itemsize}")[offset:]  # as_strided knows numpy's own types alone
+        plain = flat.view(f"u{flat.itemsize}")[offset:]  # as_strided supports only numpy's own types
         return np.lib.stride_tricks.as_strided(plain, shape, [s * flat.itemsize for s in strides]).view(flat.dtype)
 
 
-def look_at(check: Check, sizes: Mapping[str, int]) -> None:
-    """Raise where a condition on sizes does not hold."""
+def enforce(check: Check, sizes: Mapping[str, int]) -> None:
+    """Raise if a condition on sizes does not hold."""
     size = dims.evaluate(check.size, sizes)
     allowed = [dims.evaluate(d, sizes) for d in check.allowed]
     if not isinstance(size, int) or (size < check.least if check.least is not None else size not in allowed):
@@ -61,7 +61,7 @@ MEANINGS: dict[type[Group], Callable[[Memory, Any], None]] = {}
 def meaning(
     kind: type[Kind],
 ) -> Callable[[Callable[[Memory, Kind], None]], Callable[[Memory, Kind], None]]:
-    """Register what a kind of group does to memory."""
+    """Register the numpy meaning of a kind of group."""
 
     def register(fn: Callable[[Memory, Kind], None]) -> Callable[[Memory, Kind], None]:
         MEANINGS[kind] = fn

@@ -51,7 +51,7 @@ def assign(low: Lowering, data: View, indices: View, updates: View, out: View) -
         updates, [*kept, *(k for k in range(outer) if k not in kept), *range(outer, len(updates.shape))]
     )
     for _ in range(outer - len(kept)):
-        update = views.removed(update, len(kept))
+        update = views.selected(update, len(kept))
     for axis, (start, along) in enumerate(box):
         if along is None:
             update = views.inserted(update, axis)
@@ -61,8 +61,8 @@ def assign(low: Lowering, data: View, indices: View, updates: View, out: View) -
         end = add(first, length)
         for begin, count in ((0, first), (end, sub(size, end))):
             if count != 0:
-                low.copy(*(views.window(v, axis, begin, count) for v in (data, out)))
-        data, out = (views.window(v, axis, first, length) for v in (data, out))
+                low.copy(*(views.sliced(v, axis, begin, count) for v in (data, out)))
+        data, out = (views.sliced(v, axis, first, length) for v in (data, out))
     low.copy(update, out)
     return True
 

@@ -9,7 +9,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import Attention, Gather, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.attention_mask import is_positional
@@ -88,7 +88,7 @@ def _appended(low: Lowering, old: View, new: View, keys: Known, value: Value | N
     whole = low.temporary(new.dtype, shape) if value is None else low.make(value)
     whole = View(whole.storage, shape, whole.strides, whole.offset)
     for part, start in ((old, 0), (new, old.shape[2])):
-        target = views.window(whole, 2, start, part.shape[2])
+        target = views.sliced(whole, 2, start, part.shape[2])
         low.copy(View(part.storage, target.shape, part.strides, part.offset), target)
     return whole
 
@@ -117,16 +117,16 @@ def rotary_embedding(low: Lowering, node: Node) -> None:
 
     def pair(view: View) -> tuple[View, View]:
         if node.attrs.get("interleaved", 0):
-            return views.window(view, 3, 0, half, 2), views.window(view, 3, 1, half, 2)
-        return views.window(view, 3, 0, half), views.window(view, 3, half, half)
+            return views.sliced(view, 3, 0, half, 2), views.sliced(view, 3, 1, half, 2)
+        return views.sliced(view, 3, 0, half), views.sliced(view, 3, half, half)
 
-    body, box = Body(), (*x.shape[:3], half)
+    body, box = ExpressionBuilder(), (*x.shape[:3], half)
     args = [body.operand(v) for v in (*pair(x), *(low.fit(views.inserted(t, 1), box) for t in turns))]
     results = [apply(body, fn, *args, dtype=out.dtype) for fn in (_first, _second)]
     low.loop(box, body, list(zip(results, pair(out), strict=True)))
     if size < width:
         rest = sub(width, size)
-        low.copy(views.window(x, 3, size, rest), views.window(out, 3, size, rest))
+        low.copy(views.sliced(x, 3, size, rest), views.sliced(out, 3, size, rest))
 
 
 def _turn(low: Lowering, cache: Value, positions: Value | None, shape: tuple[Known, ...]) -> View:

@@ -8,7 +8,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.reduce import INFINITY, apply
@@ -30,12 +30,12 @@ def plain(low: Lowering, node: Node, shape: tuple[Known, ...], dtype: DType) -> 
         raise Refused("a mask has one to four axes")
     missing = _missing(mask.shape[-1], shape[-1])
     if missing or mask.dtype not in (dtypes.bool_, dtype):
-        wide, body = low.temporary(dtype, (*mask.shape[:-1], shape[-1])), Body()
-        here = views.window(wide, len(mask.shape) - 1, 0, mask.shape[-1])
+        wide, body = low.temporary(dtype, (*mask.shape[:-1], shape[-1])), ExpressionBuilder()
+        here = views.sliced(wide, len(mask.shape) - 1, 0, mask.shape[-1])
         value = apply(body, _as_bias, body.operand(mask), dtype=dtype, is_flag=mask.dtype is dtypes.bool_, to=dtype)
         low.loop(mask.shape, body, [(value, here)])
         if missing:
-            low.copy(low.scalar(-INFINITY, dtype), views.window(wide, len(mask.shape) - 1, mask.shape[-1], missing))
+            low.copy(low.scalar(-INFINITY, dtype), views.sliced(wide, len(mask.shape) - 1, mask.shape[-1], missing))
         mask = wide
     return low.fit(mask, shape)
 
@@ -94,7 +94,7 @@ def whole(low: Lowering, node: Node, shape: tuple[Known, ...], past: Known, dtyp
         operands.append(given)
     if mask is not None:
         operands.append(View(mask.storage, box, mask.strides, mask.offset))
-    out, body = low.temporary(dtype, box), Body()
+    out, body = low.temporary(dtype, box), ExpressionBuilder()
     args = [body.operand(low.fit(v, box)) for v in operands]
     value = apply(
         body, _hidden, *args, dtype=dtype, is_counted=given is not None, is_causal=bool(attrs.get("is_causal", 0)),

@@ -7,7 +7,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.contract import contraction
@@ -80,7 +80,7 @@ def written_out(
 
 def _product(low: Lowering, a: View, b: View, out: View, work: DType, scale: float) -> None:
     """Heads that share a key head meet the same ``b``."""
-    body = Body([work])
+    body = ExpressionBuilder([work])
     result = ~0 if scale == 1 else apply(body, _scaled, ~0, dtype=out.dtype, scale=scale)
     b = low.fit(views.inserted(b, 2), (*out.shape[:3], *b.shape[2:]))
     contraction(low, a, b, body, result, out)

@@ -14,7 +14,7 @@ from sardonyx.ir import dims
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.conv_transpose import MAX_PHASES
@@ -49,7 +49,7 @@ def col2im(low: Lowering, node: Node) -> None:
         axes = [_starts(*axis) for axis in zip(place, block, strides, dilations, before, strict=True)]
         target = out
         for i, (p, s) in enumerate(zip(place, strides, strict=True)):
-            target = views.window(target, 2 + i, p, max(-((p - image[i]) // s), 0), s)
+            target = views.sliced(target, 2 + i, p, max(-((p - image[i]) // s), 0), s)
         if 0 in target.shape:
             continue
         if not all(axes):
@@ -76,12 +76,12 @@ def _phase(low: Lowering, parts: View, target: View, axes: list[dict[int, int]],
         whole = low.temporary(parts.dtype, (*parts.shape[: 2 + rank], *room))
         surround(low, parts, whole, [*lead, *front], [*lead, *behind], low.scalar(0, parts.dtype))
         parts = whole
-    body, args = Body(), []
+    body, args = ExpressionBuilder(), []
     for taps in product(*axes):
         view = parts
         for i, tap in enumerate(taps):
-            view = views.window(view, 2 + rank + i, axes[i][tap] + front[i], lengths[i])
+            view = views.sliced(view, 2 + rank + i, axes[i][tap] + front[i], lengths[i])
         for i in reversed(range(rank)):
-            view = views.removed(view, 2 + i, taps[i])
+            view = views.selected(view, 2 + i, taps[i])
         args.append(body.operand(view))
     low.loop(target.shape, body, [(apply(body, _sum, *args, dtype=target.dtype), target)])

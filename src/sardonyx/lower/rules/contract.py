@@ -6,7 +6,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Contraction, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply, plus, times
@@ -26,7 +26,7 @@ def matmul(low: Lowering, node: Node) -> None:
     low.require("MatMul: the shapes of the operands do not fit", b.shape[-2], k)
     a, b = low.fit(a, (*batch, m, k)), low.fit(b, (*batch, k, n))
     if out.dtype.is_float:
-        body = Body([work_type(out.dtype)])
+        body = ExpressionBuilder([work_type(out.dtype)])
         contraction(low, a, b, body, ~0, out)
         return
     _integers(low, a, b, None, out)
@@ -34,7 +34,7 @@ def matmul(low: Lowering, node: Node) -> None:
 
 def _integers(low: Lowering, a: View, b: View, c: View | None, out: View) -> None:
     """Sums that wrap, of which c may be a part: a loop over all pairs."""
-    body, lead, (m, n), k = Body(), len(out.shape) - 2, out.shape[-2:], a.shape[-1]
+    body, lead, (m, n), k = ExpressionBuilder(), len(out.shape) - 2, out.shape[-2:], a.shape[-1]
     rows = views.inserted(a, lead + 1, n)
     columns = views.inserted(views.permuted(b, (*range(lead), lead + 1, lead)), lead, m)
     total = body.reduce(
@@ -47,11 +47,11 @@ def _integers(low: Lowering, a: View, b: View, c: View | None, out: View) -> Non
     low.loop((*out.shape[:-2], m, n, k), body, [(total, out)], reduced=1)
 
 
-def contraction(low: Lowering, a: View, b: View, body: Body, result: Handle, out: View) -> None:
+def contraction(low: Lowering, a: View, b: View, body: ExpressionBuilder, result: Handle, out: View) -> None:
     """Where every matrix of a batch meets the same ``b``, the batch is more rows of one product."""
-    while len(a.shape) > 2 and b.strides[-3] == 0 and all(views.joins(v, len(v.shape) - 3) for v in (a, out)):
-        a, out = (views.joined(v, len(v.shape) - 3) for v in (a, out))
-        b = views.removed(b, len(b.shape) - 3)
+    while len(a.shape) > 2 and b.strides[-3] == 0 and all(views.is_mergeable(v, len(v.shape) - 3) for v in (a, out)):
+        a, out = (views.merged(v, len(v.shape) - 3) for v in (a, out))
+        b = views.selected(b, len(b.shape) - 3)
     *batch, m, n = out.shape
     k: Known = a.shape[-1]
     expression = body.expression([result])
@@ -83,7 +83,7 @@ def gemm(low: Lowering, node: Node) -> None:
             raise Refused("Gemm of integers with real factors is not compiled")
         _integers(low, a, b, None if c is None or not beta else low.view(c), out)
         return
-    body = Body([work_type(out.dtype)])
+    body = ExpressionBuilder([work_type(out.dtype)])
     result: Handle = ~0
     if c is not None and beta != 0:
         operand = body.operand(low.fit(low.view(c), out.shape))

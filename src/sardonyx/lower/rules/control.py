@@ -25,7 +25,7 @@ UNLIMITED = (1 << 63) - 1
 
 @rule("If")
 def branch(low: Lowering, node: Node) -> None:
-    taken = low.learned.taken(node)
+    taken = low.facts.taken(node)
     if taken is not None:
         if taken.guard is not None:
             low.guard("another branch is taken", taken.guard)
@@ -42,7 +42,7 @@ def branch(low: Lowering, node: Node) -> None:
     results = [low.make(out) for out in node.outputs]
     arms = []
     for body in bodies:
-        with low.inside(node, {v.storage for v in results}) as arm:
+        with low.body_scope(node, {v.storage for v in results}) as arm:
             low.emit(body.nodes)
             _give(low, body.outputs, results)
         arms.append(arm)
@@ -53,7 +53,7 @@ def branch(low: Lowering, node: Node) -> None:
 @rule("Loop")
 def loop(low: Lowering, node: Node) -> None:
     form = _form(node)
-    trips = low.learned.trips(node)
+    trips = low.facts.trips(node)
     condition, count = node.input(1), low.temporary(dtypes.i64, ())
     limit, going, again = low.scalar(UNLIMITED, dtypes.i64), low.scalar(True, dtypes.bool_), form.condition
     if trips is not None:
@@ -75,7 +75,7 @@ def scan(low: Lowering, node: Node) -> None:
     if not form.sources:
         raise Refused("a Scan that reads no rows has no length")
     axes = form.axes(node)
-    trips = low.learned.trips(node)
+    trips = low.facts.trips(node)
     assert axes is not None and trips is not None
     for source, axis in zip(form.sources, axes, strict=True):
         low.require("scan inputs differ in length", low.shape(source)[axis], trips)
@@ -129,7 +129,7 @@ def _repeat(
     read, made = rows[: len(form.sources)], rows[len(form.sources) :]
     targets = [View(c.after, c.first.shape, c.first.strides) for c in carried]
     wanted = [*targets, *(_at(row) for row in made)]
-    with low.inside(node, {v.storage for v in wanted}) as inner:
+    with low.body_scope(node, {v.storage for v in wanted}) as inner:
         for value, view in given.items():
             low.alias(value, view)
         for state, c in zip(form.states, carried, strict=True):
@@ -157,9 +157,9 @@ def _repeat(
 
 def _counted(low: Lowering, node: Node, out: Value, count: View) -> View:
     """Memory for as many rows as the limit of a Loop allows; it may end earlier."""
-    limit = low.learned.content(node.inputs[0]) if node.inputs[0] is not None else None
+    limit = low.facts.content(node.inputs[0]) if node.inputs[0] is not None else None
     if limit is None or limit[0] is None or (isinstance(limit[0], int) and limit[0] >= ENDLESS):
-        raise Refused("how many rows a Loop collects follows from data")
+        raise Refused("the number of rows that a Loop collects depends on the data")
     most = maximum(limit[0], 0)
     place = low.make_counted(out, 0, most, count)
     return views.dense(place.storage, (most, *low.shape(out)[1:]))
@@ -197,7 +197,7 @@ def _row(source: View, axis: int, back: int) -> Row:
 
 def _at(row: Row) -> View:
     """The row in the trip at hand."""
-    inner = views.removed(row.source, row.axis)
+    inner = views.selected(row.source, row.axis)
     return View(row.place, inner.shape, inner.strides)
 
 

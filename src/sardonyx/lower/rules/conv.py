@@ -5,7 +5,7 @@ from __future__ import annotations
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Convolution, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply, plus
@@ -20,7 +20,7 @@ def conv(low: Lowering, node: Node) -> None:
         raise Refused(f"Conv of {x.dtype} is not compiled")
     w, window, groups = windowed(low, node, x, low.view(low.input(1)))
     out = low.make(node.output)
-    body, bias = Body([work_type(out.dtype)]), node.input(2)
+    body, bias = ExpressionBuilder([work_type(out.dtype)]), node.input(2)
     result: Handle = ~0
     if bias is not None:
         operand = body.operand(per_channel(low, low.view(bias), out.shape))

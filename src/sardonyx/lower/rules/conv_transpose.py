@@ -18,13 +18,13 @@ from sardonyx.ir import dims
 from sardonyx.ir.graph import Node
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Convolution, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.conv import per_channel
 from sardonyx.lower.rules.reduce import apply, plus
 from sardonyx.lower.rules.window import MAX_AXES, pads_of, per_axis
-from sardonyx.lower.sizes import Refused, certain, sub
+from sardonyx.lower.sizes import Refused, expressible, sub
 
 Array = np.ndarray[Any, Any]
 MAX_PHASES = 64
@@ -62,7 +62,7 @@ def conv_transpose(low: Lowering, node: Node) -> None:
         part = weights.under([a.taps for a in axes])
         target = out
         for i, (p, s) in enumerate(zip(place, strides, strict=True)):
-            target = views.window(target, 2 + i, p, certain(dims.ceildiv(sub(out.shape[2 + i], p), s)), s)
+            target = views.sliced(target, 2 + i, p, expressible(dims.ceildiv(sub(out.shape[2 + i], p), s)), s)
         seen = tuple(max(len(a.taps), 1) for a in axes)
         window = Window(seen, (1,) * rank, tuple(a.dilation for a in axes), tuple(a.pad for a in axes))
         _emit(low, x, part, window, groups, target)
@@ -86,7 +86,7 @@ def _pads(
 
 
 def _emit(low: Lowering, x: View, w: View, window: Window, groups: int, out: View) -> None:
-    body, bias = Body([work_type(out.dtype)]), low.node.input(2)
+    body, bias = ExpressionBuilder([work_type(out.dtype)]), low.node.input(2)
     result: Handle = ~0
     if bias is not None:
         result = apply(body, plus, result, body.operand(per_channel(low, low.view(bias), out.shape)), dtype=out.dtype)
@@ -120,7 +120,7 @@ class _Weights:
         part_view = self.view
         for i, some in enumerate(taps):
             step = some[1] - some[0] if len(some) > 1 else 1
-            part_view = views.window(part_view, 2 + i, some[0] if some else 0, max(len(some), 1), step)
+            part_view = views.sliced(part_view, 2 + i, some[0] if some else 0, max(len(some), 1), step)
         dense = low.temporary(part_view.dtype, part_view.shape)
         low.copy(low.scalar(0, dense.dtype) if is_empty else part_view, dense)
         return dense

@@ -9,16 +9,16 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import Fill
 from sardonyx.lower.lowering import Lowering, axis_of, rule
-from sardonyx.lower.sizes import Later, Refused
+from sardonyx.lower.sizes import DataDependent, Refused
 
 
 @rule("Shape", "Size")
 def shape(low: Lowering, node: Node) -> None:
     """What is known of these needs no rule."""
-    raise Later(f"the {node.op_type.lower()} of the input is not known before the run")
+    raise DataDependent(f"the {node.op_type.lower()} of the input is not known before the run")
 
 
 @rule("Range")
@@ -33,7 +33,7 @@ def range_(low: Lowering, node: Node) -> None:
         return
     if node.attrs.get("stash_type", dtypes.f32.onnx) != dtypes.f32.onnx:
         raise Refused("a Range computed in another type than f32 is not compiled")
-    out, body = low.make(node.output), Body()
+    out, body = low.make(node.output), ExpressionBuilder()
     operands = (low.reshaped(low.view(low.input(i)), ()) for i in (0, 2))
     args = [body.operand(low.fit(v, out.shape)) for v in (low.indices(out.shape[0]), *operands)]
     program = trace(_counted, (True,) * 3, to=work_type(out.dtype))
@@ -50,7 +50,7 @@ def _on_diagonal(e: Emitter, row: Expr, column: Expr, *, diagonal: int, to: DTyp
 
 @rule("EyeLike")
 def eye_like(low: Lowering, node: Node) -> None:
-    out, body = low.make(node.output), Body()
+    out, body = low.make(node.output), ExpressionBuilder()
     if len(out.shape) != 2:
         raise Refused("EyeLike needs a matrix")
     rows, columns = (low.indices(size) for size in out.shape)
@@ -73,7 +73,7 @@ def _kept(e: Emitter, x: Expr, row: Expr, column: Expr, diagonal: Expr, *, upper
 
 @rule("Trilu")
 def trilu(low: Lowering, node: Node) -> None:
-    x, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    x, out, body = low.view(low.input(0)), low.make(node.output), ExpressionBuilder()
     if len(x.shape) < 2:
         raise Refused("Trilu needs at least two axes")
     k = 0 if node.input(1) is None else low.one_size(low.input(1))
@@ -91,7 +91,7 @@ def _chosen(e: Emitter, index: Expr, position: Expr, depth: Expr, off: Expr, on:
 
 @rule("OneHot")
 def one_hot(low: Lowering, node: Node) -> None:
-    indices, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    indices, out, body = low.view(low.input(0)), low.make(node.output), ExpressionBuilder()
     depth = low.one_size(low.input(1))
     low.require_least("OneHot: the depth is not at least 1", depth, 1)
     axis = axis_of(node.attrs.get("axis", -1), len(out.shape))
@@ -105,7 +105,7 @@ def one_hot(low: Lowering, node: Node) -> None:
         views.inserted(indices, axis),
         position,
         low.number(depth),
-        *(views.removed(values, 0, i) for i in (0, 1)),
+        *(views.selected(values, 0, i) for i in (0, 1)),
     )
     args = [body.operand(low.fit(v, out.shape)) for v in operands]
     low.loop(out.shape, body, [(body.apply(trace(_chosen, (True,) * 5), *args, dtype=out.dtype), out)])

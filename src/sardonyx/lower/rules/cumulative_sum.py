@@ -20,6 +20,6 @@ def cumulative_sum(low: Lowering, node: Node) -> None:
     out = low.make(node.output)
     if node.attrs.get("reverse", 0):
         size = x.shape[axis]
-        x, out = (views.window(v, axis, sub(size, 1), size, -1) for v in (x, out))
+        x, out = (views.sliced(v, axis, sub(size, 1), size, -1) for v in (x, out))
     kind, exclusive = node.op_type[3:].lower(), bool(node.attrs.get("exclusive", 0))
     low.groups.append(CumulativeSum((node,), x, out, axis, kind, exclusive))

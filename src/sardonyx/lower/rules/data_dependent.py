@@ -7,7 +7,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import trace
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import CountedGather, NonMaxSuppression, NonZero, Unique, View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.pointwise import as_type
@@ -18,7 +18,7 @@ def _as(low: Lowering, x: View, dtype: dtypes.DType) -> View:
     """The elements of a view in another type."""
     if x.dtype is dtype:
         return x
-    out, body = low.temporary(dtype, x.shape), Body()
+    out, body = low.temporary(dtype, x.shape), ExpressionBuilder()
     program = trace(as_type, (True,), source=x.dtype, to=dtype)
     low.loop(x.shape, body, [(body.apply(program, body.operand(x), dtype=dtype), out)])
     return out

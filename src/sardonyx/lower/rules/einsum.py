@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.contract import contraction
@@ -47,7 +47,7 @@ def _diagonal(low: Lowering, view: View, labels: Labels) -> Term:
             low.require("Einsum: axes of one label differ", view.shape[axis], view.shape[first])
             step = add(view.strides[first], view.strides[axis])
             strides = (*view.strides[:first], step, *view.strides[first + 1 :])
-            view = views.removed(replace(view, strides=strides), axis)
+            view = views.selected(replace(view, strides=strides), axis)
             labels = (*labels[:axis], *labels[axis + 1 :])
     return Term(view, labels)
 
@@ -90,7 +90,7 @@ class _Contracting:
     def loop(self, terms: Sequence[Term], target: Term) -> None:
         """Products of elements, summed over the labels that the target lacks."""
         summed = [x for x in dict.fromkeys(x for t in terms for x in t.labels) if x not in target.labels]
-        order, body = (*target.labels, *summed), Body()
+        order, body = (*target.labels, *summed), ExpressionBuilder()
         value, *others = (body.operand(self.spread(t, order)) for t in terms)
         for other in others:
             value = apply(body, times, value, other, dtype=self.work if summed else target.view.dtype)
@@ -125,7 +125,7 @@ class _Contracting:
         order = [target.labels.index(label) for label in (*batch, *rows, *columns)]
         wanted = views.permuted(target.view, order)
         out = views.reshaped(wanted, (*self.box(batch), m, n))
-        body = Body([work_type(self.dtype)])
+        body = ExpressionBuilder([work_type(self.dtype)])
         if out is not None:
             contraction(self.low, left, right, body, ~0, out)
             return

@@ -19,7 +19,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.contract import contraction
@@ -71,7 +71,7 @@ def rows_times(low: Lowering, rows: View, table: View, out: View) -> None:
     if len(rows.shape) == 1:
         rows, out = views.inserted(rows, 0), views.inserted(out, 0)
     table = low.fit(table, (*rows.shape[:-2], *table.shape))
-    contraction(low, rows, table, Body([table.dtype]), ~0, out)
+    contraction(low, rows, table, ExpressionBuilder([table.dtype]), ~0, out)
 
 
 def divisor(n: int) -> int | None:
@@ -129,9 +129,9 @@ class Fourier:
             self.low.constant(Tensor.of(np.ascontiguousarray(part).astype(self.dtype.numpy)))
             for part in (by.real, by.imag)
         )
-        results = [views.removed(out, axis, part) for part in (0, 1)]
-        box, body = results[0].shape, Body()
-        points = [body.operand(views.removed(x, axis, part)) for part in range(2) if x.shape[axis] == 2 or not part]
+        results = [views.selected(out, axis, part) for part in (0, 1)]
+        box, body = results[0].shape, ExpressionBuilder()
+        points = [body.operand(views.selected(x, axis, part)) for part in range(2) if x.shape[axis] == 2 or not part]
         angles = [body.operand(self.low.fit(v, box)) for v in (cos, sin)]
         if len(points) == 1:
             values = [apply(body, times, points[0], angle, dtype=self.dtype) for angle in angles]
@@ -146,8 +146,8 @@ class Fourier:
         size = 1 << (2 * n - 2).bit_length()
         chirp = turns(self.sign * np.arange(n) ** 2, 2 * n)
         padded = self.low.temporary(self.dtype, (rows, 2, size))
-        self.turn(x, chirp, views.window(padded, 2, 0, n))
-        self.low.copy(self.low.scalar(0, self.dtype), views.window(padded, 2, n, size - n))
+        self.turn(x, chirp, views.sliced(padded, 2, 0, n))
+        self.low.copy(self.low.scalar(0, self.dtype), views.sliced(padded, 2, n, size - n))
         other = np.zeros(size, complex)
         other[:n], other[size - n + 1 :] = chirp.conj(), chirp[:0:-1].conj()
         spectrum = self.dense(Fourier(self.low, self.dtype, -1).transform(padded))
@@ -155,7 +155,7 @@ class Fourier:
         self.turn(spectrum, np.fft.fft(other) * (scale / size), mixed)
         back = self.dense(Fourier(self.low, self.dtype, 1).transform(mixed))
         out = self.low.temporary(self.dtype, (rows, 2, n))
-        self.turn(views.window(back, 2, 0, n), chirp, out)
+        self.turn(views.sliced(back, 2, 0, n), chirp, out)
         return out
 
     def dense(self, x: View) -> View:
@@ -173,15 +173,15 @@ def planar(low: Lowering, x: View, length: int, dtype: DType, window: View | Non
     assert isinstance(points, int)
     out = low.temporary(dtype, (*rest, parts, length))
     swapped = views.permuted(x, (*range(len(rest)), len(rest) + 1, len(rest)))
-    body = Body()
+    body = ExpressionBuilder()
     value: Handle = body.operand(swapped)
     if window is not None:
         value = apply(body, times, value, body.operand(low.fit(window, swapped.shape)), dtype=dtype)
     elif x.dtype is not dtype:
         value = apply(body, _as, value, dtype=dtype, to=dtype)
-    low.loop(swapped.shape, body, [(value, views.window(out, len(rest) + 1, 0, points))])
+    low.loop(swapped.shape, body, [(value, views.sliced(out, len(rest) + 1, 0, points))])
     if length > points:
-        low.copy(low.scalar(0, dtype), views.window(out, len(rest) + 1, points, length - points))
+        low.copy(low.scalar(0, dtype), views.sliced(out, len(rest) + 1, points, length - points))
     return low.reshaped(out, (product(rest), parts, length))
 
 

@@ -9,7 +9,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import Gather, GatherElements, View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.sizes import Refused, add, product, sub
@@ -24,7 +24,7 @@ def gather(low: Lowering, node: Node) -> None:
     if indices.is_scalar_const:
         index, size = indices.item(), data.shape[axis]
         low.require_least("Gather: the index is out of range", size, index + 1 if index >= 0 else -index)
-        row = views.removed(data, axis, index if index >= 0 else add(size, index))
+        row = views.selected(data, axis, index if index >= 0 else add(size, index))
         for _ in low.shape(indices):
             row = views.inserted(row, axis)
         low.alias(node.output, row)
@@ -55,7 +55,7 @@ def flat_index(low: Lowering, columns: Sequence[View], sizes: Sequence[Known], b
     """Indices of several axes of these sizes as one of all of them, for every element of a box."""
     if len(columns) == 1:
         return low.fit(columns[0], box)
-    index, body = low.temporary(dtypes.i64, box), Body()
+    index, body = low.temporary(dtypes.i64, box), ExpressionBuilder()
     args = [body.operand(low.fit(v, box)) for v in (*columns, *map(low.number, sizes))]
     low.loop(box, body, [(body.apply(trace(_flat, (True,) * len(args)), *args, dtype=dtypes.i64), index)])
     return index
@@ -65,7 +65,7 @@ def columns_of(low: Lowering, indices: View, count: Known, data: View, batch: in
     """The last axis of indices, one index of data each."""
     if not isinstance(count, int) or not 0 < count <= len(data.shape) - batch:
         raise Refused(f"{low.node.op_type} of unknown depth is not compiled")
-    return [views.removed(indices, len(indices.shape) - 1, i) for i in range(count)]
+    return [views.selected(indices, len(indices.shape) - 1, i) for i in range(count)]
 
 
 @rule("GatherND")
@@ -124,7 +124,7 @@ def reverse_sequence(low: Lowering, node: Node) -> None:
         raise Refused("ReverseSequence: batch and time are not two axes with one length for each sequence")
     low.require("ReverseSequence: one length for each sequence", lengths.shape[0], x.shape[batch])
     steps = x.shape[time]
-    box, body = (x.shape[batch], steps), Body()
+    box, body = (x.shape[batch], steps), ExpressionBuilder()
     index = low.temporary(dtypes.i64, box)
     operands = (low.indices(steps), views.inserted(lengths, 1), low.number(steps))
     args = [body.operand(low.fit(v, box)) for v in operands]

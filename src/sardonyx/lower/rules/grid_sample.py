@@ -7,7 +7,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import GridSample, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply
@@ -40,8 +40,8 @@ def grid_sample(low: Lowering, node: Node) -> None:
     indices: list[View] = []
     weights: list[View] = []
     for axis in range(rank):
-        place = views.removed(places, 2, rank - 1 - axis)
-        body, box, stores = Body(), place.shape, []
+        place = views.selected(places, 2, rank - 1 - axis)
+        body, box, stores = ExpressionBuilder(), place.shape, []
         args = [body.operand(low.fit(v, box)) for v in (place, low.number(x.shape[2 + axis]))]
         given = {"mode": mode, "padding": padding, "align": bool(node.attrs.get("align_corners", 0)),
                  "work": work_type(grid.dtype)}  # fmt: skip
@@ -50,14 +50,14 @@ def grid_sample(low: Lowering, node: Node) -> None:
             weights.append(low.temporary(work, (len(_OFFSETS[mode]), *box)))
         for tap, offset in enumerate(_OFFSETS[mode]):
             found = apply(body, _index, *args, dtype=dtypes.i64, offset=offset, **given)
-            stores.append((found, views.removed(indices[-1], 0, tap)))
+            stores.append((found, views.selected(indices[-1], 0, tap)))
             if not is_exact:
                 weight = apply(body, _weight, *args, dtype=work, offset=offset, to=work, **given)
-                stores.append((weight, views.removed(weights[-1], 0, tap)))
+                stores.append((weight, views.selected(weights[-1], 0, tap)))
         low.loop(box, body, stores)
     out = low.make(node.output)
     target = low.reshaped(out, (*out.shape[:2], points))
-    body = Body([work if x.dtype.is_float else x.dtype])
+    body = ExpressionBuilder([work if x.dtype.is_float else x.dtype])
     expression = body.expression([~0])
     low.groups.append(GridSample((node,), expression, (), (target,), x, tuple(indices), tuple(weights)))
 
@@ -129,7 +129,7 @@ def affine_grid(low: Lowering, node: Node) -> None:
     low.require_shape("AffineGrid: the result has the wrong shape", out.shape[:-1], (sizes[0], *sizes[2:]))
     rank, work = len(out.shape) - 2, work_type(theta.dtype)
     low.require_shape("AffineGrid: theta has the wrong shape", theta.shape, (out.shape[0], rank, rank + 1))
-    columns = [views.removed(theta, 2, i) for i in range(rank + 1)]
+    columns = [views.selected(theta, 2, i) for i in range(rank + 1)]
     for axis in range(rank):
         columns = [views.inserted(v, 1 + axis) for v in columns]
     operands = [columns[rank]]
@@ -139,6 +139,6 @@ def affine_grid(low: Lowering, node: Node) -> None:
         for _ in range(rank - axis):
             centre = views.inserted(centre, len(centre.shape))
         operands += [columns[rank - 1 - axis], centre]
-    body = Body()
+    body = ExpressionBuilder()
     args = [body.operand(low.fit(v, out.shape)) for v in operands]
     low.loop(out.shape, body, [(apply(body, _moved, *args, dtype=out.dtype), out)])

@@ -20,7 +20,7 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.groups import Contraction, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pointwise import as_type
@@ -81,7 +81,7 @@ def as_signed(low: Lowering, view: View) -> View:
         moved = Tensor(dtypes.i8, tensor.shape, flip, origin=where, lies=flip)
         made = low.constant(moved)
         return View(made.storage, view.shape, view.strides, view.offset)
-    body, out = Body(), low.temporary(dtypes.i8, view.shape)
+    body, out = ExpressionBuilder(), low.temporary(dtypes.i8, view.shape)
     low.loop(view.shape, body, [(apply(body, signed, body.operand(view), dtype=dtypes.i8), out)])
     return out
 
@@ -89,7 +89,7 @@ def as_signed(low: Lowering, view: View) -> View:
 def summed(low: Lowering, view: View) -> View:
     """The sums along the last axis, in i32."""
     out = low.temporary(dtypes.i32, view.shape[:-1])
-    body = Body()
+    body = ExpressionBuilder()
     total = body.reduce("sum", apply(body, widened, body.operand(view), dtype=dtypes.i32), dtypes.i32)
     low.loop(view.shape, body, [(total, out)], reduced=1)
     return out
@@ -134,7 +134,7 @@ class Product:
     def __init__(self, low: Lowering, shape: tuple[Known, ...], summed: DType = dtypes.i32) -> None:
         """``summed`` is the type of the sums: i32, or a float in which they are exact."""
         self.low, self.box = low, shape
-        self.body = Body([summed])
+        self.body = ExpressionBuilder([summed])
         self.result: Handle = ~0
         if summed is not dtypes.i32:
             self.result = apply(self.body, widened, ~0, dtype=dtypes.i32)
@@ -236,7 +236,7 @@ def zero_point(low: Lowering, view: View | None, less: int) -> Term:
         return Term.of(low, Tensor.of(found), is_zero=not found.any())
     if not less:
         return Term(view)
-    body, out = Body(), low.temporary(dtypes.i32, view.shape)
+    body, out = ExpressionBuilder(), low.temporary(dtypes.i32, view.shape)
     shape = view.shape or (1,)
     low.loop(shape, body, [
         (apply(body, widened, body.operand(low.fit(view, shape)), dtype=dtypes.i32, less=less), low.fit(out, shape))
@@ -261,7 +261,7 @@ def less_scaled(low: Lowering, sums: Term, zero: Term, depth: Known) -> Term:
     if known is not None and other is not None and isinstance(depth, int):
         return Term.of(low, combined(dtypes.i32, lambda s, q: s - np.int32(depth) * q, known, other))
     box = max((v.shape for v in (sums.view, zero.view)), key=len)
-    body, out = Body(), low.temporary(dtypes.i32, box)
+    body, out = ExpressionBuilder(), low.temporary(dtypes.i32, box)
     args = [body.operand(low.fit(v, box)) for v in (sums.view, zero.view, low.number(depth))]
     low.loop(box, body, [(apply(body, less_product, args[0], args[2], args[1], dtype=dtypes.i32), out)])
     return Term(out)
@@ -319,7 +319,7 @@ def as_real(low: Lowering, view: View) -> View:
 
 
 def _cast(low: Lowering, view: View, to: DType, source: DType) -> View:
-    out, body = low.temporary(to, view.shape), Body()
+    out, body = low.temporary(to, view.shape), ExpressionBuilder()
     shape = view.shape or (1,)
     value = apply(body, as_type, body.operand(low.fit(view, shape)), dtype=to, source=source, to=to)
     low.loop(shape, body, [(value, low.fit(out, shape))])

@@ -19,7 +19,7 @@ from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.groups import Convolution, IntegerConvolution, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.conv import per_channel, windowed
@@ -35,7 +35,7 @@ from sardonyx.lower.rules.integer import (
     zero_point,
 )
 from sardonyx.lower.rules.reduce import apply, plus
-from sardonyx.lower.sizes import Refused, certain
+from sardonyx.lower.sizes import Refused, expressible
 
 EXACT = 1 << 24
 """Whole numbers that f32 holds."""
@@ -55,7 +55,7 @@ class _Convolution:
         self.w, self.window, self.groups = windowed(low, node, x, w)
         self.zero = self._single(x_zero, x.dtype)
         self.out = low.make(node.output)
-        self.terms = certain(dims.mul(self.w.shape[1], math.prod(self.window.kernel)))
+        self.terms = expressible(dims.mul(self.w.shape[1], math.prod(self.window.kernel)))
         points = None if w_zero is None else self.by_filter(low.view(w_zero))
         self.in_f32 = self.w.shape[1] == 1 and self.groups > 1 and math.prod(self.window.kernel) * 255**2 < EXACT
         if self.in_f32:
@@ -87,7 +87,7 @@ class _Convolution:
         known, other = constant_of(view), constant_of(zero)
         if known is not None and other is not None:
             return low.constant(combined(dtypes.f32, lambda x, z: x.astype(np.float32) - z, known, other))
-        out, body = low.temporary(dtypes.f32, view.shape), Body()
+        out, body = low.temporary(dtypes.f32, view.shape), ExpressionBuilder()
         args = [body.operand(low.fit(v, view.shape)) for v in (view, zero)]
         low.loop(view.shape, body, [(apply(body, _centred, *args, dtype=dtypes.f32), out)])
         return out
@@ -120,16 +120,16 @@ class _Convolution:
             raise Refused("only a run tells how many channels the weights have")
         ones = low.constant(Tensor.of(np.ones([self.groups, *shape], np.int8)))
         sums = low.temporary(dtypes.i32, (box[0], self.groups, *box[2:]))
-        self._emit(ones, Body([dtypes.i32]), ~0, sums)
-        filters = certain(dims.exact_div(box[1], self.groups))
+        self._emit(ones, ExpressionBuilder([dtypes.i32]), ~0, sums)
+        filters = expressible(dims.exact_div(box[1], self.groups))
         spread: tuple[Known, ...] = (box[0], self.groups, filters, *box[2:])
         each = low.fit(views.inserted(sums, 2), spread)
-        return views.removed(each, 1) if self.groups == 1 else low.reshaped(each, box)
+        return views.selected(each, 1) if self.groups == 1 else low.reshaped(each, box)
 
     def finish(self) -> None:
         self._emit(self.w, self.product.body, self.product.result, self.out)
 
-    def _emit(self, w: View, body: Body, result: Handle, out: View) -> None:
+    def _emit(self, w: View, body: ExpressionBuilder, result: Handle, out: View) -> None:
         given = (
             (self.low.node,),
             body.expression([result]),

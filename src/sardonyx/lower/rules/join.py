@@ -26,7 +26,7 @@ def concat(low: Lowering, node: Node) -> None:
         for i, (size, whole) in enumerate(zip(part.shape, out.shape, strict=True)):
             if i != axis:
                 low.require(f"Concat: shapes differ beside axis {axis}", size, whole)
-        target = views.window(out, axis, start, part.shape[axis])
+        target = views.sliced(out, axis, start, part.shape[axis])
         if part.shape[axis] != 0:
             low.copy(View(part.storage, target.shape, part.strides, part.offset), target)
         start = add(start, part.shape[axis])

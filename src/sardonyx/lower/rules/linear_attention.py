@@ -9,7 +9,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Convolution, LinearAttention, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.attention import heads_first
@@ -35,7 +35,7 @@ def causal_conv_with_state(low: Lowering, node: Node) -> None:
         raise Refused("CausalConvWithState: the channels are not known before the run")
     low.require_shape("CausalConvWithState: the weights do not fit", w.shape[:2], (channels, 1))
     row = low.temporary(x.dtype, (batch, channels, add(length, taps - 1)))
-    past, before = node.input(3), views.window(row, 2, 0, taps - 1)
+    past, before = node.input(3), views.sliced(row, 2, 0, taps - 1)
     if past is not None and taps > 1:
         state = low.view(past)
         low.require_shape(
@@ -44,11 +44,11 @@ def causal_conv_with_state(low: Lowering, node: Node) -> None:
         low.copy(state, before)
     elif taps > 1:
         low.copy(low.scalar(0, x.dtype), before)
-    low.copy(x, views.window(row, 2, taps - 1, length))
+    low.copy(x, views.sliced(row, 2, taps - 1, length))
     if len(node.outputs) > 1 and not node.outputs[1].is_dead:
-        low.alias(node.outputs[1], views.window(row, 2, length, taps - 1))
+        low.alias(node.outputs[1], views.sliced(row, 2, length, taps - 1))
     out = low.make(node.outputs[0])
-    body, bias = Body([work_type(out.dtype)]), node.input(2)
+    body, bias = ExpressionBuilder([work_type(out.dtype)]), node.input(2)
     result: Handle = ~0
     if bias is not None:
         result = apply(body, plus, result, body.operand(per_channel(low, low.view(bias), out.shape)), dtype=out.dtype)
@@ -90,7 +90,7 @@ def linear_attention(low: Lowering, node: Node) -> None:
     if past is not None:
         low.require_shape("LinearAttention: past_state has the wrong shape", past.shape, state)
     fade = None if decay is None else _per_token(low, _faded(low, low.view(decay)), k.shape)
-    rate = None if beta is None else views.removed(_per_token(low, low.view(beta), (*k.shape[:3], 1)), 3)
+    rate = None if beta is None else views.selected(_per_token(low, low.view(beta), (*k.shape[:3], 1)), 3)
     out = heads_first(low.make(node.outputs[0]), heads)
     shown = len(node.outputs) > 1 and not node.outputs[1].is_dead
     present = low.make(node.outputs[1]) if shown else low.temporary(dtypes.f32, state)
@@ -104,7 +104,7 @@ def _neighbours(low: Lowering, view: View) -> View:
 
 
 def _faded(low: Lowering, decay: View) -> View:
-    out, body = low.temporary(dtypes.f32, decay.shape), Body()
+    out, body = low.temporary(dtypes.f32, decay.shape), ExpressionBuilder()
     low.loop(decay.shape, body, [(apply(body, Emitter.exp, body.operand(decay), dtype=dtypes.f32), out)])
     return out
 

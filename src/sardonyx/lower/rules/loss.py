@@ -7,7 +7,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Gather, GatherElements, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.gather import OUTSIDE
@@ -66,7 +66,7 @@ def _likelihood(low: Lowering, node: Node, x: View) -> None:
     for size, whole in zip(target.shape, box, strict=True):
         low.require("the targets have the wrong shape", size, whole)
     safe, picked, work = low.temporary(dtypes.i64, box), low.temporary(x.dtype, box), work_type(x.dtype)
-    body = Body()
+    body = ExpressionBuilder()
     found = apply(body, _safe, body.operand(target), dtype=dtypes.i64, ignored=ignored)
     low.loop(box, body, [(found, safe)])
     low.groups.append(GatherElements((node,), x, views.inserted(safe, 1), 1, views.inserted(picked, 1)))
@@ -93,7 +93,7 @@ def _weights(low: Lowering, weight: Value | None, x: View, safe: View) -> View:
     return out
 
 
-def _reduced(body: Body, node: Node, loss: Handle, weights: Handle, work: DType, out: DType) -> Handle:
+def _reduced(body: ExpressionBuilder, node: Node, loss: Handle, weights: Handle, work: DType, out: DType) -> Handle:
     kind = node.attrs.get("reduction", "mean")
     if kind == "none":
         return loss

@@ -7,7 +7,7 @@ import math
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pointwise import as_type
 from sardonyx.lower.rules.reduce import apply
@@ -33,12 +33,12 @@ def _determinant(e: Emitter, *elements: Expr) -> Expr:
 
 @rule("Det")
 def det(low: Lowering, node: Node) -> None:
-    x, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    x, out, body = low.view(low.input(0)), low.make(node.output), ExpressionBuilder()
     n = x.shape[-1] if len(x.shape) > 1 else None
     if not isinstance(n, int) or not 0 < n <= MAX_ROWS or x.shape[-2] != n:
         raise Refused(f"Det of more than {MAX_ROWS} rows, or of no square, is not compiled")
-    rows = (views.removed(x, len(x.shape) - 2, i) for i in range(n))
-    args = [body.operand(views.removed(row, len(row.shape) - 1, i)) for row in rows for i in range(n)]
+    rows = (views.selected(x, len(x.shape) - 2, i) for i in range(n))
+    args = [body.operand(views.selected(row, len(row.shape) - 1, i)) for row in rows for i in range(n)]
     work = work_type(out.dtype)
     value = apply(body, _determinant, *args, dtype=work if n > 1 else out.dtype)
     if work is not out.dtype and n > 1:

@@ -11,7 +11,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import Gather, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.gather import OUTSIDE
@@ -47,7 +47,7 @@ def _above(e: Emitter, x: Expr, *, threshold: float, to: DType) -> Expr:
 
 @rule("Binarizer", domain=ML)
 def binarizer(low: Lowering, node: Node) -> None:
-    (x, out), body = _as_shaped(low, node), Body()
+    (x, out), body = _as_shaped(low, node), ExpressionBuilder()
     threshold = node.attrs.get("threshold", 0.0)
     if not x.dtype.is_float:
         threshold = int(threshold)
@@ -61,7 +61,7 @@ def _imputed(e: Emitter, x: Expr, value: Expr, *, missing: float) -> Expr:
 
 @rule("Imputer", domain=ML)
 def imputer(low: Lowering, node: Node) -> None:
-    (x, out), body = _as_shaped(low, node), Body()
+    (x, out), body = _as_shaped(low, node), ExpressionBuilder()
     kind = "float" if x.dtype.is_float else "int64"
     missing = node.attrs.get(f"replaced_value_{kind}", 0.0 if x.dtype.is_float else 0)
     values = _per_feature(low, _list(low, node, f"imputed_value_{kind}s", x.dtype), x)
@@ -84,6 +84,6 @@ def array_feature_extractor(low: Lowering, node: Node) -> None:
     low.require_least("ArrayFeatureExtractor: there is no index", count, 1)
     low.require_shape("ArrayFeatureExtractor: the stated shape", out.shape, (*x.shape[:-1], count))
     picks = low.reshaped(picks, (count,))
-    index, body = low.temporary(dtypes.i64, (count,)), Body()
+    index, body = low.temporary(dtypes.i64, (count,)), ExpressionBuilder()
     low.loop((count,), body, [(apply(body, _not_negative, body.operand(picks), dtype=dtypes.i64), index)])
     low.groups.append(Gather((node,), x, index, len(x.shape) - 1, out))

@@ -12,7 +12,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.lower import views
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axes_of, axis_of, rule
-from sardonyx.lower.sizes import Later, Refused, add, maximum, minimum, product, sub
+from sardonyx.lower.sizes import DataDependent, Refused, add, maximum, minimum, product, sub
 from sardonyx.ops.rules_movement import FAR
 
 
@@ -24,7 +24,7 @@ def identity(low: Lowering, node: Node) -> None:
 @rule("Dropout")
 def dropout(low: Lowering, node: Node) -> None:
     mode = node.input(2)
-    if mode is not None and low.learned.content(mode) != [0]:
+    if mode is not None and low.facts.content(mode) != [0]:
         raise Refused("Dropout may drop, in training mode")
     x = low.view(low.input(0))
     low.alias(node.outputs[0], x)
@@ -37,7 +37,7 @@ def reshape(low: Lowering, node: Node) -> None:
     x, shape = low.view(low.input(0)), low.shape(node.output)
     low.require(f"{node.op_type}: the shapes have different numbers of elements", product(x.shape), product(shape))
     if node.op_type == "Reshape" and not node.attrs.get("allowzero", 0):
-        _refuse_zeros(low, x, low.learned.content(low.input(1)) or [])
+        _refuse_zeros(low, x, low.facts.content(low.input(1)) or [])
     if node.op_type == "Unsqueeze" and len({a % len(shape) for a in low.numbers(low.input(1))}) != len(shape) - len(
         x.shape
     ):
@@ -46,7 +46,7 @@ def reshape(low: Lowering, node: Node) -> None:
         gone = sorted(axes_of(_squeezed(low, node, x), len(x.shape)))
         for axis in reversed(gone):
             low.require("Squeeze: a dimension is not 1", x.shape[axis], 1)
-            x = views.removed(x, axis)
+            x = views.selected(x, axis)
         low.alias(node.output, x)
     else:
         low.alias(node.output, low.reshaped(x, shape))
@@ -89,7 +89,7 @@ def split(low: Lowering, node: Node) -> None:
     start: Known = 0
     for out in node.outputs:
         length = low.shape(out)[axis]
-        low.alias(out, views.window(x, axis, start, length))
+        low.alias(out, views.sliced(x, axis, start, length))
         start = add(start, length)
     low.require("Split: the lengths do not sum to the dimension", start, x.shape[axis])
 
@@ -103,7 +103,7 @@ def slice_(low: Lowering, node: Node) -> None:
     if not len(starts) == len(axes) == len(steps):
         raise Refused("Slice: starts, axes and steps are not equally many")
     for start, axis, step in zip(starts, axes_of(axes, len(x.shape)), steps, strict=True):
-        x = views.window(x, axis, first(start, x.shape[axis], step), shape[axis], step)
+        x = views.sliced(x, axis, first(start, x.shape[axis], step), shape[axis], step)
     low.alias(node.output, x)
 
 
@@ -115,7 +115,7 @@ def first(start: Known, size: Known, step: int) -> Known:
         return maximum(add(size, start), 0) if step > 0 else add(size, start)
     if step > 0 and dims.at_least(start, 0):
         return start if start != FAR else size
-    raise Later("where a slice begins is not known before the run")
+    raise DataDependent("where a slice begins is not known before the run")
 
 
 @rule("Tile")

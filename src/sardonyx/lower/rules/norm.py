@@ -6,7 +6,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.pointwise import square
@@ -23,7 +23,9 @@ def _scaled(e: Emitter, x: Expr, inverse: Expr, scale: Expr, bias: Expr | None =
     return y if bias is None else y + bias
 
 
-def _standardize(body: Body, x: Handle, work: DType, epsilon: float) -> tuple[Handle, Handle, Handle, Handle]:
+def _standardize(
+    body: ExpressionBuilder, x: Handle, work: DType, epsilon: float
+) -> tuple[Handle, Handle, Handle, Handle]:
     """x less its mean, the mean, the reciprocal deviation, and the variance."""
     middle = mean(body, x, work)
     centered = apply(body, minus, x, middle, dtype=work)
@@ -122,11 +124,11 @@ def batch_normalization(low: Lowering, node: Node) -> None:
     x, out = low.view(low.input(0)), low.make(node.outputs[0])
     scale, bias, middle, variance = (_per_channel(low, low.input(i), x) for i in range(1, 5))
     work = work_type(x.dtype, scale.dtype, middle.dtype)
-    factor, body = low.temporary(work, scale.shape), Body()
+    factor, body = low.temporary(work, scale.shape), ExpressionBuilder()
     args = (body.operand(scale), body.operand(variance))
     value = apply(body, _factor, *args, dtype=work, epsilon=node.attrs.get("epsilon", 1e-5))
     low.loop(factor.shape, body, [(value, factor)])
-    body = Body()
+    body = ExpressionBuilder()
     operands = [body.operand(low.fit(v, x.shape)) for v in (x, middle, factor, bias)]
     low.loop(x.shape, body, [(apply(body, _moved_and_scaled, *operands, dtype=out.dtype), out)])
 

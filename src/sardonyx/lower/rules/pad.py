@@ -10,11 +10,11 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import Resample, TapTable, View
 from sardonyx.lower.lowering import Lowering, axes_of, rule
 from sardonyx.lower.rules.tables import table
-from sardonyx.lower.sizes import Refused, add, certain, maximum, minimum, sub
+from sardonyx.lower.sizes import Refused, add, expressible, maximum, minimum, sub
 
 
 @rule("Pad")
@@ -45,7 +45,7 @@ def pad(low: Lowering, node: Node) -> None:
             low.require_least(f"Pad: mode {mode} has nothing to repeat", x.shape[axis], 1)
             sources = table(low, (out.shape[axis],), _SOURCES[mode], b, x.shape[axis], dtype=dtypes.i64)
             found.append((axis, TapTable(sources, None)))
-    body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
+    body = ExpressionBuilder([work_type(x.dtype) if x.dtype.is_float else x.dtype])
     low.groups.append(Resample((node,), body.expression([~0]), (), (out,), x, tuple(found)))
 
 
@@ -58,7 +58,7 @@ def _cut(low: Lowering, x: View, axis: int, before: Known, after: Known) -> tupl
     if any(cuts):
         length = sub(x.shape[axis], sum(cuts))
         low.require_least("Pad: more is cut off than there is", length, 0)
-        x = views.window(x, axis, cuts[0], length)
+        x = views.sliced(x, axis, cuts[0], length)
     first, last = (0 if cut else d for cut, d in zip(cuts, (before, after), strict=True))
     return x, first, last
 
@@ -71,8 +71,8 @@ def surround(
     for axis, (b, e) in enumerate(zip(before, after, strict=True)):
         for start, length in ((0, b), (add(x.shape[axis], b), e)):
             if length != 0:
-                low.copy(filler, views.window(rest, axis, start, length))
-        rest = views.window(rest, axis, b, sub(sub(rest.shape[axis], b), e))
+                low.copy(filler, views.sliced(rest, axis, start, length))
+        rest = views.sliced(rest, axis, b, sub(sub(rest.shape[axis], b), e))
     middle = View(rest.storage, x.shape, rest.strides, rest.offset)
     low.copy(x, middle)
     return middle
@@ -108,8 +108,8 @@ def center_crop_pad(low: Lowering, node: Node) -> None:
     after: list[Known] = []
     for axis, (size, wanted) in enumerate(zip(x.shape, out, strict=True)):
         kept, more = minimum(size, wanted), maximum(sub(wanted, size), 0)
-        x = views.window(x, axis, certain(dims.floordiv(sub(size, kept), 2)), kept)
-        before.append(certain(dims.floordiv(more, 2)))
+        x = views.sliced(x, axis, expressible(dims.floordiv(sub(size, kept), 2)), kept)
+        before.append(expressible(dims.floordiv(more, 2)))
         after.append(sub(more, before[-1]))
     if not any((*before, *after)):
         low.alias(node.output, x)

@@ -8,7 +8,7 @@ from sardonyx import dtypes
 from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, Program, trace
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import BitCast, View
 from sardonyx.lower.lowering import OTHER, Lowering, rule
 from sardonyx.lower.sizes import Refused
@@ -46,7 +46,7 @@ def program_for(node: Node) -> Program | None:
 def apply(low: Lowering, node: Node, program: Program) -> None:
     """A loop that applies a program to the node's first inputs."""
     present = [v for v in node.inputs if v is not None][: program.arity]
-    out, body = low.make(node.output), Body()
+    out, body = low.make(node.output), ExpressionBuilder()
     args = [body.operand(low.fit(low.view(v), out.shape)) for v in present]
     low.loop(out.shape, body, [(body.apply(program, *args, dtype=out.dtype), out)])
 
@@ -116,7 +116,7 @@ def as_type(e: Emitter, x: Expr, *, source: DType, to: DType, saturate: bool = T
 
 def converted(low: Lowering, source: View, target: View) -> None:
     """A copy in another type."""
-    body = Body()
+    body = ExpressionBuilder()
     program = trace(as_type, (True,), source=source.dtype, to=target.dtype)
     value = body.operand(low.fit(source, target.shape))
     low.loop(target.shape, body, [(body.apply(program, value, dtype=target.dtype), target)])

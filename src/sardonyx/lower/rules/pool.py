@@ -5,7 +5,7 @@ from __future__ import annotations
 from sardonyx import dtypes
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Pool, View, Window
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pool_places import places_of_largest
@@ -27,7 +27,7 @@ def pool(low: Lowering, node: Node) -> None:
     if window.kernel == x.shape[2:] and all(d == 1 for d in sizes) and not any((*window.pads, *ends)):
         pool_whole(low, x, out, is_mean=node.op_type == "AveragePool")
     else:
-        body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
+        body = ExpressionBuilder([work_type(x.dtype) if x.dtype.is_float else x.dtype])
         kind = "max" if node.op_type == "MaxPool" else "mean"
         counted = ends if node.attrs.get("count_include_pad", 0) else None
         low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
@@ -60,13 +60,13 @@ def lp_pool(low: Lowering, node: Node) -> None:
     out, work = low.make(node.output), work_type(x.dtype)
     window, _ = window_of(low, node, x.shape[2:], out.shape[2:], node.attrs["kernel_shape"])
     powers = _powers(low, x, p)
-    body = Body([work])
+    body = ExpressionBuilder([work])
     result = apply(body, _root, ~0, dtype=out.dtype, p=p)
     low.groups.append(Pool((node,), body.expression([result]), (), (out,), "sum", powers, window, None))
 
 
 def _powers(low: Lowering, x: View, p: int) -> View:
-    body, work = Body(), work_type(x.dtype)
+    body, work = ExpressionBuilder(), work_type(x.dtype)
     powers = low.temporary(work, x.shape)
     low.loop(x.shape, body, [(apply(body, _power, body.operand(x), dtype=work, p=p), powers)])
     return powers
@@ -98,7 +98,7 @@ def lrn(low: Lowering, node: Node) -> None:
     out, work = low.make(node.output), work_type(x.dtype)
     shape = (x.shape[0], 1, x.shape[1], product(x.shape[2:]))
     image, powers, target = (low.reshaped(v, shape) for v in (x, _powers(low, x, 2), out))
-    body = Body([work])
+    body = ExpressionBuilder([work])
     factors = {"bias": get("bias", 1.0), "alpha": get("alpha", 1e-4) / size, "beta": get("beta", 0.75)}
     result: Handle = apply(body, _normalized, ~0, body.operand(image), dtype=out.dtype, **factors)
     window = Window((size, 1), (1, 1), (1, 1), ((size - 1) // 2, 0))

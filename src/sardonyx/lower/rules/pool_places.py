@@ -11,7 +11,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import Fill, View, Window
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.pad import surround
@@ -41,7 +41,7 @@ def places_of_largest(low: Lowering, node: Node, x: View, window: Window, larges
     for _ in range(rank):
         plane = views.inserted(plane, len(plane.shape))
     numbers = [plane, *firsts, *map(low.number, steps), *(map(low.number, sizes) if is_padded else ())]
-    body = Body()
+    body = ExpressionBuilder()
     taps = [_seen(seen, at, window.strides, box) for at in offsets]
     args = [body.operand(low.fit(v, box)) for v in (largest, *taps, *numbers)]
     place = apply(body, _place, *args, dtype=dtypes.i64, offsets=offsets, rank=rank)
@@ -66,7 +66,7 @@ def _padded(low: Lowering, x: View, window: Window, out: Sequence[Known]) -> tup
 
 def _seen(x: View, offset: Sequence[int], strides: Sequence[int], box: Sequence[Known]) -> View:
     for axis, (start, step) in enumerate(zip(offset, strides, strict=True), 2):
-        x = views.window(x, axis, start, box[axis], step)
+        x = views.sliced(x, axis, start, box[axis], step)
     return x
 
 

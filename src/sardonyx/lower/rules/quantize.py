@@ -9,7 +9,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node, Value
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.pointwise import as_type, saturated
@@ -80,7 +80,7 @@ def _scaled(low: Lowering, node: Node, fn: object, **attributes: object) -> None
         for d, e in zip(low.shape(given[0]), low.shape(given[1]), strict=True):
             low.require(f"{node.op_type}: scale and zero point differ in shape", e, d)
     for x, y, *factors in _places(low, node, low.view(low.input(0)), out, given):
-        body = Body()
+        body = ExpressionBuilder()
         args = [body.operand(low.fit(v, y.shape)) for v in (x, *factors)]
         low.loop(y.shape, body, [(apply(body, fn, *args, dtype=out.dtype, **attributes), y)])  # type: ignore[arg-type]
 
@@ -119,10 +119,10 @@ def _places(low: Lowering, node: Node, x: View, out: View, given: Sequence[Value
         if blocks and width:
             yield [
                 *(
-                    views.split(views.window(v, axis, first * block, blocks * width), axis, (blocks, width))
+                    views.split(views.sliced(v, axis, first * block, blocks * width), axis, (blocks, width))
                     for v in (x, out)
                 ),
-                *(views.inserted(views.window(f, axis, first, blocks), axis + 1) for f in factors),
+                *(views.inserted(views.sliced(f, axis, first, blocks), axis + 1) for f in factors),
             ]
 
 
@@ -154,7 +154,7 @@ def dynamic_quantize(low: Lowering, node: Node) -> None:
     step = apply(body, _range_scale, least, most, dtype=dtypes.f32)
     offset = apply(body, _range_zero, least, step, dtype=dtypes.u8)
     rows.store((step, scale), (offset, zero))
-    body = Body()
+    body = ExpressionBuilder()
     args = [body.operand(low.fit(v, y.shape)) for v in (x, scale, zero)]
     result = apply(body, _quantize, *args, dtype=y.dtype, work=dtypes.f32, to=dtypes.u8, clamp=True)
     low.loop(y.shape, body, [(result, y)])

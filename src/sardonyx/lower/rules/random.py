@@ -11,7 +11,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.groups import RandomStream
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.pointwise import as_type
@@ -20,18 +20,18 @@ from sardonyx.lower.sizes import Refused, product
 from sardonyx.ops import random
 
 
-def _number(low: Lowering, node: Node, body: Body, box: Sequence[Known]) -> list[Handle]:
+def _number(low: Lowering, node: Node, body: ExpressionBuilder, box: Sequence[Known]) -> list[Handle]:
     """For each element of a box: its number, that of the first, and the seed."""
     count = product(box)
     words, place = low.constant(Tensor.of(random.stream(node.attrs.get("seed")).words)), low.temporary(dtypes.i64, (2,))
     low.groups.append(RandomStream((node,), words, count, place))
     index = low.reshaped(low.indices(count), box)
-    first, seed = (low.fit(views.removed(place, 0, i), box) for i in (1, 0))
+    first, seed = (low.fit(views.selected(place, 0, i), box) for i in (1, 0))
     return [body.operand(v) for v in (index, first, seed)]
 
 
 def _drawn(low: Lowering, node: Node, fn: Callable[..., Expr], /, **attributes: Any) -> None:
-    out, body = low.make(node.output), Body()
+    out, body = low.make(node.output), ExpressionBuilder()
     args = _number(low, node, body, out.shape)
     work = random.work_of(out.dtype)
     low.loop(out.shape, body, [(apply(body, fn, *args, dtype=out.dtype, work=work, **attributes), out)])
@@ -49,7 +49,7 @@ def random_uniform(low: Lowering, node: Node) -> None:
 
 @rule("Bernoulli")
 def bernoulli(low: Lowering, node: Node) -> None:
-    p, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    p, out, body = low.view(low.input(0)), low.make(node.output), ExpressionBuilder()
     args = [*_number(low, node, body, out.shape), body.operand(p)]
     value = apply(body, random.flag, *args, dtype=out.dtype, work=random.work_of(p.dtype), to=out.dtype)
     low.loop(out.shape, body, [(value, out)])
@@ -57,7 +57,7 @@ def bernoulli(low: Lowering, node: Node) -> None:
 
 @rule("Multinomial")
 def multinomial(low: Lowering, node: Node) -> None:
-    x, out, body = low.view(low.input(0)), low.make(node.output), Body()
+    x, out, body = low.view(low.input(0)), low.make(node.output), ExpressionBuilder()
     if len(x.shape) != 2 or len(out.shape) != 2:
         raise Refused("Multinomial needs [batch, classes]")
     low.require_least("Multinomial: there are no classes", x.shape[1], 1)

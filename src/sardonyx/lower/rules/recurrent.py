@@ -14,7 +14,7 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Recurrence, Stage, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.contract import contraction
@@ -34,12 +34,14 @@ class Operands:
     constants: int
     dtype: DType
 
-    def body(self, sums: int, kept: int = 0) -> tuple[Body, list[Handle], list[Handle], list[Handle], list[Handle]]:
+    def body(
+        self, sums: int, kept: int = 0
+    ) -> tuple[ExpressionBuilder, list[Handle], list[Handle], list[Handle], list[Handle]]:
         """A body, and its inputs, sums, states and what comes after them: constants, then what was kept."""
         counts = (self.gates, sums, self.states, self.constants + kept)
         handles = [~i for i in range(sum(counts))]
         groups = [[handles.pop(0) for _ in range(n)] for n in counts]
-        return Body([self.dtype] * sum(counts)), groups[0], groups[1], groups[2], groups[3]
+        return ExpressionBuilder([self.dtype] * sum(counts)), groups[0], groups[1], groups[2], groups[3]
 
 
 # -- RNN
@@ -202,7 +204,7 @@ class _Layer:
 
     def block(self, view: View, i: int) -> View:
         """Part ``i`` of an operand that has one for each gate: (directions, units)."""
-        return views.window(view, 1, i * self.hidden, self.hidden)
+        return views.sliced(view, 1, i * self.hidden, self.hidden)
 
     def bias(self, with_recurrent: Sequence[bool]) -> View | None:
         """What is added to the projected inputs: (directions, gates * units), the two biases of some gates in one."""
@@ -213,8 +215,8 @@ class _Layer:
         if value is not None and value.is_const:
             both = value.numpy().astype(self.dtype.numpy).reshape(self.ways, 2, height)
             return self.low.constant(Tensor.of(both[:, 0] + np.where(keeps, both[:, 1], 0)))
-        out, body = self.low.temporary(self.dtype, (self.ways, height)), Body()
-        own, recurrent = (views.window(self.b, 1, i * height, height) for i in range(2))
+        out, body = self.low.temporary(self.dtype, (self.ways, height)), ExpressionBuilder()
+        own, recurrent = (views.sliced(self.b, 1, i * height, height) for i in range(2))
         factor = self.low.fit(self.low.constant(Tensor.of(keeps.astype(self.dtype.numpy))), out.shape)
         args = [body.operand(v) for v in (own, recurrent, factor)]
         self.low.loop(out.shape, body, [(apply(body, _sum, *args, dtype=self.dtype), out)])
@@ -243,7 +245,7 @@ class _Layer:
         for first, count in ranges:
 
             def some(view: View | None, first: int = first, count: int = count) -> View | None:
-                return None if view is None else views.window(view, 0, first, count)
+                return None if view is None else views.sliced(view, 0, first, count)
 
             every = [some(v) for v in (x, r, *constants)]
             known = [v for v in every if v is not None]
@@ -261,7 +263,7 @@ class _Layer:
         rows = low.reshaped(self.x, (mul(first, second), width))
         weights = views.permuted(low.reshaped(self.w, (height, width)), (1, 0))
         out = low.temporary(self.dtype, (mul(first, second), height))
-        body = Body([self.dtype])
+        body = ExpressionBuilder([self.dtype])
         result: Handle = ~0
         if bias is not None:
             operand = body.operand(low.fit(low.reshaped(bias, (height,)), out.shape))

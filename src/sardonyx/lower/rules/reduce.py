@@ -10,7 +10,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axes_of, axis_of, rule
 from sardonyx.lower.rules.pointwise import as_type, square
@@ -26,7 +26,7 @@ class Rows:
         self.low, self.rank = low, len(x.shape)
         self.axes = sorted(axes_of(axes, self.rank))
         self.kept = [i for i in range(self.rank) if i not in self.axes]
-        self.body = Body()
+        self.body = ExpressionBuilder()
         self.x = self.full(x)
         self.extents = self.x.shape
         self.reduced = max(len(self.axes), 1)
@@ -39,7 +39,7 @@ class Rows:
     def row(self, view: View, *, keepdims: bool) -> View:
         """The view of a result with one number per row."""
         for axis in reversed(self.axes) if keepdims else ():
-            view = views.removed(view, axis)
+            view = views.selected(view, axis)
         return view
 
     def operand(self, view: View) -> Handle:
@@ -53,7 +53,9 @@ class Rows:
         self.low.loop(self.extents, self.body, stores, reduced=self.reduced)
 
 
-def apply(body: Body, fn: Callable[..., Expr], *args: Handle, dtype: DType, **attributes: object) -> Handle:
+def apply(
+    body: ExpressionBuilder, fn: Callable[..., Expr], *args: Handle, dtype: DType, **attributes: object
+) -> Handle:
     return body.apply(trace(fn, (True,) * len(args), **attributes), *args, dtype=dtype)
 
 
@@ -73,30 +75,30 @@ def plus(e: Emitter, x: Expr, y: Expr) -> Expr:
     return x + y
 
 
-def mean(body: Body, x: Handle, work: DType) -> Handle:
+def mean(body: ExpressionBuilder, x: Handle, work: DType) -> Handle:
     return apply(body, divide, body.reduce("sum", x, work), body.count(work), dtype=work)
 
 
 # Reduce operators, each from the elements of a row (in the type to compute in) to one number
 
 
-def _mean(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+def _mean(body: ExpressionBuilder, x: Handle, work: DType, out: DType) -> Handle:
     return apply(body, divide, body.reduce("sum", x, work), body.count(work), dtype=out if out.is_float else work)
 
 
-def _l1(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+def _l1(body: ExpressionBuilder, x: Handle, work: DType, out: DType) -> Handle:
     return body.reduce("sum", apply(body, Emitter.abs, x, dtype=work), out)
 
 
-def _sum_square(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+def _sum_square(body: ExpressionBuilder, x: Handle, work: DType, out: DType) -> Handle:
     return body.reduce("sum", apply(body, square, x, dtype=work), out)
 
 
-def _l2(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+def _l2(body: ExpressionBuilder, x: Handle, work: DType, out: DType) -> Handle:
     return apply(body, Emitter.sqrt, _sum_square(body, x, work, work), dtype=out if out.is_float else work)
 
 
-def _log_sum(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+def _log_sum(body: ExpressionBuilder, x: Handle, work: DType, out: DType) -> Handle:
     return apply(body, Emitter.log, body.reduce("sum", x, work), dtype=out)
 
 
@@ -112,13 +114,13 @@ def _log_plus(e: Emitter, x: Expr, y: Expr) -> Expr:
     return e.log(x) + y
 
 
-def _log_sum_exp(body: Body, x: Handle, work: DType, out: DType) -> Handle:
+def _log_sum_exp(body: ExpressionBuilder, x: Handle, work: DType, out: DType) -> Handle:
     shift = apply(body, finite_or_zero, body.reduce("max", x, work), dtype=work)
     total = body.reduce("sum", apply(body, exp_minus, x, shift, dtype=work), work)
     return apply(body, _log_plus, total, shift, dtype=out)
 
 
-def _plain(kind: str) -> Callable[[Body, Handle, DType, DType], Handle]:
+def _plain(kind: str) -> Callable[[ExpressionBuilder, Handle, DType, DType], Handle]:
     return lambda body, x, work, out: body.reduce(kind, x, out)
 
 

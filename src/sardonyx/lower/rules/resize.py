@@ -13,7 +13,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, Handle, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Resample, View
 from sardonyx.lower.lowering import Lowering, axes_of, rule
 from sardonyx.lower.rules.reduce import apply
@@ -38,9 +38,9 @@ def resize(low: Lowering, node: Node) -> None:
     x = x if style.mode == "nearest" else _planes(low, x, max(axes))
     out, found = low.make(node.output), [(i, along(low, axis, style)) for i, axis in sorted(axes.items())]
     if style.mode == "nearest":
-        body = Body([work_type(x.dtype) if x.dtype.is_float else x.dtype])
+        body = ExpressionBuilder([work_type(x.dtype) if x.dtype.is_float else x.dtype])
     else:
-        body = Body([style.work])
+        body = ExpressionBuilder([style.work])
     result: Handle = ~0
     if style.transform == CROP:
         result = _extrapolated(low, node, body, axes, style, out)
@@ -90,7 +90,7 @@ def _ends(roi: View, i: int, count: int) -> tuple[Number, Number]:
     if tensor is not None:
         values = tensor.numpy().astype(np.float64).tolist()
         return values[i], values[i + count]
-    return views.removed(roi, 0, i), views.removed(roi, 0, i + count)
+    return views.selected(roi, 0, i), views.selected(roi, 0, i + count)
 
 
 def _scales(low: Lowering, node: Node, x: View, chosen: Sequence[int]) -> list[float | None]:
@@ -124,7 +124,7 @@ def _unless(e: Emitter, x: Expr, *outside: Expr, value: float) -> Expr:
 
 
 def _extrapolated(
-    low: Lowering, node: Node, body: Body, axes: dict[int, Axis], style: Style, out: View
+    low: Lowering, node: Node, body: ExpressionBuilder, axes: dict[int, Axis], style: Style, out: View
 ) -> Handle:  # fmt: skip
     """The result where all places are inside the image, and a given value elsewhere."""
     masks: list[Handle] = []

@@ -15,12 +15,12 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.ir.tensor import Tensor
-from sardonyx.lower.body import work_type
+from sardonyx.lower.expression_builder import work_type
 from sardonyx.lower.groups import PolyphaseFilter, TapTable, View
 from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.rules.reduce import Rows, apply
 from sardonyx.lower.rules.tables import Number, table, tabulated
-from sardonyx.lower.sizes import Refused, certain, maximum, mul
+from sardonyx.lower.sizes import Refused, expressible, maximum, mul
 
 MAX_FACTOR = 8
 """Up to which the phases of a whole factor are written out."""
@@ -96,7 +96,7 @@ class Axis:
         if self.scale is not None:
             return 2 * math.ceil(radius / min(self.scale, 1.0))
         spread = dims.neg(dims.floordiv(mul(-radius, self.size), self.output))
-        return mul(2, maximum(radius, certain(spread)))
+        return mul(2, maximum(radius, expressible(spread)))
 
 
 # -- scalar programs of a position and the numbers of its axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.ir.graph import Node
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import RoiAlign, View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.sizes import Refused
@@ -32,7 +32,7 @@ def roi_align(low: Lowering, node: Node) -> None:
 def max_roi_pool(low: Lowering, node: Node) -> None:
     rois = low.view(low.input(1))
     low.require("MaxRoiPool: rois do not have five columns", rois.shape[1], 5)
-    _emit(low, node, views.window(rois, 1, 1, 4), views.removed(rois, 1), "inside", 0.0, 0)
+    _emit(low, node, views.sliced(rois, 1, 1, 4), views.selected(rois, 1), "inside", 0.0, 0)
 
 
 def _emit(low: Lowering, node: Node, rois: View, batches: View, kind: str, shift: float, ratio: int) -> None:
@@ -40,5 +40,8 @@ def _emit(low: Lowering, node: Node, rois: View, batches: View, kind: str, shift
     if len(x.shape) != 4 or not x.dtype.is_float or not rois.dtype.is_float:
         raise Refused(f"{node.op_type}: the image is not of four axes and reals")
     low.require(f"{node.op_type}: there is not one image for each region", batches.shape[0], rois.shape[0])
-    expression, scale = Body([work_type(x.dtype)]).expression([~0]), float(node.attrs.get("spatial_scale", 1.0))
+    expression, scale = (
+        ExpressionBuilder([work_type(x.dtype)]).expression([~0]),
+        float(node.attrs.get("spatial_scale", 1.0)),
+    )
     low.groups.append(RoiAlign((node,), expression, (), (out,), x, rois, batches, kind, scale, shift, ratio))

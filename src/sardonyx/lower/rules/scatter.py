@@ -7,7 +7,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr, trace
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import Scatter, View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.assign import assign
@@ -89,7 +89,7 @@ def tensor_scatter(low: Lowering, node: Node) -> None:
             low.require("TensorScatter: the update does not fit", size, whole)
     length, room = update.shape[axis], past.shape[axis]
     low.require_least("TensorScatter: the update does not fit", sub(room, length), 0)
-    box, body = (update.shape[0], length), Body()
+    box, body = (update.shape[0], length), ExpressionBuilder()
     first = low.scalar(0, dtypes.i64) if starts is None else views.inserted(low.view(starts), 1)
     at = low.temporary(dtypes.i64, box)
     args = [body.operand(low.fit(v, box)) for v in (first, low.indices(length), low.number(room))]

@@ -12,13 +12,13 @@ from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.rules.fourier import MAX_LENGTH, Fourier, half_matrix, is_direct, matrix, planar, rows_times
 from sardonyx.lower.rules.pointwise import converted
 from sardonyx.lower.rules.reduce import apply, times
-from sardonyx.lower.sizes import Later, Refused, mul, product, sub
+from sardonyx.lower.sizes import DataDependent, Refused, mul, product, sub
 from sardonyx.ops import signal
 
 
@@ -42,7 +42,7 @@ def dft(low: Lowering, node: Node) -> None:
     if not 1 <= length <= MAX_LENGTH:
         raise Refused(f"DFT of {length} points is not compiled")
     used = min(points, length // 2 + 1 if inverse and onesided else length)
-    x = views.window(x, rank - 2, 0, used)
+    x = views.sliced(x, rank - 2, 0, used)
     if inverse and onesided:
         _from_half(low, x, out, length)
     else:
@@ -95,9 +95,9 @@ def _transform(low: Lowering, x: View, out: View, length: int, sign: int, window
     found = Fourier(low, work, sign).transform(planar(low, x, length, work, window), scale)
     if bins < length:
         whole = Fourier(low, work, sign).dense(found)
-        found = views.window(whole, 2, 0, bins)
+        found = views.sliced(whole, 2, 0, bins)
     sizes = found.shape[2:]
-    split = views.split(found, 0, tuple(rest)) if rest else views.removed(found, 0)
+    split = views.split(found, 0, tuple(rest)) if rest else views.selected(found, 0)
     target = views.split(out, len(rest), sizes)
     turned = views.permuted(split, (*range(len(rest)), *range(len(rest) + 1, len(split.shape)), len(rest)))
     converted(low, turned, target)
@@ -110,7 +110,7 @@ def _windowed(low: Lowering, table: View, window: View, parts: int) -> View:
     if given is not None and views.is_whole(window):
         weights = np.repeat(given.numpy().astype(np.float64), parts)[:, None]
         return low.constant(Tensor.of((tensor.numpy() * weights).astype(table.dtype.numpy)))
-    out, body = low.temporary(table.dtype, table.shape), Body()
+    out, body = low.temporary(table.dtype, table.shape), ExpressionBuilder()
     rows = views.inserted(low.reshaped(low.fit(views.inserted(window, 1), (*window.shape, parts)), table.shape[:1]), 1)
     value = apply(body, times, body.operand(table), body.operand(low.fit(rows, table.shape)), dtype=table.dtype)
     low.loop(table.shape, body, [(value, out)])
@@ -139,18 +139,18 @@ def _from_half(low: Lowering, x: View, out: View, length: int) -> None:
     whole = low.temporary(work, (*rest, 2, length))
     at, mirrored = len(rest), min(bins - 1, (length - 1) // 2)
     for part in range(2):
-        first, here = views.removed(x, at + 1, min(part, parts - 1)), views.removed(whole, at, part)
+        first, here = views.selected(x, at + 1, min(part, parts - 1)), views.selected(whole, at, part)
         start, end = (0, bins) if part == 0 else (1, 1 + mirrored if parts == 2 else 1)
         back = mirrored if part < parts else 0
-        _fill(low, views.window(here, at, 0, start), None)
-        _fill(low, views.window(here, at, start, end - start), views.window(first, at, start, end - start))
-        _fill(low, views.window(here, at, end, length - back - end), None)
-        source, target = views.window(first, at, 1, back), views.window(here, at, length - 1, back, -1)
+        _fill(low, views.sliced(here, at, 0, start), None)
+        _fill(low, views.sliced(here, at, start, end - start), views.sliced(first, at, start, end - start))
+        _fill(low, views.sliced(here, at, end, length - back - end), None)
+        source, target = views.sliced(first, at, 1, back), views.sliced(here, at, length - 1, back, -1)
         _fill(low, target, source, is_flipped=part == 1)
     rows = low.reshaped(whole, (product(rest), 2, length))
-    found = views.removed(Fourier(low, work, 1).transform(rows, 1 / length), 1)
-    split = views.split(found, 0, tuple(rest)) if rest else views.removed(found, 0)
-    converted(low, split, views.split(views.removed(out, at + 1), at, found.shape[1:]))
+    found = views.selected(Fourier(low, work, 1).transform(rows, 1 / length), 1)
+    split = views.split(found, 0, tuple(rest)) if rest else views.selected(found, 0)
+    converted(low, split, views.split(views.selected(out, at + 1), at, found.shape[1:]))
 
 
 def _fill(low: Lowering, target: View, source: View | None, *, is_flipped: bool = False) -> None:
@@ -160,7 +160,7 @@ def _fill(low: Lowering, target: View, source: View | None, *, is_flipped: bool 
     if source is None:
         low.copy(low.scalar(0, target.dtype), target)
         return
-    body = Body()
+    body = ExpressionBuilder()
     value = apply(body, _signed, body.operand(source), dtype=target.dtype, is_flipped=is_flipped, to=target.dtype)
     low.loop(target.shape, body, [(value, target)])
 
@@ -175,7 +175,7 @@ def mel_weight_matrix(low: Lowering, node: Node) -> None:
     given = [low.input(i) for i in range(5)]
     for value in given:
         if not value.is_const:
-            raise Later(f"the elements of {value.name!r} are not known before the run")
+            raise DataDependent(f"the elements of {value.name!r} are not known before the run")
     low.alias(node.output, low.constant(Tensor.of(signal.mel_weight_matrix(*(v.numpy() for v in given), **node.attrs))))
 
 
@@ -195,7 +195,7 @@ def window(low: Lowering, node: Node) -> None:
     size, out = low.one_size(low.input(0)), low.make(node.output)
     low.require(f"{node.op_type}: the size differs from that of the result", size, out.shape[0])
     period = low.number(size if node.attrs.get("periodic", 1) else sub(size, 1))
-    body = Body()
+    body = ExpressionBuilder()
     args = [body.operand(low.fit(v, out.shape)) for v in (low.indices(size), period)]
     terms = _COSINES[node.op_type]
     low.loop(out.shape, body, [(apply(body, _window_point, *args, dtype=out.dtype, terms=terms, to=out.dtype), out)])

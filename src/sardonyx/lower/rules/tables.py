@@ -15,7 +15,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.scalar import Expr, Program, run_numpy, trace
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower import views
-from sardonyx.lower.body import Body
+from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering
 
@@ -35,7 +35,7 @@ def table(
     known = tuple(x for x in numbers if isinstance(x, (int, float)))
     if len(sizes) == len(shape) and len(known) == len(numbers) and math.prod(sizes) <= MAX_ELEMENTS:
         return low.constant(_constant(program, sizes, known, dtype))
-    out, body = low.temporary(dtype, shape), Body()
+    out, body = low.temporary(dtype, shape), ExpressionBuilder()
     operands = [_column(low.indices(size), len(shape) - 1 - axis) for axis, size in enumerate(shape)]
     operands += [_operand(low, x) for x in numbers]
     args = [body.operand(low.fit(v, shape)) for v in operands]

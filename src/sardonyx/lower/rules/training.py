@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sardonyx import dtypes
 from sardonyx.ir.graph import Node
 from sardonyx.ir.scalar import Emitter, Expr
-from sardonyx.lower.body import Body, work_type
+from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, rule
 from sardonyx.lower.rules.reduce import apply
@@ -39,7 +39,7 @@ def adagrad(low: Lowering, node: Node) -> None:
     attrs = node.attrs
     rate = _rate(low, node, _adagrad_rate, decay=attrs.get("decay_factor", 0.0))
     for (x, gradient, history), (new_x, new_history) in _each(low, node, 3):
-        body, work = Body(), work_type(x.dtype)
+        body, work = ExpressionBuilder(), work_type(x.dtype)
         at = body.operand(x)
         g = apply(body, _regular, at, body.operand(gradient), dtype=work, norm=attrs.get("norm_coefficient", 0.0))
         h = apply(body, _squares_added, g, body.operand(history), dtype=work)
@@ -69,7 +69,7 @@ def adam(low: Lowering, node: Node) -> None:
     epsilon, post = attrs.get("epsilon", 1e-6), attrs.get("norm_coefficient_post", 0.0)
     rate = _rate(low, node, _adam_rate, alpha=alpha, beta=beta)
     for (x, gradient, speed, history), (new_x, new_speed, new_history) in _each(low, node, 4):
-        body, work = Body(), work_type(x.dtype)
+        body, work = ExpressionBuilder(), work_type(x.dtype)
         at = body.operand(x)
         g = apply(body, _regular, at, body.operand(gradient), dtype=work, norm=attrs.get("norm_coefficient", 0.0))
         v = apply(body, _mixed, body.operand(speed), g, dtype=work, keep=alpha)
@@ -94,7 +94,7 @@ def momentum(low: Lowering, node: Node) -> None:
         raise Refused("the mode is neither standard nor nesterov")
     rate, count = low.view(low.input(0)), low.view(low.input(1))
     for (x, gradient, speed), (new_x, new_speed) in _each(low, node, 3):
-        body, work = Body(), work_type(x.dtype)
+        body, work = ExpressionBuilder(), work_type(x.dtype)
         at = body.operand(x)
         g = apply(body, _regular, at, body.operand(gradient), dtype=work, norm=attrs["norm_coefficient"])
         old, before = body.operand(speed), body.operand(low.fit(count, x.shape))
@@ -108,7 +108,7 @@ def momentum(low: Lowering, node: Node) -> None:
 def _rate(low: Lowering, node: Node, fn: _Scalar, **attributes: float) -> View:
     """The rate of this step, from the learning rate and the number of steps before."""
     r, t = low.view(low.input(0)), low.view(low.input(1))
-    rate, body = low.temporary(dtypes.f64, (1,)), Body()
+    rate, body = low.temporary(dtypes.f64, (1,)), ExpressionBuilder()
     args = [body.operand(low.fit(v, (1,))) for v in (r, t)]
     low.loop((1,), body, [(apply(body, fn, *args, dtype=dtypes.f64, **attributes), rate)])
     return rate

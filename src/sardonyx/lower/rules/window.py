@@ -10,7 +10,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.graph import Node
 from sardonyx.lower.groups import Window
 from sardonyx.lower.lowering import Lowering
-from sardonyx.lower.sizes import Refused, add, certain, maximum, mul, sub
+from sardonyx.lower.sizes import Refused, add, expressible, maximum, mul, sub
 
 MAX_AXES = 3
 MAX_TAPS = 1 << 14
@@ -34,7 +34,7 @@ def window_of(
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         spans = [add(mul(sub(n, 1), s), r) for n, s, r in zip(out, strides, reach, strict=True)]
         whole = [maximum(sub(span, size), 0) for span, size in zip(spans, sizes, strict=True)]
-        small = tuple(certain(dims.floordiv(pad, 2)) for pad in whole)
+        small = tuple(expressible(dims.floordiv(pad, 2)) for pad in whole)
         large = tuple(sub(pad, half) for pad, half in zip(whole, small, strict=True))
         before, after = (small, large) if auto == "SAME_UPPER" else (large, small)
     elif auto not in ("NOTSET", "VALID"):

@@ -104,8 +104,8 @@ def _for_multiples(part: Part, provider: CpuProvider) -> Lowered | None:
     graph = part.nodes[0].graph
     assert graph is not None
     try:
-        learned = multiples(part, provider.learned(graph))
-        return None if learned is None else lower(part, learned)
+        facts = multiples(part, provider.facts(graph))
+        return None if facts is None else lower(part, facts)
     except Refused:
         return None
 
@@ -114,6 +114,6 @@ def _lowered(part: Part, provider: CpuProvider, states: Sequence[State] = ()) ->
     graph = part.nodes[0].graph
     assert graph is not None
     try:
-        return lower(part, provider.learned(graph), states)
+        return lower(part, provider.facts(graph), states)
     except Refused:
         return lower(part, states=states)  # another provider may have written values since the graph was looked at

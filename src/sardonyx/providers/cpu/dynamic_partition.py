@@ -25,9 +25,9 @@ from sardonyx.ir.dims import Expr
 from sardonyx.ir.graph import Graph, Node, Value
 from sardonyx.ir.tensor import Tensor
 from sardonyx.ir.types import TensorType
-from sardonyx.lower.analysis.facts import Learned
-from sardonyx.lower.analysis.steering import steering
-from sardonyx.lower.claims import Awaited, refusal
+from sardonyx.lower.analysis.compile_time import compile_time_operands
+from sardonyx.lower.analysis.facts import GraphFacts
+from sardonyx.lower.claims import DeferredRefusal, refusal
 from sardonyx.lower.lowering import COUNTED
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops.infer import MAX_CONTENT
@@ -49,10 +49,10 @@ class DynamicPartition:
     def __init__(self, part: Part, provider: CpuProvider) -> None:
         graph = part.nodes[0].graph
         assert graph is not None
-        learned = provider.learned(graph)
+        facts = provider.facts(graph)
         self.compiled = [
-            (piece, _deferred(piece, provider, learned) if is_deferred else _compiled(piece, provider, learned))
-            for is_deferred, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, learned))
+            (piece, _deferred(piece, provider, facts) if is_deferred else _compiled(piece, provider, facts))
+            for is_deferred, piece in ((late, part_of(graph, nodes)) for late, nodes in _cut(part.nodes, facts))
         ]
         self.chain = chain_of(part.inputs, self.compiled, part.outputs)
 
@@ -60,13 +60,13 @@ class DynamicPartition:
         return self.chain.run(args, context)
 
 
-def _cut(nodes: Sequence[Node], learned: Learned) -> list[tuple[bool, list[Node]]]:
+def _cut(nodes: Sequence[Node], facts: GraphFacts) -> list[tuple[bool, list[Node]]]:
     """Pieces in order: their nodes, and whether their compilation is deferred to a run. The reader of a data-dependent
     size begins a new piece."""
     pieces: list[tuple[bool, list[Node]]] = []
     counted: set[Value] = set()
     for node in nodes:
-        is_deferred = isinstance(refusal(node, learned), Awaited)
+        is_deferred = isinstance(refusal(node, facts), DeferredRefusal)
         if not pieces or pieces[-1][0] != is_deferred or any(v in counted for v in node.inputs):
             pieces.append((is_deferred, []))
             counted.clear()
@@ -76,13 +76,13 @@ def _cut(nodes: Sequence[Node], learned: Learned) -> list[tuple[bool, list[Node]
     return pieces
 
 
-def _compiled(piece: Part, provider: CpuProvider, learned: Learned) -> Executable:
+def _compiled(piece: Part, provider: CpuProvider, facts: GraphFacts) -> Executable:
     try:
         return compile_part(piece, provider, specialized_by_shape)
     except (Refused, Unplannable, NotImplemented) as why:
-        shapes = [_known_shape(v, learned) for v in piece.inputs]
+        shapes = [_known_shape(v, facts) for v in piece.inputs]
         if _tells_more(piece, shapes):
-            return _deferred(piece, provider, learned)
+            return _deferred(piece, provider, facts)
         if not all(_is_counted(shape) for shape in shapes):
             return specialized_by_shape(piece, provider)
         logging.getLogger("sardonyx").info("%s and what follows it run on numpy: %s", piece.nodes[0].label, why)
@@ -91,9 +91,10 @@ def _compiled(piece: Part, provider: CpuProvider, learned: Learned) -> Executabl
 
 def _tells_more(piece: Part, shapes: Sequence[tuple[Any, ...] | None]) -> bool:
     """Whether a run tells ranks or contents of operands that compilation lacks."""
-    steers = set(steering(piece.nodes, piece.inputs))
+    compile_time = set(compile_time_operands(piece.nodes, piece.inputs))
     return any(
-        shape is None or (v in steers and not v.is_const and not (_is_counted(shape) and prod(shape) > MAX_CONTENT))
+        shape is None
+        or (v in compile_time and not v.is_const and not (_is_counted(shape) and prod(shape) > MAX_CONTENT))
         for v, shape in zip(piece.inputs, shapes, strict=True)
     )
 
@@ -102,10 +103,10 @@ def _is_counted(shape: tuple[Any, ...] | None) -> bool:
     return shape is not None and all(type(d) is int for d in shape)
 
 
-def _deferred(part: Part, provider: CpuProvider, learned: Learned) -> DeferredExecutable:
+def _deferred(part: Part, provider: CpuProvider, facts: GraphFacts) -> DeferredExecutable:
     """Nodes compiled in a run. A Squeeze without axes has a rank that sizes decide: then all shapes are in the key."""
     by_size = any(n.op_type == "Squeeze" and n.input(1) is None for n in part.nodes)
-    return _awaiting(part, provider, [None if by_size else _known_shape(v, learned) for v in part.inputs])
+    return _awaiting(part, provider, [None if by_size else _known_shape(v, facts) for v in part.inputs])
 
 
 def specialized_by_shape(part: Part, provider: CpuProvider) -> DeferredExecutable:
@@ -115,7 +116,7 @@ def specialized_by_shape(part: Part, provider: CpuProvider) -> DeferredExecutabl
 
 def _awaiting(part: Part, provider: CpuProvider, shapes: Sequence[tuple[Any, ...] | None]) -> DeferredExecutable:
     reads = KeyInputs(
-        tuple(part.inputs.index(v) for v in steering(part.nodes, part.inputs)),
+        tuple(part.inputs.index(v) for v in compile_time_operands(part.nodes, part.inputs)),
         tuple(i for i, shape in enumerate(shapes) if shape is None),
         MAX_CONTENT,
     )
@@ -143,8 +144,8 @@ class DeferredCompiler:
         graph = self._graph(args)
         reference = ReferenceProvider()
         owners = assign(graph, [self._provider, reference])
-        for node, why in [(n, refusal(n, self._provider.learned(graph))) for n in graph.nodes]:
-            if isinstance(why, Awaited) and all(v is None or v.producer is None for v in node.inputs):
+        for node, why in [(n, refusal(n, self._provider.facts(graph))) for n in graph.nodes]:
+            if isinstance(why, DeferredRefusal) and all(v is None or v.producer is None for v in node.inputs):
                 logging.getLogger("sardonyx").info("%s runs on numpy: %s", node.label, why)
                 owners[node] = Owner(reference, f"cpu: {why}")
         return Parts(graph, owners, reference)
@@ -154,11 +155,11 @@ class DeferredCompiler:
         copies: dict[Value, Value] = {}
         names: dict[Expr, Expr] = {}
         for i, (value, shape, array) in enumerate(zip(self._part.inputs, self._shapes, args, strict=True)):
-            if shape is None or len(shape) != array.ndim or i in self._reads.steering:
+            if shape is None or len(shape) != array.ndim or i in self._reads.compile_time:
                 shape = array.shape
             named = [names.setdefault(d, dims.symbol(f"s{len(names)}")) if isinstance(d, Expr) else d for d in shape]
             copies[value] = Value(value.name, TensorType(_dtype(value), tuple(named)))
-            if i in self._reads.steering and array.size <= MAX_CONTENT:
+            if i in self._reads.compile_time and array.size <= MAX_CONTENT:
                 copies[value].const = Tensor.of(np.array(array))
         graph = Graph(self._part.nodes[0].name, [copies[v] for v in self._part.inputs])
         for node in self._part.nodes:
@@ -171,9 +172,9 @@ class DeferredCompiler:
         return graph
 
 
-def _known_shape(value: Value, learned: Learned) -> tuple[Any, ...] | None:
+def _known_shape(value: Value, facts: GraphFacts) -> tuple[Any, ...] | None:
     try:
-        return learned.shape(value)
+        return facts.shape(value)
     except Refused:
         return None
 

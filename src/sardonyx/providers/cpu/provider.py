@@ -17,7 +17,7 @@ from sardonyx.providers.cpu.runtime.arenas import Arenas
 from sardonyx.providers.cpu.runtime.team import Settings, limit
 
 if TYPE_CHECKING:
-    from sardonyx.lower.analysis.facts import Learned
+    from sardonyx.lower.analysis.facts import GraphFacts
     from sardonyx.optimize.report import Report
 
 
@@ -41,7 +41,7 @@ class CpuProvider:
         self.settings = settings or Settings()
         self._arenas: weakref.ref[Arenas] | None = None
         self._lock = forks.lock()
-        self._learned: tuple[Graph, Learned] | None = None
+        self._facts: tuple[Graph, GraphFacts] | None = None
 
     def probe(self) -> str | None:
         """None where the compiler was tested: Linux on x86-64 and on 64-bit Arm."""
@@ -50,26 +50,26 @@ class CpuProvider:
         return None
 
     def claims(self, graph: Graph) -> Claims:
-        from sardonyx.lower.claims import Awaited, refusals
+        from sardonyx.lower.claims import DeferredRefusal, refusals
 
-        reasons = refusals(graph, self.learned(graph))
-        claims = {node: None if isinstance(why, Awaited) else why for node, why in reasons.items()}
+        reasons = refusals(graph, self.facts(graph))
+        claims = {node: None if isinstance(why, DeferredRefusal) else why for node, why in reasons.items()}
         if current() is None:
             return claims
         from sardonyx.providers.cpu.runtime.bounds import unbounded
 
         return {node: why or unbounded(node) for node, why in claims.items()}
 
-    def learned(self, graph: Graph) -> Learned:
+    def facts(self, graph: Graph) -> GraphFacts:
         """Shapes and small contents of all values, analyzed once for a graph and its bodies."""
-        from sardonyx.lower.analysis.facts import Learned
+        from sardonyx.lower.analysis.facts import GraphFacts
 
         root = graph
         while root.parent is not None and root.parent.graph is not None:
             root = root.parent.graph
-        known = self._learned
+        known = self._facts
         if known is None or known[0] is not root:
-            known = self._learned = root, Learned.of(root)
+            known = self._facts = root, GraphFacts.of(root)
         return known[1]
 
     def prepare(self, graph: Graph, owned: list[Node]) -> Report | None:
@@ -79,7 +79,7 @@ class CpuProvider:
         from sardonyx.providers.cpu.layout.deferred_transpose import defer_transposes
 
         if made := defer_transposes(graph, owned):
-            self._learned = None
+            self._facts = None
             owned = [*owned, *made]
         kinds = {node.op_type for node in owned}
         passes: tuple[str, ...] = pipelines.INTEGERS if "DequantizeLinear" in kinds else ()
@@ -98,7 +98,7 @@ class CpuProvider:
 
         report = manager.run(graph, passes, judge=judge)
         if report.rewrites:
-            self._learned = None
+            self._facts = None
         return report
 
     @property
@@ -119,7 +119,7 @@ class CpuProvider:
             arenas.release()
 
     def compile(self, part: Part) -> Executable:
-        from sardonyx.lower.sizes import Later, Refused
+        from sardonyx.lower.sizes import DataDependent, Refused
         from sardonyx.providers.cpu.compile import compile_part
         from sardonyx.providers.cpu.dynamic_partition import DynamicPartition, specialized_by_shape
         from sardonyx.providers.cpu.runtime.step_table import Unplannable
@@ -127,7 +127,7 @@ class CpuProvider:
         try:
             try:
                 return compile_part(part, self, specialized_by_shape)
-            except Later:
+            except DataDependent:
                 return DynamicPartition(part, self)
         except (Refused, Unplannable, NotImplemented) as why:
             raise Declined(str(why)) from why

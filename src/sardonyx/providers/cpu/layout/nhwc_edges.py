@@ -61,7 +61,7 @@ def _with_taps_as_channels(group: Convolution) -> tuple[list[Group], Convolution
         image = _fresh(x, padded)
         within = image
         for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
-            within = views.window(within, 2 + i, pad, n)
+            within = views.sliced(within, 2 + i, pad, n)
         before.append(Loop.copying(group.nodes, x, within))
         if is_padded:
             flat = View(image.storage, (image.storage.elements,), (1,), 0)

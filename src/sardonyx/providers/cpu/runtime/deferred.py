@@ -25,15 +25,15 @@ class SpecializationKey(NamedTuple):
 class KeyInputs(NamedTuple):
     """The inputs, by number, that make up a specialization's key."""
 
-    steering: tuple[int, ...]
+    compile_time: tuple[int, ...]
     """Those whose contents count, up to ``max_elements`` elements."""
     open: tuple[int, ...]
     """Those whose shapes count."""
     max_elements: int
 
     def key(self, args: Sequence[Any]) -> SpecializationKey:
-        contents = tuple([args[i].tobytes() if args[i].size <= self.max_elements else None for i in self.steering])
-        return SpecializationKey(contents, tuple([args[i].shape for i in (*self.open, *self.steering)]))
+        contents = tuple([args[i].tobytes() if args[i].size <= self.max_elements else None for i in self.compile_time])
+        return SpecializationKey(contents, tuple([args[i].shape for i in (*self.open, *self.compile_time)]))
 
 
 class DeferredExecutable:

@@ -29,7 +29,7 @@ def _params(*, dtypes: tuple[tuple[str, DType], ...]) -> Params:
 def steps(group: LinearAttention, target: Target) -> list[Step]:
     named = {
         "q": group.q, "k": group.k, "v": group.v, "o": group.out, "n": group.present, "p": group.past,
-        "f": group.fade, "r": group.rate,
+        "f": group.decay, "r": group.beta,
     }  # fmt: skip
     views = {name: view for name, view in named.items() if view is not None}
     batch, heads, tokens, width = group.q.shape

@@ -91,8 +91,8 @@ class WindowGeometry:
         window, seen = group.window, [group.x, *group.extra, *group.outputs]
         if collapse and _is_pointwise(window) and group.x.shape[2:] == group.box[2:]:
             for axis in reversed(range(2, len(group.x.shape) - 1)):
-                if all(views.joins(v, axis) for v in seen):
-                    seen = [views.joined(v, axis) for v in seen]
+                if all(views.is_mergeable(v, axis) for v in seen):
+                    seen = [views.merged(v, axis) for v in seen]
                     ones = (1,) * (len(seen[0].shape) - 2)
                     window = Window(ones, ones, ones, (0,) * len(ones))
         lead = 3 - len(window.kernel)
@@ -137,7 +137,7 @@ class WindowGeometry:
     @property
     def rows_are_contiguous(self) -> bool:
         """Whether the rows of outputs and of epilogue operands follow each other without gaps."""
-        return self.size[1] == 1 or all(views.joins(v, 3) for v in (*self.extra, *self.outputs))
+        return self.size[1] == 1 or all(views.is_mergeable(v, 3) for v in (*self.extra, *self.outputs))
 
     def args(self) -> dict[str, Ref | Known | float]:
         """The arguments of the parameters that ``geometry_params`` declares."""

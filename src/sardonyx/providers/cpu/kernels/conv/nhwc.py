@@ -205,7 +205,7 @@ def _is_single(geometry: WindowGeometry) -> bool:
 
 def _joins(geometry: WindowGeometry) -> bool:
     """Whether the pixels that consecutive output rows read follow each other without gaps."""
-    return geometry.taps.count == 1 and geometry.window.strides[2] == 1 and views.joins(geometry.x, 3)
+    return geometry.taps.count == 1 and geometry.window.strides[2] == 1 and views.is_mergeable(geometry.x, 3)
 
 
 def packed(group: Convolution, nr: int, isa: Isa) -> Packed:

@@ -244,7 +244,7 @@ def thinned(group: Convolution) -> Convolution:
     for i, (n, s, p) in enumerate(zip(window.kernel, window.strides, window.pads, strict=True)):
         size, out = x.shape[2 + i], group.box[2 + i]
         if n == 1 < s and p == 0 and isinstance(size, int) and isinstance(out, int) and (out - 1) * s < size:
-            x, strides[i] = views.window(x, 2 + i, 0, out, s), 1
+            x, strides[i] = views.sliced(x, 2 + i, 0, out, s), 1
     return replace(group, x=x, window=replace(window, strides=tuple(strides)))
 
 

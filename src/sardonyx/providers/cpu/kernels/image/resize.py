@@ -58,9 +58,13 @@ class _Layout:
             if axis in self.along:
                 continue
             if self.views[-1].shape[axis] == 1:
-                self._change(axis, views.removed)
-            elif axis + 1 not in self.along and axis + 2 <= self.rank and all(views.joins(v, axis) for v in self.views):
-                self._change(axis, views.joined)
+                self._change(axis, views.selected)
+            elif (
+                axis + 1 not in self.along
+                and axis + 2 <= self.rank
+                and all(views.is_mergeable(v, axis) for v in self.views)
+            ):
+                self._change(axis, views.merged)
         if self.rank == 1:
             self.along = {i + 1: a for i, a in self.along.items()}
             self.views = [views.inserted(v, 0) for v in self.views]

@@ -1,4 +1,4 @@
-"""Writing expressions: operands are asked for as they are met, equal steps are one."""
+"""Builds the scalar expression of a loop or an epilogue; equal operands and equal steps are shared."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from sardonyx.ir.scalar import Program
 from sardonyx.lower.groups import Apply, Count, Expression, Reduce, View
 
 Handle = int
-"""A value of a body: ``~i`` is operand i, ``j`` the result of step j."""
+"""A value of an expression under construction: ``~i`` is operand i, ``j`` the result of step j."""
 
 
-class Body:
-    """An expression that is being written, over views."""
+class ExpressionBuilder:
+    """Collects the operands and steps of an expression; ``views`` are its operands in memory."""
 
     def __init__(self, given: Sequence[DType] = ()) -> None:
-        """``given`` are the types of first operands that are not in memory."""
+        """``given`` are the types of operands that are not in memory, such as the sum of a contraction. They come
+        first."""
         self.given = tuple(given)
         self.views: list[View] = []
         self._steps: dict[Apply | Reduce | Count, Handle] = {}
@@ -38,7 +39,7 @@ class Body:
         return self._step(Count(dtype))
 
     def inline(self, expression: Expression, operands: Sequence[Handle]) -> list[Handle]:
-        """The results of another expression on values of this one."""
+        """Append the steps of another expression, applied to ``operands``; returns its results."""
         handles = list(operands)
         for step in expression.steps:
             if isinstance(step, Apply):
@@ -50,7 +51,7 @@ class Body:
         return [handles[r] for r in expression.results]
 
     def expression(self, results: Sequence[Handle]) -> Expression:
-        """What was written, with operands numbered before steps; steps that nothing needs are left out."""
+        """The expression of these results, operands numbered before steps, without steps that no result needs."""
         steps = list(self._steps)
         needed: set[Handle] = set()
         todo = [r for r in results if r >= 0]
@@ -86,5 +87,5 @@ def _args(step: Apply | Reduce | Count) -> tuple[Handle, ...]:
 
 
 def work_type(*types: DType) -> DType:
-    """What floats are computed in: f64 where one of them is, else f32."""
+    """The type in which floats are computed: f64 if one of them is f64, else f32."""
     return dtypes.f64 if dtypes.f64 in types else dtypes.f32
