@@ -1,12 +1,13 @@
-"""Pooling over windows: the largest, or the mean, axis by axis.
+"""Max and mean pooling of NCHW images: a separable reduction, first over rows, then along a row.
 
-The rows of an image that a row of outputs sees are combined, element by element, into one row in scratch memory; runs
-of that row are then combined along it, outputs along the lanes, and finished in registers. So a window of h rows and w
-columns costs h + w combinations. The padding beside the image lies around the row in scratch. Long rows are cut into
-blocks. Narrow windows do without that row (``image.pool_rows``). Means are sums, across and then along, times the
-share of an element: one by how many count, the product of a number for each axis.
+The input rows that a row of outputs reads are combined, element by element, into one row in scratch memory. Its
+elements are then combined along the row, outputs along the lanes, and the epilogue is applied in registers. A window of
+h rows and w columns so costs h + w operations for each output instead of h * w. The row in scratch memory includes the
+padding on its left and right. Long rows are cut into blocks. Narrow windows need no scratch memory
+(``image.pool_rows``). A mean is the sum times the reciprocal of the number of elements that count, which is the product
+of one number for each axis.
 
-The grid of work is (batch, channel, plane, band of rows): each output is made in one place, in one order.
+Grid: (batch, channel, plane, row block). Each output is computed by one thread, in one order.
 """
 
 from __future__ import annotations
@@ -28,50 +29,49 @@ from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, WindowGeome
 from sardonyx.providers.cpu.kernels.gemm.vector import lanes_of
 from sardonyx.providers.cpu.kernels.image import pool_nhwc
 from sardonyx.providers.cpu.kernels.image.pool_nhwc import MAX, MEAN
-from sardonyx.providers.cpu.kernels.image.pool_rows import Stream, is_narrow
+from sardonyx.providers.cpu.kernels.image.pool_rows import RegisterRows, is_narrow
 from sardonyx.providers.cpu.kernels.math.reducers import extreme, lowest
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Tile, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 ROW = 4096
-"""Elements of a row that are combined at a time: 16 KiB of f32."""
+"""Elements of the combined row, at most: 16 KiB of f32."""
 LINE = 16
-"""The image begins at a multiple of so many elements in the combined row."""
-TOGETHER, WRITTEN = 8, 16
-"""Rows that are combined in one pass; taps along a row up to which their code is written out."""
-AHEAD = 1024
-"""Elements between what is read of an image and what is asked for: rows are too short for the chip to see to it."""
-BAND = 16
-"""Rows of outputs in a part of the work."""
-VECTORS = 16
-"""Of a row, up to which they are written out."""
+"""Elements of a cache line. In the combined row, the image begins on one."""
+MAX_ROWS_PER_PASS, MAX_UNROLLED_TAPS = 8, 16
+"""Input rows that one pass combines; taps along a row up to which they are unrolled."""
+PREFETCH_DISTANCE = 1024
+"""Elements between a load and its prefetch: rows are too short for the hardware prefetcher."""
+ROW_BLOCK = 16
+"""Output rows of a work item."""
+MAX_UNROLLED_VECTORS = 16
+"""Vectors of a row up to which they are unrolled."""
 
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """What is constant about a pooling."""
+    """Compile-time configuration of ``pool_nchw``."""
 
     kind: str
     dtype: DType
-    """Of the results, in registers."""
+    """Of the accumulators."""
     taps: Taps
-    is_unit: bool
-    """Neighbours of a row are neighbours in memory."""
-    is_far: bool = False
-    """The image is larger than the cache that is a core's own."""
-    vectors: int = 0
-    """Of a row of the image and of outputs, all whole, that are written out (``image.pool_rows``); 0: there are
-    loops."""
-    front: int = 0
-    """Padding in front of a row of those."""
+    has_unit_stride: bool
+    """The elements of a row are adjacent in memory."""
+    exceeds_cache: bool = False
+    """The image is larger than a core's own cache."""
+    unrolled_vectors: int = 0
+    """Vectors of a row of the image, and of one of outputs, where rows are unrolled (``image.pool_rows``); 0: loops."""
+    left_pad: int = 0
+    """Padding on the left of an unrolled row."""
 
-    def written(self, geometry: WindowGeometry, lanes: int) -> PoolConfig:
-        """For windows that give rows as long as those of the image."""
+    def with_unrolled_rows(self, geometry: WindowGeometry, lanes: int) -> PoolConfig:
+        """The same with rows unrolled, if they have a few whole vectors and outputs have as many."""
         size, front, taps = geometry.x.shape[2:], geometry.window.pads[-1], self.taps
         width = size[-1]
         if (
-            not self.is_streamed(lanes)
+            not self.stays_in_registers(lanes)
             or taps.strides[2] != 1
             or width != geometry.size[2]
             or not isinstance(front, int)
@@ -80,25 +80,25 @@ class PoolConfig:
         if not isinstance(width, int) or not all(isinstance(n, int) and n > 0 for n in size):
             return self
         is_near = 0 <= front <= lanes and taps.reach(2) - front <= lanes
-        is_short = width % lanes == 0 and width <= VECTORS * lanes
-        return replace(self, vectors=width // lanes, front=front) if is_near and is_short else self
+        is_short = width % lanes == 0 and width <= MAX_UNROLLED_VECTORS * lanes
+        return replace(self, unrolled_vectors=width // lanes, left_pad=front) if is_near and is_short else self
 
-    def is_streamed(self, lanes: int) -> bool:
-        """Whether rows do without scratch memory."""
-        return self.is_unit and self.dtype.is_float and is_narrow(self.taps, lanes)
+    def stays_in_registers(self, lanes: int) -> bool:
+        """Whether the combined row stays in registers instead of scratch memory."""
+        return self.has_unit_stride and self.dtype.is_float and is_narrow(self.taps, lanes)
 
     @property
     def columns(self) -> int:
-        """Outputs of a block."""
+        """Output columns of a block."""
         return max(ROW // self.taps.strides[2], 1)
 
     def pitch(self, lanes: int) -> int:
-        """Elements of a row in scratch, with those that a vector reads beyond its last output."""
+        """Elements of a row in scratch memory, with those that a vector reads beyond its last output."""
         reach = (self.taps.kernel[2] - 1) * self.taps.dilations[2]
         return (-(-((self.columns + lanes) * self.taps.strides[2] + reach + lanes) // LINE) + 1) * LINE
 
     def scratch_nbytes(self, lanes: int) -> int:
-        """The combined row, how many of its columns count in each output, and the share of an element in that."""
+        """The combined row, and for each output the columns that count and the reciprocal of its element count."""
         return 3 * self.pitch(lanes) * self.dtype.bits // 8
 
 
@@ -118,7 +118,7 @@ def steps(group: Pool, target: Target) -> list[Step]:
     lanes = lanes_of(target.isa.lanes, dtype)
     config = PoolConfig(
         group.kind, dtype, geometry.taps, geometry.has_unit_stride, target.exceeds_cache(group.x)
-    ).written(geometry, lanes)
+    ).with_unrolled_rows(geometry, lanes)
     epilogue, more = geometry.epilogue(group)
     epilogue = epilogue.with_non_temporal_stores(group.outputs, target)
     args = {**geometry.args(), "channels": group.box[1], **counted, **more}
@@ -129,7 +129,12 @@ def steps(group: Pool, target: Target) -> list[Step]:
 
 
 def _params(config: PoolConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**geometry_params(x_dtype), "channels": i64, **pool_nhwc.counted_params(config.kind), **epilogue.params}
+    return {
+        **geometry_params(x_dtype),
+        "channels": i64,
+        **pool_nhwc.counted_padding_params(config.kind),
+        **epilogue.params,
+    }
 
 
 @kernel(_params)
@@ -144,64 +149,64 @@ def pool_nchw(
     epilogue: Epilogue,
     **memory: Any,
 ) -> None:
-    """``before`` and ``after`` are the parts of the padding that means count."""
+    """For means, ``before`` and ``after`` are how much of the padding counts as elements, on either side."""
     planes, out_y, out_x = sizes(memory, "out")
-    bands, blocks = ceil_div(out_y, BAND), ceil_div(out_x, config.columns)
+    row_blocks, blocks = ceil_div(out_y, ROW_BLOCK), ceil_div(out_x, config.columns)
     row = _Row(k, config, memory)
     with k.loop(0, blocks) as block:
         left = block * config.columns
         columns = k.min(out_x - left, config.columns)
         row.begin(left, columns)
-        with k.loop(*k.share_of(batch * channels * planes * bands)) as at:
-            band, rest = at % bands, at // bands
+        with k.loop(*k.share_of(batch * channels * planes * row_blocks)) as at:
+            row_block, rest = at % row_blocks, at // row_blocks
             plane, rest = rest % planes, rest // planes
             channel, image = rest % channels, rest // channels
             start = x.at(image * number(memory, "x_b") + channel * number(memory, "x_c"))
-            first, stop = band * BAND, k.min(out_y, (band + 1) * BAND)
+            first, stop = row_block * ROW_BLOCK, k.min(out_y, (row_block + 1) * ROW_BLOCK)
 
-            def make(y: Val, rows: int = 1) -> None:
-                """A row of outputs, or two neighbours that see no padding above or below."""
-                finishes = [BoundEpilogue(k, epilogue, memory, out_x, [image, plane, y + i]) for i in range(rows)]
+            def emit_rows(y: Val, rows: int = 1) -> None:
+                """One row of outputs, or two neighbours whose windows read no padding above or below."""
+                epilogues = [BoundEpilogue(k, epilogue, memory, out_x, [image, plane, y + i]) for i in range(rows)]
                 if config.kind == MEAN:
-                    row.share(plane, y, columns)
+                    row.update_reciprocals(plane, y, columns)
 
                 def put(i: int, t: Tile, v: Val) -> None:
                     if config.kind == MEAN:
-                        v = v * row.shares.load(t.index, row.lanes)
-                    finishes[i].put(channel, Tile(left + t.index, t.lanes, t.mask), v)
+                        v = v * row.reciprocals.load(t.index, row.lanes)
+                    epilogues[i].put(channel, Tile(left + t.index, t.lanes, t.mask), v)
 
-                if row.is_streamed:
-                    row.stream(start, plane, y, columns, put, rows)
+                if row.stays_in_registers:
+                    row.emit_in_registers(start, plane, y, columns, put, rows)
                 else:
-                    row.across(start, plane, y)
+                    row.combine_rows(start, plane, y)
                     for t in k.tiles(columns, row.lanes):
-                        put(0, t, row.along(t))
+                        put(0, t, row.combined_along(t))
 
-            low, high = row.inside(plane, first, stop) if row.is_paired else (stop, stop)
+            low, high = row.interior(plane, first, stop) if row.is_paired else (stop, stop)
             with k.loop(0, 2 if row.is_paired else 1) as side:
                 is_above = side.eq(0)
                 with k.loop(k.select(is_above, first, high), k.select(is_above, low, stop)) as y:
-                    make(y)
+                    emit_rows(y)
                 if row.is_paired:
                     with k.loop(low, k.select(is_above, high, low), 2) as y:
-                        make(y, 2)
+                        emit_rows(y, 2)
 
 
 class _Row:
-    """A row of outputs in the making, in blocks."""
+    """Emits rows of outputs, one block of columns at a time."""
 
     def __init__(self, k: Kernel, config: PoolConfig, memory: dict[str, Any]) -> None:
         self.k, self.config, self.memory, self.taps = k, config, memory, config.taps
         self.lanes = lanes_of(k.lanes, config.dtype)
         self.neutral = lowest(config.dtype) if config.kind == MAX else 0
         nbytes = config.pitch(self.lanes) * config.dtype.bits // 8
-        self.counted, self.shares = k.scratch(config.dtype, nbytes), k.scratch(config.dtype, 2 * nbytes)
-        self.rows = k.var(-1)
-        """How many rows count in the outputs that ``shares`` are of."""
-        self.is_streamed = config.is_streamed(self.lanes)
+        self.column_counts, self.reciprocals = k.scratch(config.dtype, nbytes), k.scratch(config.dtype, 2 * nbytes)
+        self.row_count = k.var(-1)
+        """The number of rows that ``reciprocals`` were computed for."""
+        self.stays_in_registers = config.stays_in_registers(self.lanes)
 
     def begin(self, left: Val, columns: Val) -> None:
-        """Find where the image lies in a block's row, and fill in the padding beside it and how many columns count."""
+        """Begin a block of columns: find which part of its row is in the image, pad the rest, count columns."""
         k, taps = self.k, self.taps
         depth, height, width = sizes(self.memory, "in")
         *_, pad = sizes(self.memory, "pad")
@@ -210,73 +215,72 @@ class _Row:
         self.low = k.min(k.max(-self.first, 0), length)
         self.width = k.select((depth > 0) & (height > 0), width, 0)
         self.high = k.max(k.select(self.width > 0, k.min(width - self.first, length), 0), self.low)
-        if not self.is_streamed:
+        if not self.stays_in_registers:
             self.combined = k.scratch(self.config.dtype).at(-self.low & (LINE - 1))
             for start, stop in ((k.const(0), self.low), (self.high, length)):
                 with k.loop(start, stop) as i:
                     self.combined.store(i, self.neutral)
         if self.config.kind == MEAN:
             with k.loop(0, columns) as i:
-                self.counted.store(i, k.cast(self._count(2, left + i), self.config.dtype))
-            self.rows.set(-1)
+                self.column_counts.store(i, k.cast(self._count(2, left + i), self.config.dtype))
+            self.row_count.set(-1)
 
     @property
     def is_paired(self) -> bool:
-        """Whether rows in the middle of the image are made two at a time: they see most of it together."""
+        """Whether interior rows are computed two at a time, because their windows share most input rows."""
         taps = self.taps
-        return self.is_streamed and taps.kernel[0] == taps.strides[1] == taps.dilations[1] == 1 < taps.kernel[1]
+        return self.stays_in_registers and taps.kernel[0] == taps.strides[1] == taps.dilations[1] == 1 < taps.kernel[1]
 
-    def inside(self, plane: Val, first: Val, stop: Val) -> tuple[Val, Val]:
-        """Of some rows of outputs, those in the middle of the image, that see no padding above or below: an even
-        number.
-        """
+    def interior(self, plane: Val, first: Val, stop: Val) -> tuple[Val, Val]:
+        """The range of output rows, an even number, whose windows read no padding above or below."""
         k, (depth, height, _), (pad_z, pad, _) = self.k, sizes(self.memory, "in"), sizes(self.memory, "pad")
         z = plane * self.taps.strides[0] - pad_z
         low = k.min(k.max(first, pad), stop)
         last = k.select((z >= 0) & (z < depth), height + pad - (self.taps.kernel[1] - 1), 0)
         return low, low + ((k.max(k.min(stop, last), low) - low) & -2)
 
-    def stream(
+    def emit_in_registers(
         self, image: Buf, plane: Val, y: Val, columns: Val, put: Callable[[int, Tile, Val], None], count: int
     ) -> None:
-        """A row of outputs, or two, without a detour through memory."""
+        """``count`` rows of outputs, one or two, without scratch memory."""
         taps, is_pair = self.taps, count > 1
         rows = [] if is_pair else self._rows(image, plane, y)
-        lines = self._between(image, plane, y) if is_pair else [row for row, _ in rows]
-        new = lines[-min(taps.strides[1] * count, taps.kernel[1]) :] if self.config.is_far else []
+        lines = self._interior_rows(image, plane, y) if is_pair else [row for row, _ in rows]
+        new = lines[-min(taps.strides[1] * count, taps.kernel[1]) :] if self.config.exceeds_cache else []
 
         def combined(at: Val, mask: Val | None) -> list[Val]:
             for line in new if mask is None else ():
-                line.prefetch(at + AHEAD, locality=2)
+                line.prefetch(at + PREFETCH_DISTANCE, locality=2)
             seen = [line.load(at, self.lanes, mask) for line in lines]
             if not is_pair:
                 return [self._combined(rows, seen)]
             both = reduce(self._combine, seen[1:-1])
             return [self._combine(both, seen[0]), self._combine(both, seen[-1])]
 
-        stream = Stream(self.k, self.taps, self.lanes, self.width, self.neutral, self._combine)
-        if self.config.vectors:
-            stream.write(combined, self.config.vectors, self.config.front, put)
+        register_rows = RegisterRows(self.k, self.taps, self.lanes, self.width, self.neutral, self._combine)
+        if self.config.unrolled_vectors:
+            register_rows.unrolled(combined, self.config.unrolled_vectors, self.config.left_pad, put)
         else:
-            stream.run(combined, self.first, columns, put)
+            register_rows.looped(combined, self.first, columns, put)
 
-    def across(self, image: Buf, plane: Val, y: Val) -> None:
-        """Combine the rows of the image that a row of outputs sees."""
+    def combine_rows(self, image: Buf, plane: Val, y: Val) -> None:
+        """Combine the input rows that a row of outputs reads into the row in scratch memory."""
         stride = number(self.memory, "x_x")
         rows = self._rows(image.at((self.first + self.low) * stride), plane, y)
-        for i in range(0, len(rows), TOGETHER):
-            self._combine_rows(rows[i : i + TOGETHER], stride, is_first=i == 0)
+        for i in range(0, len(rows), MAX_ROWS_PER_PASS):
+            self._combine_pass(rows[i : i + MAX_ROWS_PER_PASS], stride, is_first=i == 0)
 
-    def _between(self, start: Buf, plane: Val, y: Val) -> list[Buf]:
-        """The rows of the image that two neighbouring rows of outputs see, which are all there."""
+    def _interior_rows(self, start: Buf, plane: Val, y: Val) -> list[Buf]:
+        """The input rows that two neighbouring interior rows of outputs read: none of them is padding."""
         pad_z, pad_y, _ = sizes(self.memory, "pad")
         stride_z, stride_y = (number(self.memory, f"x_{a}") for a in AXES[:2])
         place = (plane * self.taps.strides[0] - pad_z) * stride_z + (y - pad_y) * stride_y
         return [start.at(place + i * stride_y) for i in range(self.taps.kernel[1] + 1)]
 
     def _rows(self, start: Buf, plane: Val, y: Val) -> list[tuple[Buf, Val]]:
-        """The rows of the image that a row of outputs sees, and whether they are there; one that is padding is the
-        image's first."""
+        """The input rows that a row of outputs reads, and whether each is in the image. The address of one that is
+        padding is the image's first element, so that it can be loaded.
+        """
         k, taps = self.k, self.taps
         depth, height, _ = sizes(self.memory, "in")
         pad_z, pad_y, _ = sizes(self.memory, "pad")
@@ -289,12 +293,12 @@ class _Row:
                 is_there = (z >= 0) & (z < depth) & (at >= 0) & (at < height)
                 place = k.select(is_there, z * stride_z + at * stride_y, 0)
                 rows.append((start.at(place), is_there))
-        return self._only_there(rows) if self.config.kind == MAX else rows
+        return self._without_padding(rows) if self.config.kind == MAX else rows
 
-    def _only_there(self, rows: list[tuple[Buf, Val]]) -> list[tuple[Buf, Val]]:
-        """Rows of which one may be another's double, which does not change what is largest, but none is padding.
+    def _without_padding(self, rows: list[tuple[Buf, Val]]) -> list[tuple[Buf, Val]]:
+        """The rows with each padding row replaced by one in the image: a duplicate does not change a maximum.
 
-        If all are, the first says so.
+        The flag of every row is then whether any of them is in the image.
         """
         k = self.k
         there, is_any = rows[0]
@@ -302,43 +306,43 @@ class _Row:
             there, is_any = k.choose(is_any, there, row), is_any | is_there
         return [(k.choose(is_there, row, there), is_any) for row, is_there in rows]
 
-    def _combine_rows(self, rows: list[tuple[Buf, Val]], stride: Val, *, is_first: bool) -> None:
+    def _combine_pass(self, rows: list[tuple[Buf, Val]], stride: Val, *, is_first: bool) -> None:
         k, to, count = self.k, self.combined.at(self.low), self.high - self.low
 
         def combined(i: Val, lanes: int) -> Val:
-            at = i if self.config.is_unit else i * stride
+            at = i if self.config.has_unit_stride else i * stride
             found = self._combined(rows, [row.load(at, lanes) for row, _ in rows])
             return found if is_first else self._combine(to.load(i, lanes), found)
 
         done = k.const(0)
-        for lanes in (2 * self.lanes, self.lanes, 1) if self.config.is_unit else (1,):
+        for lanes in (2 * self.lanes, self.lanes, 1) if self.config.has_unit_stride else (1,):
             stop = done + (count - done) // lanes * lanes
             with k.loop(done, stop, lanes) as i:
                 to.store(i, combined(i, lanes))
             done = stop
 
     def _combined(self, rows: list[tuple[Buf, Val]], seen: list[Val]) -> Val:
-        """What was read of rows as one; what was read of padding is not used."""
+        """The vectors loaded from rows, combined; those of padding rows are replaced by the neutral element."""
         k, missing = self.k, self.k.const(self.neutral, self.config.dtype, seen[0].lanes)
         if self.config.kind == MAX:
             return k.select(rows[0][1], reduce(self._combine, seen), missing)
         there = (k.select(is_there, v, missing) for v, (_, is_there) in zip(seen, rows, strict=True))
         return reduce(self._combine, there)
 
-    def along(self, t: Tile) -> Val:
-        """Combine runs of the row; outputs that do not exist are made of what happens to lie there."""
+    def combined_along(self, t: Tile) -> Val:
+        """The outputs of a tile, from the row in scratch memory. Lanes beyond the last output are undefined."""
         k, taps = self.k, self.taps
         count, step = taps.kernel[2], taps.strides[2]
         here = self.combined.at(t.index * step)
-        if count <= WRITTEN:
-            return reduce(self._combine, [self._every(here.at(tap * taps.dilations[2])) for tap in range(count)])
-        found = k.var(self._every(here))
+        if count <= MAX_UNROLLED_TAPS:
+            return reduce(self._combine, [self._strided(here.at(tap * taps.dilations[2])) for tap in range(count)])
+        found = k.var(self._strided(here))
         with k.loop(1, count) as tap:
-            found.set(self._combine(found.get(), self._every(here.at(tap * taps.dilations[2]))))
+            found.set(self._combine(found.get(), self._strided(here.at(tap * taps.dilations[2]))))
         return found.get()
 
-    def _every(self, at: Buf) -> Val:
-        """A vector of elements that lie a stride apart."""
+    def _strided(self, at: Buf) -> Val:
+        """A vector of elements that are the window's stride apart."""
         k, lanes, step = self.k, self.lanes, self.taps.strides[2]
         if step == 1:
             return at.load(0, lanes)
@@ -349,17 +353,17 @@ class _Row:
     def _combine(self, a: Val, b: Val) -> Val:
         return extreme(self.k, a, b, largest=True) if self.config.kind == MAX else a + b
 
-    def share(self, plane: Val, y: Val, columns: Val) -> None:
-        """Find the share of an element in each output of a row, if it is another than in the row before.
+    def update_reciprocals(self, plane: Val, y: Val, columns: Val) -> None:
+        """Compute 1 / (number of elements that count) for each output of a row, unless the row before had the same.
 
-        A product with it takes a tenth of the time of a division, and loses at most one unit in the last place.
+        Multiplying by it is much faster than dividing, and costs at most one unit in the last place.
         """
         k = self.k
         rows = self._count(0, plane) * self._count(1, y)
-        with k.when(rows.ne(self.rows.get())):
-            self.rows.set(rows)
+        with k.when(rows.ne(self.row_count.get())):
+            self.row_count.set(rows)
             for t in k.tiles(columns, self.lanes):
-                self.shares.store(t, 1.0 / (self.counted.load(t) * k.cast(rows, self.config.dtype)))
+                self.reciprocals.store(t, 1.0 / (self.column_counts.load(t) * k.cast(rows, self.config.dtype)))
 
     def _count(self, axis: int, place: Val) -> Val:
         """How many taps of the output at ``place`` count along an axis."""

@@ -1,7 +1,7 @@
-"""Pooling over images that lie pixel by pixel (``pixels``): lanes are channels.
+"""Pooling of NHWC images: channels along the lanes (``common.nhwc_window``).
 
-The largest of a large window is found in two steps: along the rows of the image, and across what came of that. Numbers
-in one part that pass from a convolution on tiles to another are compared as integers, 32 at a time.
+Max pooling with a large window takes two steps: along image rows, then across the results. Images of one bf16 term that
+an AMX convolution packed for another are compared as integers, 32 channels at a time.
 """
 
 from __future__ import annotations
@@ -31,24 +31,28 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, bf16, i16, i6
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 MAX, MEAN = "max", "mean"
-"""Kinds; the third, ``sum``, is a mean that is not divided."""
+"""Kinds of pooling; the third, ``sum``, is a mean without the division."""
 MAGNITUDE, INFINITY, MINUS_INFINITY = 0x7FFF, 0x7F80, 0xFF80
-"""Bits of bf16."""
-LARGE = 20
+"""Bit patterns of bf16: the mask of all bits but the sign, and both infinities."""
+MIN_SEPARABLE_TAPS = 20
 """Taps of a window from which on two steps are faster."""
 
 
 def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) -> list[Step] | None:
-    """None where channels of the image are not neighbours. ``counted`` are the arguments of ``counted_params``."""
+    """None where the image is not NHWC. ``counted`` are the arguments of ``counted_padding_params``."""
     found = NhwcWindow.of(group, target, allow_nchw_output=True)
     if found is None:
         return None
-    if group.kind == MAX and found.config.taps.count >= LARGE and (halves := _halves(group)) is not None:
+    if (
+        group.kind == MAX
+        and found.config.taps.count >= MIN_SEPARABLE_TAPS
+        and (halves := _separated(group)) is not None
+    ):
         both = [steps(half, counted, target) for half in halves]
-        if all(both):  # the second may not be done pixel by pixel: of results one wide that lie plane by plane
+        if all(both):  # the second half is declined where its outputs are NCHW and one column wide
             return [step for half in both for step in half or ()]
     config, epilogue = found.config, found.epilogue
-    if group.kind == MAX and _are_bits(found):
+    if group.kind == MAX and _moves_packed_bits(found):
         config = replace(config, dtype=i16, compares_bits=True)
     flops = dims.known(dims.product((config.taps.count, *group.box))) or 0
     spec = pool_nhwc(kind=group.kind, config=config, x_dtype=found.x_dtype, epilogue=epilogue)
@@ -58,16 +62,16 @@ def steps(group: Pool, counted: dict[str, Ref | Known | float], target: Target) 
     return [Step(spec, args, writes, group.nodes, 0, flops, found.geometry.nbytes, variant)]
 
 
-def _are_bits(found: NhwcWindow) -> bool:
-    """Whether an image in one part becomes another, and nothing else."""
+def _moves_packed_bits(found: NhwcWindow) -> bool:
+    """Whether a packed image of one bf16 term becomes another one, without an epilogue and in whole channel blocks."""
     config, channels, epilogue = found.config, found.args["channels"], found.epilogue
     is_whole = isinstance(channels, int) and channels % BLOCK == 0
     is_alone = len(epilogue.names) == 1 and not epilogue.expression.steps
     return config.is_blocked and config.terms == 1 and found.x_dtype is bf16 and is_whole and is_alone
 
 
-def _halves(group: Pool) -> tuple[Pool, Pool] | None:
-    """The largest along the last axis, and along the others; None where all taps are on one side."""
+def _separated(group: Pool) -> tuple[Pool, Pool] | None:
+    """Max pooling along the last axis, and then along the others; None where either has only one tap."""
     x, window = group.x, group.window
     count = len(window.kernel) - 1
     if window.kernel[-1] == 1 or max(window.kernel[:-1], default=1) == 1:
@@ -92,13 +96,13 @@ def _halves(group: Pool) -> tuple[Pool, Pool] | None:
     return first, replace(group, x=row, window=across)
 
 
-def counted_params(kind: str) -> Params:
-    """The parts of the padding that means count."""
+def counted_padding_params(kind: str) -> Params:
+    """For means, how much of the padding counts as elements, on either side of each axis."""
     return {f"{what}_{a}": i64 for a in AXES for what in ("before", "after")} if kind == MEAN else {}
 
 
 def _params(kind: str, config: NhwcWindowConfig, x_dtype: DType, epilogue: Epilogue) -> Params:
-    return {**nhwc_window_params(config, x_dtype, epilogue), **counted_params(kind)}
+    return {**nhwc_window_params(config, x_dtype, epilogue), **counted_padding_params(kind)}
 
 
 @kernel(_params)
@@ -140,8 +144,8 @@ class _Largest(SlidingWindow):
 
 
 class _LargestBits(SlidingWindow):
-    """The bits of bf16 are ordered like integers if those of negative numbers are turned round. NaN are the largest:
-    they lose their sign.
+    """Compares bf16 bit patterns as i16. They are ordered as the numbers are once the magnitude bits of negative ones
+    are inverted. NaN lose their sign, and so are the largest.
     """
 
     @property
@@ -151,14 +155,14 @@ class _LargestBits(SlidingWindow):
     def load(self, pixel: Buf, t: Tile) -> Val:
         k, bits = self.k, pixel.as_type(u16).load(t)
         magnitude = bits & MAGNITUDE
-        return self._turned(k.bitcast(k.select(magnitude > INFINITY, magnitude, bits), i16))
+        return self._ordered(k.bitcast(k.select(magnitude > INFINITY, magnitude, bits), i16))
 
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
         return self.k.max(total, seen)
 
     def result(self, total: Val, counted: Val | None) -> Val:
-        return self.k.bitcast(self._turned(total), u16)
+        return self.k.bitcast(self._ordered(total), u16)
 
-    def _turned(self, bits: Val) -> Val:
-        """From bits to their order, and back."""
+    def _ordered(self, bits: Val) -> Val:
+        """Between bit patterns and integers of the same order: its own inverse."""
         return bits ^ ((bits >> 15) & MAGNITUDE)
