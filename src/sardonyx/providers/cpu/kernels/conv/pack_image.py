@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.kernels.conv.packed_image import (
     layout_params,
     zero_padding,
 )
-from sardonyx.providers.cpu.kernels.math.transpose import transposed
+from sardonyx.providers.cpu.kernels.math.transpose import interleaved_wide, transposed
 from sardonyx.providers.cpu.kernels.split.bf16 import HALF
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bf16, f32, i32, i64, u16, u32
@@ -136,7 +136,7 @@ class _Row:
             else:
                 words = [_pairs(even, odd) for even, odd in zip(heads[::2], heads[1::2], strict=True)]
             for term, vectors in enumerate(zip(*words, strict=True)):
-                whole = _interleave(vectors)
+                whole = interleaved_wide(vectors)
                 to = self.y.at(at * self.pixel + self.term * term).as_type(whole.dtype)
                 to.store(0, whole, k.mask(many * len(words), whole.lanes))
 
@@ -161,14 +161,6 @@ class _Row:
 
 def _pairs(even: Sequence[Val], odd: Sequence[Val]) -> list[Val]:
     return [(a >> 16) | (b & HIGH_HALF) for a, b in zip(even, odd, strict=True)]
-
-
-def _interleave(vectors: Sequence[Val]) -> Val:
-    """The first elements of all vectors, then the second ones, and so on."""
-    if len(vectors) == 1:
-        return vectors[0]
-    a, b = (_interleave(vectors[i::2]) for i in range(2))
-    return a.shuffle([i // 2 + i % 2 * a.lanes for i in range(2 * a.lanes)], b)
 
 
 # -- what convolutions ask for

@@ -1,19 +1,18 @@
-"""Images read between their elements: rows blended into one, and that one read along.
+"""Separable resampling of images: input rows are blended into one row, which is then resampled along its axis.
 
-The elements of all axes but the innermost that stand for a row of the result are rows of the image. They are summed
-with their weights, vector by vector: into registers where the innermost axis stays as it is, otherwise into a row in
-scratch memory, which is then read along. For a whole factor (``PolyphaseFilter``) that is a few vectors with constant
-weights, shuffled by constants; by a table, elements are picked out of a vector or two, or, where they lie too far
-apart, one by one. Where vectors are long, scratch memory is left out. Rows that are only picked are read where they
-lie.
+The taps of all outer axes are input rows. They are summed with their weights, vector by vector: into registers if the
+innermost axis is not resampled, otherwise into a row that is staged in scratch memory. Along that row an integer factor
+(``PolyphaseFilter``) takes a few vectors with constant weights and constant shuffles. A table (``TapTable``) takes
+shuffles with run-time lanes if neighbouring outputs read nearby elements, else one load for each element. Where vectors
+are long enough, the row stays in registers instead of scratch memory. Unweighted rows are read in place.
 
-The grid of work is the rows of the result: each is made in one place, in one order.
+Grid: the rows of the result. Each is computed by one thread, in one order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sardonyx.dtypes import of_name
@@ -25,27 +24,27 @@ from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilog
 from sardonyx.providers.cpu.kernels.common.loop_nest import Axis, known, nest_loop, traffic
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, number
 from sardonyx.providers.cpu.kernels.image.resize_config import (
-    MANY,
-    PIECE,
-    SLACK,
-    STAGE,
-    STAGED,
+    COLUMN_BLOCK,
+    MAX_STAGED_ROWS,
+    MAX_STAGED_VECTORS,
+    RUNTIME_TAPS,
+    SLACK_VECTORS,
     ResizeConfig,
-    Tabled,
-    read_of,
+    TapTableConfig,
+    axis_config,
 )
 from sardonyx.providers.cpu.kernels.image.resize_row import Row
-from sardonyx.providers.cpu.kernels.image.resize_shuffle import Picks, may_pick, reach_of
+from sardonyx.providers.cpu.kernels.image.resize_shuffle import ShuffleTable, may_shuffle, source_vectors_of
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i64, register_dtype
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
-SHORT = 8
-"""Elements below which an axis that stays as it is does not make a row."""
+MIN_ROW = 8
+"""Elements from which on an axis that is not resampled may be the innermost one."""
 
 
 class _Layout:
-    """A group's views with the innermost axis of the result last, and as few others as can be."""
+    """A group's views with the result's innermost axis last, and as few other axes as strides allow."""
 
     def __init__(self, group: Resample) -> None:
         self.along = dict(group.along)
@@ -79,66 +78,87 @@ class _Layout:
 
 
 def _innermost(group: Resample) -> int:
-    """The axis that vectors lie along: the result's closest, unless it stays as it is and is short, like colours."""
+    """The axis that vectors lie along: the result's densest, unless it is short and not resampled (RGB channels)."""
     out = group.outputs[0]
     found = next((i for i, s in enumerate(out.strides) if s == 1 and out.shape[i] != 1), len(out.shape) - 1)
     size = out.shape[found]
-    is_short = isinstance(size, int) and size < SHORT and found not in dict(group.along)
+    is_short = isinstance(size, int) and size < MIN_ROW and found not in dict(group.along)
     return max(i for i, _ in group.along) if is_short else found
 
 
 def steps(group: Resample, target: Target) -> list[Step]:
-    layout = _Layout(group)
+    layout, lanes = _Layout(group), target.isa.lanes
     x, rest = layout.views[0], layout.views[1:]
     extra, outputs = rest[: len(group.extra)], rest[len(group.extra) :]
-    box, last, lanes = outputs[0].shape, layout.rank - 1, target.isa.lanes
-    reads = [read_of(layout.along[i]) if i in layout.along else None for i in range(layout.rank)]
+    box, last = outputs[0].shape, layout.rank - 1
+    config, expression = _config(group, layout, box, lanes)
+    operands, results = ([Matrix.of(v) for v in seen] for seen in (extra, outputs))
+    epilogue, more = Epilogue.over(expression, operands, results, box[last], last - 1)
+    if config.is_copy:
+        epilogue = replace(epilogue, outputs=tuple(replace(y, dtype=config.x) for y in epilogue.outputs))
+    epilogue = epilogue.with_non_temporal_stores(outputs, target)
+    args = {"x": Ref.of(x), **more, **_args(layout, box)}
+    scratch = _scratch_nbytes(layout, config, box, lanes)
+    axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
+    read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
+    nbytes = dims.known(dims.add(traffic(rest, axes), read)) or 0
+    flops = known(dims.mul(2 * max(config.rows, 1), known(dims.product(box))))
+    spec = resize(config=config, epilogue=epilogue)
+    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes)]
+
+
+def _config(
+    group: Resample, layout: _Layout, box: tuple[Known, ...], f32_lanes: int
+) -> tuple[ResizeConfig, Expression]:
+    """The kernel's configuration and its epilogue. Where nothing is computed, elements are unsigned integers."""
+    x, last = layout.views[0], layout.rank - 1
+    reads = [axis_config(layout.along[i]) if i in layout.along else None for i in range(layout.rank)]
     expression, x_dtype = group.epilogue, group.x.dtype
     is_copy = not group.is_weighted and not expression.steps and x_dtype.bits in (8, 16, 32, 64)
     if is_copy:
         x_dtype = of_name(f"u{x_dtype.itemsize * 8}")
         expression = Expression((x_dtype,), (), expression.results)
     work = register_dtype(expression.operands[0])
-    is_unit, reach = x.strides[last] == 1 or x.shape[last] == 1, reach_of(reads[last], x.shape[last], box[last], lanes)
-    config = ResizeConfig(x_dtype, work, tuple(reads[:last]), reads[last], is_unit, is_copy, reach).written(
-        x.shape[last], lanes
-    )
-    before, after = ([Matrix.of(v) for v in seen] for seen in (extra, outputs))
-    epilogue, more = Epilogue.over(expression, before, after, box[last], last - 1)
-    if is_copy:
-        epilogue = replace(epilogue, outputs=tuple(replace(y, dtype=x_dtype) for y in epilogue.outputs))
-    epilogue = epilogue.with_non_temporal_stores(outputs, target)
-    args: dict[str, Ref | Known | float] = {"x": Ref.of(x), **more}
-    args |= {f"n{i}": d for i, d in enumerate(box)}
+    has_unit_stride = x.strides[last] == 1 or x.shape[last] == 1
+    vectors = source_vectors_of(reads[last], x.shape[last], box[last], f32_lanes)
+    config = ResizeConfig(x_dtype, work, tuple(reads[:last]), reads[last], has_unit_stride, is_copy, vectors)
+    return config.with_unrolled_rows(x.shape[last], f32_lanes), expression
+
+
+def _args(layout: _Layout, box: tuple[Known, ...]) -> dict[str, Ref | Known | float]:
+    """The arguments for sizes, strides and tap tables."""
+    x = layout.views[0]
+    args: dict[str, Ref | Known | float] = {f"n{i}": d for i, d in enumerate(box)}
     args |= {f"in{i}": d for i, d in enumerate(x.shape)}
     args |= {f"s{i}": s for i, s in enumerate(x.strides)}
     for i, a in layout.along.items():
         if isinstance(a, TapTable):
             args |= {f"i{i}": Ref.of(a.firsts), f"taps{i}": a.taps}
             args |= {} if a.weights is None else {f"w{i}": Ref.of(a.weights)}
-    scratch: Known = 0
-    if not config.is_direct and (config.inner is not None or config.rows == MANY):
-        length = x.shape[last] if config.inner is not None else PIECE
-        inner = layout.along.get(last)
-        halo = inner.taps if isinstance(inner, TapTable) else max(config.halo)
-        row = dims.total((length, dims.mul(2, halo), (2 + SLACK) * lanes))
-        scratch = known(dims.mul(dims.mul(row, STAGED if config.is_staged else 1), work.bits // 8))
-        if may_pick(config, lanes):
-            scratch = known(dims.add(scratch, Picks.scratch_nbytes(config, box[last], lanes)))
-    count = known(dims.product(box))
-    axes = [Axis(d, tuple(v.strides[i] for v in rest)) for i, d in enumerate(box)]
-    read = known(dims.mul(dims.product(x.shape), x.dtype.bits // 8))
-    nbytes = dims.known(dims.add(traffic(rest, axes), read)) or 0
-    flops = known(dims.mul(2 * max(config.rows, 1), count))
-    spec = resize(config=config, epilogue=epilogue)
-    return [Step(spec, args, epilogue.writes, group.nodes, scratch, flops, nbytes)]
+    return args
+
+
+def _scratch_nbytes(layout: _Layout, config: ResizeConfig, box: tuple[Known, ...], f32_lanes: int) -> Known:
+    """Staged rows, sums of a column block, and the shuffle table, as far as the configuration uses them."""
+    if config.reads_in_place or (config.inner is None and config.rows != RUNTIME_TAPS):
+        return 0
+    last = layout.rank - 1
+    length = layout.views[0].shape[last] if config.inner is not None else COLUMN_BLOCK
+    inner = layout.along.get(last)
+    halo = inner.taps if isinstance(inner, TapTable) else max(config.halo)
+    row = dims.total((length, dims.mul(2, halo), (2 + SLACK_VECTORS) * f32_lanes))
+    rows = MAX_STAGED_ROWS if config.is_staged else 1
+    scratch = known(dims.mul(dims.mul(row, rows), config.work.bits // 8))
+    if may_shuffle(config, f32_lanes):
+        scratch = known(dims.add(scratch, ShuffleTable.scratch_nbytes(config, box[last], f32_lanes)))
+    return scratch
 
 
 def _params(config: ResizeConfig, epilogue: Epilogue) -> Params:
     reads = (*config.outer, config.inner)
     tables: dict[str, Any] = {}
     for i, read in enumerate(reads):
-        if isinstance(read, Tabled):
+        if isinstance(read, TapTableConfig):
             tables |= {f"i{i}": (i64,), f"taps{i}": i64}
             tables |= {f"w{i}": (config.work,)} if read.is_weighted else {}
     numbers = [f"{what}{i}" for what in ("n", "in", "s") for i in range(len(reads))]
@@ -147,123 +167,113 @@ def _params(config: ResizeConfig, epilogue: Epilogue) -> Params:
 
 @kernel(_params)
 def resize(k: Kernel, x: Buf, *, config: ResizeConfig, epilogue: Epilogue, **memory: Any) -> None:
-    """``n`` are the sizes of the result, ``in`` and ``s`` those and the strides of the image."""
+    """``n`` are the sizes of the result; ``in`` and ``s`` the sizes and strides of the image."""
     last = len(config.outer)
     sizes = [number(memory, f"n{i}") for i in range(last + 1)]
     strides = [number(memory, f"s{i}") if read is None else k.const(0) for i, read in enumerate(config.outer)]
-    given = k, x, config, epilogue, memory, sizes, strides
-    if may_pick(config, k.lanes):
-        picks = Picks(k, config, memory, sizes[last])
-        with k.either(picks.are_near) as (near, far):
+    rows = _Rows(k, x, config, epilogue, memory, sizes, strides)
+    in_registers = config.stays_in_registers(k.lanes)
+    if may_shuffle(config, k.lanes):
+        table = ShuffleTable(k, config, memory, sizes[last])
+        with k.either(table.are_near) as (near, far):
             with near:
-                _one_by_one(*given, picks)
+                rows.one_by_one(table)
             with far:
-                _staged(*given)
-    elif config.is_staged and not config.is_streamed(k.lanes):
-        _staged(*given)
-    elif config.is_streamed(k.lanes) and config.is_paired and not epilogue.extra:
-        _pairs(*given)
-    elif config.repeated:
-        _repeated(*given)
+                rows.staged()
+    elif config.is_staged and not in_registers:
+        rows.staged()
+    elif in_registers and config.is_paired and not epilogue.extra:
+        rows.in_pairs()
+    elif config.repeats:
+        rows.repeated()
     else:
-        _one_by_one(*given)
+        rows.one_by_one()
 
 
-def _one_by_one(
-    k: Kernel,
-    x: Buf,
-    config: ResizeConfig,
-    epilogue: Epilogue,
-    memory: dict[str, Any],
-    sizes: list[Val],
-    strides: list[Val],
-    picks: Picks | None = None,
-) -> None:
-    """Rows that need no scratch memory, or one row of it."""
-    last = len(config.outer)
-    pieces = k.const(1) if config.inner is not None else (sizes[last] + (PIECE - 1)) // PIECE
-    step = number(memory, f"s{last}") * PIECE if config.inner is None else k.const(0)
-    with nest_loop(k, [*sizes[:last], pieces], [[*strides, step]]) as (index, (moved,)):
-        row = Row(k, config, memory, x.at(moved), index[:last])
-        finish = BoundEpilogue(k, epilogue, memory, sizes[last], index[: last - 1])
-        if picks is not None:
-            row.stream_table(picks, finish, index[last - 1], sizes[last])
-        elif config.is_staged:
-            row.stream(finish, index[last - 1], sizes[last])
-        elif config.inner is None:
-            left = index[last] * PIECE
-            row.put_as_it_is(finish, index[last - 1], left, k.min(sizes[last] - left, PIECE))
-        else:
-            row.put_along(row.where_it_lies(), finish, index[last - 1], sizes[last])
+@dataclass(frozen=True)
+class _Rows:
+    """Loops over the rows of the result, which each thread has a share of."""
 
+    k: Kernel
+    x: Buf
+    config: ResizeConfig
+    epilogue: Epilogue
+    memory: dict[str, Any]
+    sizes: list[Val]
+    """Of the result."""
+    strides: list[Val]
+    """Of the image along the outer axes; 0 along those that are resampled."""
 
-def _pairs(
-    k: Kernel,
-    x: Buf,
-    config: ResizeConfig,
-    epilogue: Epilogue,
-    memory: dict[str, Any],
-    sizes: list[Val],
-    strides: list[Val],
-) -> None:
-    """Two rows at a time that are made of the same ones of the image. The first of all and the last stand alone: they
-    are made twice.
-    """
-    last = len(config.outer)
-    pairs = number(memory, f"in{last - 1}") + 1
-    with nest_loop(k, [*sizes[: last - 1], pairs], [strides]) as (index, (moved,)):
-        first, second = k.max(index[-1] * 2 - 1, 0), k.min(index[-1] * 2, sizes[last - 1] - 1)
-        row = Row(k, config, memory, x.at(moved), [*index[:-1], first])
-        row.stream(BoundEpilogue(k, epilogue, memory, sizes[last], index[:-1]), first, sizes[last], second)
+    @property
+    def last(self) -> int:
+        """The innermost axis."""
+        return len(self.config.outer)
 
+    def _row(self, start: Buf, index: list[Val]) -> Row:
+        return Row(self.k, self.config, self.memory, start, index)
 
-def _repeated(
-    k: Kernel,
-    x: Buf,
-    config: ResizeConfig,
-    epilogue: Epilogue,
-    memory: dict[str, Any],
-    sizes: list[Val],
-    strides: list[Val],
-) -> None:
-    """Rows, of which each stands for several neighbours as it is: channels of pixels, that is. They come in lines."""
-    last = len(config.outer)
-    length, step = number(memory, f"in{last - 1}"), number(memory, f"s{last - 1}")
-    still = replace(config, outer=(*config.outer[:-1], None))
-    with nest_loop(k, sizes[: last - 1], [strides[: last - 1]]) as (index, (moved,)):
-        finish = BoundEpilogue(k, epilogue, memory, sizes[last], index)
-        with k.loop(0, length) as at, k.loop(0, config.repeated) as i:
-            row = Row(k, still, memory, x.at(moved + at * step), [*index, at])
-            row.put_as_it_is(finish, at * config.repeated + i, k.const(0), sizes[last])
+    def _bound(self, batch: list[Val]) -> BoundEpilogue:
+        return BoundEpilogue(self.k, self.epilogue, self.memory, self.sizes[self.last], batch)
 
+    def one_by_one(self, table: ShuffleTable | None = None) -> None:
+        """Rows that need no scratch memory, or one row of it."""
+        k, last, config, width = self.k, self.last, self.config, self.sizes[self.last]
+        blocks = k.const(1) if config.inner is not None else (width + (COLUMN_BLOCK - 1)) // COLUMN_BLOCK
+        step = number(self.memory, f"s{last}") * COLUMN_BLOCK if config.inner is None else k.const(0)
+        with nest_loop(k, [*self.sizes[:last], blocks], [[*self.strides, step]]) as (index, (moved,)):
+            row = self._row(self.x.at(moved), index[:last])
+            finish = self._bound(index[: last - 1])
+            if table is not None:
+                row.emit_by_shuffles(table, finish, index[last - 1], width)
+            elif config.is_staged:
+                row.emit_in_registers(finish, index[last - 1], width)
+            elif config.inner is None:
+                left = index[last] * COLUMN_BLOCK
+                row.emit_blended(finish, index[last - 1], left, k.min(width - left, COLUMN_BLOCK))
+            else:
+                row.emit_resampled(row.source_row(), finish, index[last - 1], width)
 
-def _staged(
-    k: Kernel,
-    x: Buf,
-    config: ResizeConfig,
-    epilogue: Epilogue,
-    memory: dict[str, Any],
-    sizes: list[Val],
-    strides: list[Val],
-) -> None:
-    """A few rows are blended before the first of them is read along.
+    def in_pairs(self) -> None:
+        """Two output rows at a time that read the same input rows. The first and the last row of an image have no
+        partner and are computed twice.
+        """
+        k, last = self.k, self.last
+        pairs = number(self.memory, f"in{last - 1}") + 1
+        with nest_loop(k, [*self.sizes[: last - 1], pairs], [self.strides]) as (index, (moved,)):
+            first, second = k.max(index[-1] * 2 - 1, 0), k.min(index[-1] * 2, self.sizes[last - 1] - 1)
+            row = self._row(self.x.at(moved), [*index[:-1], first])
+            row.emit_in_registers(self._bound(index[:-1]), first, self.sizes[last], second)
 
-    What reads across two vectors that were just stored waits until they have left the core, behind all results that
-    were stored before them.
-    """
-    last = len(config.outer)
-    length, halo = number(memory, f"in{last}"), Row.halo(k, config, memory)
-    pitch = (length + halo * 2 + SLACK * k.lanes) & -k.lanes
-    together = k.min(k.max(k.const(STAGE * k.lanes) // pitch, 1), STAGED)
-    groups = (sizes[last - 1] + (together - 1)) // together
-    steps = [*strides[:-1], strides[-1] * together]
-    with nest_loop(k, [*sizes[: last - 1], groups], [steps]) as (index, (moved,)):
-        first, outer = index[-1] * together, index[:-1]
-        count = k.min(sizes[last - 1] - first, together)
-        place = k.scratch(config.work).at(halo)
-        with k.loop(0, count) as r:
-            row = Row(k, config, memory, x.at(moved + r * strides[-1]), [*outer, first + r])
-            row.make(place.at(r * pitch), halo)
-        finish = BoundEpilogue(k, epilogue, memory, sizes[last], outer)
-        with k.loop(0, count) as r:
-            row.put_along(place.at(r * pitch), finish, first + r, sizes[last])
+    def repeated(self) -> None:
+        """Each input row is copied to several neighbouring output rows: nearest-neighbour upsampling of NHWC."""
+        k, last = self.k, self.last
+        length, step = number(self.memory, f"in{last - 1}"), number(self.memory, f"s{last - 1}")
+        copied = replace(self.config, outer=(*self.config.outer[:-1], None))
+        with nest_loop(k, self.sizes[: last - 1], [self.strides[: last - 1]]) as (index, (moved,)):
+            finish = self._bound(index)
+            with k.loop(0, length) as at, k.loop(0, self.config.repeats) as i:
+                row = Row(k, copied, self.memory, self.x.at(moved + at * step), [*index, at])
+                row.emit_blended(finish, at * self.config.repeats + i, k.const(0), self.sizes[last])
+
+    def staged(self) -> None:
+        """A few rows are staged before the first of them is read.
+
+        A load that straddles two vectors that were just stored cannot be forwarded: it waits for the store buffer to
+        drain, including all results stored before.
+        """
+        k, last, config = self.k, self.last, self.config
+        length, halo = number(self.memory, f"in{last}"), Row.halo(k, config, self.memory)
+        pitch = (length + halo * 2 + SLACK_VECTORS * k.lanes) & -k.lanes
+        together = k.min(k.max(k.const(MAX_STAGED_VECTORS * k.lanes) // pitch, 1), MAX_STAGED_ROWS)
+        groups = (self.sizes[last - 1] + (together - 1)) // together
+        steps = [*self.strides[:-1], self.strides[-1] * together]
+        with nest_loop(k, [*self.sizes[: last - 1], groups], [steps]) as (index, (moved,)):
+            first, outer = index[-1] * together, index[:-1]
+            count = k.min(self.sizes[last - 1] - first, together)
+            place = k.scratch(config.work).at(halo)
+            with k.loop(0, count) as r:
+                row = self._row(self.x.at(moved + r * self.strides[-1]), [*outer, first + r])
+                row.stage(place.at(r * pitch), halo)
+            finish = self._bound(outer)
+            with k.loop(0, count) as r:
+                row.emit_resampled(place.at(r * pitch), finish, first + r, self.sizes[last])

@@ -1,4 +1,4 @@
-"""What is constant about a resampling."""
+"""The compile-time configuration of the resize kernel."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from sardonyx.dtypes import DType
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import PolyphaseFilter, TapTable
 
-PIECE = 4096
-"""Elements of a row that stays as it is which are made at a time."""
-ROWS = 8
-"""Rows that are blended in one pass; more are added one after the other."""
-STAGED, STAGE = 4, 64
-"""Rows in scratch memory that are blended before the first is read along; vectors that they may have together."""
-SLACK = 5
-"""Vectors behind a row in scratch memory, most of which may be read. A row is whole vectors."""
-SHORTEST = 8
-"""Lanes from which on a vector saves more than the masked ones at the end of a row cost."""
-WRITTEN = 16
-"""Vectors of a row of the result, at most, that are written out."""
-MANY = 0
-"""The taps of a table that has more than are written out."""
+COLUMN_BLOCK = 4096
+"""Columns that are computed at a time where the innermost axis is not resampled."""
+MAX_UNROLLED_TAPS = 8
+"""Taps of a table, and input rows of an output row, up to which they are unrolled."""
+MAX_STAGED_ROWS, MAX_STAGED_VECTORS = 4, 64
+"""Rows that are staged in scratch memory before the first is read, at most, and their vectors together."""
+SLACK_VECTORS = 5
+"""Vectors after a staged row. A row is written in whole vectors, and read beyond its end."""
+MIN_LANES = 8
+"""With fewer lanes, the masked vectors at the end of a row cost more than registers save."""
+MAX_UNROLLED_VECTORS = 16
+"""Vectors of an output row up to which it is unrolled."""
+RUNTIME_TAPS = 0
+"""In place of a number of taps: too many to unroll, or known only at run time."""
 
 
 @dataclass(frozen=True)
-class Tabled:
-    """The constant part of a table: how many taps, and whether they have weights."""
+class TapTableConfig:
+    """The compile-time part of a ``TapTable``."""
 
     taps: int
     is_weighted: bool
@@ -35,85 +35,90 @@ class Tabled:
 
 @dataclass(frozen=True)
 class ResizeConfig:
-    """How the axes are read, the innermost of the result and the others; None: as they are."""
+    """How each axis is resampled, the innermost one of the result and the outer ones; None: not at all."""
 
     x: DType
     work: DType
-    outer: tuple[PolyphaseFilter | Tabled | None, ...]
-    inner: PolyphaseFilter | Tabled | None
-    is_unit: bool
-    """Neighbours along the innermost axis are neighbours in memory."""
+    outer: tuple[PolyphaseFilter | TapTableConfig | None, ...]
+    inner: PolyphaseFilter | TapTableConfig | None
+    has_unit_stride: bool
+    """The elements of an input row are adjacent in memory."""
     is_copy: bool
-    """Nothing is computed: elements are bits."""
-    reach: int = 1
-    """Vectors that one of results is picked out of, by a table: one or two."""
-    vectors: int = 0
-    """Of a row of the image, all whole, that are written out one behind the other; 0 where there is a loop."""
+    """Nothing is computed: elements are copied as bits."""
+    source_vectors: int = 1
+    """Vectors that hold all elements that a vector of outputs reads by a table: one or two."""
+    unrolled_vectors: int = 0
+    """Vectors of an input row, all whole, where rows are unrolled; 0: a loop."""
 
     @property
     def rows(self) -> int:
-        """Rows of the image that stand for one of the result; 0 where they are not written out."""
+        """Input rows that are blended into one output row, or ``RUNTIME_TAPS``."""
         count = math.prod(r.taps for r in self.outer if r is not None)
-        return count if count <= ROWS else MANY
+        return count if count <= MAX_UNROLLED_TAPS else RUNTIME_TAPS
 
     @property
-    def repeated(self) -> int:
-        """How often each row is repeated along the next axis, where that is all there is to it; else 0."""
+    def repeats(self) -> int:
+        """How often each row is repeated along the next outer axis, if nothing else is computed; else 0."""
         read = self.outer[-1]
-        if self.inner is not None or self.rows == MANY or len(self.outer) < 2 or not isinstance(read, PolyphaseFilter):
+        is_other = self.inner is not None or self.rows == RUNTIME_TAPS or len(self.outer) < 2
+        if is_other or not isinstance(read, PolyphaseFilter):
             return 0
         return read.factor if read.weights is None and not any(read.firsts) else 0
 
     @property
-    def is_direct(self) -> bool:
-        """Whether rows are read where they lie."""
-        plain = self.rows == 1 and not any(is_weighted(r) for r in (*self.outer, self.inner))
-        return plain and not (isinstance(self.inner, PolyphaseFilter) and (any(self.inner.firsts) or not self.is_unit))
+    def reads_in_place(self) -> bool:
+        """Whether outputs are copies of elements of one input row, which is read without staging."""
+        is_copy = self.rows == 1 and not any(is_weighted(r) for r in (*self.outer, self.inner))
+        is_shifted = isinstance(self.inner, PolyphaseFilter) and (any(self.inner.firsts) or not self.has_unit_stride)
+        return is_copy and not is_shifted
 
     @property
     def is_staged(self) -> bool:
-        """Whether rows are made in scratch memory, and then read along."""
-        return self.inner is not None and not self.is_direct
+        """Whether input rows are blended into a row in scratch memory, which is then resampled along its axis."""
+        return self.inner is not None and not self.reads_in_place
 
-    def is_streamed(self, machine: int) -> bool:
-        """Whether rows that would be made in scratch memory are made in registers instead."""
+    def stays_in_registers(self, f32_lanes: int) -> bool:
+        """Whether rows that would be staged can stay in registers instead."""
         is_near = isinstance(self.inner, PolyphaseFilter) and self.inner.factor in (2, 4, 8)
-        lanes = self.lanes(machine)
-        is_near = is_near and lanes >= SHORTEST and max(self.halo) <= lanes
-        return self.is_staged and is_near and self.is_unit and self.rows != MANY
+        lanes = self.lanes(f32_lanes)
+        is_near = is_near and lanes >= MIN_LANES and max(self.halo) <= lanes
+        return self.is_staged and is_near and self.has_unit_stride and self.rows != RUNTIME_TAPS
 
-    def written(self, length: Known, machine: int) -> ResizeConfig:
-        """For rows of this length: to begin and end a loop over a few vectors takes as long as those."""
-        lanes = self.lanes(machine)
-        if not self.is_streamed(machine) or not isinstance(length, int) or length % lanes:
+    def with_unrolled_rows(self, length: Known, f32_lanes: int) -> ResizeConfig:
+        """The same with rows of this length unrolled, if they are short: the ends of a loop would dominate."""
+        lanes = self.lanes(f32_lanes)
+        if not self.stays_in_registers(f32_lanes) or not isinstance(length, int) or length % lanes:
             return self
         assert isinstance(self.inner, PolyphaseFilter)
-        return replace(self, vectors=length // lanes) if length * self.inner.factor <= WRITTEN * lanes else self
+        is_short = length * self.inner.factor <= MAX_UNROLLED_VECTORS * lanes
+        return replace(self, unrolled_vectors=length // lanes) if is_short else self
 
     @property
     def is_paired(self) -> bool:
-        """Whether rows 2i - 1 and 2i of the result are made of the same rows of the image."""
+        """Whether output rows 2i - 1 and 2i read the same input rows."""
         read = self.outer[-1]
         return isinstance(read, PolyphaseFilter) and read.factor == 2 and read.firsts[1] == read.firsts[0] + 1
 
-    def lanes(self, machine: int) -> int:
-        """Of a vector, where the machine has so many of f32."""
-        return machine * 32 // (self.work.bits if self.is_copy else max(self.work.bits, 32))
+    def lanes(self, f32_lanes: int) -> int:
+        """Lanes of a vector, where one of f32 has ``f32_lanes``."""
+        return f32_lanes * 32 // (self.work.bits if self.is_copy else max(self.work.bits, 32))
 
     @property
     def halo(self) -> tuple[int, int]:
-        """Elements in front of the row in scratch memory, and behind it; of a table there are as many as taps."""
+        """Elements that outputs read before a row and after it. For a table they are as many as its taps."""
         if not isinstance(self.inner, PolyphaseFilter):
             return 0, 0
         return max(0, -min(self.inner.firsts)), max(0, max(self.inner.firsts) + self.inner.taps - 1)
 
 
-def is_weighted(read: PolyphaseFilter | Tabled | None) -> bool:
+def is_weighted(read: PolyphaseFilter | TapTableConfig | None) -> bool:
     return read.weights is not None if isinstance(read, PolyphaseFilter) else read is not None and read.is_weighted
 
 
-def read_of(along: TapTable | PolyphaseFilter) -> PolyphaseFilter | Tabled:
+def axis_config(along: TapTable | PolyphaseFilter) -> PolyphaseFilter | TapTableConfig:
+    """The compile-time part of how an axis is resampled."""
     if isinstance(along, PolyphaseFilter):
         return along
     taps = along.taps
-    return Tabled(taps if isinstance(taps, int) and taps <= ROWS else MANY, along.weights is not None)
+    is_unrolled = isinstance(taps, int) and taps <= MAX_UNROLLED_TAPS
+    return TapTableConfig(taps if isinstance(taps, int) and is_unrolled else RUNTIME_TAPS, along.weights is not None)

@@ -51,6 +51,16 @@ def deinterleaved(rows: Sequence[Val]) -> list[Val]:
     return [_selected(rows, [divmod(i * count + j, lanes) for i in range(lanes)]) for j in range(count)]
 
 
+def interleaved_wide(rows: Sequence[Val]) -> Val:
+    """Element 0 of every vector, then element 1 of every vector, and so on, as one vector; a power of two of them."""
+    out = list(rows)
+    while len(out) > 1:
+        half, lanes = len(out) // 2, out[0].lanes
+        pairs = zip(out[:half], out[half:], strict=True)
+        out = [a.shuffle([i // 2 + i % 2 * lanes for i in range(2 * lanes)], b) for a, b in pairs]
+    return out[0]
+
+
 def _selected(rows: Sequence[Val], places: Sequence[tuple[int, int]]) -> Val:
     """The elements at ``places``, pairs of a vector and a lane."""
     lanes = len(places)
