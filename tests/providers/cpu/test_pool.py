@@ -157,14 +157,14 @@ def test_dynamic_sizes(cpu: str | None) -> None:
      ("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 272, 0), ("kernel_shape = [3, 3], pads = [1, 1, 1, 1]", 40, 0)],
 )  # fmt: skip
 def test_short_rows_are_unrolled(attributes: str, width: int, vectors: int, op: str) -> None:
-    """As the loop over rows of any length makes them, to the bit."""
+    """Bit-identical to the loop over rows of any length."""
     case = Case((2, 2, 7, width), attributes)
     open_width = "float[2,2,7,w] x", "float[A,B,C,D] y"
-    written, looped = (Compiled(case.text(op), *t, "skylake-avx512") for t in (shape(case), open_width))
-    assert [dict(one.steps[0].spec.statics)["config"].vectors for one in (written, looped)] == [vectors, 0]
+    unrolled, looped = (Compiled(case.text(op), *t, "skylake-avx512") for t in (shape(case), open_width))
+    assert [dict(one.steps[0].spec.statics)["config"].unrolled_vectors for one in (unrolled, looped)] == [vectors, 0]
     x = case.feed
     x[0, 0, 2, 3], x[0, 1, 0, 0], x[1, 1, -1, -1] = np.nan, np.inf, -np.inf
-    (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (written, looped))
+    (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (unrolled, looped))
     np.testing.assert_array_equal(got, wanted)
 
 

@@ -12,7 +12,7 @@ from sardonyx import dtypes
 from sardonyx.lower.groups import Expression, Pool, Window
 from sardonyx.ops.pool import average_pool, max_pool
 from sardonyx.providers.cpu.kernels.image import pool_nchw
-from sardonyx.providers.cpu.kernels.image.pool_nhwc import LARGE
+from sardonyx.providers.cpu.kernels.image.pool_nhwc import MIN_SEPARABLE_TAPS
 from sardonyx.providers.cpu.language.values import register_dtype
 from sardonyx.providers.cpu.machine import isa
 from sardonyx.providers.cpu.program.steps import Target
@@ -84,7 +84,7 @@ def run(
 
 
 def _is_large(case: Case) -> bool:
-    return float(np.prod(case.kernel)) >= LARGE
+    return float(np.prod(case.kernel)) >= MIN_SEPARABLE_TAPS
 
 
 def feed(case: Case) -> Array:

@@ -191,7 +191,7 @@ def test_dynamic_sizes(case: Case) -> None:
     "name", ["nearest twice, asymmetric floor", "nearest three times", "linear twice, half_pixel", "linear half"]
 )
 def test_nhwc_images_are_resized_along_channels(name: str) -> None:
-    """Where channels are neighbours in image and result, vectors lie along them."""
+    """NHWC in and out: vectors lie along the channels."""
     case = replace(CASES[name], x=(2, 21, 5, 8))
     resize = case.text.replace("y =", "b =").replace("(x,", "(a,")
     body = f"a = Transpose<perm = [0, 3, 1, 2]>(x) {resize} y = Transpose<perm = [0, 2, 3, 1]>(b)"
@@ -230,14 +230,14 @@ def test_rows_of_every_length_in_long_vectors(mode: str) -> None:
      (LINEAR, 8, 3)],
 )  # fmt: skip
 def test_short_rows_are_unrolled(mode: str, factor: int, vectors: int, cpu: str) -> None:
-    """As the loop over rows of any length makes them, to the bit."""
+    """Bit-identical to the loop over rows of any length."""
     width = vectors * (16 if cpu == "skylake-avx512" else 8)
     case = Case((1, 2, 6, width), mode, (1, 1, 2, factor))
-    written, looped = (Compiled(case.text, *t, cpu) for t in (types(case), ("float[1,2,6,w] x", "float[A,B,C,D] y")))
-    forms = [dict(one.steps[0].spec.statics)["config"].vectors for one in (written, looped)]
-    assert forms == [vectors if vectors * factor <= 16 else 0, 0]
+    unrolled, looped = (Compiled(case.text, *t, cpu) for t in (types(case), ("float[1,2,6,w] x", "float[A,B,C,D] y")))
+    found = [dict(one.steps[0].spec.statics)["config"].unrolled_vectors for one in (unrolled, looped)]
+    assert found == [vectors if vectors * factor <= 16 else 0, 0]
     x = case.feed()
-    (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (written, looped))
+    (got,), (wanted,) = (one.run([x], threads=2, checked=True) for one in (unrolled, looped))
     np.testing.assert_array_equal(got, wanted)
     np.testing.assert_allclose(got, expected(case, x), rtol=1e-5, atol=2e-6)
 

@@ -1,7 +1,7 @@
-"""Images read at places that data name.
+"""GridSample: images sampled at positions that are data.
 
-For a block of points, where every tap lies in a plane of the image and what it weighs is put into scratch memory once;
-then each channel is read there, points along the lanes. The grid of work is the blocks of points.
+The offset in a channel and the weight of each tap are computed once for a block of points, into scratch memory. Each
+channel is then sampled with them, points along the lanes. Grid: (batch, block of points).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class GridSampleConfig:
-    """What is constant about a sampling."""
+    """Compile-time configuration of ``grid_sample``."""
 
     x: DType
     work: DType
@@ -52,7 +52,7 @@ def steps(group: GridSample, target: Target) -> list[Step]:
     x, box = group.x, group.box
     taps = tuple(v.shape[0] for v in group.indices if isinstance(v.shape[0], int))
     if not all(views.is_dense(v) for v in (*group.indices, *group.weights)):
-        raise NotImplemented("places of a sampling that are not dense", where=group.nodes[0].label)
+        raise NotImplemented("sampling positions that are not contiguous", where=group.nodes[0].label)
     config = GridSampleConfig(x.dtype, register_dtype(group.epilogue.operands[0]), taps, bool(group.weights))
     extra, outputs = ([Matrix.of(v) for v in seen] for seen in (group.extra, group.outputs))
     epilogue, more = Epilogue.over(group.epilogue, extra, outputs, box[2], 1)
@@ -100,16 +100,17 @@ def grid_sample(
     with k.share(batch * blocks) as at:
         image, first = at // blocks, at % blocks * BLOCK
         count = k.min(points - first, BLOCK)
-        _taps(k, config, memory, image * points + first, batch * points, count, places, weights)
+        _compute_taps(k, config, memory, image * points + first, batch * points, count, places, weights)
         finish = BoundEpilogue(k, epilogue, memory, points, [image])
         start = x.at(image * number(memory, "x_b"))
         with k.loop(0, channels) as channel:
-            plane = start.at(channel * number(memory, "x_c"))
+            source = start.at(channel * number(memory, "x_c"))
             for t in k.tiles(count, lanes):
-                finish.put(channel, Tile(first + t.index, t.lanes, t.mask), _read(k, config, plane, places, weights, t))
+                outputs = Tile(first + t.index, t.lanes, t.mask)
+                finish.put(channel, outputs, _sampled(k, config, source, places, weights, t))
 
 
-def _taps(
+def _compute_taps(
     k: Kernel,
     config: GridSampleConfig,
     memory: dict[str, Any],
@@ -119,7 +120,10 @@ def _taps(
     places: Buf,
     weights: Buf,
 ) -> None:
-    """Where the taps of a block lie and what they weigh; -1 is padding. A tap of an axis is ``pitch`` from the next."""
+    """Store the offset, -1 for padding, and the weight of every tap of a block of points.
+
+    In the tables of an axis, the block begins at ``start`` and its taps are ``pitch`` elements apart.
+    """
     with ExitStack() as loops:
         chosen, row = [], k.const(0)
         for taps in config.taps:
@@ -142,15 +146,15 @@ def _taps(
                 weights.store(to, weight)
 
 
-def _read(k: Kernel, config: GridSampleConfig, plane: Buf, places: Buf, weights: Buf, t: Tile) -> Val:
-    """The sum of the taps of a vector of points; points that do not exist are read at element 0."""
+def _sampled(k: Kernel, config: GridSampleConfig, channel: Buf, places: Buf, weights: Buf, t: Tile) -> Val:
+    """The weighted sum of the taps for a vector of points; lanes without a point read element 0."""
 
     def seen(tap: Val) -> Val:
         row = places.at(tap * BLOCK + t.index)
         found = [row.load(lane) for lane in range(t.lanes)]
         if t.mask is not None:
             found = [k.select(t.mask[lane], place, 0) for lane, place in enumerate(found)]
-        v = k.pack([plane.load(k.max(place, 0)) for place in found])
+        v = k.pack([channel.load(k.max(place, 0)) for place in found])
         inside = k.pack([place >= 0 for place in found])
         return k.select(inside, k.cast(v, config.work), 0)
 

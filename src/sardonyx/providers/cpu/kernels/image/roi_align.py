@@ -1,4 +1,7 @@
-"""Regions of interest, cell by cell: channels along the lanes, each sample's place and weights as single numbers."""
+"""RoiAlign and MaxRoiPool: one cell of a region at a time, channels along the lanes.
+
+The address and the weights of a sample are scalars, the same for all channels. Grid: the cells of all regions.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, f64, i64
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 INSIDE, MAX = "inside", "max"
-FAR = 1 << 24
-"""Coordinates from which on a region is an error: pixels beyond it are not told apart by f32."""
-SLACK = 2.0**-20
-"""Share of a coordinate by which f32, which places are computed in, may be wrong."""
+MAX_COORDINATE = 1 << 24
+"""Coordinates from which on a region is an error: f32 cannot tell neighbouring pixels apart there."""
+RELATIVE_ERROR = 2.0**-20
+"""A bound of the relative error of coordinates, which are computed in f32."""
 
 
 @dataclass(frozen=True)
 class RoiAlignConfig:
-    """What is constant about regions."""
+    """Compile-time configuration of ``roi_align``."""
 
     x: DType
     rois: DType
@@ -87,60 +90,62 @@ def roi_align(
         corners = [rois.load(region * number(memory, "roi") + number(memory, "corner") * i) for i in range(4)]
         foreign, far = (image < 0) | (image >= number(memory, "images")), k.const(1).eq(0)
         for c in corners:
-            far = far | ~(k.abs(c * config.scale) < FAR)
+            far = far | ~(k.abs(c * config.scale) < MAX_COORDINATE)
         for bad, code, value in ((foreign, Code.INDEX, image), (far, Code.REGION, region)):
             with k.when(bad, likely=False):
                 k.fail(code, value)
         with k.when(~(foreign | far | is_stopped(k))):
             x1, y1, x2, y2 = (_scaled(k, config, c) for c in corners)
-            sides = ((y1, y2, row, height, "y"), (x1, x2, column, width, "x"))
-            side = _Cell if config.kind == INSIDE else _Samples
-            down, along = (side(k, config, memory, *s) for s in sides)
+            extents = _Extent(y1, y2, row, height, "y"), _Extent(x1, x2, column, width, "x")
+            samples = _Pixels if config.kind == INSIDE else _BilinearSamples
+            down, along = (samples(k, config, memory, extent) for extent in extents)
             finish = BoundEpilogue(k, epilogue, memory, channels, [region, row])
             start = x.at(image * number(memory, "x_b"))
             for t in k.tiles(channels, lanes_of(k.lanes, config.work)):
-                finish.put(column, t, _held(k, config, memory, start, down, along, t))
+                finish.put(column, t, _pooled(k, config, memory, start, down, along, t))
 
 
 def _scaled(k: Kernel, config: RoiAlignConfig, corner: Val) -> Val:
+    """A coordinate of a corner in the image; MaxRoiPool rounds it to a pixel, half away from zero."""
     if config.kind == INSIDE:
         v = k.cast(corner, f64) * config.scale
         return k.cast(k.select(v < 0, k.ceil(v - 0.5), k.floor(v + 0.5)), i64)
     return k.cast(corner, config.work) * config.scale - config.shift
 
 
-class _Samples:
-    """Samples of a cell along one side of a region."""
+@dataclass(frozen=True)
+class _Extent:
+    """A region along one axis of the image: from ``start`` to ``stop``, of which cell number ``cell`` is pooled."""
 
-    def __init__(
-        self,
-        k: Kernel,
-        config: RoiAlignConfig,
-        memory: dict[str, Any],
-        start: Val,
-        stop: Val,
-        cell: Val,
-        cells: Val,
-        name: str,
-    ) -> None:
-        self.k, self.size, self.stride = k, number(memory, f"size_{name}"), number(memory, f"x_{name}")
-        extent = stop - start
+    start: Val
+    stop: Val
+    cell: Val
+    cells: Val
+    axis: str
+
+
+class _BilinearSamples:
+    """The samples of a cell along one axis, each between two pixels."""
+
+    def __init__(self, k: Kernel, config: RoiAlignConfig, memory: dict[str, Any], extent: _Extent) -> None:
+        self.k, self.size, self.stride = k, number(memory, f"size_{extent.axis}"), number(memory, f"x_{extent.axis}")
+        length = extent.stop - extent.start
         if config.shift == 0:
-            extent = k.select(extent > 1, extent, 1.0)
-        self.step = extent / k.cast(cells, config.work)
-        self.first = start + k.cast(cell, config.work) * self.step
+            length = k.select(length > 1, length, 1.0)
+        self.step = length / k.cast(extent.cells, config.work)
+        self.first = extent.start + k.cast(extent.cell, config.work) * self.step
         many = k.const(config.ratio) if config.ratio else k.max(k.cast(k.ceil(self.step), i64), 0)
         self.count = k.select(self.size > 0, many, 0)
         self.begin, self.end = self._near()
 
     def _near(self) -> tuple[Val, Val]:
-        """The samples that may be inside of the image: a region may have far more than that.
+        """The range of samples that may be inside the image; the others have weight 0, and a region may have many.
 
-        Those outside weigh nothing. Both ends are a little wider than coordinates are exact.
+        Both ends are wider by the error of coordinates.
         """
         k, size = self.k, self.k.cast(self.size, f64)
         first, pace = k.cast(self.first, f64), k.cast(self.step, f64) / k.cast(k.max(self.count, 1), f64)
-        slack = (k.abs(first) + k.abs(k.cast(self.step, f64))) * SLACK + 1.0
+        slack = (k.abs(first) + k.abs(k.cast(self.step, f64))) * RELATIVE_ERROR + 1.0
         ends = [(border - first) / pace for border in (-1.0 - slack, size + slack)]
         low, high = (k.cast(pick(*ends), i64) for pick in (k.min, k.max))
         is_one = pace.eq(0.0)
@@ -148,7 +153,7 @@ class _Samples:
         return begin, k.select(is_one, self.count, k.max(k.min(high + 2, self.count), begin))
 
     def taps(self, sample: Val) -> list[tuple[Val, Val]]:
-        """Both neighbours of a sample: where they lie, and their weights."""
+        """The offsets and weights of the two pixels around a sample."""
         k, work = self.k, self.step.dtype
         at = self.first + (k.cast(sample, work) + 0.5) * self.step / k.cast(self.count, work)
         size = k.cast(self.size, work)
@@ -162,24 +167,14 @@ class _Samples:
         ]
 
 
-class _Cell:
-    """Pixels of a cell along one side of a region."""
+class _Pixels:
+    """The pixels of a cell along one axis."""
 
-    def __init__(
-        self,
-        k: Kernel,
-        config: RoiAlignConfig,
-        memory: dict[str, Any],
-        start: Val,
-        stop: Val,
-        cell: Val,
-        cells: Val,
-        name: str,
-    ) -> None:
-        size, stride = number(memory, f"size_{name}"), number(memory, f"x_{name}")
-        extent = k.cast(k.max(stop - start + 1, 1), f32) / k.cast(cells, f32)
-        low = k.cast(k.floor(k.cast(cell, f32) * extent), i64) + start
-        high = k.cast(k.ceil(k.cast(cell + 1, f32) * extent), i64) + start
+    def __init__(self, k: Kernel, config: RoiAlignConfig, memory: dict[str, Any], extent: _Extent) -> None:
+        size, stride = number(memory, f"size_{extent.axis}"), number(memory, f"x_{extent.axis}")
+        step = k.cast(k.max(extent.stop - extent.start + 1, 1), f32) / k.cast(extent.cells, f32)
+        low = k.cast(k.floor(k.cast(extent.cell, f32) * step), i64) + extent.start
+        high = k.cast(k.ceil(k.cast(extent.cell + 1, f32) * step), i64) + extent.start
         self.low = k.min(k.max(low, 0), size)
         self.count = k.max(k.min(k.max(high, 0), size) - self.low, 0)
         self.begin, self.end = k.const(0), self.count
@@ -189,15 +184,15 @@ class _Cell:
         return [((self.low + sample) * self.stride, None)]
 
 
-def _held(
+def _pooled(
     k: Kernel, config: RoiAlignConfig, memory: dict[str, Any], start: Buf, down: Any, along: Any, t: Tile
 ) -> Val:  # fmt: skip
-    """What a cell holds of a vector of channels; 0 where it has no samples."""
+    """The mean or maximum of a cell for a vector of channels; 0 if it has no samples."""
     step, work = number(memory, "x_c"), config.work
     is_mean = config.kind not in (MAX, INSIDE)
-    planes = [t.index + lane for lane in range(t.lanes)]
+    channels = [t.index + lane for lane in range(t.lanes)]
     if t.mask is not None:
-        planes = [k.select(t.mask[lane], plane, t.index) for lane, plane in enumerate(planes)]
+        channels = [k.select(t.mask[lane], channel, t.index) for lane, channel in enumerate(channels)]
     total = k.var(k.const(0 if is_mean else lowest(work), work, t.lanes))
 
     def combine(a: Val, b: Val) -> Val:
@@ -205,14 +200,14 @@ def _held(
 
     has_samples = (down.count > 0) & (along.count > 0)
     with k.when(has_samples), k.loop(down.begin, down.end) as y, k.loop(along.begin, along.end) as x:
-        for above, u in down.taps(y):
-            for beside, v in along.taps(x):
-                seen = k.pack([start.load(plane * step + above + beside) for plane in planes])
+        for row, u in down.taps(y):
+            for column, v in along.taps(x):
+                seen = k.pack([start.load(channel * step + row + column) for channel in channels])
                 total.set(combine(total.get(), seen if u is None else seen * (u * v)))
     found = total.get()
     if is_mean:
         found = found / (k.cast(k.max(down.count, 1), work) * k.cast(k.max(along.count, 1), work))
     elif config.kind == MAX:
-        is_partly = (down.end - down.begin).ne(down.count) | (along.end - along.begin).ne(along.count)
-        found = k.select(is_partly, combine(found, k.zeros(work, t.lanes)), found)
+        has_outside = (down.end - down.begin).ne(down.count) | (along.end - along.begin).ne(along.count)
+        found = k.select(has_outside, combine(found, k.zeros(work, t.lanes)), found)
     return k.select(has_samples, found, 0.0)
