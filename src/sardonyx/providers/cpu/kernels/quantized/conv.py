@@ -1,16 +1,14 @@
-"""Convolutions of bytes: panels of outputs, made where they are used, by rows of weights.
+"""int8 convolution of NCHW images as an implicit GEMM: the weights times panels that are packed on the fly.
 
-A panel is NR neighbouring outputs of an image by all the elements under a window, by fours as ``quantized.pack`` lays
-out
-the right operand of a product; the weights, [filters][channels][taps] as they are, are its left operand. Panels are
-made from a strip: the rows of the image that a block of outputs sees, padded, columns ordered by their rest when
-divided by the stride, so that the elements that neighbouring outputs see of one tap are neighbours. Images under
-windows of one tap are read where they lie. Nothing but a few panels, which stay in L1 or L2 while the filters pass by,
-holds an element once for each tap.
+A panel is the right operand of a product in the layout of ``quantized.pack``: its columns are NR neighbouring outputs,
+its rows the elements under a window. The weights, [filters][channels][taps], are the left operand. Panels are packed
+from an image block in scratch memory: the padded input rows that a block of outputs reads, with columns grouped by
+stride phase, so that neighbouring outputs read neighbouring elements for each tap. Pointwise convolutions pack panels
+from the image itself. Only the few panels of one step hold elements once per tap; they stay in L1 or L2 for all
+filters.
 
-Blocks are rows of outputs, as many as ``ROOM`` bytes of strip allow, at least one; where blocks are few, the filters
-are cut into chunks, for the threads that there are: sums are exact in any order. The grid is (batch, group, plane,
-block, chunk).
+An output block is as many rows as ``BLOCK_NBYTES`` of image block allow, at least one. Where there are few blocks,
+filters are cut into chunks as well, so that all threads have work. Grid: (batch, group, plane, block, chunk).
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, numb
 from sardonyx.providers.cpu.kernels.common.window import Taps, WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape
-from sardonyx.providers.cpu.kernels.quantized.byte_dot import FLIP, offset, other_sign
-from sardonyx.providers.cpu.kernels.quantized.gemm import Int8MicroTile, put
+from sardonyx.providers.cpu.kernels.quantized.byte_dot import flip_signs, partner_dtype, zero_offset
+from sardonyx.providers.cpu.kernels.quantized.gemm import Int8MicroTile, store_sums
 from sardonyx.providers.cpu.kernels.quantized.gemm_amx import MICRO_TILE, PANEL, MicroTile, first_row
-from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, QuadPacker, depth_of, padded_a
+from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, QuadPacker, depth_of, interleaved_quads, padded_a
 from sardonyx.providers.cpu.language.amx import ROWS, Tiles
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, bool_, i8, i32, i64
@@ -44,40 +42,45 @@ from sardonyx.providers.cpu.program.prepack import aligned
 from sardonyx.providers.cpu.program.steps import Packed, Ref, Step, Target
 
 Array = np.ndarray[Any, Any]
-ROOM, PANELS, PARTS, CHUNK = 128 << 10, 4, 4, 4
-"""Bytes of a strip; panels that meet a tile of filters together; parts of work that are wanted for each thread of
-several; tiles of filters that are worth panels of their own."""
+BLOCK_NBYTES = 128 << 10
+"""Bytes of an image block, unless one row of outputs needs more."""
+PANELS = 4
+"""Panels that are packed at a time and multiplied by all filters of a chunk."""
+ITEMS_PER_THREAD, MIN_CHUNK_TILES = 4, 4
+"""Work items wanted for each of several threads; tiles of filters in a chunk, at least, that pay for packing panels."""
+MAX_POINTWISE_PANELS, MIN_BLOCK_ROWS = 8, 8
+"""Panels of an output block of a pointwise convolution; rows of an output block, where they fit."""
 
 
 @dataclass(frozen=True)
 class Int8ConvConfig:
-    """What is constant about a convolution of bytes."""
+    """Compile-time configuration of ``conv_int8``."""
 
     x_dtype: DType
     taps: Taps
     shape: MicroTileShape
-    is_unit: bool
-    """Neighbours of a row are neighbours in memory."""
-    in_place: bool
-    """Windows are one element, and all of them one row, which is read where it lies."""
-    is_joined: bool
-    """Rows of the result, and of what is read beside it, follow each other without gap."""
+    has_unit_stride: bool
+    """The elements of a row are adjacent in memory."""
+    is_pointwise: bool
+    """The window is one element and all pixels are one row: panels are packed from the image, without a block."""
+    rows_are_contiguous: bool
+    """Rows of outputs and of epilogue operands follow each other without gaps."""
 
     def nr(self, isa: Isa) -> int:
         return PANEL if isa.amx else self.shape.columns(isa, i32)
 
     def panel_dtype(self, isa: Isa) -> DType:
-        """What a panel holds: the image's bytes, or those of the sign that the chip multiplies with signed weights."""
-        return self.x_dtype if isa.amx else other_sign(isa)
+        """The type of a panel: the image's own, or the one that the chip multiplies with signed weights."""
+        return self.x_dtype if isa.amx else partner_dtype(isa)
 
-    def strip_nbytes(self, channels: Known, out_x: Known) -> Known:
-        """At least ``ROOM``, and what one row of outputs needs."""
-        if self.in_place:
+    def block_nbytes(self, channels: Known, out_x: Known) -> Known:
+        """Bytes of the image block: ``BLOCK_NBYTES``, or more if one row of outputs needs more."""
+        if self.is_pointwise:
             return 0
         taps = self.taps
         rows = taps.kernel[0] * (1 + (taps.kernel[1] - 1) * taps.dilations[1])
         row = dims.mul(len(taps.phases(2)), dims.add(out_x, taps.reach(2)))
-        return of_known(dims.maximum(ROOM, dims.product((channels, rows, row))))
+        return of_known(dims.maximum(BLOCK_NBYTES, dims.product((channels, rows, row))))
 
 
 def steps(group: IntegerConvolution, target: Target) -> list[Step]:
@@ -85,29 +88,28 @@ def steps(group: IntegerConvolution, target: Target) -> list[Step]:
         raise NotImplemented("a reduction follows the sums", where=group.nodes[0].op_type)
     isa, geometry = target.isa, WindowGeometry.of(group)
     channels, filters = group.w.shape[1], of_known(dims.exact_div(group.w.shape[0], group.groups))
-    in_place = geometry.is_flat_pointwise and geometry.has_unit_stride
-    shape = MicroTileShape.of(
-        isa, i32, geometry.size[2] if in_place else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20
-    )
+    is_pointwise = geometry.is_flat_pointwise and geometry.has_unit_stride
+    pixels = geometry.size[2] if is_pointwise else dims.known(dims.mul(*geometry.size[1:])) or 1 << 20
+    shape = MicroTileShape.of(isa, i32, pixels)
     config = Int8ConvConfig(
-        group.x.dtype, geometry.taps, shape, geometry.has_unit_stride, in_place, geometry.rows_are_contiguous
+        group.x.dtype, geometry.taps, shape, geometry.has_unit_stride, is_pointwise, geometry.rows_are_contiguous
     )
     depth = of_known(dims.product((geometry.taps.count, channels)))
     before, w = _weights(group, isa, depth)
     more_before, w_sums = _weight_sums(group, w, of_known(depth_of(depth, isa)), config, isa)
     epilogue, more = geometry.epilogue(group)
     padded, nr = depth_of(depth, isa), config.nr(isa)
-    strip = config.strip_nbytes(channels, geometry.size[2])
+    block_nbytes = config.block_nbytes(channels, geometry.size[2])
     args = {
         **geometry.args(), "w": Ref(w.storage, w.offset), "w_sums": w_sums, "zero": Ref.of(group.zero),
-        "groups": group.groups, "channels": channels, "filters": filters, "depth": padded, "strip_nbytes": strip,
+        "groups": group.groups, "channels": channels, "filters": filters, "depth": padded, "block_nbytes": block_nbytes,
         **more,
     }  # fmt: skip
     panels = dims.mul(padded, PANELS * nr + QUAD)
-    scratch = dims.total((_Scratch.fixed_nbytes(config, isa), strip, panels))
+    scratch = dims.total((_Scratch.fixed_nbytes(config, isa), block_nbytes, panels))
     flops = dims.known(dims.product((2 * geometry.taps.count, channels, *group.box))) or 0
     nbytes = dims.known(dims.add(geometry.nbytes, w.storage.elements)) or 0
-    variant = "tiles of bytes" if isa.amx else f"{shape.rows} filters x {shape.vectors} vectors of fours of bytes"
+    variant = "AMX tiles, int8" if isa.amx else f"micro-tile of {shape.rows} filters x {shape.vectors} vectors, int8"
     spec = conv_int8(config=config, epilogue=epilogue)
     return [
         *before,
@@ -117,7 +119,7 @@ def steps(group: IntegerConvolution, target: Target) -> list[Step]:
 
 
 def _weights(group: IntegerConvolution, isa: Isa, depth: Known) -> tuple[list[Step], Matrix]:
-    """The weights as rows of whole steps: as they are, made so once, or at each run."""
+    """The weights as rows of whole steps of k: themselves, padded once if they are constant, or padded in every run."""
     w = group.w
     rows = Matrix(w.storage, w.offset, (), depth, 1)
     padded, tensor = depth_of(depth, isa), w.storage.tensor
@@ -140,16 +142,17 @@ def _weights(group: IntegerConvolution, isa: Isa, depth: Known) -> tuple[list[St
 def _weight_sums(
     group: IntegerConvolution, w: Matrix, depth: Known, config: Int8ConvConfig, isa: Isa
 ) -> tuple[list[Step], Ref]:
-    """The sum of each row of weights, where panels hold bytes of the other sign; else anything."""
+    """The sum of each filter's weights, which compensates for flipped panels; without those, a dummy."""
     count, tensor = group.w.shape[0], group.w.storage.tensor
-    if not offset(config.x_dtype, config.panel_dtype(isa)):
+    if not zero_offset(config.x_dtype, config.panel_dtype(isa)):
         return [], Ref(Packed("constant", i32, 1, key=("no sums",), make=lambda: np.zeros(1, np.int32)))
     if tensor is None:
         to = Storage("temporary", i32, count)
         args: dict[str, Ref | Known | float] = {
             "w": Ref(w.storage, w.offset), "sums": Ref(to), "rows": count, "depth": depth
         }  # fmt: skip
-        return [Step(sum_weight_rows(), args, frozenset(("sums",)), group.nodes, variant="sums of weights")], Ref(to)
+        writes = frozenset(("sums",))
+        return [Step(sum_weight_rows(), args, writes, group.nodes, variant="sums of a filter's weights")], Ref(to)
     first, width = int(group.w.offset), int(of_known(dims.product(group.w.shape[1:])))
 
     def make() -> Array:
@@ -174,9 +177,9 @@ def sum_weight_rows(k: Kernel, w: Buf, sums: Buf, rows: Val, depth: Val) -> None
 
 
 class _Scratch:
-    """A thread's memory: sums, offsets of the elements under a window, panels, and a strip.
+    """A thread's scratch memory: sums, offsets of the elements under a window, panels, and the image block.
 
-    The last row of a panel is written too far, into the space in front of the next one, which nobody needs here.
+    Packing a panel's last row overruns it into the column sums in front of the next panel, which are not used here.
     """
 
     def __init__(self, k: Kernel, config: Int8ConvConfig, depth: Val) -> None:
@@ -187,7 +190,7 @@ class _Scratch:
         at = at + depth * 4
         self.panel_nbytes = (depth + QUAD) * nr
         self.panels = k.scratch(i8, at)
-        self.strip = k.scratch(i8, at + self.panel_nbytes * PANELS + QUAD * nr)
+        self.block = k.scratch(i8, at + self.panel_nbytes * PANELS + QUAD * nr)
 
     @staticmethod
     def sums_nbytes(config: Int8ConvConfig, isa: Isa) -> int:
@@ -195,12 +198,12 @@ class _Scratch:
 
     @staticmethod
     def fixed_nbytes(config: Int8ConvConfig, isa: Isa) -> int:
-        """Without what grows with depth and strip; the strip is read a little too far."""
+        """Everything but panels, offsets and the image block, and the slack that is read beyond that block."""
         return _Scratch.sums_nbytes(config, isa) + (PANELS + 2) * QUAD * config.nr(isa)
 
 
 def _params(config: Int8ConvConfig, epilogue: Epilogue) -> Params:
-    numbers = dict.fromkeys(("groups", "channels", "filters", "depth", "strip_nbytes"), i64)
+    numbers = dict.fromkeys(("groups", "channels", "filters", "depth", "block_nbytes"), i64)
     return {
         **geometry_params(config.x_dtype),
         "w": (i8,),
@@ -214,81 +217,153 @@ def _params(config: Int8ConvConfig, epilogue: Epilogue) -> Params:
 @kernel(_params)
 def conv_int8(
     k: Kernel, x: Buf, w: Buf, w_sums: Buf, zero: Buf, batch: Val, groups: Val, channels: Val, filters: Val, depth: Val,
-    strip_nbytes: Val, *, config: Int8ConvConfig, epilogue: Epilogue, **memory: Any,
+    block_nbytes: Val, *, config: Int8ConvConfig, epilogue: Epilogue, **memory: Any,
 ) -> None:  # fmt: skip
-    nr, (planes, out_y, out_x) = config.nr(k.isa), sizes(memory, "out")
     scratch = _Scratch(k, config, depth)
-    strip = _ImageBlock(k, config, memory, channels, scratch, strip_nbytes)
-    multiply = (_AmxProduct if k.isa.amx else _VectorProduct)(k, config, filters, depth, scratch)
-    tiles = ceil_div(filters, multiply.rows)
-    high = strip.rows
-    blocks = ceil_div(out_y, high)
-    panels = ceil_div(high * out_x, nr)
-    if config.in_place:  # one row, in blocks of few panels
-        panels = k.max(k.min(k.const(8), ceil_div(out_x, nr)), 1)
-        blocks = ceil_div(out_x, panels * nr)
-    count = batch * groups * planes * blocks
-    wanted = k.select(k.threads > 1, k.threads * PARTS, 1)
-    chunks = k.max(k.min(ceil_div(wanted, k.max(count, 1)), tiles // CHUNK), 1)
+    image_block = _ImageBlock(k, config, memory, channels, scratch, block_nbytes)
+    product = (_AmxProduct if k.isa.amx else _VectorProduct)(k, config, filters, depth, scratch)
+    grid = _Grid(k, config, memory, image_block.rows, ceil_div(filters, product.rows), batch, groups)
+    conv = _Conv(k, config, epilogue, memory, scratch, image_block, product, grid, channels, filters, depth)
     filled = k.var(-1)
-    with k.share(count * chunks) as at:
-        chunk, which = at % chunks, at // chunks
-        image, block = which // blocks, which % blocks
-        plane, image = image % planes, image // planes
-        group, image = image % groups, image // groups
-        start = x.at(image * number(memory, "x_b") + group * channels * number(memory, "x_c"))
-        weights = w.at(group * filters * depth)
-        if not config.in_place:
-            with k.when(filled.ne(which)):
-                strip.fill(start, plane, block * high, zero.load())
-                filled.set(which)
-        top, y_count = block * high, k.min(out_y - block * high, high)
-        total = k.min(out_x - block * panels * nr, panels * nr) if config.in_place else y_count * out_x
-        with k.loop(0, total, PANELS * nr) as first:
-            end = k.min(total, first + PANELS * nr)
-            with k.loop(first, end, nr) as at:
-                panel = scratch.panels.at((at - first) // nr * scratch.panel_nbytes)
-                if config.in_place:
-                    pixel = block * panels * nr + at
-                    columns = k.min(out_x - pixel, nr)
-                    source = QuadPacker(
-                        k, start.at(pixel), number(memory, "x_c"), k.const(1), channels, columns, nr,
-                        flips=multiply.offset != 0,
-                    )  # fmt: skip
-                    source.fill(panel.at(nr * QUAD), depth // QUAD, COLUMNS)
-                else:
-                    strip.panel(panel, at, k.min(total - at, nr), depth, flips=multiply.offset != 0)
-            before = block * panels * nr if config.in_place else top * out_x
-            with k.loop(chunk * tiles // chunks, (chunk + 1) * tiles // chunks) as tile, k.loop(first, end, nr) as at:
-                panel = scratch.panels.at((at - first) // nr * scratch.panel_nbytes)
-                ending = _PanelEpilogue(
-                    k, config, epilogue, memory, [image, plane], group * filters, before + at, k.min(total - at, nr)
-                )
-                rows = k.min(filters - tile * multiply.rows, multiply.rows)
-                multiply.tile(weights, w_sums.at(group * filters), panel, tile * multiply.rows, rows, ending)
-    multiply.end()
+    with k.share(grid.count * grid.chunks) as at:
+        item = grid.item(at)
+        start = x.at(item.image * number(memory, "x_b") + item.group * channels * number(memory, "x_c"))
+        weights = w.at(item.group * filters * depth)
+        if not config.is_pointwise:
+            with k.when(filled.ne(item.outputs)):
+                image_block.fill(start, item.plane, item.block * grid.rows, zero.load())
+                filled.set(item.outputs)
+        pixels = grid.pixels(item)
+        with k.loop(0, pixels, PANELS * grid.nr) as first:
+            end = k.min(pixels, first + PANELS * grid.nr)
+            conv.pack_panels(item, start, pixels, first, end)
+            conv.multiply_panels(item, weights, w_sums, pixels, first, end)
+    product.end()
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A work item: some filters at one block of outputs."""
+
+    chunk: Val
+    outputs: Val
+    """The number of the block of outputs, over all images, groups and planes."""
+    image: Val
+    group: Val
+    plane: Val
+    block: Val
+    """Of the plane."""
+
+
+class _Grid:
+    """The work items: (batch, group, plane, block of outputs, chunk of filters)."""
+
+    def __init__(
+        self, k: Kernel, config: Int8ConvConfig, memory: dict[str, Any], rows: Val, tiles: Val, batch: Val, groups: Val
+    ) -> None:  # fmt: skip
+        """A block has ``rows`` rows of outputs; a group has ``tiles`` tiles of filters."""
+        self.k, self.config, self.rows, self.tiles, self.groups = k, config, rows, tiles, groups
+        self.nr, (self.planes, self.out_y, self.out_x) = config.nr(k.isa), sizes(memory, "out")
+        self.blocks = ceil_div(self.out_y, rows)
+        self.panels = ceil_div(rows * self.out_x, self.nr)
+        if config.is_pointwise:
+            self.panels = k.max(k.min(k.const(MAX_POINTWISE_PANELS), ceil_div(self.out_x, self.nr)), 1)
+            self.blocks = ceil_div(self.out_x, self.panels * self.nr)
+        self.count = batch * groups * self.planes * self.blocks
+        wanted = k.select(k.threads > 1, k.threads * ITEMS_PER_THREAD, 1)
+        self.chunks = k.max(k.min(ceil_div(wanted, k.max(self.count, 1)), tiles // MIN_CHUNK_TILES), 1)
+
+    def item(self, at: Val) -> _Item:
+        chunk, outputs = at % self.chunks, at // self.chunks
+        image, block = outputs // self.blocks, outputs % self.blocks
+        plane, image = image % self.planes, image // self.planes
+        group, image = image % self.groups, image // self.groups
+        return _Item(chunk, outputs, image, group, plane, block)
+
+    def first_pixel(self, item: _Item) -> Val:
+        """The first output of an item, by its number in the plane."""
+        if self.config.is_pointwise:
+            return item.block * self.panels * self.nr
+        return item.block * self.rows * self.out_x
+
+    def pixels(self, item: _Item) -> Val:
+        """The number of outputs of an item."""
+        rows = self.k.min(self.out_y - item.block * self.rows, self.rows)
+        if self.config.is_pointwise:
+            return self.k.min(self.out_x - item.block * self.panels * self.nr, self.panels * self.nr)
+        return rows * self.out_x
+
+
+@dataclass(frozen=True)
+class _Conv:
+    """Packs the panels of a work item, and multiplies them by its filters."""
+
+    k: Kernel
+    config: Int8ConvConfig
+    epilogue: Epilogue
+    memory: dict[str, Any]
+    scratch: _Scratch
+    image_block: _ImageBlock
+    product: _VectorProduct | _AmxProduct
+    grid: _Grid
+    channels: Val
+    filters: Val
+    depth: Val
+
+    def pack_panels(self, item: _Item, image: Buf, pixels: Val, first: Val, end: Val) -> None:
+        """Pack outputs ``first`` to ``end`` of the item's ``pixels``."""
+        k, grid, nr, flips = self.k, self.grid, self.grid.nr, self.product.zero_offset != 0
+        with k.loop(first, end, nr) as at:
+            panel = self._panel(at, first)
+            if self.config.is_pointwise:
+                pixel = item.block * grid.panels * nr + at
+                columns, x_c = k.min(grid.out_x - pixel, nr), number(self.memory, "x_c")
+                packer = QuadPacker(k, image.at(pixel), x_c, k.const(1), self.channels, columns, nr, flips=flips)
+                packer.fill(panel.at(nr * QUAD), self.depth // QUAD, COLUMNS)
+            else:
+                self.image_block.pack_panel(panel, at, k.min(pixels - at, nr), self.depth, flips=flips)
+
+    def multiply_panels(
+        self, item: _Item, weights: Buf, w_sums: Buf, pixels: Val, first: Val, end: Val
+    ) -> None:  # fmt: skip
+        """Multiply the packed panels by the item's chunk of filters, and finish the sums."""
+        k, grid, nr, high, filters = self.k, self.grid, self.grid.nr, self.product.rows, self.filters
+        first_pixel = grid.first_pixel(item)
+        begin, stop = item.chunk * grid.tiles // grid.chunks, (item.chunk + 1) * grid.tiles // grid.chunks
+        with k.loop(begin, stop) as tile, k.loop(first, end, nr) as at:
+            panel = self._panel(at, first)
+            epilogue = _PanelEpilogue(
+                k, self.config, self.epilogue, self.memory, [item.image, item.plane], item.group * filters,
+                first_pixel + at, k.min(pixels - at, nr),
+            )  # fmt: skip
+            rows = k.min(filters - tile * high, high)
+            self.product.tile(weights, w_sums.at(item.group * filters), panel, tile * high, rows, epilogue)
+
+    def _panel(self, at: Val, first: Val) -> Buf:
+        return self.scratch.panels.at((at - first) // self.grid.nr * self.scratch.panel_nbytes)
 
 
 @dataclass(frozen=True)
 class _PanelEpilogue:
-    """What follows the sums of some filters at some outputs of a plane."""
+    """The epilogue of some filters at the outputs of one panel."""
 
     k: Kernel
     config: Int8ConvConfig
     epilogue: Epilogue
     memory: dict[str, Any]
     at: list[Val]
-    """The image and the plane."""
+    """The image and the plane, by number."""
     first: Val
     """The first filter of the group."""
     pixel: Val
-    """The number of the first output in its plane."""
+    """The first output, by its number in the plane."""
     columns: Val
+    """The number of outputs."""
 
     def put(self, sums: Buf, row: Val, rows: Val) -> None:
         k, nr, (_, out_y, out_x) = self.k, self.config.nr(self.k.isa), sizes(self.memory, "out")
         pixel, columns = self.pixel, self.columns
-        if self.config.is_joined:
+        if self.config.rows_are_contiguous:
             finish = BoundEpilogue(k, self.epilogue, self.memory, out_y * out_x, [*self.at, k.const(0)])
             finish.tile(sums, nr, self.first + row, rows, pixel, columns, width=nr, at_once=True)
             return
@@ -302,41 +377,42 @@ class _PanelEpilogue:
 
 
 class _VectorProduct:
-    """A tile of filters by a panel in registers."""
+    """A tile of filters times a panel, in vector registers."""
 
     def __init__(self, k: Kernel, config: Int8ConvConfig, filters: Val, depth: Val, scratch: _Scratch) -> None:
         self.k, self.config, self.depth, self.scratch = k, config, depth, scratch
         self.rows = config.shape.rows
-        self.offset = offset(config.x_dtype, config.panel_dtype(k.isa))
+        self.zero_offset = zero_offset(config.x_dtype, config.panel_dtype(k.isa))
 
-    def tile(self, weights: Buf, sums: Buf, panel: Buf, first: Val, rows: Val, ending: _PanelEpilogue) -> None:
+    def tile(self, weights: Buf, sums: Buf, panel: Buf, first: Val, rows: Val, epilogue: _PanelEpilogue) -> None:
+        """Compute and finish ``rows`` filters from ``first`` on. ``sums`` are the sums of the filters' weights."""
         k, shape, nr = self.k, self.config.shape, self.config.nr(self.k.isa)
         tile = Int8MicroTile(k, shape, i8, self.config.panel_dtype(k.isa))
         for low, high in zip((0, *shape.heights), shape.heights, strict=False):
             with k.when((rows > low) & (rows <= high)):
                 at = [first + k.min(rows - 1, r) for r in range(high)]
                 start = None
-                if self.offset:
-                    start = [k.splat(sums.load(r) * self.offset, k.lanes) for r in at]
+                if self.zero_offset:
+                    start = [k.splat(sums.load(r) * self.zero_offset, k.lanes) for r in at]
                 given = [weights.at(r * self.depth) for r in at]
-                put(tile.sums(given, panel, self.depth, start), self.scratch.sums, nr)
-        ending.put(self.scratch.sums, first, rows)
+                store_sums(tile.sums(given, panel, self.depth, start), self.scratch.sums, nr)
+        epilogue.put(self.scratch.sums, first, rows)
 
     def end(self) -> None:
         pass
 
 
 class _AmxProduct:
-    """32 filters by a panel in tile registers."""
+    """32 filters times a panel, in AMX tiles."""
 
-    rows, offset = PANEL, 0
+    rows, zero_offset = PANEL, 0
 
     def __init__(self, k: Kernel, config: Int8ConvConfig, filters: Val, depth: Val, scratch: _Scratch) -> None:
         self.k, self.config, self.filters, self.depth, self.scratch = k, config, filters, depth, scratch
         self.tiles, self.is_short = Tiles(k), filters <= ROWS
         self.tiles.configure(k.select(self.is_short, k.max(filters, 1), ROWS), short=MicroTile.SHORT)
 
-    def tile(self, weights: Buf, _: Buf, panel: Buf, first: Val, rows: Val, ending: _PanelEpilogue) -> None:
+    def tile(self, weights: Buf, _: Buf, panel: Buf, first: Val, rows: Val, epilogue: _PanelEpilogue) -> None:
         k, sums = self.k, self.scratch.sums
         micro_tile = MicroTile(self.tiles, sums, k.const(False, bool_), i8, self.config.x_dtype)
         given = [weights.at(first_row(k, first + r, self.filters) * self.depth) for r in (0, ROWS)]
@@ -346,14 +422,14 @@ class _AmxProduct:
                     micro_tile.add(given[:count], self.depth, panel.at(QUAD * PANEL), self.depth)
         with k.loop(first, first + rows, ROWS) as row:
             found = sums.at((row - first + row - first_row(k, row, self.filters)) * PANEL)
-            ending.put(found, row, k.min(self.filters - row, ROWS))
+            epilogue.put(found, row, k.min(self.filters - row, ROWS))
 
     def end(self) -> None:
         self.tiles.release()
 
 
 class _ImageBlock:
-    """Padded rows of an image: [channel][plane of taps][row][phase of columns][outputs and reach]."""
+    """Padded input rows in scratch memory: [channel][tap along z][row][stride phase][outputs and reach]."""
 
     def __init__(
         self,
@@ -362,7 +438,7 @@ class _ImageBlock:
         memory: dict[str, Any],
         channels: Val,
         scratch: _Scratch,
-        strip_nbytes: Val,
+        block_nbytes: Val,
     ) -> None:
         self.k, self.config, self.memory, self.channels, self.scratch = k, config, memory, channels, scratch
         taps, (_, out_y, self.out_x) = config.taps, sizes(memory, "out")
@@ -370,20 +446,20 @@ class _ImageBlock:
         self.row = self.pitch * len(taps.phases(2))
         across, (sy, dy, ky) = taps.kernel[0], (taps.strides[1], taps.dilations[1], taps.kernel[1])
         self.extra = (ky - 1) * dy
-        """Rows that the taps of one output span, less one."""
-        if config.in_place:
+        """Input rows that the taps of one output span, less one."""
+        if config.is_pointwise:
             self.rows = k.const(1)
             return
-        fitting = (strip_nbytes // k.max(channels * across * self.row, 1) - self.extra - 1) // sy + 1
+        fitting = (block_nbytes // k.max(channels * across * self.row, 1) - self.extra - 1) // sy + 1
         least = ceil_div(k.const(config.nr(k.isa)), k.max(self.out_x, 1))
-        self.rows = k.max(k.min(k.min(fitting, k.max(least, 8)), out_y), 1)
+        self.rows = k.max(k.min(k.min(fitting, k.max(least, MIN_BLOCK_ROWS)), out_y), 1)
         """Rows of outputs of a block."""
         self.high = (self.rows - 1) * sy + self.extra + 1
         self.plane = self.high * self.row
         self._tables(channels)
 
     def _tables(self, channels: Val) -> None:
-        """Where each element under a window lies; what fills the last four lies anywhere."""
+        """Store the offset in the block of each element under a window. The rest of the last quad may be any."""
         k, taps, at = self.k, self.config.taps, self.k.var(0)
         places = taps.phase_offsets(2)
         with k.loop(0, channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, taps.kernel[1]) as ty:
@@ -395,33 +471,33 @@ class _ImageBlock:
             self.scratch.offsets.store(at.get() + t, 0)
 
     def fill(self, x: Buf, plane: Val, top: Val, zero: Val) -> None:
-        """The rows that outputs from row ``top`` of a plane on see, in every channel."""
+        """Copy the input rows that outputs from row ``top`` of a plane on read, of all channels."""
         k, taps = self.k, self.config.taps
         (in_z, in_y, in_x), pads = sizes(self.memory, "in"), sizes(self.memory, "pad")
         strides = [number(self.memory, f"x_{name}") for name in ("c", "z", "y", "x")]
         with k.loop(0, self.channels) as c, k.loop(0, taps.kernel[0]) as tz, k.loop(0, self.high) as r:
             z = plane * taps.strides[0] + tz * taps.dilations[0] - pads[0]
             y = top * taps.strides[1] + r - pads[1]
-            to = self.scratch.strip.at((c * taps.kernel[0] + tz) * self.plane + r * self.row)
+            to = self.scratch.block.at((c * taps.kernel[0] + tz) * self.plane + r * self.row)
             exists = (z >= 0) & (z < in_z) & (y >= 0) & (y < in_y)
             source = x.at(c * strides[0] + z * strides[1] + y * strides[2])
-            for number_, phase in enumerate(taps.phases(2)):
-                self._row(to.at(self.pitch * number_), source, exists, phase, pads[2], in_x, strides[3], zero)
+            for i, phase in enumerate(taps.phases(2)):
+                self._copy_phase(to.at(self.pitch * i), source, exists, phase, pads[2], in_x, strides[3], zero)
 
-    def _row(
+    def _copy_phase(
         self, to: Buf, source: Buf, exists: Val, phase: int, pad: Val, in_x: Val, stride: Val, zero: Val
     ) -> None:  # fmt: skip
-        """Element i of a phase is element i * stride + phase - pad of the row."""
+        """Copy one stride phase of a row: its element i is element i * stride + phase - pad of the row."""
         k, s = self.k, self.config.taps.strides[2]
         to = to.as_type(self.config.x_dtype)
         first = k.min(k.max((pad - phase + (s - 1)) // s, 0), self.pitch)
         first = k.select(pad - phase > 0, first, 0)
-        behind = in_x + pad - phase
-        last = k.select(exists & (behind > 0), k.max(k.min((behind + (s - 1)) // s, self.pitch), first), first)
+        right = in_x + pad - phase
+        last = k.select(exists & (right > 0), k.max(k.min((right + (s - 1)) // s, self.pitch), first), first)
         with k.loop(0, first) as i:
             to.store(i, zero)
         done, wide = first, k.lanes * QUAD
-        if s == 1 and self.config.is_unit:
+        if s == 1 and self.config.has_unit_stride:
             done = first + (last - first) // wide * wide
             with k.loop(first, done, wide) as i:
                 to.store(i, source.load(i + phase - pad, wide))
@@ -430,25 +506,23 @@ class _ImageBlock:
         with k.loop(last, self.pitch) as i:
             to.store(i, zero)
 
-    def panel(self, panel: Buf, first: Val, columns: Val, depth: Val, *, flips: bool) -> None:
-        """Outputs from number ``first`` of the block on, four elements of each at a time.
+    def pack_panel(self, panel: Buf, first: Val, columns: Val, depth: Val, *, flips: bool) -> None:
+        """Pack ``columns`` outputs of the block from number ``first`` on, one quad of k after the other.
 
-        A row of outputs is written whole vectors long: what is too much is written over by the next one.
+        A row of outputs is stored in whole vectors; the next row overwrites what is beyond its end.
         """
         k, nr, sy = self.k, self.config.nr(self.k.isa), self.config.taps.strides[1]
         y, left = first // self.out_x, first % self.out_x
-        pair = [i // 2 + i % 2 * nr for i in range(2 * nr)]
-        four = [i // 4 * 2 + i % 2 + i % 4 // 2 * 2 * nr for i in range(4 * nr)]
+
         used = k.min(depth, ceil_div(self.channels * self.config.taps.count, QUAD) * QUAD)
         with k.loop(0, used, QUAD) as p:
-            starts = [self.scratch.strip.at(k.cast(self.scratch.offsets.load(p + t), i64)) for t in range(QUAD)]
+            starts = [self.scratch.block.at(k.cast(self.scratch.offsets.load(p + t), i64)) for t in range(QUAD)]
             to = panel.at((p + QUAD) * nr)
             row, at, done = k.var(y * (sy * self.row)), k.var(left), k.var(0)
             with k.loop_while(lambda: done.get() < columns):
                 here = row.get() + at.get()
-                a, b, c, d = (s.load(here, nr) for s in starts)
-                fours = k.bitcast(a.shuffle(pair, b).shuffle(four, c.shuffle(pair, d)), i32)
-                to.store(done.get() * QUAD, k.bitcast(fours ^ FLIP if flips else fours, i8))
+                quads = k.bitcast(interleaved_quads([s.load(here, nr) for s in starts]), i32)
+                to.store(done.get() * QUAD, k.bitcast(flip_signs(quads) if flips else quads, i8))
                 done.set(done.get() + self.out_x - at.get())
                 row.set(row.get() + sy * self.row)
                 at.set(0)

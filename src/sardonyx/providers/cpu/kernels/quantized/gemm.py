@@ -1,11 +1,11 @@
-"""Matrix products of bytes in vectors of i32, from a right operand in panels of fours (``quantized.pack``).
+"""int8 matrix products with vector dot products, from panels of B in quads of k (``quantized.pack``).
 
-As in ``gemm``, the innermost loop holds a tile of MR rows and NV vectors of sums in registers; for each four of k it
-adds the four products of MR single fours of A with NV vectors of fours of B. Sums are exact, whatever their order, so
-a tile runs along all of k at once: of B it needs NR bytes a step for MR * NR * 4 products, which L2 gives easily.
+As in ``gemm``, a micro-tile holds MR rows by NV vectors of i32 sums in registers. Each step along k adds the dot
+products of one quad (four bytes) of each row of A with NV vectors of quads of B. Integer sums are exact in any order,
+so there is no K-blocking: a step reads 4 * NR bytes of B for 4 * MR * NR products, which L2 sustains.
 
-An unsigned A on Arm, and a signed one on x86, is brought to the other sign as it is loaded; the sums begin with what
-that takes away, from the column sums in front of each panel.
+An A of the sign that the chip does not multiply with signed B (``byte_dot``) is flipped as it is loaded. The sums then
+start with the compensation, from the column sums in front of each panel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     number,
 )
 from sardonyx.providers.cpu.kernels.gemm.vector import MicroTileShape, RowBlocking
-from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, flipped, offset, other_sign
+from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, flip_signs, partner_dtype, zero_offset
 from sardonyx.providers.cpu.kernels.quantized.pack import QUAD, depth_of, packed_b, padded_a
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, Var, i8, i32, i64
@@ -34,13 +34,13 @@ from sardonyx.providers.cpu.program.steps import Step, Target
 
 
 def int8_params(a_dtype: DType, axes: int) -> Params:
-    """A, the panels of B, and the sizes of a product."""
+    """Parameters of A, of the packed B, and of the sizes of a product."""
     panels = {"b": (i8,), **{f"b_batch{i}": i64 for i in range(axes)}}
     return {**matrix_params("a", a_dtype, axes), **panels, **batch_params(axes), "m": i64, "n": i64, "depth": i64}
 
 
 def int8_args(p: Problem, target: Target, nr: int) -> tuple[list[Step], dict[str, Any]]:
-    """The arguments of ``int8_params``, and the steps that bring the operands there."""
+    """The arguments of ``int8_params``, and the steps that pack the operands."""
     before_a, a = padded_a(p, target.isa)
     before_b, b = packed_b(p, nr, target.isa)
     panels = {name: value for name, value in b.args("b").items() if name not in ("b_row", "b_col")}
@@ -56,7 +56,7 @@ def steps(p: Problem, target: Target) -> list[Step]:
     spec = gemm_int8(a_dtype=p.a.dtype, epilogue=epilogue, shape=shape)
     args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
-    variant = f"{shape.rows} x {shape.vectors} vectors of fours of bytes"
+    variant = f"micro-tile of {shape.rows} rows x {shape.vectors} vectors, int8"
     scratch = shape.rows * nr * 4
     return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, variant)]
 
@@ -70,13 +70,13 @@ def gemm_int8(
     k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val,
     *, a_dtype: DType, epilogue: Epilogue, shape: MicroTileShape, **memory: Any,
 ) -> None:  # fmt: skip
-    """The products of a batch. ``a`` has unit stride along k, and depth elements there."""
+    """A batch of products. Rows of ``a`` are contiguous and have ``depth`` elements."""
     axes, nr = epilogue.batch_axes, shape.vectors * k.lanes
     panels = (n + (nr - 1)) // nr
     sums = k.scratch(i32)
     batch_size = batch_count(k, memory, axes)
-    bands = RowBlocking(k, m, panels, batch_size, shape.rows, shape.block, depth, (depth + QUAD) * nr, row_block_nbytes)
-    with bands.share() as (index, panel, *tiles):
+    grid = RowBlocking(k, m, panels, batch_size, shape.rows, shape.block, depth, (depth + QUAD) * nr, row_block_nbytes)
+    with grid.share() as (index, panel, *tiles):
         batch = batch_indices(k, memory, index, axes)
         a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")
         b = matrix_at(memory, "b", batch).at(panel * (depth + QUAD) * nr)
@@ -88,50 +88,52 @@ def gemm_int8(
             for low, high in zip((0, *shape.heights), shape.heights, strict=False):
                 with k.when((rows > low) & (rows <= high)):
                     given = [a.at(a_row * (row + k.min(rows - 1, r))) for r in range(high)]
-                    put(Int8MicroTile(k, shape, a_dtype, i8).sums(given, b, depth), sums, nr)
+                    store_sums(Int8MicroTile(k, shape, a_dtype, i8).sums(given, b, depth), sums, nr)
             finish.tile(sums, nr, row, rows, panel * nr, columns, width=nr, at_once=True)
 
 
-def put(found: list[list[Var]], into: Buf, nr: int) -> None:
+def store_sums(found: list[list[Var]], into: Buf, nr: int) -> None:
     for r, row in enumerate(found):
         for j, total in enumerate(row):
             into.store(r * nr + j * total.lanes, total)
 
 
 class Int8MicroTile:
-    """The sums of some rows of A by a panel of B, held in registers."""
+    """Some rows of A times a panel of B, summed in registers."""
 
     def __init__(self, k: Kernel, shape: MicroTileShape, a_dtype: DType, b_dtype: DType) -> None:
         self.k, self.shape, self.b_dtype = k, shape, b_dtype
-        self.signs = (other_sign(k.isa) if b_dtype is i8 else i8), b_dtype
-        self.offset = offset(a_dtype, self.signs[0])
+        self.signs = (partner_dtype(k.isa) if b_dtype is i8 else i8), b_dtype
+        self.zero_offset = zero_offset(a_dtype, self.signs[0])
 
     def sums(self, a: list[Buf], b: Buf, depth: Val, start: list[Val] | None = None) -> list[list[Var]]:
-        """``start`` is what the sums of each row begin with; else they begin with what a changed sign takes away."""
+        """The sums over ``depth`` elements. They begin with ``start`` for each row, else with the compensation for a
+        flipped A, if it is.
+        """
         k, lanes, count = self.k, self.k.lanes, self.shape.vectors
         first = [k.zeros(i32, lanes) for _ in range(count)]
-        if self.offset:
-            first = [b.as_type(i32).load(j * lanes, lanes) * self.offset for j in range(count)]
+        if self.zero_offset:
+            first = [b.as_type(i32).load(j * lanes, lanes) * self.zero_offset for j in range(count)]
         sums = [[k.var(v) for v in (first if start is None else [start[r]] * count)] for r, _ in enumerate(a)]
         whole = k.const(0)
         if self.shape.by_lane and len(a) == self.shape.rows:
             whole = depth & -(QUAD * lanes)
             with k.loop(0, whole, QUAD * lanes) as p:
-                vectors = [self._fours(x.load(p, QUAD * lanes)) for x in a]
+                vectors = [self._quads(x.load(p, QUAD * lanes)) for x in a]
                 for i in range(lanes):
                     self._step(sums, b, p + i * QUAD, [v.shuffle([i] * lanes) for v in vectors])
         with k.loop(whole, depth, QUAD) as p:
-            self._step(sums, b, p, [k.splat(self._fours(x.load(p, QUAD)), lanes) for x in a])
+            self._step(sums, b, p, [k.splat(self._quads(x.load(p, QUAD)), lanes) for x in a])
         return sums
 
-    def _fours(self, v: Val) -> Val:
-        fours = self.k.bitcast(v, i32)
-        return flipped(fours) if self.offset else fours
+    def _quads(self, v: Val) -> Val:
+        quads = self.k.bitcast(v, i32)
+        return flip_signs(quads) if self.zero_offset else quads
 
-    def _step(self, sums: list[list[Var]], b: Buf, p: Val, fours: list[Val]) -> None:
+    def _step(self, sums: list[list[Var]], b: Buf, p: Val, quads: list[Val]) -> None:
         k, lanes, nr = self.k, self.k.lanes, self.shape.vectors * self.k.lanes
         at = b.at((p + QUAD) * nr)
         columns = [k.bitcast(at.load(j * lanes * QUAD, lanes * QUAD), i32) for j in range(self.shape.vectors)]
-        for row, x in zip(sums, fours, strict=True):
+        for row, x in zip(sums, quads, strict=True):
             for total, y in zip(row, columns, strict=True):
                 total.set(dot(k, total.get(), x, y, *self.signs))

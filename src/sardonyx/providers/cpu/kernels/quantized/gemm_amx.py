@@ -1,11 +1,12 @@
-"""Matrix products of bytes on tiles, from a right operand in panels of fours (``quantized.pack``): tiles as they lie.
+"""int8 matrix products on AMX tiles, from panels of B in quads of k (``quantized.pack``).
 
-A tile of A is 16 rows of 64 elements where they lie in memory; one of B is 16 fours of 16 columns. The innermost loop
-holds 2 x 2 tiles of sums, 32 rows by 32 columns, and walks along k by steps of 64. Up to 16 rows take one tile, of as
-many rows as there are. Where the last 32 rows are not all there, tiles begin earlier and some rows are summed twice.
+A tile of A is 16 rows of 64 elements, loaded from the unpacked operand; a tile of B is 16 quads of 16 columns. A
+micro-tile is 2 x 2 tiles of sums, 32 rows by 32 columns, and advances along k by 64. A product of at most 16 rows takes
+one tile of as many rows. Where the last micro-tile lacks rows, its tiles begin earlier and some rows are computed
+twice.
 
-A step reads 4 KiB for four products of 16 cycles. So B is taken in runs of ``RUN`` steps, 24 KiB, which stay in L1
-while the row panels of a block pass by; A comes from L2, and sums wait in scratch between runs.
+A step loads 4 KiB for four tile products. So B is K-blocked: a K-block of 24 KiB stays in L1 for all row panels of a
+block. A comes from L2, and sums are kept in scratch memory between K-blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64
 from sardonyx.providers.cpu.program.steps import Step, Target
 
 PANEL = 2 * ROWS
-RUN = 12
+KC = 12 * ROW_NBYTES
+"""Elements of a K-block."""
 MICRO_TILE = PANEL * PANEL
 BLOCK = 8
 """Row panels of a block: their sums take 32 KiB."""
@@ -40,7 +42,7 @@ def steps(p: Problem, target: Target) -> list[Step]:
     args |= {"row_block_nbytes": isa.l2_nbytes // 2, **epilogue.args(p)}
     nbytes = dims.known(dims.mul(p.n, p.k)) or 0
     scratch = BLOCK * MICRO_TILE * 4
-    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, "2 x 2 tiles of bytes")]
+    return [*before, Step(spec, args, epilogue.writes, p.nodes, scratch, p.flops, nbytes, "2 x 2 AMX tiles, int8")]
 
 
 def _params(a_dtype: DType, epilogue: Epilogue) -> Params:
@@ -51,20 +53,20 @@ def _params(a_dtype: DType, epilogue: Epilogue) -> Params:
 def gemm_int8_amx(
     k: Kernel, m: Val, n: Val, depth: Val, row_block_nbytes: Val, *, a_dtype: DType, epilogue: Epilogue, **memory: Any
 ) -> None:
-    """The products of a batch. ``a`` has unit stride along k, and depth elements there, whole steps."""
+    """A batch of products. Rows of ``a`` are contiguous and have ``depth`` elements, a multiple of 64."""
     tiles, is_short = Tiles(k), m <= ROWS
     tiles.configure(k.select(is_short, k.max(m, 1), ROWS), short=MicroTile.SHORT)
     axes = epilogue.batch_axes
     panels = (n + (PANEL - 1)) // PANEL
     sums = k.scratch(i32)
     batch_size = batch_count(k, memory, axes)
-    bands = RowBlocking(k, m, panels, batch_size, PANEL, BLOCK, depth, (depth + QUAD) * PANEL, row_block_nbytes)
-    with bands.share() as (index, panel, top, bottom):
+    grid = RowBlocking(k, m, panels, batch_size, PANEL, BLOCK, depth, (depth + QUAD) * PANEL, row_block_nbytes)
+    with grid.share() as (index, panel, top, bottom):
         batch = batch_indices(k, memory, index, axes)
         a, a_row = matrix_at(memory, "a", batch), number(memory, "a_row")
         b = matrix_at(memory, "b", batch).at((panel * (depth + QUAD) + QUAD) * PANEL)
-        with k.loop(0, k.max(depth, 1), RUN * ROW_NBYTES) as start:
-            length = k.min(depth - start, RUN * ROW_NBYTES)
+        with k.loop(0, k.max(depth, 1), KC) as start:
+            length = k.min(depth - start, KC)
             with k.loop(top, bottom) as at:
                 micro_tile = MicroTile(tiles, sums.at((at - top) * MICRO_TILE), start > 0, a_dtype)
                 rows = [a.at(first_row(k, at * PANEL + r, m) * a_row + start) for r in (0, ROWS)]
@@ -80,25 +82,25 @@ def gemm_int8_amx(
 
 
 def first_row(k: Kernel, row: Val, m: Val) -> Val:
-    """Where a tile begins that has this row: early enough to end within the rows that there are, if these fill one."""
+    """The first row of the tile that holds ``row``: a last tile begins early enough to be full, if m allows it."""
     return k.min(row, k.max(m - ROWS, 0))
 
 
 class MicroTile:
-    """Sums of 32 x 32, in scratch before and after a run."""
+    """A micro-tile of 32 x 32 sums, which are kept in scratch memory between K-blocks."""
 
     SHORT = (C, C + 1, A)
-    """The tiles of a square that has at most 16 rows."""
+    """The tile registers of a micro-tile of at most 16 rows."""
 
-    def __init__(self, tiles: Tiles, sums: Buf, goes_on: Val, a_dtype: DType, b_dtype: DType = i8) -> None:
-        self.tiles, self.sums, self.goes_on = tiles, sums, goes_on
+    def __init__(self, tiles: Tiles, sums: Buf, accumulates: Val, a_dtype: DType, b_dtype: DType = i8) -> None:
+        self.tiles, self.sums, self.accumulates = tiles, sums, accumulates
         self.signs = a_dtype, b_dtype
 
     def add(self, a: list[Buf], a_row: Val, b: Buf, length: Val) -> None:
         """Add the products of one or two tiles of rows with two of columns, along ``length`` elements."""
         k, tiles = self.tiles.k, self.tiles
         places = [(C + 2 * r + c, r, c) for r in range(len(a)) for c in range(2)]
-        with k.either(self.goes_on) as (later, first):
+        with k.either(self.accumulates) as (later, first):
             with later:
                 for t, r, c in places:
                     tiles.load(t, self._at(r, c), PANEL * 4)

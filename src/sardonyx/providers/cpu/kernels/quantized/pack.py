@@ -1,13 +1,14 @@
-"""The operands of a product of bytes in the layout that its kernels read.
+"""Packs the operands of int8 products.
 
-The right operand becomes panels [batch][n / NR][1 + depth / 4][NR][4], zero beyond k and n: first the sum of each
-column, in i32, then its elements by fours, so that a vector of 32-bit lanes has four elements of each of its columns.
-With tiles, the depth is whole steps of 64. The left operand stays where it is if its elements along k are neighbours
-and fill the depth; else it becomes [batch][m][depth].
+B is packed into panels [batch][n / NR][1 + depth / 4][NR][4], zero beyond k and n: first the sum of each column, in
+i32, then its elements in quads, so that a 32-bit lane holds four successive elements of one column. With AMX, the depth
+is a multiple of 64. A is not packed if its rows are contiguous and as long as the depth; else it is copied to
+[batch][m][depth].
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sardonyx.dtypes import DType
@@ -27,23 +28,25 @@ from sardonyx.providers.cpu.kernels.common.matrices import (
     of_known,
 )
 from sardonyx.providers.cpu.kernels.gemm.pack import COLUMNS, ROW_BLOCK, ROWS, packed_b_by, unit_axis
-from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, other_sign
+from sardonyx.providers.cpu.kernels.quantized.byte_dot import dot, partner_dtype
 from sardonyx.providers.cpu.language.dsl import Kernel, Params, Spec, kernel
 from sardonyx.providers.cpu.language.values import Buf, Val, i8, i32, i64, u8
 from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Ref, Step
 
 QUAD = 4
+"""Elements of k that a dot product takes at once, adjacent in a panel."""
 ONES = 0x0101_0101
+"""Four bytes of 1."""
 
 
 def step_of(isa: Isa) -> int:
-    """What depths are multiples of."""
+    """Elements of k in one instruction: depths are multiples of it."""
     return 64 if isa.amx else QUAD
 
 
 def depth_of(k: Known, isa: Isa) -> Known:
-    """The depth of a panel, in elements."""
+    """k, padded to whole steps."""
     step = step_of(isa)
     return of_known(dims.mul(dims.ceildiv(k, step), step))
 
@@ -77,12 +80,12 @@ def pack_int8_panels(
 
 
 class QuadPacker:
-    """A block of a matrix whose columns, ``nr`` at most, are put side by side, four elements of each at a time."""
+    """Packs up to ``nr`` columns of a matrix into a panel, one quad of each column after the other."""
 
     def __init__(
         self, k: Kernel, x: Buf, x_row: Val, x_col: Val, rows: Val, columns: Val, nr: int, *, flips: bool = False
     ) -> None:
-        """``flips``: the bytes take the other sign, by 128."""
+        """``flips``: the bytes take the other sign, shifted by 128."""
         self.k, self.x, self.x_row, self.x_col, self.nr = k, x.as_type(u8), x_row, x_col, nr
         self.rows, self.columns, self.flip = rows, columns, 0x80 if flips else 0
 
@@ -102,31 +105,37 @@ class QuadPacker:
                 y.store((q * self.nr + j) * QUAD + t, byte ^ self.flip)
 
     def _interleave(self, y: Buf, row: Val) -> None:
-        nr = self.nr
-        a, b, c, d = (self.x.load((row + t) * self.x_row, nr) for t in range(QUAD))
-        pair = [i // 2 + i % 2 * nr for i in range(2 * nr)]
-        four = [i // 4 * 2 + i % 2 + i % 4 // 2 * 2 * nr for i in range(4 * nr)]
-        y.store(0, a.shuffle(pair, b).shuffle(four, c.shuffle(pair, d)) ^ self.flip)
+        rows = [self.x.load((row + t) * self.x_row, self.nr) for t in range(QUAD)]
+        y.store(0, interleaved_quads(rows) ^ self.flip)
 
     def _copy(self, y: Buf, row: Val) -> None:
         with self.k.loop(0, self.nr) as j:
             y.store(j * QUAD, self.x.load(j * self.x_col + row, QUAD) ^ self.flip)
 
 
+def interleaved_quads(rows: Sequence[Val]) -> Val:
+    """Quads from four successive rows of a matrix: element i of each row, then element i + 1, in one vector."""
+    nr = rows[0].lanes
+    pair = [i // 2 + i % 2 * nr for i in range(2 * nr)]
+    quad = [i // 4 * 2 + i % 2 + i % 4 // 2 * 2 * nr for i in range(4 * nr)]
+    a, b, c, d = rows
+    return a.shuffle(pair, b).shuffle(quad, c.shuffle(pair, d))
+
+
 def sum_columns(k: Kernel, panel: Buf, quads: Val, nr: int, dtype: DType) -> None:
-    """Write the sums of a panel's columns in front of it."""
+    """Store the sums of a panel's columns in front of it."""
     ones = k.const(ONES, i32, k.lanes)
-    signs = other_sign(k.isa), dtype
+    signs = partner_dtype(k.isa), dtype
     for j in range(0, nr, k.lanes):
         total = k.var(k.zeros(i32, k.lanes))
         with k.loop(1, quads + 1) as q:
-            fours = k.bitcast(panel.load((q * nr + j) * QUAD, k.lanes * QUAD), i32)
-            total.set(dot(k, total.get(), ones, fours, *signs))
+            columns = k.bitcast(panel.load((q * nr + j) * QUAD, k.lanes * QUAD), i32)
+            total.set(dot(k, total.get(), ones, columns, *signs))
         panel.as_type(i32).store(j, total)
 
 
 def packed_b(p: Problem, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
-    """B in panels of ``nr`` columns, with the steps that bring it there at every run: none for a constant."""
+    """B in panels of ``nr`` columns, and the steps that pack it in every run: none for a constant, it is prepacked."""
 
     def spec(axes: int) -> Spec:
         return pack_int8_panels(unit=unit_axis(p.b), nr=nr, axes=axes, step=step_of(isa))
@@ -148,9 +157,9 @@ def pad_int8_rows(
     k: Kernel, y: Buf, rows: Val, columns: Val, depth: Val, *, unit: str, axes: int, dtype: DType, **memory: Any
 ) -> None:
     """y[batch][rows][depth] = x[batch][rows][columns], zero beyond the columns."""
-    strips = (rows + (ROW_BLOCK - 1)) // ROW_BLOCK
-    with k.share(batch_count(k, memory, axes) * strips) as at:
-        index, row = at // strips, at % strips * ROW_BLOCK
+    row_blocks = (rows + (ROW_BLOCK - 1)) // ROW_BLOCK
+    with k.share(batch_count(k, memory, axes) * row_blocks) as at:
+        index, row = at // row_blocks, at % row_blocks * ROW_BLOCK
         x = matrix_at(memory, "x", batch_indices(k, memory, index, axes))
         x_row, x_col = number(memory, "x_row"), number(memory, "x_col")
         with k.loop(row, k.min(rows, row + ROW_BLOCK)) as r:
@@ -166,7 +175,7 @@ def pad_int8_rows(
 
 
 def padded_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
-    """A with neighbours along k, rows of whole steps: as it is, or copied."""
+    """A with contiguous rows of whole steps: the operand itself, or a copy and the step that makes it."""
     a, depth = p.a, depth_of(p.k, isa)
     if a.column == 1 and p.k == depth:
         return [], a
@@ -176,7 +185,7 @@ def padded_a(p: Problem, isa: Isa) -> tuple[list[Step], Matrix]:
     to = Storage("temporary", a.dtype, elements)
     spec = pad_int8_rows(unit=unit_axis(a), axes=len(p.batch), dtype=a.dtype)
     args = {**a.args("x"), "y": Ref(to), **batch_args(p.batch), "rows": p.m, "columns": p.k, "depth": depth}
-    why = "not neighbours along k" if a.column != 1 else f"k is no multiple of {step_of(isa)}"
+    why = "rows are not contiguous" if a.column != 1 else f"k is not a multiple of {step_of(isa)}"
     nbytes = of_known(dims.mul(elements, 2))
     step = Step(spec, args, frozenset("y"), p.nodes, nbytes=nbytes, variant=f"A copied: {why}")
     return [step], Matrix(to, 0, strides, depth, 1)
