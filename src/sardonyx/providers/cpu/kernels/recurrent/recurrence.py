@@ -42,8 +42,7 @@ CHAINS = 6
 BLOCKS = 16
 """The largest number of blocks of sequences in one direction."""
 SHARED_NBYTES, SHARED_STEPS = 128 * KIB, 4
-"""Bytes of a stage's weights, and time steps, from which on threads share panels: a barrier costs as much as reading
-25 KB."""
+"""Bytes of a stage's weights, and time steps, from which on threads share panels: with fewer, barriers dominate."""
 MAX_SHARED = COUNTERS // 3
 """The largest number of (direction, block) pairs that threads share: each has three counters."""
 
@@ -230,8 +229,8 @@ class _Phases:
                 done.add_atomic(0, last.get() - first.get(), "seq_cst")
                 wake_waiters(k, done, sleepers)
         with k.when(self.is_shared):
-            spin, crew = k.context().load(Context.SPIN), TeamCpus(k, k.context(), k.thread)
-            wait_while(k, done, self.end.get().__gt__, spin, sleepers, crew)
+            spin, cpus = k.context().load(Context.SPIN), TeamCpus(k, k.context(), k.thread)
+            wait_while(k, done, self.end.get().__gt__, spin, sleepers, cpus)
 
     def _take(self, first: Var, last: Var) -> Val:
         """Takes the next panels of the phase; returns whether there were any."""
