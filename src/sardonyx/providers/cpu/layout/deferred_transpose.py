@@ -1,8 +1,8 @@
-"""Transposes move behind data-dependent sizes.
+"""Moves Transposes past data-dependent sizes.
 
-A part is cut at a data-dependent size (``dynamic_partition``), and values pass between pieces as they are in memory.
-Inside a piece a Transpose is only addressing; between two it would copy all elements, although a Gather after
-NonMaxSuppression may read a few.
+A part is cut at each data-dependent size (``dynamic_partition``), and values are materialized at the cut. Within a
+section a Transpose is only addressing. Before a cut it would copy all elements, although a Gather after
+NonMaxSuppression may read only a few.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from sardonyx.lower.lowering import COUNTED
 
 
 def defer_transposes(graph: Graph, owned: Iterable[Node]) -> list[Node]:
-    """Give every piece behind a data-dependent size its own copy of the Transpose; returns those added."""
-    mine, piece = set(owned), 0
+    """Give every section that reads a Transpose of an earlier one its own copy of it; returns the copies."""
+    mine, section = set(owned), 0
     places: dict[Node, int] = {}
     for node in graph.nodes:
         if node in mine:
-            places[node] = piece
-            piece += node.op_type in COUNTED
+            places[node] = section
+            section += node.op_type in COUNTED
     made: list[Node] = []
-    for node in [n for n in reversed(places) if piece and n.op_type == "Transpose"]:
+    for node in [n for n in reversed(places) if section and n.op_type == "Transpose"]:
         later: dict[int, list[tuple[Node, int]]] = defaultdict(list)
         for user, i in node.output.uses:
             if places.get(user, 0) > places[node]:
                 later[places[user]].append((user, i))
         for place, uses in later.items():
-            copy = _turn_before(graph, node, uses)
+            copy = _copy_before(graph, node, uses)
             places[copy] = place
             made.append(copy)
         if node.output.is_dead:
@@ -39,7 +39,7 @@ def defer_transposes(graph: Graph, owned: Iterable[Node]) -> list[Node]:
     return made
 
 
-def _turn_before(graph: Graph, node: Node, uses: list[tuple[Node, int]]) -> Node:
+def _copy_before(graph: Graph, node: Node, uses: list[tuple[Node, int]]) -> Node:
     """A separate Transpose for some readers, placed before the first of them."""
     readers = {user for user, _ in uses}
     first = next(n for n in graph.nodes if n in readers)

@@ -20,8 +20,8 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 
 
 def in_place(steps: Sequence[Step]) -> list[Step]:
-    """The same steps, with one storage for a residual and a result where no later step reads the first, and no earlier
-    one touches the second. Where steps are repeated or left out, all is as it was.
+    """The steps, with one storage for residual and result where no later step reads the residual and no earlier one
+    accesses the result. Steps with loops or branches among them are unchanged.
     """
     if any(step.is_control or step.only is not None for step in steps):
         return list(steps)
@@ -57,12 +57,12 @@ def _pairs(step: Step) -> list[tuple[Storage, Storage]]:
         (y.storage, x.storage)
         for result, y in refs.items() if result in step.writes
         for residual, x in refs.items() if residual not in step.writes
-        if _lies(step, result, y) == _lies(step, residual, x) and storages.count(x.storage) == 1
+        if _layout(step, result, y) == _layout(step, residual, x) and storages.count(x.storage) == 1
     ]  # fmt: skip
 
 
-def _lies(step: Step, name: str, ref: Ref) -> tuple[Any, ...]:
-    """All that tells where the pixels of an operand are, but the memory itself."""
+def _layout(step: Step, name: str, ref: Ref) -> tuple[Any, ...]:
+    """Everything that determines where an operand's pixels are in its storage."""
     numbers = {key.removeprefix(name): v for key, v in step.args.items() if key.startswith(f"{name}_")}
     return ref.storage.kind, ref.storage.dtype, ref.storage.elements, ref.offset, numbers
 

@@ -1,8 +1,7 @@
-"""Images as convolutions like them: with long rows.
+"""Reshapes the spatial axes of convolutions so that rows are long, because kernels vectorize along rows.
 
-An axis that is all of one element goes in front of the others. And where the images of a batch have few pixels, and lie
-one behind the other, pixel by pixel, they are the planes of one: together they fill the rows of tiles and blocks that
-one image leaves empty.
+Axes of one element move to the front. A batch of small NHWC images becomes one image whose depth is the batch: together
+they fill the rows of tiles and blocks that a single image leaves empty.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Group, View, Window
 from sardonyx.providers.cpu.kernels.common.window import is_nhwc
 
-FEW = 48
-"""Pixels of a result below which a batch of them is taken together."""
+MIN_PIXELS = 48
+"""Output pixels below which the batch becomes depth."""
 
 
 def unit_axes_first(groups: Sequence[Group]) -> list[Group]:
-    """The groups, with axes of one element in front."""
+    """The groups; convolutions have the spatial axes of one element first."""
     return [_unit_axes_first(g) if isinstance(g, Convolution) else g for g in groups]
 
 
@@ -37,16 +36,16 @@ def _unit_axes_first(group: Convolution) -> Convolution:
 
 
 def batch_as_depth(groups: Sequence[Group]) -> list[Group]:
-    """The groups, with small images of a batch as planes."""
+    """The groups; convolutions of small images have the batch as depth."""
     return [_batch_as_depth(g) if isinstance(g, Convolution) and _is_small(g) else g for g in groups]
 
 
 def _is_small(group: Convolution) -> bool:
     batch, _, *sizes = group.box
     known = [d for d in sizes if isinstance(d, int)]
-    is_room = len(sizes) < 3 and group.groups == 1 and batch != 1
+    has_free_axis = len(sizes) < 3 and group.groups == 1 and batch != 1
     is_all_nhwc = all(map(is_nhwc, (group.x, *group.outputs)))
-    return is_room and is_all_nhwc and len(known) == len(sizes) and math.prod(known) < FEW
+    return has_free_axis and is_all_nhwc and len(known) == len(sizes) and math.prod(known) < MIN_PIXELS
 
 
 def _batch_as_depth(group: Convolution) -> Convolution:

@@ -1,8 +1,8 @@
-"""Convolutions of one image whose results are neighbours, as one convolution with the filters of all.
+"""Merges convolutions of the same image whose outputs are adjacent channels into one convolution with all filters.
 
-The phases of a transposed convolution whose windows do not overlap see single pixels, and where results lie pixel by
-pixel those of a row interleave: number f of phase p is filter p * filters + f. The image is read once for them, and
-filters fill lanes and tiles that would stay empty.
+The stride phases of a transposed convolution are such convolutions: if its windows do not overlap, each phase reads
+single pixels, and in an NHWC result the phases of a row interleave, so that output f of phase p is channel
+p * filters + f. Merged, they read the image once, and their filters fill lanes and tiles that would stay empty.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Array = np.ndarray[Any, Any]
 
 
 def merged(groups: Sequence[Group]) -> list[Group]:
-    """The groups, of which some are one with the one before."""
+    """The groups, with successive convolutions merged where possible."""
     made: list[Group] = []
     for group in groups:
         last = made[-1] if made else None
-        both = _both(last, group) if isinstance(last, Convolution) and isinstance(group, Convolution) else None
+        both = _merged(last, group) if isinstance(last, Convolution) and isinstance(group, Convolution) else None
         if both is None:
             made.append(group)
         else:
@@ -37,8 +37,8 @@ def merged(groups: Sequence[Group]) -> list[Group]:
     return made
 
 
-def _both(a: Convolution, b: Convolution) -> Convolution | None:
-    """Two convolutions as one; None where they are not neighbours."""
+def _merged(a: Convolution, b: Convolution) -> Convolution | None:
+    """Two convolutions as one; None if their outputs are not adjacent or if they differ in more than filters."""
     is_alike = (a.x, a.window, a.groups, a.epilogue) == (b.x, b.window, 1, b.epilogue)
     if not is_alike or a.w.shape[1:] != b.w.shape[1:] or not isinstance(a.w.shape[0], int):
         return None
@@ -46,10 +46,10 @@ def _both(a: Convolution, b: Convolution) -> Convolution | None:
     if any(v.storage in read for v in (*a.writes, *b.writes)):
         return None
     filters = a.w.shape[0]
-    outputs = [_side_by_side(v, u, filters) for v, u in zip(a.outputs, b.outputs, strict=True)]
+    outputs = [_joined(v, u, filters) for v, u in zip(a.outputs, b.outputs, strict=True)]
     if None in outputs:
         return None
-    w, extra = _constant((a.w, b.w)), [_read(v, u, filters) for v, u in zip(a.extra, b.extra, strict=True)]
+    w, extra = _concatenated((a.w, b.w)), [_operand(v, u, filters) for v, u in zip(a.extra, b.extra, strict=True)]
     if w is None or None in extra:
         return None
     return replace(
@@ -58,48 +58,51 @@ def _both(a: Convolution, b: Convolution) -> Convolution | None:
     )  # fmt: skip
 
 
-def _read(a: View, b: View, filters: int) -> View | None:
-    """An operand of both."""
+def _operand(a: View, b: View, filters: int) -> View | None:
+    """An epilogue operand of both as one: the same scalar, adjacent channels, or constants to be concatenated."""
     if a == b and a.strides[1] == 0:
-        return _wider(a, b, 0)
-    found = _side_by_side(a, b, filters)
+        return _with_both_channels(a, b, 0)
+    found = _joined(a, b, filters)
     if found is None and not any(s for i, s in enumerate(a.strides) if i != 1) and a.strides == b.strides:
-        flat = _constant([View(v.storage, v.shape[1:2], v.strides[1:2], v.offset) for v in (a, b)])
+        flat = _concatenated([View(v.storage, v.shape[1:2], v.strides[1:2], v.offset) for v in (a, b)])
         if flat is not None:
-            found = replace(_wider(a, b, 1), storage=flat.storage, offset=0)
+            found = replace(_with_both_channels(a, b, 1), storage=flat.storage, offset=0)
     return found
 
 
-def _side_by_side(a: View, b: View, filters: int) -> View | None:
-    """Both views as one, where the filters of the second follow those of the first in memory."""
-    is_beside = a.storage is b.storage and (a.shape[0], a.shape[2:]) == (b.shape[0], b.shape[2:])
+def _joined(a: View, b: View, filters: int) -> View | None:
+    """Both views as one if the channels of the second follow those of the first in memory; else None."""
+    is_same_image = a.storage is b.storage and (a.shape[0], a.shape[2:]) == (b.shape[0], b.shape[2:])
     is_alike = (a.strides[0], a.strides[2:]) == (b.strides[0], b.strides[2:])
-    if not is_beside or not is_alike or dims.sub(b.offset, a.offset) != filters:
+    if not is_same_image or not is_alike or dims.sub(b.offset, a.offset) != filters:
         return None
-    return _wider(a, b, 1) if all(v.shape[1] == 1 or v.strides[1] == 1 for v in (a, b)) else None
+    return _with_both_channels(a, b, 1) if all(v.shape[1] == 1 or v.strides[1] == 1 for v in (a, b)) else None
 
 
-def _wider(a: View, b: View, step: Known) -> View:
+def _with_both_channels(a: View, b: View, step: Known) -> View:
     shape = (a.shape[0], int(a.shape[1]) + int(b.shape[1]), *a.shape[2:])
     return replace(a, shape=shape, strides=(a.strides[0], step, *a.strides[2:]))
 
 
-def _constant(parts: Sequence[View]) -> View | None:
-    """Constants one after the other, along the first axis; equal ones are the same to ``constants.identity``."""
-    sizes = [(*view.shape, view.offset) for view in parts]
-    if not all(views.is_dense(v) and v.storage.tensor is not None for v in parts):
+def _concatenated(constants: Sequence[View]) -> View | None:
+    """Constants concatenated along the first axis. Equal results have equal ``constants.identity``.
+
+    None if a view is no constant, not contiguous, or of symbolic size.
+    """
+    sizes = [(*view.shape, view.offset) for view in constants]
+    if not all(views.is_dense(v) and v.storage.tensor is not None for v in constants):
         return None
     if not all(isinstance(d, int) for known in sizes for d in known):
         return None
 
-    def concatenated() -> Array:
-        return np.concatenate([_elements(view) for view in parts])
+    def fetch() -> Array:
+        return np.concatenate([_elements(view) for view in constants])
 
-    tensors = [v.storage.tensor for v in parts if v.storage.tensor is not None]
+    tensors = [v.storage.tensor for v in constants if v.storage.tensor is not None]
     origin = ("concatenated", *((identity(t), *known) for t, known in zip(tensors, sizes, strict=True)))
-    shape = (sum(int(v.shape[0]) for v in parts), *(int(d) for d in parts[0].shape[1:]))
-    made = Tensor(parts[0].dtype, shape, concatenated, lies=concatenated, origin=origin)
-    return views.dense(Storage("constant", made.dtype, made.size, parts[0].storage.value, made), shape)
+    shape = (sum(int(v.shape[0]) for v in constants), *(int(d) for d in constants[0].shape[1:]))
+    made = Tensor(constants[0].dtype, shape, fetch, lies=fetch, origin=origin)
+    return views.dense(Storage("constant", made.dtype, made.size, constants[0].storage.value, made), shape)
 
 
 def _elements(view: View) -> Array:

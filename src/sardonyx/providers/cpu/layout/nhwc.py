@@ -1,13 +1,13 @@
-"""Images that lie pixel by pixel, chosen once for all groups.
+"""Converts intermediate images from NCHW to NHWC, once for all groups of a part.
 
-Vectors of many lanes want channels as neighbours: a map of 7 x 7 pixels fills no vector of 16, its channels do, and a
-window's border costs no more than its middle. So an intermediate image that convolutions touch changes places from
-(batch, channel, pixel) to (batch, pixel, channel), if every group that touches it can follow: which is a matter of its
-views alone. At the edges, where an image is the caller's or something needs it as it was, a copy stands between
-(``layout.nhwc_edges``); convolutions on tiles read and write either.
+Wide vectors want channels along the lanes: 7 x 7 pixels do not fill vectors of 16 lanes, their channels do, and a
+window at the image's edge costs no more than one in its middle. So the storage of an intermediate image that
+convolutions read or write becomes NHWC if all groups that access it can: that depends on their views alone. An image
+that the caller owns, or that some group needs as NCHW, stays so, and a copy is inserted next to the convolution
+(``layout.nhwc_edges``). AMX convolutions read and write both layouts.
 
-    storage      (N, C, P) in order, P pixels     becomes (N, P, C)
-    view         an axis that moves through channels has stride 1, one that moves through pixels has stride C
+    storage    (N, C, P), P pixels, becomes (N, P, C)
+    view       an axis along channels gets stride 1, one along pixels gets its stride times C
 """
 
 from __future__ import annotations
@@ -24,23 +24,27 @@ from sardonyx.providers.cpu.kernels.conv import few_filters, few_outputs, nhwc, 
 from sardonyx.providers.cpu.layout import merge_convs, nhwc_edges
 from sardonyx.providers.cpu.program.steps import Target
 
-LEAST_FILTERS = 4
-"""Filters and channels of a group, where there are several, below which lanes stay empty."""
+MIN_FILTERS = 4
+"""Filters and channels of each group of a grouped convolution, at least: with fewer, too many lanes are empty."""
 
 
 def to_nhwc(groups: Sequence[Group], target: Target) -> list[Group]:
-    """The groups, with their images pixel by pixel."""
+    """The groups with NHWC images, merged convolutions and the copies that they need."""
     if target.isa.lanes < MIN_NHWC_LANES:
         return list(groups)
-    wanted = {id(g) for g in groups if isinstance(g, Convolution) and _is_wanted(g, target)}
+    wanted = {id(g) for g in groups if isinstance(g, Convolution) and _prefers_nhwc(g, target)}
     if not wanted:
         return list(groups)
     images = _candidates(groups, wanted)
-    groups = [_unfolded(g, images) if isinstance(g, Loop) else g for g in groups]
-    images = _chosen(groups, wanted, images)
+    groups = [_with_split_axes(g, images) if isinstance(g, Loop) else g for g in groups]
+    images = _convertible(groups, wanted, images)
     made: list[Group] = []
-    for group in merge_convs.merged([_placed(g, images) for g in groups]):
-        if isinstance(group, Convolution) and _is_wanted(group, target) and on_tiles.terms_for(group, target) is None:
+    for group in merge_convs.merged([_with_nhwc_views(g, images) for g in groups]):
+        if (
+            isinstance(group, Convolution)
+            and _prefers_nhwc(group, target)
+            and on_tiles.terms_for(group, target) is None
+        ):
             made += nhwc_edges.with_edge_copies(group, target.isa)
         else:
             made.append(group)
@@ -49,13 +53,13 @@ def to_nhwc(groups: Sequence[Group], target: Target) -> list[Group]:
 
 @dataclass(frozen=True)
 class Image:
-    """A storage of N images of C channels and P pixels."""
+    """The shape of a storage that holds NCHW images: C channels and P pixels."""
 
     channels: Known
     pixels: Known
 
-    def place(self, view: View) -> View | None:
-        """A view of the storage as it is, of the same elements once they are turned; None where there is no such."""
+    def as_nhwc(self, view: View) -> View | None:
+        """The view of the same elements once the storage is NHWC; None if it has no constant strides there."""
         each = dims.known(dims.mul(self.channels, self.pixels))
         if each is None:
             return None
@@ -68,7 +72,7 @@ class Image:
                 strides.append(0)
             elif dims.exact_div(s, each) is not None:
                 strides.append(s)
-            elif (step := _whole(s, self.pixels)) is not None:
+            elif (step := _exact_quotient(s, self.pixels)) is not None:
                 strides.append(step)
                 last_channel = dims.add(last_channel, dims.mul(step, dims.sub(d, 1)))
             else:
@@ -83,17 +87,17 @@ class Image:
         return None if offset is None else View(view.storage, view.shape, tuple(strides), offset)
 
     def _split(self, offset: Known, each: Known) -> tuple[Known, Known, Known]:
-        """Image, channel and pixel of an element; whether the image has such a pixel is the caller's to see."""
+        """Image, channel and pixel of an element; the caller checks that they are in range."""
         if offset == 0:
             return 0, 0, 0
         if isinstance(offset, int) and isinstance(each, int) and isinstance(self.pixels, int):
             return offset // each, offset % each // self.pixels, offset % self.pixels
-        channel = _whole(offset, self.pixels)
+        channel = _exact_quotient(offset, self.pixels)
         return (0, 0, offset) if channel is None else (0, channel, 0)
 
 
-def _whole(a: Known, b: Known) -> int | None:
-    """How many times b a number is, where that is a number."""
+def _exact_quotient(a: Known, b: Known) -> int | None:
+    """a / b, if it is an integer that is known at compile time."""
     found = dims.exact_div(a, b)
     return found if isinstance(found, int) else None
 
@@ -102,8 +106,8 @@ def _is_below(a: dims.Dim, b: Known) -> bool:
     return dims.at_least(dims.sub(dims.sub(b, 1), a), 0)
 
 
-def _is_wanted(group: Convolution, target: Target) -> bool:
-    """Whether a convolution is carried out pixel by pixel."""
+def _prefers_nhwc(group: Convolution, target: Target) -> bool:
+    """Whether a convolution is faster on NHWC images."""
     filters, channels = group.w.shape[0], group.w.shape[1]
     if group.x.shape[1] == 0 or few_outputs.has_few_outputs(group, target) is True:
         return False
@@ -114,15 +118,15 @@ def _is_wanted(group: Convolution, target: Target) -> bool:
     if group.groups == 1:
         return stem.has_few_channels(group) or few_filters.has_full_vectors(group, target.isa)
     each = int(filters) // group.groups
-    return each == channels == 1 or (each >= LEAST_FILTERS and int(channels) >= LEAST_FILTERS)
+    return each == channels == 1 or (each >= MIN_FILTERS and int(channels) >= MIN_FILTERS)
 
 
-# -- which storages are turned
+# -- which storages become NHWC
 
 
 def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Image]:
-    """The images that windows slide over, that are added to what they make, or written; and what loops make of them or
-    make them of.
+    """The images that wanted convolutions and pooling read and write, and those that loops compute from these or
+    compute these from.
     """
     found: dict[Storage, Image] = {}
     for group in groups:
@@ -137,31 +141,31 @@ def _candidates(groups: Sequence[Group], wanted: set[int]) -> dict[Storage, Imag
         for loop in loops:
             seen = [v for v in (*loop.inputs, *loop.outputs) if v.storage in found]
             for view in (*loop.inputs, *loop.outputs):
-                like = next((v for v in seen if _is_alike(v, view)), None)
+                like = next((v for v in seen if _has_same_layout(v, view)), None)
                 if like is not None and view.storage not in found:
                     found[view.storage] = found[like.storage]
     return found
 
 
-def _is_alike(a: View, b: View) -> bool:
-    """Whether two views show all of their storages in the same order."""
+def _has_same_layout(a: View, b: View) -> bool:
+    """Whether two views cover their storages from the start in the same order."""
     return a.strides == b.strides and a.offset == b.offset == 0 and a.storage.elements == b.storage.elements
 
 
-def _chosen(groups: Sequence[Group], wanted: set[int], images: dict[Storage, Image]) -> dict[Storage, Image]:
-    """Those that every group can follow."""
-    barred = {s for s in images if s.kind != "temporary"}
+def _convertible(groups: Sequence[Group], wanted: set[int], images: dict[Storage, Image]) -> dict[Storage, Image]:
+    """The temporaries that every group can access as NHWC."""
+    excluded = {s for s in images if s.kind != "temporary"}
     for group in groups:
-        follows = isinstance(group, (Loop, Pool, Resample)) or id(group) in wanted
+        takes_nhwc = isinstance(group, (Loop, Pool, Resample)) or id(group) in wanted
         for view in (*group.reads, *group.writes):
             image = images.get(view.storage)
-            if image is not None and not (follows and image.place(view) is not None):
-                barred.add(view.storage)
-    return {storage: image for storage, image in images.items() if storage not in barred}
+            if image is not None and not (takes_nhwc and image.as_nhwc(view) is not None):
+                excluded.add(view.storage)
+    return {storage: image for storage, image in images.items() if storage not in excluded}
 
 
-def _unfolded(loop: Loop, images: dict[Storage, Image]) -> Loop:
-    """With axes of their own for batch, channels and pixels of the images that it touches."""
+def _with_split_axes(loop: Loop, images: dict[Storage, Image]) -> Loop:
+    """The loop with separate axes for batch, channels and pixels of the images that it accesses."""
     axis, has_index = 0, any(isinstance(s, Reduce) and s.kind.startswith("arg") for s in loop.expression.steps)
     while axis < len(loop.extents):
         is_reduced = axis >= len(loop.extents) - loop.reduced
@@ -178,7 +182,7 @@ def _unfolded(loop: Loop, images: dict[Storage, Image]) -> Loop:
 
 
 def _sizes(view: View, axis: int, images: dict[Storage, Image]) -> tuple[Known, Known] | None:
-    """Two axes in place of one that runs from channel to channel, or from image to image; None where it does not."""
+    """The sizes of two axes in place of one that merges pixels with channels, or channels with the batch; else None."""
     image = images.get(view.storage)
     if image is None or axis >= len(view.shape):
         return None
@@ -191,7 +195,10 @@ def _sizes(view: View, axis: int, images: dict[Storage, Image]) -> tuple[Known, 
 
 
 def _image_of(view: View) -> Image | None:
-    """The image that a view of (batch, channels, *spatial) is of, or some channels of; None if that has one order."""
+    """The image whose channels, or some of them, a view of (batch, channels, *spatial) has.
+
+    None if the storage is no such image, or if NCHW and NHWC are the same for it.
+    """
     pixels = dims.known(dims.product(view.shape[2:]))
     if pixels is None or pixels == 1:
         return None
@@ -206,13 +213,12 @@ def _image_of(view: View) -> Image | None:
     return Image(channels, pixels) if is_even and is_one and (view.strides[1] == pixels or view.shape[1] == 1) else None
 
 
-def _placed(group: Group, images: dict[Storage, Image]) -> Group:
-    """The group, with its views of turned storages."""
-    return group.with_views(lambda view: _view(view, images))
+def _with_nhwc_views(group: Group, images: dict[Storage, Image]) -> Group:
+    return group.with_views(lambda view: _nhwc_view(view, images))
 
 
-def _view(view: View, images: dict[Storage, Image]) -> View:
+def _nhwc_view(view: View, images: dict[Storage, Image]) -> View:
     image = images.get(view.storage)
-    placed = image.place(view) if image is not None else view
-    assert placed is not None
-    return placed
+    found = image.as_nhwc(view) if image is not None else view
+    assert found is not None
+    return found

@@ -1,8 +1,8 @@
-"""Convolutions where an image that lies pixel by pixel begins or ends: copies in between, and first layers.
+"""Convolutions between NCHW and NHWC images: copies to and from NHWC, and first layers of few channels.
 
-Images of few channels (the first of a network) are copied with their padding, row by row as they are needed
-(``conv.stem``) or before. The taps of a row are then neighbours in memory and count as channels, which a view says:
-pixels of the result are as far apart as the stride, and overlap.
+An image of few channels (a network's input) is copied with its padding: row by row inside the kernel (``conv.stem``),
+or by a copy before it. The taps of a window row are then adjacent in memory. A view presents them as the channels of
+one pixel; the pixels of that view are one stride apart and overlap.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from sardonyx.providers.cpu.machine.isa import Isa
 
 
 def with_edge_copies(group: Convolution, isa: Isa) -> list[Group]:
-    """The convolution, with copies of what does not lie pixel by pixel."""
+    """The convolution on NHWC views, and copies of those that are NCHW."""
     before, after, outputs = list[Group](), list[Group](), list[View]()
     for view in group.outputs:
         if is_nhwc(view):
             outputs.append(view)
         else:
-            outputs.append(_fresh(view))
+            outputs.append(_temporary(view))
             after.append(Loop.copying(group.nodes, outputs[-1], view))
     group = replace(group, outputs=tuple(outputs))
     if stem.has_few_channels(group):
         if stem.as_stem(group, isa) is None:
             before, group = _with_taps_as_channels(group)
     elif not is_nhwc(group.x):
-        copy = _fresh(group.x)
+        copy = _temporary(group.x)
         before, group = [Loop.copying(group.nodes, group.x, copy)], replace(group, x=copy)
     return [*before, group, *after]
 
 
-def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
-    """Of the same shape, or another size of the image, in memory of its own, pixel by pixel."""
+def _temporary(view: View, spatial: Sequence[Known] | None = None) -> View:
+    """A new NHWC temporary of a view's shape, or with other spatial sizes."""
     batch, channels, *sizes = view.shape
     shape = (batch, *(sizes if spatial is None else spatial), channels)
     elements = dims.known(dims.product(shape))
@@ -49,7 +49,7 @@ def _fresh(view: View, spatial: Sequence[Known] | None = None) -> View:
 
 
 def _with_taps_as_channels(group: Convolution) -> tuple[list[Group], Convolution]:
-    """The taps of a row as channels, of an image with its padding."""
+    """The convolution with the taps of a window row as channels, and the groups that pad its image before."""
     window, x, w = group.window, group.x, group.w
     sizes, result = x.shape[2:], group.box[2:]
     padded = stem.padded_sizes(group)
@@ -58,7 +58,7 @@ def _with_taps_as_channels(group: Convolution) -> tuple[list[Group], Convolution
     before: list[Group] = []
     is_padded = any(a != b for a, b in zip(padded, sizes, strict=True))
     if is_padded or x.strides[-1] != channels or (x.strides[1] != 1 and channels > 1):
-        image = _fresh(x, padded)
+        image = _temporary(x, padded)
         within = image
         for i, (n, pad) in enumerate(zip(sizes, window.pads, strict=True)):
             within = views.sliced(within, 2 + i, pad, n)

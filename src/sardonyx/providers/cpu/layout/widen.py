@@ -1,11 +1,12 @@
-"""Images of narrow floats that lie in memory as f32, where vectors multiply nothing narrower.
+"""Stores f16 and bf16 images as f32 between convolutions, on chips whose vectors multiply nothing narrower than f32.
 
-Convolutions pixel by pixel multiply one number of a pixel with vectors of weights: it would be widened again for each
-of these and each tap. So between convolutions, and what slides over their images or computes with these element by
-element, images are f32, and so are weights. Tiles take narrow numbers as they are.
+NHWC convolutions multiply one element of a pixel by vectors of weights; a narrow element would be converted again for
+each vector and each tap. So the images that convolutions, pooling and pointwise loops exchange are f32, and so are the
+weights. AMX tiles multiply bf16 themselves, so nothing is widened there.
 
-Sums that only convolutions and pooling read are not rounded, as nothing is between operators that are one group. All
-others are, before they are stored: who compares an image with its own maximum, or with a copy, finds the same numbers.
+Images that only convolutions and pooling read keep the precision of f32 sums, as values inside a fused group do. All
+others are rounded to their own type before they are stored as f32: an image that is compared with its own maximum, or
+with a copy of itself, must compare equal.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from sardonyx.providers.cpu.language.values import bf16, f16, f32
 from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Target
 
-LEAST_PRODUCTS = 16
-"""Of each number of an image that somebody else has made, from which on a copy of it in f32 pays."""
+MIN_PRODUCTS = 16
+"""Products of each element of a narrow image from which on an f32 copy of that image pays."""
 
 
 def widened(groups: Sequence[Group], target: Target) -> list[Group]:
-    """The groups, with images of narrow floats in f32."""
+    """The groups, with narrow images and weights of convolutions in f32."""
     if target.isa.amx or target.isa.lanes < MIN_NHWC_LANES:
         return list(groups)
     narrow = {id(g) for g in groups if isinstance(g, Convolution) and _is_narrow(g)}
@@ -78,27 +79,29 @@ def _is_narrow(group: Convolution) -> bool:
 
 
 def _images(groups: Sequence[Group], narrow: set[int]) -> list[Storage]:
-    """What narrow convolutions read or write, and pooling between them, if nobody else minds."""
+    """The temporaries that narrow convolutions and pooling read or write, if all other groups that access them can read
+    or write f32. Storages between which bits are copied are widened together or not at all.
+    """
     found: dict[Storage, None] = {}
-    barred: set[Storage] = set()
+    excluded: set[Storage] = set()
     for group in groups:
         seen = [v.storage for v in (*group.reads, *group.writes)]
         if id(group) in narrow or isinstance(group, Pool):
             found |= dict.fromkeys(s for s in seen if s.kind == "temporary" and s.dtype in (f16, bf16))
         elif not isinstance(group, (Loop, Resample)):
-            barred.update(seen)
+            excluded.update(seen)
     alike = [pair for g in groups if isinstance(g, (Loop, Resample)) for pair in _copied(g)]
     count = -1
-    while count != len(barred):
-        count = len(barred)
+    while count != len(excluded):
+        count = len(excluded)
         for pair in alike:
-            if any(s in barred or s not in found for s in pair):
-                barred.update(pair)
-    return [s for s in found if s not in barred]
+            if any(s in excluded or s not in found for s in pair):
+                excluded.update(pair)
+    return [s for s in found if s not in excluded]
 
 
 def _compared(groups: Sequence[Group]) -> set[Storage]:
-    """What others than convolutions and pooling read, and what is stored in several places."""
+    """The storages that other groups than convolutions and pooling read, and those that hold the same result twice."""
     found = {v.storage for g in groups if not isinstance(g, (Convolution, Pool)) for v in g.reads}
     for group in groups:
         if isinstance(group, EpilogueGroup):
@@ -110,7 +113,7 @@ def _compared(groups: Sequence[Group]) -> set[Storage]:
 
 
 def _copied(group: Loop | Resample) -> Iterator[tuple[Storage, Storage]]:
-    """Two storages between which bits are moved as they are."""
+    """Pairs of storages between which elements are copied unchanged."""
     expression = group.expression if isinstance(group, Loop) else group.epilogue
     operands = group.inputs if isinstance(group, Loop) else (group.x, *group.extra)
     for result, out in zip(expression.results, group.outputs, strict=True):
@@ -119,8 +122,8 @@ def _copied(group: Loop | Resample) -> Iterator[tuple[Storage, Storage]]:
 
 
 def _retyped(group: Group, narrowed: Mapping[Storage, DType], rounded: Mapping[Storage, DType]) -> Group:
-    """With operands in the types in which they lie, and results that are rounded before they are stored as f32: all of
-    a loop's, which may be a Cast, and of others those that somebody may compare.
+    """The group with f32 operands, and with results rounded before they are stored as f32: all results of a loop, which
+    may be a Cast, and those results of other groups that may be compared.
     """
     if isinstance(group, Loop):
         found = replace(group.expression, operands=tuple(v.dtype for v in group.inputs))
@@ -136,7 +139,9 @@ def _retyped(group: Group, narrowed: Mapping[Storage, DType], rounded: Mapping[S
 def _rounding(
     expression: Expression, outputs: Sequence[View], rounded: Mapping[Storage, DType], exact: int
 ) -> Expression:
-    """Results that are among the first ``exact`` values are as narrow as they should be."""
+    """The expression with its results rounded to the types in ``rounded``. The first ``exact`` values are representable
+    in them already.
+    """
     steps, results = list(expression.steps), list(expression.results)
     for i, (result, out) in enumerate(zip(expression.results, outputs, strict=True)):
         narrow = rounded.get(out.storage)
@@ -147,15 +152,15 @@ def _rounding(
 
 
 def _convolution(group: Convolution, copies: dict[View, View]) -> list[Group]:
-    """Of f32 weights, and of a copy of its image if that is still narrow; as it is, if that does not pay, or if nobody
-    can say how large it is. ``copies`` are those that were made before.
+    """The convolution with f32 weights, and an f32 copy of its image if that is still narrow; unchanged if the copy
+    does not pay or its size is not expressible. ``copies`` has the copies made so far.
     """
     x, w = group.x, group.w
     if x.dtype is f32:
         return [replace(group, w=_weights(w))]
     known, elements = copies.get(x), dims.known(dims.product(x.shape))
     filters, _, *taps = (int(d) for d in w.shape)
-    if elements is None or filters // group.groups * int(np.prod(taps)) < LEAST_PRODUCTS:
+    if elements is None or filters // group.groups * int(np.prod(taps)) < MIN_PRODUCTS:
         return [group]
     copy = known or views.dense(Storage("temporary", f32, elements, x.storage.value), x.shape)
     copies[x] = copy
