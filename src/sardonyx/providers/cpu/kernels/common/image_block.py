@@ -24,9 +24,9 @@ from sardonyx.providers.cpu.kernels.common.window import AXES, Taps, sizes
 from sardonyx.providers.cpu.language.dsl import Kernel, Params
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, i64
 
-LEAST = 64
-"""Columns of a block, at least, however little room there is."""
-SUMS = 4096
+MIN_COLUMNS = 64
+"""Columns of a block, at least, even if they exceed the room."""
+MAX_SUMS = 4096
 """Accumulators of a block: 16 KiB of f32, in L1."""
 LINE = 16
 """Elements of a cache line. Channels are an odd number of lines apart, so that they do not share a set of L1."""
@@ -48,7 +48,7 @@ class ScratchLayout:
     @property
     def pitch(self) -> int:
         """Elements from one row of accumulators to the next."""
-        return (SUMS // self.rows + max(self.taps.reach(2), self.lanes) + 3 * LINE) // LINE * LINE + LINE
+        return (MAX_SUMS // self.rows + max(self.taps.reach(2), self.lanes) + 3 * LINE) // LINE * LINE + LINE
 
     @property
     def places_at(self) -> int:
@@ -59,7 +59,7 @@ class ScratchLayout:
         return self.places_at + -(-(self.pitch // self.lanes + 1) * 16 // 64) * 64
 
     @property
-    def strip_at(self) -> int:
+    def block_at(self) -> int:
         return self.sums_at + self.rows * self.pitch * self.dtype.bits // 8
 
     def args(self) -> dict[str, int]:
@@ -74,12 +74,12 @@ class ScratchLayout:
     def nbytes(self, channels: Known, room_nbytes: int) -> Known:
         """All of it, with an image block of ``room_nbytes`` or as much as the smallest block needs, and rounding."""
         size, high = self.dtype.bits // 8, self.taps.phase_planes * (1 + self.taps.reach(1))
-        least = dims.mul(channels, high * (LEAST + self.taps.reach(2)) * size)
+        least = dims.mul(channels, high * (MIN_COLUMNS + self.taps.reach(2)) * size)
         slack = dims.mul(channels, (high + 2 * self.taps.phase_planes + 2) * LINE * size)
-        return of_known(dims.total((self.strip_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
+        return of_known(dims.total((self.block_at + 4 * LINE * size, dims.maximum(room_nbytes, least), slack)))
 
 
-_WINDOW, _PLACES = ("kernel", "stride", "dilation", "period"), ("pitch", "places_at", "sums_at", "strip_at", "channels")
+_WINDOW, _PLACES = ("kernel", "stride", "dilation", "period"), ("pitch", "places_at", "sums_at", "block_at", "channels")
 
 
 def layout_params() -> Params:
@@ -119,7 +119,7 @@ class OutputBlocks:
         """``room``: elements of a phase plane of a block; ``rows``: filters that are accumulated at a time."""
         _, high, wide = taps.reach
         _, self.out_y, self.out_x = sizes(memory, "out")
-        widest = k.min(k.max(room // (high + 1) - wide, LEAST), SUMS // rows)
+        widest = k.min(k.max(room // (high + 1) - wide, MIN_COLUMNS), MAX_SUMS // rows)
         column_blocks = ceil_div(self.out_x, widest)
         self.columns = k.select(
             column_blocks <= 1, self.out_x, ceil_div(ceil_div(self.out_x, k.max(column_blocks, 1)), LINE) * LINE
@@ -127,7 +127,7 @@ class OutputBlocks:
         self.columns = k.opaque(self.columns)
         self.column_blocks = k.opaque(ceil_div(self.out_x, k.max(self.columns, 1)))
         held = room // k.max(self.columns + wide, 1) - high
-        summed = k.const(SUMS // rows) // (self.columns + k.max(wide, lanes))
+        summed = k.const(MAX_SUMS // rows) // (self.columns + k.max(wide, lanes))
         most = k.select(self.column_blocks > 1, 1, k.max(k.min(held, summed), 1))
         self.row_blocks = ceil_div(self.out_y, most)
         self.rows = k.opaque(ceil_div(self.out_y, k.max(self.row_blocks, 1)))
@@ -168,7 +168,7 @@ class ImageBlock:
         self.tap_offsets, self.vector_offsets = k.scratch(i64), k.scratch(i64, number(memory, "layout_places_at"))
         self.sums = k.scratch(dtype, number(memory, "layout_sums_at"))
         self.sums_pitch = number(memory, "layout_pitch")
-        self.elements = k.scratch(dtype, number(memory, "layout_strip_at"))
+        self.elements = k.scratch(dtype, number(memory, "layout_block_at"))
 
     def vector_offset(self, v: Val) -> Val:
         """The offset in the block of the elements that vector ``v`` of outputs reads for the first tap."""
@@ -264,19 +264,19 @@ class ImageBlock:
 class _Row:
     """Copies rows of one phase. Their elements from ``low`` to ``high`` are in the image, the others are padding."""
 
-    def __init__(self, strip: ImageBlock, phase: Val, padding: float) -> None:
-        k, self.strip, self.padding = strip.k, strip, padding
-        self.k, self.step = k, strip.step
-        stride = self.stride = k.const(strip.step) if strip.step else strip.taps.strides[2]
-        _, _, width = sizes(strip.memory, "in")
-        _, _, pad = sizes(strip.memory, "pad")
-        self.first = strip.left * stride + phase - pad
+    def __init__(self, block: ImageBlock, phase: Val, padding: float) -> None:
+        k, self.block, self.padding = block.k, block, padding
+        self.k, self.step = k, block.step
+        stride = self.stride = k.const(block.step) if block.step else block.taps.strides[2]
+        _, _, width = sizes(block.memory, "in")
+        _, _, pad = sizes(block.memory, "pad")
+        self.first = block.left * stride + phase - pad
         low = ceil_div(k.max(-self.first, 0), stride)
-        self.low = k.min(low, strip.pitch)
-        self.high = k.max(k.min(ceil_div(k.max(width - self.first, 0), stride), strip.pitch), self.low)
+        self.low = k.min(low, block.pitch)
+        self.high = k.max(k.min(ceil_div(k.max(width - self.first, 0), stride), block.pitch), self.low)
 
     def fill(self, to: Buf) -> None:
-        for t in self.k.tiles(self.strip.pitch, self.strip.lanes):
+        for t in self.k.tiles(self.block.pitch, self.block.lanes):
             to.store(t, self.padding)
 
     def copy(self, row: Buf, to: Buf) -> None:
@@ -284,19 +284,19 @@ class _Row:
         with k.loop(0, self.low) as i:
             to.store(i, self.padding)
         self.inside(row, to)
-        with k.loop(self.high, self.strip.pitch) as i:
+        with k.loop(self.high, self.block.pitch) as i:
             to.store(i, self.padding)
 
     def inside(self, row: Buf, to: Buf) -> None:
         """Copy the elements that are in the image."""
-        stride = number(self.strip.memory, "x_x")
+        stride = number(self.block.memory, "x_x")
         source = row.at((self.first + self.low * self.stride) * stride)
         self._elements(source, to.at(self.low), self.high - self.low, stride)
 
     def _elements(self, source: Buf, to: Buf, count: Val, stride: Val) -> None:
         """Copy whole vectors, the last of which may overlap the one before; rows below one vector by elements."""
-        k, lanes, step = self.k, self.strip.lanes, self.step
-        if not step or not self.strip.memory["has_unit_stride"]:
+        k, lanes, step = self.k, self.block.lanes, self.step
+        if not step or not self.block.memory["has_unit_stride"]:
             apart = k.opaque(stride * self.stride)
             with k.loop(0, count) as i:
                 to.store(i, source.load(i * apart))
@@ -311,7 +311,7 @@ class _Row:
 
     def _vector(self, source: Buf, i: Val, *, is_last: bool) -> Val:
         """Every element, or every second. The last vector of these reads no element beyond its own."""
-        lanes = self.strip.lanes
+        lanes = self.block.lanes
         if self.step == 1:
             return source.load(i, lanes)
         back = int(is_last)
@@ -324,18 +324,18 @@ class _TwoPhaseRow:
     the other.
     """
 
-    def __init__(self, strip: ImageBlock) -> None:
-        k, self.strip = strip.k, strip
-        (*_, width), (*_, pad) = sizes(strip.memory, "in"), sizes(strip.memory, "pad")
-        first = strip.left * 2 - pad
+    def __init__(self, block: ImageBlock) -> None:
+        k, self.block = block.k, block
+        (*_, width), (*_, pad) = sizes(block.memory, "in"), sizes(block.memory, "pad")
+        first = block.left * 2 - pad
         self.start = k.max(first, 0)
-        self.count = k.opaque(k.max(k.min(width - self.start, first + strip.pitch * 2 - self.start), 0))
+        self.count = k.opaque(k.max(k.min(width - self.start, first + block.pitch * 2 - self.start), 0))
         ahead = [self.start - first + e for e in (0, 1)]
-        self.offsets = [k.opaque(at % 2 * strip.plane + at // 2) for at in ahead]
+        self.offsets = [k.opaque(at % 2 * block.plane + at // 2) for at in ahead]
 
     def inside(self, row: Buf, to: Buf) -> None:
         """Copy whole vectors, the last of which may overlap the one before; rows below one vector by elements."""
-        k, lanes, half = self.strip.k, self.strip.lanes, self.count >> 1
+        k, lanes, half = self.block.k, self.block.lanes, self.count >> 1
         source, targets = row.at(self.start), [to.at(offset) for offset in self.offsets]
 
         def copy(i: Val, lanes: int) -> None:

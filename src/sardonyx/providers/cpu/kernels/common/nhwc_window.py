@@ -356,7 +356,7 @@ class _TileEpilogue(BoundEpilogue):
         self._shared = [
             name for name, is_invariant in zip(extra, config.is_pixel_invariant, strict=True) if is_invariant
         ]
-        self._form = config
+        self._config = config
 
     def hold(self, t: Tile) -> None:
         """Load them for the channels of a tile."""
@@ -367,7 +367,7 @@ class _TileEpilogue(BoundEpilogue):
         if y.columns != PACKED:
             super()._store(name, y, row, t, value)
             return
-        k, config = self.k, self._form
+        k, config = self.k, self._config
         if config.compares_bits:
             self._row(name, row).at(t.index // BLOCK * number(self._memory, f"{name}_col")).as_type(u16).store(0, value)
             return

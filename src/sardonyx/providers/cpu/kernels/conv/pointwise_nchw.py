@@ -23,7 +23,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.lower import views
 from sardonyx.lower.groups import Convolution, Loop, Storage, View, Window
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue, is_cheap
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, SUMS, ceil_div
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, MAX_SUMS, ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import (
@@ -60,7 +60,7 @@ class PointwiseConfig:
     @property
     def pitch(self) -> int:
         """Elements from filter to filter of the accumulators: an odd number of lines."""
-        return (SUMS // self.shape.rows // LINE | 1) * LINE
+        return (MAX_SUMS // self.shape.rows // LINE | 1) * LINE
 
 
 def with_dense_copy(
@@ -125,7 +125,7 @@ def conv_pointwise_nchw(
     shape, lanes = config.shape, lanes_of(k.lanes, config.dtype)
     wide, (*_, pixels) = shape.vectors * lanes, sizes(memory, "out")
     tiles, panels = ceil_div(filters, shape.rows), ceil_div(pixels, wide)
-    most = k.max(k.min(room // k.max(channels * wide, 1), SUMS // shape.rows // wide), 1)
+    most = k.max(k.min(room // k.max(channels * wide, 1), MAX_SUMS // shape.rows // wide), 1)
     blocks = k.opaque(ceil_div(panels, most))
     each = k.opaque(ceil_div(panels, k.max(blocks, 1)) * wide)
     count = k.opaque(batch * groups * blocks)

@@ -72,16 +72,16 @@ class LoopConfig:
         passes = self.schedule.passes
         return self.is_across_rows and len(passes) == 1 and not passes[0].stores
 
-    def non_temporal_output(self, p: Pass, machine: int) -> int | None:
+    def non_temporal_output(self, p: Pass, f32_lanes: int) -> int | None:
         """The output of a pass with non-temporal stores: the first whose vectors are whole cache lines."""
         outputs = ((i, self.outputs[i]) for i in p.stores if not p.reductions)
-        lanes = self.lanes(machine)
+        lanes = self.lanes(f32_lanes)
         whole = (
             i for i, y in outputs if y.is_non_temporal and y.kind == "1" and lanes * y.dtype.itemsize == LINE_NBYTES
         )
         return next(whole, None)
 
-    def is_deferred(self, machine: int) -> bool:
+    def is_deferred(self, f32_lanes: int) -> bool:
         """The last pass of a row is interleaved with the passes of the next row (``loops.deferred_pass``).
 
         It needs non-temporal stores of values that depend only on saved values.
@@ -96,12 +96,12 @@ class LoopConfig:
         ):
             return False
         *_, before, last = self.schedule.passes
-        is_alone = len(self.outputs) == 1 and self.non_temporal_output(last, machine) is not None
+        is_alone = len(self.outputs) == 1 and self.non_temporal_output(last, f32_lanes) is not None
         return is_alone and bool(before.saves) and last.values[0] >= len(self.inputs)
 
-    def saved_rows(self, machine: int) -> int:
+    def saved_rows(self, f32_lanes: int) -> int:
         """Rows whose saved values are in scratch memory at a time."""
-        return 0 if self.register_vectors else 2 if self.is_deferred(machine) else 1
+        return 0 if self.register_vectors else 2 if self.is_deferred(f32_lanes) else 1
 
     @property
     def saved_itemsize(self) -> int:
@@ -119,11 +119,11 @@ class LoopConfig:
         )
         return sum(states) * 8 * self.chunk
 
-    def lanes(self, machine: int) -> int:
-        """Lanes of a vector: one register of the widest type that occurs."""
+    def lanes(self, f32_lanes: int) -> int:
+        """Lanes of a vector: one register of the widest type that occurs, where one of f32 has ``f32_lanes``."""
         e = self.expression
         types = {*e.operands, *(s.dtype for s in e.steps), *(a.dtype for a in self.outputs)}
-        return max(1, machine * 32 // max(register_dtype(t).bits for t in types))
+        return max(1, f32_lanes * 32 // max(register_dtype(t).bits for t in types))
 
 
 def params(config: LoopConfig) -> Params:

@@ -1,4 +1,4 @@
-"""The kernel for Loop groups: an outer walk over rows, and for each row the passes of the expression.
+"""The kernel for Loop groups: an outer loop over rows, and for each row the passes of the expression.
 
 Vectors lie along the row (its last axis). If the reduced axes are not contiguous in memory but the last kept axis is,
 vectors lie across rows instead: a lane is then a row, and every value of the row is a vector.

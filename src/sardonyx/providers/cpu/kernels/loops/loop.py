@@ -241,10 +241,10 @@ class Layout:
             may_save,
         )
 
-    def _register_vectors(self, config: LoopConfig, machine: int) -> int:
+    def _register_vectors(self, config: LoopConfig, f32_lanes: int) -> int:
         """The vectors of a row if it is a few whole ones, with non-temporal stores; else 0."""
-        lanes, n = config.lanes(machine), self.elements
-        if not isinstance(n, int) or n % lanes or not config.is_deferred(machine):
+        lanes, n = config.lanes(f32_lanes), self.elements
+        if not isinstance(n, int) or n % lanes or not config.is_deferred(f32_lanes):
             return 0
         held = len(config.schedule.saved) + sum(not x.is_per_row for x in config.inputs)
         return n // lanes if n // lanes * held <= REGISTER_VECTORS else 0

@@ -120,13 +120,13 @@ def split_rows(loop: Loop) -> tuple[Loop, Loop] | None:
     The first has a result per row *and chunk*; ``fused_loop`` adds the axis of chunks, which is contiguous.
     """
     kept = len(loop.extents) - loop.reduced
-    rows, swept = product(loop.extents[:kept]), Nest.of(loop.extents[kept:], loop.inputs, skip=kept).axes
-    if len(swept) != 1 or (isinstance(swept[0].extent, int) and swept[0].extent < 2 * CHUNK):
+    rows, reduced_axes = product(loop.extents[:kept]), Nest.of(loop.extents[kept:], loop.inputs, skip=kept).axes
+    if len(reduced_axes) != 1 or (isinstance(reduced_axes[0].extent, int) and reduced_axes[0].extent < 2 * CHUNK):
         return None
     schedule = _schedule(loop) if isinstance(rows, int) and rows <= MAX_ROWS else None
     if schedule is None:
         return None
-    chunks = known(dims.ceildiv(swept[0].extent, CHUNK))
+    chunks = known(dims.ceildiv(reduced_axes[0].extent, CHUNK))
     partial = _partials(schedule, loop.extents[:kept], chunks, kept)
     first = replace(
         _first_stage(loop, schedule),
