@@ -212,4 +212,4 @@ def test_what_cannot_be_planned_is_refused_with_its_reason(name: str) -> None:
     graph = parse(*REFUSED[name])
     found = [reason for node, reason in refusals(graph).items() if node.op_type in ("If", "Loop")]
     assert found[0] is not None
-    assert "data" in found[0] or "from trip to trip" in found[0]
+    assert "data" in found[0] or "from iteration to iteration" in found[0]

@@ -25,7 +25,7 @@ Change = Callable[[Graph, Node], None]
 
 
 @dataclass(frozen=True)
-class Form:
+class LoopSignature:
     """Which inputs and outputs of a Loop or Scan and of its body belong together."""
 
     body: Graph
@@ -45,7 +45,7 @@ class Form:
     """Whether another trip follows, as the body says."""
 
     @staticmethod
-    def of(node: Node) -> Form | None:
+    def of(node: Node) -> LoopSignature | None:
         """None where the numbers of inputs and outputs do not fit together."""
         body = node.attrs.get("body")
         if not isinstance(body, Graph):
@@ -56,7 +56,7 @@ class Form:
                 return None
             states, made = tuple(body.inputs[CARRIED:]), tuple(body.outputs[1:])
             starts = tuple(node.inputs[CARRIED:])
-            return Form(body, starts, states, made[:count], (), (), made[count:], body.outputs[0])
+            return LoopSignature(body, starts, states, made[:count], (), (), made[count:], body.outputs[0])
         scanned = node.attrs.get("num_scan_inputs", 0)
         count = len(node.inputs) - scanned
         if count < 0 or len(body.inputs) != len(node.inputs) or len(body.outputs) != len(node.outputs):
@@ -66,7 +66,7 @@ class Form:
         made = tuple(body.outputs)
         if len(sources) != scanned or len(made) < count:
             return None
-        return Form(body, tuple(node.inputs[:count]), states, made[:count], sources, rows, made[count:], None)
+        return LoopSignature(body, tuple(node.inputs[:count]), states, made[:count], sources, rows, made[count:], None)
 
     def axes(self, node: Node) -> list[int] | None:
         """The axis along which each source is read, counted from the front."""
@@ -79,49 +79,51 @@ class Form:
 
 def learn(facts: Facts, node: Node, change: Change | None) -> list[ValueType | None] | None:
     """Walk the body until its types hold for every trip; what that says of the node's outputs."""
-    form = Form.of(node)
-    axes = None if form is None else form.axes(node)
-    if form is None or axes is None:
+    signature = LoopSignature.of(node)
+    axes = None if signature is None else signature.axes(node)
+    if signature is None or axes is None:
         return None
-    trips = _trips(facts, node, form, axes)
-    fixed = _fixed(node, form, axes)
+    trips = _trips(facts, node, signature, axes)
+    fixed = _fixed(node, signature, axes)
     before = facts.names_made
-    guesses = [_guess(facts, node, start, state) for start, state in zip(form.starts, form.states, strict=True)]
+    guesses = [
+        _guess(facts, node, start, state) for start, state in zip(signature.starts, signature.states, strict=True)
+    ]
     while True:
-        given = {**fixed, **dict(zip(form.states, guesses, strict=True))}
-        forget = facts.try_body(form.body, given)
-        wider = [_wider(facts, node, guess, v.type, before) for guess, v in zip(guesses, form.nexts, strict=True)]
+        given = {**fixed, **dict(zip(signature.states, guesses, strict=True))}
+        forget = facts.try_body(signature.body, given)
+        wider = [_wider(facts, node, guess, v.type, before) for guess, v in zip(guesses, signature.nexts, strict=True)]
         if wider == guesses:
             break
         forget()
-        for state, guess, wide in zip(form.states, guesses, wider, strict=True):
+        for state, guess, wide in zip(signature.states, guesses, wider, strict=True):
             if wide != guess:
                 facts.varying[state] = _varying(facts, wide, before)
         guesses = wider
     if change is not None:
         forget()
-        facts.walk_body(form.body, given, change)
+        facts.walk_body(signature.body, given, change)
     if trips is not None:
         facts.trips[node] = trips
-    return [*(_outside(facts, t, before) for t in guesses), *_stacks(facts, node, form, trips, before)]
+    return [*(_outside(facts, t, before) for t in guesses), *_stacks(facts, node, signature, trips, before)]
 
 
-def _trips(facts: Facts, node: Node, form: Form, axes: list[int]) -> Known | None:
+def _trips(facts: Facts, node: Node, signature: LoopSignature, axes: list[int]) -> Known | None:
     if node.op_type == "Loop":
         return loop_trips(node, facts.content)
-    lengths = [v.shape[axis] for v, axis in zip(form.sources, axes, strict=True) if v.shape is not None]
+    lengths = [v.shape[axis] for v, axis in zip(signature.sources, axes, strict=True) if v.shape is not None]
     return dims.known(lengths[0]) if lengths else None
 
 
-def _fixed(node: Node, form: Form, axes: list[int]) -> dict[Value, ValueType]:
+def _fixed(node: Node, signature: LoopSignature, axes: list[int]) -> dict[Value, ValueType]:
     """Types that every trip has: of rows, and of the two scalars that a Loop's body is given."""
     known: dict[Value, ValueType] = {}
-    for source, row, axis in zip(form.sources, form.rows, axes, strict=True):
+    for source, row, axis in zip(signature.sources, signature.rows, axes, strict=True):
         if isinstance(source.type, TensorType) and source.type.shape is not None:
             shape = source.type.shape
             known[row] = TensorType(source.type.dtype, (*shape[:axis], *shape[axis + 1 :]))
     if node.op_type == "Loop":
-        for v in form.body.inputs[:CARRIED]:
+        for v in signature.body.inputs[:CARRIED]:
             if isinstance(v.type, TensorType):
                 known[v] = TensorType(v.type.dtype, ())
     return known
@@ -180,15 +182,17 @@ def _outside(facts: Facts, t: ValueType | None, before: int) -> ValueType | None
     return TensorType(t.dtype, tuple(None if facts.is_newer(d, before) else d for d in t.shape))
 
 
-def _stacks(facts: Facts, node: Node, form: Form, trips: Known | None, before: int) -> list[ValueType | None]:
-    axes = node.attrs.get("scan_output_axes") or [0] * len(form.collected)
+def _stacks(
+    facts: Facts, node: Node, signature: LoopSignature, trips: Known | None, before: int
+) -> list[ValueType | None]:
+    axes = node.attrs.get("scan_output_axes") or [0] * len(signature.collected)
     found: list[ValueType | None] = []
-    for row, axis in zip(form.collected, axes, strict=False):
+    for row, axis in zip(signature.collected, axes, strict=False):
         t = _outside(facts, row.type, before)
         if isinstance(t, TensorType) and t.shape is not None:
             rank = len(t.shape) + 1
             if not -rank <= axis < rank:
-                return [None] * len(form.collected)
+                return [None] * len(signature.collected)
             shape: list[Dim] = list(t.shape)
             shape.insert(axis % rank, trips)
             t = TensorType(t.dtype, tuple(shape))

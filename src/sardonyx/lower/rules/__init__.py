@@ -1,4 +1,4 @@
-"""How each operator is lowered: one file per family. Importing this package registers the rules of all of them."""
+"""The lowering rules, one file per family of operators. Importing this package registers all of them."""
 
 from importlib import import_module
 from pkgutil import iter_modules

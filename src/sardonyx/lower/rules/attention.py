@@ -1,4 +1,4 @@
-"""Attention, and rotary positions."""
+"""Attention and rotary position embeddings."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import Attention, Gather, View
 from sardonyx.lower.lowering import Lowering, rule
-from sardonyx.lower.rules.attention_mask import is_positional
-from sardonyx.lower.rules.attention_mask import plain as plain_mask
-from sardonyx.lower.rules.attention_mask import whole as whole_mask
-from sardonyx.lower.rules.attention_scores import written_out
+from sardonyx.lower.rules.attention_mask import combined_mask, given_mask, is_positional
+from sardonyx.lower.rules.attention_scores import unfused_attention
 from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.sizes import Refused, add, sub
 
 
 def heads_first(view: View, heads: int | None) -> View:
-    """(batch, length, heads * width) as (batch, heads, length, width); four axes are so already."""
+    """(batch, length, heads * width) as (batch, heads, length, width); a view of four axes is returned as it is."""
     if len(view.shape) == 4:
         return view
     hidden = view.shape[2] if len(view.shape) == 3 else None
     if not heads or not isinstance(hidden, int) or hidden % heads:
-        raise Refused("the hidden size is no known multiple of the heads")
+        raise Refused("the hidden size is not a known multiple of the number of heads")
     return views.permuted(views.split(view, 2, (heads, hidden // heads)), (0, 2, 1, 3))
 
 
-def _alive(node: Node, i: int) -> Value | None:
+def _live_output(node: Node, i: int) -> Value | None:
     return node.outputs[i] if i < len(node.outputs) and not node.outputs[i].is_dead else None
 
 
@@ -41,7 +39,7 @@ def attention(low: Lowering, node: Node) -> None:
     k, v = (heads_first(low.view(low.input(i)), attrs.get("kv_num_heads")) for i in (1, 2))
     (batch, heads, rows, width), keys = q.shape, k.shape[2]
     if not isinstance(heads, int) or not isinstance(k.shape[1], int) or not k.shape[1] or heads % k.shape[1]:
-        raise Refused("query heads are no known multiple of key heads")
+        raise Refused("the number of query heads is not a known multiple of that of key heads")
     if not isinstance(width, int):
         raise Refused("the size of a head is not known before the run")
     fit = "Attention: Q, K and V do not fit each other"
@@ -58,32 +56,32 @@ def attention(low: Lowering, node: Node) -> None:
         past = old[0].shape[2]
         low.require(fit, old[1].shape[2], past)
         keys = add(past, keys)
-        k, v = (_appended(low, old[i], new, keys, _alive(node, i + 1)) for i, new in enumerate((k, v)))
+        k, v = (_appended(low, old[i], new, keys, _live_output(node, i + 1)) for i, new in enumerate((k, v)))
     else:
         for i, new in ((1, k), (2, v)):
-            if (value := _alive(node, i)) is not None:
+            if (value := _live_output(node, i)) is not None:
                 low.alias(value, new)
     scale = 1 / math.sqrt(width or 1) if attrs.get("scale") is None else attrs["scale"]
     shape, work = (batch, heads, rows, keys), work_type(q.dtype, k.dtype, v.dtype)
     out, causal = heads_first(low.make(node.outputs[0]), heads), bool(attrs.get("is_causal", 0))
-    is_written_out = (
-        _alive(node, 3) is not None or work is dtypes.f64 or attrs.get("softmax_precision") == dtypes.f64.onnx
+    needs_scores = (
+        _live_output(node, 3) is not None or work is dtypes.f64 or attrs.get("softmax_precision") == dtypes.f64.onnx
         or not q.dtype is k.dtype is v.dtype
     )  # fmt: skip
-    if is_positional(node) or (is_written_out and (causal or node.input(3) is not None)):
-        mask: View | None = whole_mask(low, node, shape, past, work)
+    if is_positional(node) or (needs_scores and (causal or node.input(3) is not None)):
+        mask: View | None = combined_mask(low, node, shape, past, work)
         causal = False
     else:
-        mask = plain_mask(low, node, shape, work)
-    if is_written_out:
-        written_out(low, node, q, k, v, mask, scale, out, _alive(node, 3))
+        mask = given_mask(low, node, shape, work)
+    if needs_scores:
+        unfused_attention(low, node, q, k, v, mask, scale, out, _live_output(node, 3))
         return
     softcap = attrs.get("softcap", 0.0)
     low.groups.append(Attention((node,), q, k, v, mask, out, scale, causal, softcap, past))
 
 
 def _appended(low: Lowering, old: View, new: View, keys: Known, value: Value | None) -> View:
-    """New keys behind the old ones."""
+    """Old and new keys (or values) concatenated along the sequence."""
     shape = (*new.shape[:2], keys, new.shape[3])
     whole = low.temporary(new.dtype, shape) if value is None else low.make(value)
     whole = View(whole.storage, shape, whole.strides, whole.offset)
@@ -103,7 +101,7 @@ def _second(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:
 
 @rule("RotaryEmbedding")
 def rotary_embedding(low: Lowering, node: Node) -> None:
-    """Pairs of features turned together: one loop that writes both halves."""
+    """One loop over pairs of features that writes both results of each rotation."""
     heads = node.attrs.get("num_heads")
     x, out = (heads_first(v, heads) for v in (low.view(low.input(0)), low.make(node.output)))
     batch, _, length, width = x.shape
@@ -113,7 +111,7 @@ def rotary_embedding(low: Lowering, node: Node) -> None:
     if size % 2 or not 0 < size <= width:
         raise Refused("the rotated size must be even")
     half = size // 2
-    turns = [_turn(low, low.input(i), node.input(3), (batch, length, half)) for i in (1, 2)]
+    rotations = [_rotations(low, low.input(i), node.input(3), (batch, length, half)) for i in (1, 2)]
 
     def pair(view: View) -> tuple[View, View]:
         if node.attrs.get("interleaved", 0):
@@ -121,7 +119,7 @@ def rotary_embedding(low: Lowering, node: Node) -> None:
         return views.sliced(view, 3, 0, half), views.sliced(view, 3, half, half)
 
     body, box = ExpressionBuilder(), (*x.shape[:3], half)
-    args = [body.operand(v) for v in (*pair(x), *(low.fit(views.inserted(t, 1), box) for t in turns))]
+    args = [body.operand(v) for v in (*pair(x), *(low.fit(views.inserted(t, 1), box) for t in rotations))]
     results = [apply(body, fn, *args, dtype=out.dtype) for fn in (_first, _second)]
     low.loop(box, body, list(zip(results, pair(out), strict=True)))
     if size < width:
@@ -129,8 +127,8 @@ def rotary_embedding(low: Lowering, node: Node) -> None:
         low.copy(views.sliced(x, 3, size, rest), views.sliced(out, 3, size, rest))
 
 
-def _turn(low: Lowering, cache: Value, positions: Value | None, shape: tuple[Known, ...]) -> View:
-    """Sines or cosines of each position: (batch, length, half)."""
+def _rotations(low: Lowering, cache: Value, positions: Value | None, shape: tuple[Known, ...]) -> View:
+    """Sines or cosines of each position: (batch, length, half of the rotated size)."""
     view = low.view(cache)
     if positions is not None:
         index = low.view(positions)

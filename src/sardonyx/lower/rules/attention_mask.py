@@ -1,4 +1,4 @@
-"""Which keys a query sees: the mask, the order of time, windows and counts of valid keys as one additive mask."""
+"""Attention masks: the given mask, causality, sliding windows and counts of valid keys as one additive mask."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sardonyx.lower.sizes import Refused
 
 
 def is_positional(node: Node) -> bool:
-    """Whether more than a mask and the order of time hides keys."""
+    """Whether keys are hidden by more than a mask and causality: by a window or a count of valid keys."""
     window = max(node.attrs.get("left_window_size", -1), node.attrs.get("right_window_size", -1))
     return node.input(6) is not None or window >= 0
 
 
-def plain(low: Lowering, node: Node, shape: tuple[Known, ...], dtype: DType) -> View | None:
-    """The mask that was given, over all scores: flags, or numbers to add."""
+def given_mask(low: Lowering, node: Node, shape: tuple[Known, ...], dtype: DType) -> View | None:
+    """The mask that the model gives, broadcast to all scores: bools, or numbers to add. Keys beyond it are hidden."""
     if node.input(3) is None:
         return None
     mask = low.view(low.input(3))
@@ -41,7 +41,7 @@ def plain(low: Lowering, node: Node, shape: tuple[Known, ...], dtype: DType) -> 
 
 
 def _missing(have: Known, keys: Known) -> int:
-    """How many keys a mask does not speak of: these are hidden."""
+    """The number of keys beyond the end of a mask, which are hidden."""
     if have == keys:
         return 0
     if not isinstance(have, int) or not isinstance(keys, int) or have > keys:
@@ -53,11 +53,11 @@ def _as_bias(e: Emitter, mask: Expr, *, is_flag: bool, to: DType) -> Expr:
     return e.where(mask, e.cast(mask, to) * 0, -INFINITY) if is_flag else e.cast(mask, to)
 
 
-def _hidden(
+def _mask_element(
     e: Emitter, row: Expr, key: Expr, rows: Expr, past: Expr, *rest: Expr,
     is_counted: bool, is_causal: bool, left: int, right: int, is_flag: bool, to: DType,
 ) -> Expr:  # fmt: skip
-    """0 or the mask where a query sees a key, minus infinity elsewhere."""
+    """0, or the mask, if the query sees the key; else -inf."""
     if is_counted:
         count = e.cast(rest[0], dtypes.i64)
         past, seen, rest = count - rows, key < count, rest[1:]
@@ -74,10 +74,10 @@ def _hidden(
     return e.where(seen, bias, -INFINITY)
 
 
-def whole(low: Lowering, node: Node, shape: tuple[Known, ...], past: Known, dtype: DType) -> View:
-    """Everything that hides keys, as numbers to add; axes along which it is the same have one element in memory."""
+def combined_mask(low: Lowering, node: Node, shape: tuple[Known, ...], past: Known, dtype: DType) -> View:
+    """Everything that hides keys, as numbers to add. Batch and heads are broadcast if all have the same mask."""
     batch, heads, rows, keys = shape
-    mask, counts, attrs = plain(low, node, shape, dtype), node.input(6), node.attrs
+    mask, counts, attrs = given_mask(low, node, shape, dtype), node.input(6), node.attrs
     given = None if counts is None else low.view(counts)
     if given is not None:
         if len(given.shape) != 1:
@@ -97,7 +97,8 @@ def whole(low: Lowering, node: Node, shape: tuple[Known, ...], past: Known, dtyp
     out, body = low.temporary(dtype, box), ExpressionBuilder()
     args = [body.operand(low.fit(v, box)) for v in operands]
     value = apply(
-        body, _hidden, *args, dtype=dtype, is_counted=given is not None, is_causal=bool(attrs.get("is_causal", 0)),
+        body, _mask_element, *args, dtype=dtype,
+        is_counted=given is not None, is_causal=bool(attrs.get("is_causal", 0)),
         left=attrs.get("left_window_size", -1), right=attrs.get("right_window_size", -1),
         is_flag=mask is not None and mask.dtype is dtypes.bool_, to=dtype,
     )  # fmt: skip

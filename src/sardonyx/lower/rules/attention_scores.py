@@ -1,4 +1,4 @@
-"""Attention with its scores in memory: for models that want to see them, and in f64."""
+"""Attention with the score matrix in memory: for models that output the scores, and in f64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering
-from sardonyx.lower.rules.contract import contraction
+from sardonyx.lower.rules.matmul import contraction
 from sardonyx.lower.rules.pointwise import as_type, converted
 from sardonyx.lower.rules.reduce import Rows, apply, exp_minus, finite_or_zero, plus
 from sardonyx.lower.sizes import Refused
@@ -25,15 +25,17 @@ def _capped(e: Emitter, x: Expr, *, cap: float) -> Expr:
 
 
 def _over(e: Emitter, x: Expr, total: Expr) -> Expr:
-    """A row that sees nothing gives zeros."""
+    """The quotient; 0 for a row that sees no key."""
     return x / e.where(e.eq(total, 0), 1, total)
 
 
-def written_out(
+def unfused_attention(
     low: Lowering, node: Node, q: View, k: View, v: View, bias: View | None, scale: float, out: View,
     seen: Value | None,
 ) -> None:  # fmt: skip
-    """Scores, softmax and values one after the other; ``seen`` is given the scores of the stage the node names."""
+    """Scores, softmax and product with the values as separate groups; ``seen`` is the output for the scores, of the
+    stage that ``qk_matmul_output_mode`` selects.
+    """
     work, mode = work_type(q.dtype, k.dtype, v.dtype), node.attrs.get("qk_matmul_output_mode", 0)
     soft = dtypes.f64 if node.attrs.get("softmax_precision") == dtypes.f64.onnx else work
     if mode not in range(4):
@@ -66,8 +68,8 @@ def written_out(
     stores.append((stages[3], table.full(weights)))
     shown = None if seen is None else low.make(seen)
     if shown is not None and mode in (1, 2) and stages[mode] != stages[0]:
-        shown_in = apply(body, as_type, stages[mode], dtype=shown.dtype, source=work, to=shown.dtype)
-        stores.append((shown_in, table.full(shown)))
+        shown_value = apply(body, as_type, stages[mode], dtype=shown.dtype, source=work, to=shown.dtype)
+        stores.append((shown_value, table.full(shown)))
     table.store(*stores)
     if shown is not None and (mode == 3 or stages[mode] == stages[0]):
         converted(low, weights if mode == 3 else scores, shown)
@@ -79,7 +81,7 @@ def written_out(
 
 
 def _product(low: Lowering, a: View, b: View, out: View, work: DType, scale: float) -> None:
-    """Heads that share a key head meet the same ``b``."""
+    """A batched product in which the heads of a key head share ``b``."""
     body = ExpressionBuilder([work])
     result = ~0 if scale == 1 else apply(body, _scaled, ~0, dtype=out.dtype, scale=scale)
     b = low.fit(views.inserted(b, 2), (*out.shape[:3], *b.shape[2:]))

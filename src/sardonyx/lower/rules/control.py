@@ -1,8 +1,8 @@
-"""If, Loop and Scan: bodies are lowered in place, once.
+"""If, Loop and Scan. A body is lowered once, and writes its results directly to those of the node.
 
-A body's results are written where the node's are: both branches of an If into one memory, the rows that a loop collects
-into the tensor they are rows of, and a carried value into the one of its two memories that the next trip reads. So
-nothing about a body's groups depends on the number of the trip.
+Both branches of an If write the same storages. A scan output is written row by row into the stacked tensor. A
+loop-carried value has two buffers, which are swapped after each iteration. Addresses that change from iteration to
+iteration are in an ``IndirectStorage``, so that the groups of a body are the same in every iteration.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.lower.groups import Branch, IndirectStorage, Repeat, View
 from sardonyx.lower.groups.control import Carried, Row
 from sardonyx.lower.lowering import Lowering, axis_of, rule
 from sardonyx.lower.sizes import Refused, maximum, mul, sub
-from sardonyx.optimize.repeated import Form
+from sardonyx.optimize.repeated import LoopSignature
 
 UNLIMITED = (1 << 63) - 1
 
@@ -44,7 +44,7 @@ def branch(low: Lowering, node: Node) -> None:
     for body in bodies:
         with low.body_scope(node, {v.storage for v in results}) as arm:
             low.emit(body.nodes)
-            _give(low, body.outputs, results)
+            _write_results(low, body.outputs, results)
         arms.append(arm)
     then, other = arms
     low.groups.append(Branch((node,), condition, then.groups, other.groups, tuple(then.checks), tuple(other.checks)))
@@ -52,10 +52,10 @@ def branch(low: Lowering, node: Node) -> None:
 
 @rule("Loop")
 def loop(low: Lowering, node: Node) -> None:
-    form = _form(node)
+    signature = _signature(node)
     trips = low.facts.trips(node)
     condition, count = node.input(1), low.temporary(dtypes.i64, ())
-    limit, going, again = low.scalar(UNLIMITED, dtypes.i64), low.scalar(True, dtypes.bool_), form.condition
+    limit, going, again = low.scalar(UNLIMITED, dtypes.i64), low.scalar(True, dtypes.bool_), signature.condition
     if trips is not None:
         limit, again = low.number(trips), None
     else:
@@ -63,44 +63,52 @@ def loop(low: Lowering, node: Node) -> None:
             limit = _one(low, low.input(0))
         if condition is not None:
             going = _one(low, condition)
-    number, running = form.body.inputs[:2]
+    number, running = signature.body.inputs[:2]
     _repeat(
-        low, node, form, count, limit, going, again, trips, {number: count, running: low.scalar(True, dtypes.bool_)}
+        low,
+        node,
+        signature,
+        count,
+        limit,
+        going,
+        again,
+        trips,
+        {number: count, running: low.scalar(True, dtypes.bool_)},
     )
 
 
 @rule("Scan")
 def scan(low: Lowering, node: Node) -> None:
-    form = _form(node)
-    if not form.sources:
+    signature = _signature(node)
+    if not signature.sources:
         raise Refused("a Scan that reads no rows has no length")
-    axes = form.axes(node)
+    axes = signature.axes(node)
     trips = low.facts.trips(node)
     assert axes is not None and trips is not None
-    for source, axis in zip(form.sources, axes, strict=True):
+    for source, axis in zip(signature.sources, axes, strict=True):
         low.require("scan inputs differ in length", low.shape(source)[axis], trips)
     yes = low.scalar(True, dtypes.bool_)
-    _repeat(low, node, form, low.temporary(dtypes.i64, ()), low.number(trips), yes, None, trips, {})
+    _repeat(low, node, signature, low.temporary(dtypes.i64, ()), low.number(trips), yes, None, trips, {})
 
 
 def _one(low: Lowering, value: Value) -> View:
-    """A value of one element, without axes."""
+    """The scalar view of a value of one element."""
     if any(d != 1 for d in low.shape(value)):
         raise Refused(f"{value.name!r} is not one element")
     return views.scalar(low.view(value))
 
 
-def _form(node: Node) -> Form:
-    form = Form.of(node)
-    if form is None:
+def _signature(node: Node) -> LoopSignature:
+    signature = LoopSignature.of(node)
+    if signature is None:
         raise Refused("the body's inputs and outputs do not fit the node's")
-    return form
+    return signature
 
 
 def _repeat(
     low: Lowering,
     node: Node,
-    form: Form,
+    signature: LoopSignature,
     count: View,
     limit: View,
     going: View,
@@ -108,15 +116,15 @@ def _repeat(
     trips: Known | None,
     given: dict[Value, View],
 ) -> None:
-    carried = [_carried(low, *each) for each in zip(form.starts, form.states, form.nexts, strict=True)]
+    carried = [_carried(low, *each) for each in zip(signature.starts, signature.states, signature.nexts, strict=True)]
     outs = node.outputs[len(carried) :]
     collected = [i for i, out in enumerate(outs) if not out.is_dead]
-    in_axes = form.axes(node) or []
+    in_axes = signature.axes(node) or []
     out_axes = node.attrs.get("scan_output_axes") or [0] * len(outs)
     rows = [
         _row(_dense(low, source), axis, back)
         for source, axis, back in zip(
-            form.sources,
+            signature.sources,
             in_axes,
             node.attrs.get("scan_input_directions") or [0] * len(in_axes),
             strict=True,
@@ -126,28 +134,28 @@ def _repeat(
     for i in collected:
         view = low.make(outs[i]) if trips is not None else _counted(low, node, outs[i], count)
         rows.append(_row(view, axis_of(out_axes[i], len(view.shape)), out_back[i]))
-    read, made = rows[: len(form.sources)], rows[len(form.sources) :]
+    read, made = rows[: len(signature.sources)], rows[len(signature.sources) :]
     targets = [View(c.after, c.first.shape, c.first.strides) for c in carried]
-    wanted = [*targets, *(_at(row) for row in made)]
+    wanted = [*targets, *(_current_row(row) for row in made)]
     with low.body_scope(node, {v.storage for v in wanted}) as inner:
         for value, view in given.items():
             low.alias(value, view)
-        for state, c in zip(form.states, carried, strict=True):
+        for state, c in zip(signature.states, carried, strict=True):
             low.alias(state, View(c.now, c.first.shape, c.first.strides))
-        for value, row in zip(form.rows, read, strict=True):
-            if low.shape(value) != _at(row).shape:
-                raise Refused(f"the rows of {row.source.storage} are not what the body reads")
-            low.alias(value, _at(row))
-        low.emit(form.body.nodes)
-        results = [*form.nexts, *(form.collected[i] for i in collected)]
-        _give(low, results, wanted)
+        for value, row in zip(signature.rows, read, strict=True):
+            if low.shape(value) != _current_row(row).shape:
+                raise Refused(f"the rows of {row.source.storage} do not have the shape that the body reads")
+            low.alias(value, _current_row(row))
+        low.emit(signature.body.nodes)
+        results = [*signature.nexts, *(signature.collected[i] for i in collected)]
+        _write_results(low, results, wanted)
         flag = low.scalar(True, dtypes.bool_) if again is None else _one(low, again)
         if isinstance(flag.storage, IndirectStorage):
             moved, flag = flag, low.temporary(dtypes.bool_, ())
             low.copy(moved, flag)
         inner.kept.add(flag.storage)
     low.checks.update(inner.checks)
-    is_endless = node.op_type == "Loop" and not condition_varies(form.body, len(carried))
+    is_endless = node.op_type == "Loop" and not condition_varies(signature.body, len(carried))
     low.groups.append(
         Repeat((node,), count, limit, going, flag, tuple(rows), tuple(carried), inner.groups, trips, is_endless)
     )
@@ -156,7 +164,7 @@ def _repeat(
 
 
 def _counted(low: Lowering, node: Node, out: Value, count: View) -> View:
-    """Memory for as many rows as the limit of a Loop allows; it may end earlier."""
+    """A buffer for as many rows as the limit of a Loop allows, because its condition may end it earlier."""
     limit = low.facts.content(node.inputs[0]) if node.inputs[0] is not None else None
     if limit is None or limit[0] is None or (isinstance(limit[0], int) and limit[0] >= ENDLESS):
         raise Refused("the number of rows that a Loop collects depends on the data")
@@ -166,12 +174,12 @@ def _counted(low: Lowering, node: Node, out: Value, count: View) -> View:
 
 
 def _carried(low: Lowering, start: Value | None, state: Value, after: Value) -> Carried:
-    """Two memories for a carried value, the first filled with what it begins with."""
+    """The two buffers of a loop-carried value; the first is filled with its initial value."""
     if start is None:
         raise Refused("a carried value is absent")
     shape = low.shape(start)
     if low.shape(state) != shape or low.shape(after) != shape:
-        raise Refused(f"{state.name!r} changes its shape from trip to trip")
+        raise Refused(f"{state.name!r} changes its shape from iteration to iteration")
     first, second = (low.temporary(low.dtype(start), shape) for _ in range(2))
     low.copy(low.view(start), first)
     backing = (first.storage, second.storage)
@@ -189,22 +197,22 @@ def _dense(low: Lowering, source: Value) -> View:
 
 
 def _row(source: View, axis: int, back: int) -> Row:
-    past = mul(sub(source.shape[axis], 1), source.strides[axis])
-    elements = sub(source.storage.elements, past)
+    skipped = mul(sub(source.shape[axis], 1), source.strides[axis])
+    elements = sub(source.storage.elements, skipped)
     place = IndirectStorage("indirect", source.dtype, elements, backing=(source.storage,))
     return Row(place, source, axis, bool(back))
 
 
-def _at(row: Row) -> View:
-    """The row in the trip at hand."""
+def _current_row(row: Row) -> View:
+    """The row of the current iteration."""
     inner = views.selected(row.source, row.axis)
     return View(row.place, inner.shape, inner.strides)
 
 
-def _give(low: Lowering, values: Sequence[Value], targets: Sequence[View]) -> None:
-    """Write a body's results where they are wanted."""
+def _write_results(low: Lowering, values: Sequence[Value], targets: Sequence[View]) -> None:
+    """Copy a body's results to their targets."""
     for value, target in zip(values, targets, strict=True):
         if low.shape(value) != target.shape:
-            raise Refused(f"{value.name!r} has another shape than what it is a part of")
+            raise Refused(f"{value.name!r} does not have the shape of a row of the result")
         low.node = value.producer or low.node
         low.copy(low.view(value), target)

@@ -30,7 +30,7 @@ def conv(low: Lowering, node: Node) -> None:
 
 
 def windowed(low: Lowering, node: Node, x: View, w: View) -> tuple[View, Window, int]:
-    """The weights in one piece, the window and the groups of a convolution, checked against each other."""
+    """The dense weights, the window and the number of groups of a convolution, checked against each other."""
     what = node.op_type
     if len(x.shape) != len(w.shape) or len(x.shape) < 3:
         raise Refused(f"{what}: input and weights do not have the same spatial axes")
@@ -52,7 +52,7 @@ def windowed(low: Lowering, node: Node, x: View, w: View) -> tuple[View, Window,
 
 
 def per_channel(low: Lowering, view: View, box: tuple[Known, ...]) -> View:
-    """One element for each channel, repeated over batch and image."""
+    """One element for each channel, broadcast over batch and image."""
     if len(view.shape) != 1:
         raise Refused("the bias does not have one axis")
     low.require("the bias does not have an element for each channel", view.shape[0], box[1])

@@ -1,8 +1,8 @@
-"""Transposed convolutions, as one convolution for each phase of the strides.
+"""Transposed convolutions, by stride-phase decomposition.
 
-Outputs whose indices leave the same rest when divided by the stride see the same taps, at neighbouring elements of the
-image: each such phase is a plain convolution with some of the taps, turned around, into every stride-th element of the
-result. Nothing is multiplied with zeros that were put in between.
+Outputs with the same index modulo the stride read the same taps at neighbouring elements of the image. Each such phase
+is a convolution of stride 1 with a subset of the taps in reverse order, which writes every stride-th element of the
+result. No products with inserted zeros are computed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def conv_transpose(low: Lowering, node: Node) -> None:
         raise Refused("ConvTranspose: the size of the weights is not known")
     channels, kernel = sizes[0], tuple(sizes[2:])
     if groups < 1 or channels % groups or min(kernel) < 1:
-        raise Refused("ConvTranspose: the channels are no multiple of the groups")
+        raise Refused("ConvTranspose: the channels are not a multiple of the groups")
     low.require("ConvTranspose: the channels are not those of the weights", x.shape[1], channels)
     strides, dilations = per_axis(node, "strides", rank), per_axis(node, "dilations", rank)
     if math.prod(strides) > MAX_PHASES:
@@ -59,7 +59,7 @@ def conv_transpose(low: Lowering, node: Node) -> None:
             _Phase(p, k, s, d, pad)
             for p, k, s, d, pad in zip(place, kernel, strides, dilations, before, strict=True)
         ]  # fmt: skip
-        part = weights.under([a.taps for a in axes])
+        part = weights.with_taps([a.taps for a in axes])
         target = out
         for i, (p, s) in enumerate(zip(place, strides, strict=True)):
             target = views.sliced(target, 2 + i, p, expressible(dims.ceildiv(sub(out.shape[2 + i], p), s)), s)
@@ -71,7 +71,7 @@ def conv_transpose(low: Lowering, node: Node) -> None:
 def _pads(
     node: Node, x: View, out: View, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[int, ...]:
-    """What is cut off before the result; of a result of given size, half of what is too much."""
+    """The pads at the start of each axis; for a given output size, half of the surplus."""
     rank, auto = len(kernel), node.attrs.get("auto_pad", "NOTSET")
     if not node.attrs.get("output_shape") and auto in ("NOTSET", "VALID"):
         return pads_of(node, rank)[0]
@@ -95,9 +95,8 @@ def _emit(low: Lowering, x: View, w: View, window: Window, groups: int, out: Vie
 
 
 class _Weights:
-    """(channels, filters of a group, *kernel) as a convolution has them: (filters, channels of a group, *kernel).
-
-    Those of a constant are brought into order here, others at each run.
+    """Weights (channels, filters of a group, *kernel) in the order of a convolution: (filters, channels of a group,
+    *kernel). Constants are reordered now, other weights in each run.
     """
 
     def __init__(self, low: Lowering, w: View, tensor: Tensor | None, groups: int) -> None:
@@ -111,8 +110,8 @@ class _Weights:
         if self.array is None:
             self.view = low.reshaped(views.permuted(low.reshaped(w, shape), order), whole)
 
-    def under(self, taps: Sequence[list[int]]) -> View:
-        """With some of the taps of each axis, at equal distances; zeros where an axis has none."""
+    def with_taps(self, taps: Sequence[list[int]]) -> View:
+        """The weights of some equally spaced taps of each axis; zeros if an axis has none."""
         low, is_empty = self.low, not all(taps)
         if self.array is not None:
             part = self.array[np.ix_(*map(range, self.array.shape[:2]), *(t or [0] for t in taps))]
@@ -127,7 +126,7 @@ class _Weights:
 
 
 class _Phase:
-    """One axis: output q * stride + place sees tap t at element q + (place + pad - t * dilation) / stride."""
+    """One axis of a phase: output q * stride + place reads tap t at input q + (place + pad - t * dilation) / stride."""
 
     def __init__(self, place: int, kernel: int, stride: int, dilation: int, pad: int) -> None:
         at = place + pad

@@ -17,7 +17,7 @@ from sardonyx.lower.sizes import DataDependent, Refused
 
 @rule("Shape", "Size")
 def shape(low: Lowering, node: Node) -> None:
-    """What is known of these needs no rule."""
+    """Reached only if the shape is not known: a known one is a ``Fill`` without this rule."""
     raise DataDependent(f"the {node.op_type.lower()} of the input is not known before the run")
 
 
@@ -36,11 +36,11 @@ def range_(low: Lowering, node: Node) -> None:
     out, body = low.make(node.output), ExpressionBuilder()
     operands = (low.reshaped(low.view(low.input(i)), ()) for i in (0, 2))
     args = [body.operand(low.fit(v, out.shape)) for v in (low.indices(out.shape[0]), *operands)]
-    program = trace(_counted, (True,) * 3, to=work_type(out.dtype))
+    program = trace(_range_element, (True,) * 3, to=work_type(out.dtype))
     low.loop(out.shape, body, [(body.apply(program, *args, dtype=out.dtype), out)])
 
 
-def _counted(e: Emitter, index: Expr, start: Expr, step: Expr, *, to: DType) -> Expr:
+def _range_element(e: Emitter, index: Expr, start: Expr, step: Expr, *, to: DType) -> Expr:
     return e.cast(index, to) * step + start
 
 
@@ -66,7 +66,7 @@ def constant_of_shape(low: Lowering, node: Node) -> None:
     low.alias(node.output, low.fit(number, low.shape(node.output)))
 
 
-def _kept(e: Emitter, x: Expr, row: Expr, column: Expr, diagonal: Expr, *, upper: bool) -> Expr:
+def _triangle_element(e: Emitter, x: Expr, row: Expr, column: Expr, diagonal: Expr, *, upper: bool) -> Expr:
     ahead = column - row
     return e.where(ahead >= diagonal if upper else ahead <= diagonal, x, 0)
 
@@ -80,11 +80,11 @@ def trilu(low: Lowering, node: Node) -> None:
     rows, columns = low.indices(x.shape[-2]), low.indices(x.shape[-1])
     operands = (x, views.inserted(rows, 1), columns, low.number(k))
     args = [body.operand(low.fit(v, x.shape)) for v in operands]
-    program = trace(_kept, (True,) * 4, upper=bool(node.attrs.get("upper", 1)))
+    program = trace(_triangle_element, (True,) * 4, upper=bool(node.attrs.get("upper", 1)))
     low.loop(x.shape, body, [(body.apply(program, *args, dtype=out.dtype), out)])
 
 
-def _chosen(e: Emitter, index: Expr, position: Expr, depth: Expr, off: Expr, on: Expr) -> Expr:
+def _one_hot_element(e: Emitter, index: Expr, position: Expr, depth: Expr, off: Expr, on: Expr) -> Expr:
     index = e.cast(index, dtypes.i64)
     return e.where(e.eq(e.where(index < 0, index + depth, index), position), on, off)
 
@@ -108,7 +108,7 @@ def one_hot(low: Lowering, node: Node) -> None:
         *(views.selected(values, 0, i) for i in (0, 1)),
     )
     args = [body.operand(low.fit(v, out.shape)) for v in operands]
-    low.loop(out.shape, body, [(body.apply(trace(_chosen, (True,) * 5), *args, dtype=out.dtype), out)])
+    low.loop(out.shape, body, [(body.apply(trace(_one_hot_element, (True,) * 5), *args, dtype=out.dtype), out)])
 
 
 @rule("Constant")

@@ -1,4 +1,4 @@
-"""Operators of the users' own: scalar programs, and those that bring a kernel."""
+"""Users' own operators: scalar programs, and operators with a kernel of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.ops import registry
 
 @rule(OTHER, domain=FOREIGN)
 def custom(low: Lowering, node: Node) -> None:
-    """A kernel may decline a node: NotImplemented is its reason."""
+    """A kernel declines a node by raising NotImplemented with the reason."""
     found = registry.find(node.domain, node.op_type)
     launch = None if found is None or found.custom is None else found.custom.launch
     if launch is None:

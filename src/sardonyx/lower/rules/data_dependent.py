@@ -38,7 +38,7 @@ def non_zero(low: Lowering, node: Node) -> None:
 
 @rule("Compress")
 def compress(low: Lowering, node: Node) -> None:
-    """Where the condition holds, and the rows there."""
+    """The indices at which the condition holds, and a gather of those rows."""
     x, condition, count = low.view(low.input(0)), low.view(low.input(1)), low.count()
     if len(condition.shape) != 1 or condition.dtype is not dtypes.bool_:
         raise Refused("Compress: the condition is not a row of bools")
@@ -53,7 +53,7 @@ def compress(low: Lowering, node: Node) -> None:
 
 
 def _three(low: Lowering, x: View, axis: int) -> View:
-    """A view as (before, axis, after)."""
+    """A view with three axes: those before ``axis``, ``axis``, and those after it."""
     return low.reshaped(x, (product(x.shape[:axis]), x.shape[axis], product(x.shape[axis + 1 :])))
 
 

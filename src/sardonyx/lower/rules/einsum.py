@@ -1,4 +1,4 @@
-"""Einsum: transposes and diagonals as views, sums as loops, sums of products as contractions, pair by pair."""
+"""Einsum, two operands at a time: transposes and diagonals are views, sums are loops, sums of products contractions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, work_type
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering, rule
-from sardonyx.lower.rules.contract import contraction
+from sardonyx.lower.rules.matmul import contraction
 from sardonyx.lower.rules.reduce import apply, times
 from sardonyx.lower.sizes import Refused, add, product
 from sardonyx.ops.equation import Labels, parse
@@ -40,7 +40,7 @@ def einsum(low: Lowering, node: Node) -> None:
 
 
 def _diagonal(low: Lowering, view: View, labels: Labels) -> Term:
-    """Axes of one label as one: a step along it is a step along each of them."""
+    """Merge the axes of a repeated label into the diagonal, whose stride is the sum of their strides."""
     for axis in reversed(range(len(labels))):
         first = labels.index(labels[axis])
         if first != axis:
@@ -60,7 +60,7 @@ class _Contracting:
         self.work = work_type(self.dtype) if self.dtype.is_float else self.dtype
 
     def run(self, terms: list[Term], result: Labels) -> None:
-        """The operands from the left, each pair made one; the last step writes the result."""
+        """Combine the operands from left to right; the last step writes the result."""
         while len(terms) > 2:
             a, b, *rest = terms
             later = {*result, *(label for t in rest for label in t.labels)}
@@ -69,7 +69,7 @@ class _Contracting:
             self.pair(a, b, Term(target, kept))
             terms = [Term(target, kept), *rest]
         if len(terms) == 1 and set(terms[0].labels) == set(result):
-            self.low.alias(self.out, self.spread(terms[0], result))
+            self.low.alias(self.out, self.broadcast(terms[0], result))
         elif len(terms) == 1:
             self.loop(terms, Term(self.low.make(self.out), result))
         else:
@@ -79,8 +79,8 @@ class _Contracting:
     def box(self, labels: Sequence[str]) -> tuple[Known, ...]:
         return tuple(self.sizes[label] for label in labels)
 
-    def spread(self, term: Term, labels: Sequence[str]) -> View:
-        """A term over these axes: repeated along those that it lacks."""
+    def broadcast(self, term: Term, labels: Sequence[str]) -> View:
+        """A term with the axes ``labels``, broadcast along those that it lacks."""
         view = views.permuted(term.view, [term.labels.index(label) for label in labels if label in term.labels])
         for axis, label in enumerate(labels):
             if label not in term.labels:
@@ -91,15 +91,15 @@ class _Contracting:
         """Products of elements, summed over the labels that the target lacks."""
         summed = [x for x in dict.fromkeys(x for t in terms for x in t.labels) if x not in target.labels]
         order, body = (*target.labels, *summed), ExpressionBuilder()
-        value, *others = (body.operand(self.spread(t, order)) for t in terms)
+        value, *others = (body.operand(self.broadcast(t, order)) for t in terms)
         for other in others:
             value = apply(body, times, value, other, dtype=self.work if summed else target.view.dtype)
         if summed:
             value = body.reduce("sum", value, target.view.dtype)
         self.low.loop(self.box(order), body, [(value, target.view)], reduced=len(summed))
 
-    def alone(self, term: Term, others: Labels) -> Term:
-        """A term summed over the labels that nothing else has."""
+    def without_own_labels(self, term: Term, others: Labels) -> Term:
+        """A term summed over the labels that no other term and not the result has."""
         kept = tuple(label for label in term.labels if label in others)
         if kept == term.labels:
             return term
@@ -108,7 +108,10 @@ class _Contracting:
         return target
 
     def pair(self, a: Term, b: Term, target: Term) -> None:
-        a, b = self.alone(a, (*b.labels, *target.labels)), self.alone(b, (*a.labels, *target.labels))
+        a, b = (
+            self.without_own_labels(a, (*b.labels, *target.labels)),
+            self.without_own_labels(b, (*a.labels, *target.labels)),
+        )
         both = [label for label in a.labels if label in b.labels]
         summed = [label for label in both if label not in target.labels]
         if not summed or not self.dtype.is_float:
@@ -120,8 +123,8 @@ class _Contracting:
         rows = [label for label in target.labels if label in a.labels and label not in both]
         columns = [label for label in target.labels if label in b.labels and label not in both]
         m, n, k = (product(self.box(x)) for x in (rows, columns, summed))
-        left = self.low.reshaped(self.spread(a, (*batch, *rows, *summed)), (*self.box(batch), m, k))
-        right = self.low.reshaped(self.spread(b, (*batch, *summed, *columns)), (*self.box(batch), k, n))
+        left = self.low.reshaped(self.broadcast(a, (*batch, *rows, *summed)), (*self.box(batch), m, k))
+        right = self.low.reshaped(self.broadcast(b, (*batch, *summed, *columns)), (*self.box(batch), k, n))
         order = [target.labels.index(label) for label in (*batch, *rows, *columns)]
         wanted = views.permuted(target.view, order)
         out = views.reshaped(wanted, (*self.box(batch), m, n))

@@ -1,11 +1,12 @@
-"""Fourier transforms as products with constant matrices.
+"""Discrete Fourier transforms as matrix products with constants.
 
-Short rows meet the whole matrix at once. Longer ones are transformed in two rounds: of length n1 * n2, first over the
-n2 interleaved rows of length n1, then, after a turn by constant angles, over the n1 rows of length n2, which may be
-long again. A length without small divisors becomes a convolution with a chirp, of a length that is a power of two.
+Short rows are multiplied with the whole DFT matrix. Longer rows, of length n1 * n2, take Cooley-Tukey steps: transforms
+of the n2 interleaved rows of length n1, a multiplication with twiddle factors, and transforms of the n1 rows of length
+n2, which may be long again. Lengths without small divisors use Bluestein's algorithm, a convolution with a chirp whose
+length is a power of two.
 
-Long rows are *planar*: (rows, parts, n), all real parts of a row before its imaginary parts. A transform of them is a
-view (rows, 2, *sizes) whose last axes, row by row, are the frequencies in order.
+Long rows are *planar*: (rows, parts, n), all real parts of a row before its imaginary parts. Their transform is a view
+(rows, 2, *sizes) whose last axes, in row-major order, are the frequencies.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle
 from sardonyx.lower.groups import View
 from sardonyx.lower.lowering import Lowering
-from sardonyx.lower.rules.contract import contraction
+from sardonyx.lower.rules.matmul import contraction
 from sardonyx.lower.rules.reduce import apply, times
 from sardonyx.lower.sizes import mul, product
 
 Array = np.ndarray[Any, Any]
 
-DIRECT = 1 << 18
-"""Elements of a matrix up to which rows are multiplied with the whole of it: 1 MB, which stays in L2."""
-ROUND = 64
-"""Rows that are transformed in one round are at most so long, if their length has divisors."""
-PRIME = 512
-"""Lengths without small divisors are multiplied with a matrix up to here."""
+MAX_DIRECT = 1 << 18
+"""Elements of a DFT matrix with which rows are multiplied as a whole: 1 MB, which stays in L2."""
+MAX_RADIX = 64
+"""The largest n1 of a Cooley-Tukey step."""
+MAX_PRIME = 512
+"""The largest length without small divisors that takes a matrix instead of Bluestein's algorithm."""
 MAX_LENGTH = 1 << 20
-"""Constants of 16 bytes for each point and round are made while a model is loaded."""
+"""Longer transforms are not compiled: each step has constants of 16 bytes for each point."""
 
 
-def turns(steps: Array, length: int) -> Array:
-    """exp(2 pi i steps / length), exact for whole steps that are far apart."""
+def twiddles(steps: Array, length: int) -> Array:
+    """exp(2 pi i steps / length); integer steps are reduced modulo the length first, so that large ones stay exact."""
     return np.asarray(np.exp(2j * np.pi * (steps % length) / length))
 
 
@@ -47,8 +48,9 @@ def turns(steps: Array, length: int) -> Array:
 def matrix(
     points: int, parts: int, bins: int, results: int, length: int, sign: int, scale: float, planar: bool, dtype: DType
 ) -> Tensor:
-    """From ``points`` inputs of 1 or 2 parts to ``bins`` outputs, as a matrix over (point, part) and (bin, part)."""
-    w = turns(sign * np.outer(np.arange(points), np.arange(bins)), length) * scale
+    """The DFT matrix from ``points`` inputs of 1 or 2 parts to ``bins`` outputs: rows (point, part), columns (bin,
+    part)."""
+    w = twiddles(sign * np.outer(np.arange(points), np.arange(bins)), length) * scale
     table = np.empty((points, 2, bins, 2))
     table[:, 0, :, 0], table[:, 0, :, 1], table[:, 1, :, 0], table[:, 1, :, 1] = w.real, w.imag, -w.imag, w.real
     table = table[:, :parts, :, :results]
@@ -58,37 +60,37 @@ def matrix(
 
 @lru_cache(maxsize=64)
 def half_matrix(bins: int, parts: int, length: int, dtype: DType) -> Tensor:
-    """From the first half of a spectrum to the real signal that has it."""
+    """The matrix of the inverse transform from the first half of a spectrum to a real signal."""
     k = np.arange(bins)
     weight = np.where((k == 0) | (2 * k == length), 1, 2) / length
-    w = turns(np.outer(k, np.arange(length)), length) * weight[:, None]
+    w = twiddles(np.outer(k, np.arange(length)), length) * weight[:, None]
     table = np.stack([w.real, -w.imag], axis=1)[:, :parts]
     return Tensor.of(table.reshape(bins * parts, length).astype(dtype.numpy))
 
 
 def rows_times(low: Lowering, rows: View, table: View, out: View) -> None:
-    """Rows along the last axis times a matrix, into rows of ``out``."""
+    """Multiply the rows along the last axis with a matrix, into the rows of ``out``."""
     if len(rows.shape) == 1:
         rows, out = views.inserted(rows, 0), views.inserted(out, 0)
     table = low.fit(table, (*rows.shape[:-2], *table.shape))
     contraction(low, rows, table, ExpressionBuilder([table.dtype]), ~0, out)
 
 
-def divisor(n: int) -> int | None:
-    """The length of the first round: n if one is enough, None if there is no divisor for two."""
-    if n <= ROUND:
+def radix(n: int) -> int | None:
+    """The n1 of a Cooley-Tukey step; n if one matrix product is enough, None if n has no small divisor."""
+    if n <= MAX_RADIX:
         return n
-    found = [d for d in range(2, ROUND + 1) if n % d == 0]
+    found = [d for d in range(2, MAX_RADIX + 1) if n % d == 0]
     if not found:
-        return n if n <= PRIME else None
-    return min(found, key=lambda d: d + n // d if n <= ROUND * ROUND else -d)
+        return n if n <= MAX_PRIME else None
+    return min(found, key=lambda d: d + n // d if n <= MAX_RADIX * MAX_RADIX else -d)
 
 
-def _turned(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:
+def _real_part(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:
     return a * cos - b * sin
 
 
-def _turned_too(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:
+def _imaginary_part(e: Emitter, a: Expr, b: Expr, cos: Expr, sin: Expr) -> Expr:
     return a * sin + b * cos
 
 
@@ -99,12 +101,12 @@ class Fourier:
         self.low, self.dtype, self.sign = low, dtype, sign
 
     def transform(self, x: View, scale: float = 1.0) -> View:
-        """Of dense planar rows; real ones have one part."""
+        """The transform of dense planar rows; real rows have one part."""
         rows, parts, n = x.shape
         assert isinstance(n, int) and isinstance(parts, int)
-        first = divisor(n)
+        first = radix(n)
         if first is None:
-            return self.chirped(x, scale)
+            return self.bluestein(x, scale)
         table = self.low.constant(matrix(first, parts, first, 2, first, self.sign, scale, True, self.dtype))
         if first == n:
             out = self.low.temporary(self.dtype, (rows, 2 * n))
@@ -114,16 +116,16 @@ class Fourier:
         columns = views.permuted(self.low.reshaped(x, (rows, parts * first, rest)), (0, 2, 1))
         half = self.low.temporary(self.dtype, (rows, rest, 2 * first))
         rows_times(self.low, columns, table, half)
-        turned = self.low.temporary(self.dtype, (rows, first, 2, rest))
-        angles = turns(self.sign * np.outer(np.arange(first), np.arange(rest)), n)
+        twiddled = self.low.temporary(self.dtype, (rows, first, 2, rest))
+        angles = twiddles(self.sign * np.outer(np.arange(first), np.arange(rest)), n)
         source = views.permuted(views.split(half, 2, (2, first)), (0, 3, 2, 1))
-        self.turn(source, angles, turned)
-        deeper = self.transform(self.low.reshaped(turned, (mul(rows, first), 2, rest)))
+        self.multiply(source, angles, twiddled)
+        deeper = self.transform(self.low.reshaped(twiddled, (mul(rows, first), 2, rest)))
         split = views.split(deeper, 0, (rows, first))
         return views.permuted(split, (0, *range(2, len(split.shape)), 1))
 
-    def turn(self, x: View, by: Array, out: View) -> None:
-        """Points times constants: (rows.., 2, n), where real points have one part."""
+    def multiply(self, x: View, by: Array, out: View) -> None:
+        """Multiply points (rows.., parts, n) with complex constants; real points have one part."""
         axis = len(x.shape) - 2
         cos, sin = (
             self.low.constant(Tensor.of(np.ascontiguousarray(part).astype(self.dtype.numpy)))
@@ -136,30 +138,30 @@ class Fourier:
         if len(points) == 1:
             values = [apply(body, times, points[0], angle, dtype=self.dtype) for angle in angles]
         else:
-            values = [apply(body, fn, *points, *angles, dtype=self.dtype) for fn in (_turned, _turned_too)]
+            values = [apply(body, fn, *points, *angles, dtype=self.dtype) for fn in (_real_part, _imaginary_part)]
         self.low.loop(box, body, list(zip(values, results, strict=True)))
 
-    def chirped(self, x: View, scale: float) -> View:
-        """By jk = (j^2 + k^2 - (k - j)^2) / 2: a convolution."""
+    def bluestein(self, x: View, scale: float) -> View:
+        """Bluestein's algorithm: with jk = (j^2 + k^2 - (k - j)^2) / 2 the transform is a convolution."""
         rows, _, n = x.shape
         assert isinstance(n, int)
         size = 1 << (2 * n - 2).bit_length()
-        chirp = turns(self.sign * np.arange(n) ** 2, 2 * n)
+        chirp = twiddles(self.sign * np.arange(n) ** 2, 2 * n)
         padded = self.low.temporary(self.dtype, (rows, 2, size))
-        self.turn(x, chirp, views.sliced(padded, 2, 0, n))
+        self.multiply(x, chirp, views.sliced(padded, 2, 0, n))
         self.low.copy(self.low.scalar(0, self.dtype), views.sliced(padded, 2, n, size - n))
         other = np.zeros(size, complex)
         other[:n], other[size - n + 1 :] = chirp.conj(), chirp[:0:-1].conj()
         spectrum = self.dense(Fourier(self.low, self.dtype, -1).transform(padded))
         mixed = self.low.temporary(self.dtype, (rows, 2, size))
-        self.turn(spectrum, np.fft.fft(other) * (scale / size), mixed)
+        self.multiply(spectrum, np.fft.fft(other) * (scale / size), mixed)
         back = self.dense(Fourier(self.low, self.dtype, 1).transform(mixed))
         out = self.low.temporary(self.dtype, (rows, 2, n))
-        self.turn(views.sliced(back, 2, 0, n), chirp, out)
+        self.multiply(views.sliced(back, 2, 0, n), chirp, out)
         return out
 
     def dense(self, x: View) -> View:
-        """A transform as planar rows."""
+        """A transform as dense planar rows."""
         if len(x.shape) == 3:
             return x
         out = self.low.temporary(self.dtype, x.shape)
@@ -168,7 +170,7 @@ class Fourier:
 
 
 def planar(low: Lowering, x: View, length: int, dtype: DType, window: View | None) -> View:
-    """Rows (.., points, parts) as planar ones of a length, with zeros behind, each point times the window's."""
+    """Rows (.., points, parts) as planar rows of ``length``, padded with zeros and multiplied with the window."""
     *rest, points, parts = x.shape
     assert isinstance(points, int)
     out = low.temporary(dtype, (*rest, parts, length))
@@ -190,4 +192,4 @@ def _as(e: Emitter, x: Expr, *, to: DType) -> Expr:
 
 
 def is_direct(points: int, parts: int, bins: int, results: int) -> bool:
-    return points * parts * bins * results <= DIRECT
+    return points * parts * bins * results <= MAX_DIRECT

@@ -1,4 +1,4 @@
-"""Rows and elements picked by an index tensor."""
+"""Gather operators, and ReverseSequence as a gather."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def gather(low: Lowering, node: Node) -> None:
 
 
 OUTSIDE = 1 << 62
-"""An index that no axis has."""
+"""An index beyond any axis, for which the kernel's check fails."""
 
 
 def _flat(e: Emitter, *operands: Expr) -> Expr:
-    """Indices of several axes, then their sizes, as one index of all axes; far outside where one of them is."""
+    """From indices of several axes, followed by their sizes, the row-major index; OUTSIDE if one is out of range."""
     count = len(operands) // 2
     flat: Expr | None = None
     inside: Expr | None = None
@@ -52,7 +52,7 @@ def _flat(e: Emitter, *operands: Expr) -> Expr:
 
 
 def flat_index(low: Lowering, columns: Sequence[View], sizes: Sequence[Known], box: Sequence[Known]) -> View:
-    """Indices of several axes of these sizes as one of all of them, for every element of a box."""
+    """The row-major index of several index columns over axes of these sizes, for every element of a box."""
     if len(columns) == 1:
         return low.fit(columns[0], box)
     index, body = low.temporary(dtypes.i64, box), ExpressionBuilder()
@@ -62,7 +62,7 @@ def flat_index(low: Lowering, columns: Sequence[View], sizes: Sequence[Known], b
 
 
 def columns_of(low: Lowering, indices: View, count: Known, data: View, batch: int = 0) -> list[View]:
-    """The last axis of indices, one index of data each."""
+    """The columns along the last axis of ``indices``: each indexes one axis of the data."""
     if not isinstance(count, int) or not 0 < count <= len(data.shape) - batch:
         raise Refused(f"{low.node.op_type} of unknown depth is not compiled")
     return [views.selected(indices, len(indices.shape) - 1, i) for i in range(count)]
@@ -70,7 +70,7 @@ def columns_of(low: Lowering, indices: View, count: Known, data: View, batch: in
 
 @rule("GatherND")
 def gather_nd(low: Lowering, node: Node) -> None:
-    """The batch axes and the indexed ones as one, and a Gather along it."""
+    """A Gather along the batch axes and the indexed axes merged into one."""
     data, indices, batch = low.view(low.input(0)), low.view(low.input(1)), node.attrs.get("batch_dims", 0)
     if not indices.shape or not 0 <= batch < len(indices.shape):
         raise Refused("GatherND: the indices have too few axes")
@@ -86,7 +86,7 @@ def gather_nd(low: Lowering, node: Node) -> None:
 
 
 def along(low: Lowering, axis: int, size: Known, rank: int) -> View:
-    """0, 1, ... along one of so many axes."""
+    """0, 1, ... along ``axis`` of a box of ``rank`` axes."""
     view = low.indices(size)
     for _ in range(axis + 1, rank):
         view = views.inserted(view, len(view.shape))
@@ -97,17 +97,17 @@ def along(low: Lowering, axis: int, size: Known, rank: int) -> View:
 def gather_elements(low: Lowering, node: Node) -> None:
     data, indices = low.view(low.input(0)), low.view(low.input(1))
     axis = axis_of(node.attrs.get("axis", 0), len(data.shape))
-    reaches(low, data, indices, axis)
+    require_within(low, data, indices, axis)
     low.groups.append(GatherElements((node,), data, indices, axis, low.make(node.output)))
 
 
-def reaches(low: Lowering, data: View, indices: View, axis: int) -> None:
-    """That indices beside an axis are inside of the data."""
+def require_within(low: Lowering, data: View, indices: View, axis: int) -> None:
+    """Require that indices are no longer than the data along all other axes."""
     if len(data.shape) != len(indices.shape):
         raise Refused(f"{low.node.op_type}: data and indices differ in rank")
-    for i, (size, whole) in enumerate(zip(indices.shape, data.shape, strict=True)):
-        if i != axis and size != whole:
-            low.require_least(f"{low.node.op_type}: indices reach past the data", sub(whole, size), 0)
+    for i, (size, extent) in enumerate(zip(indices.shape, data.shape, strict=True)):
+        if i != axis and size != extent:
+            low.require_least(f"{low.node.op_type}: indices reach past the data", sub(extent, size), 0)
 
 
 def _reversed(e: Emitter, step: Expr, length: Expr, steps: Expr) -> Expr:
@@ -117,7 +117,7 @@ def _reversed(e: Emitter, step: Expr, length: Expr, steps: Expr) -> Expr:
 
 @rule("ReverseSequence")
 def reverse_sequence(low: Lowering, node: Node) -> None:
-    """A Pick along time, with indices that are the same beside batch and time."""
+    """A GatherElements along time, with indices that are broadcast along all axes but batch and time."""
     x, lengths, rank = low.view(low.input(0)), low.view(low.input(1)), len(low.shape(low.input(0)))
     batch, time = axis_of(node.attrs.get("batch_axis", 1), rank), axis_of(node.attrs.get("time_axis", 0), rank)
     if batch == time or len(lengths.shape) != 1:
@@ -130,5 +130,5 @@ def reverse_sequence(low: Lowering, node: Node) -> None:
     args = [body.operand(low.fit(v, box)) for v in operands]
     low.loop(box, body, [(body.apply(trace(_reversed, (True,) * 3), *args, dtype=dtypes.i64), index)])
     strides = tuple(index.strides[(batch, time).index(a)] if a in (batch, time) else 0 for a in range(rank))
-    spread = View(index.storage, x.shape, strides, index.offset)
-    low.groups.append(GatherElements((node,), x, spread, time, low.make(node.output)))
+    broadcast = View(index.storage, x.shape, strides, index.offset)
+    low.groups.append(GatherElements((node,), x, broadcast, time, low.make(node.output)))

@@ -1,4 +1,4 @@
-"""Grids of places, and images read at them."""
+"""GridSample and AffineGrid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def grid_sample(low: Lowering, node: Node) -> None:
     if not x.dtype.is_float and not is_exact:
         raise Refused(f"GridSample of {x.dtype} by weights is not compiled")
     low.require("GridSample: the grid has another batch than the image", grid.shape[0], x.shape[0])
-    low.require("GridSample: the grid does not have one place per axis", grid.shape[-1], rank)
+    low.require("GridSample: the grid does not have one coordinate per axis", grid.shape[-1], rank)
     for size in x.shape[2:]:
         low.require_least("GridSample: an empty image cannot be sampled", size, 1)
     work, points = work_type(x.dtype), product(grid.shape[1:-1])
@@ -63,7 +63,7 @@ def grid_sample(low: Lowering, node: Node) -> None:
 
 
 def _reflected(e: Emitter, x: Expr, low: Expr | float, high: Expr) -> Expr:
-    """Folded back at both borders until it lies between them."""
+    """A coordinate reflected at both borders until it lies between them."""
     span = high - low
     far = e.abs(x - low)
     turns = e.floor(far / span)
@@ -73,7 +73,7 @@ def _reflected(e: Emitter, x: Expr, low: Expr | float, high: Expr) -> Expr:
 
 
 def _at(e: Emitter, place: Expr, size: Expr, *, mode: str, padding: str, align: bool, work: DType) -> tuple[Expr, Expr]:
-    """Where a place between -1 and 1 lies on an axis, and the axis' size."""
+    """The coordinate on an axis of a grid position between -1 and 1, and the axis' size."""
     n, place = e.cast(size, work), e.cast(place, work)
     at = (place + 1) / 2 * (n - 1) if align else ((place + 1) * n - 1) / 2
     at = e.where(e.isnan(at), -1, e.round(at) if mode == "nearest" else at)
@@ -89,7 +89,7 @@ def _at(e: Emitter, place: Expr, size: Expr, *, mode: str, padding: str, align: 
 def _index(
     e: Emitter, place: Expr, size: Expr, *, offset: int, mode: str, padding: str, align: bool, work: DType
 ) -> Expr:
-    """The element that a tap sees; -1 for padding with zeros."""
+    """The index of a tap; -1 for zero padding."""
     at, n = _at(e, place, size, mode=mode, padding=padding, align=align, work=work)
     index = e.floor(at) + offset
     if padding == "zeros":
@@ -122,7 +122,7 @@ def _moved(e: Emitter, shift: Expr, *pairs: Expr) -> Expr:
 
 @rule("AffineGrid")
 def affine_grid(low: Lowering, node: Node) -> None:
-    """The centres of the result's pixels under an affine map."""
+    """An affine map of the centres of the output pixels."""
     theta, sizes, out = low.view(low.input(0)), low.sizes(low.input(1)), low.make(node.output)
     if len(sizes) not in (4, 5):
         raise Refused("AffineGrid: the size is not that of images")

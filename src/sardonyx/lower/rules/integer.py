@@ -1,8 +1,8 @@
-"""Products of 8-bit integers less their zero points, exactly, in i32.
+"""Exact products of 8-bit integers with zero points, in i32.
 
 The sum over k of (a - p)(b - q) is  S - p (B - k q) - q A,  where S, A and B are the sums of a b, of a and of b. S is a
-contraction of the integers as they are; B of a constant b is a constant, and A is needed only where q is not 0. The
-right operand is always signed: of unsigned numbers and their zero point, 128 is taken away.
+contraction of the integers as they are. B is a constant if b is, and A is needed only if q is not 0. The right operand
+is always signed: 128 is subtracted from unsigned numbers and from their zero point.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ BYTES = (dtypes.i8, dtypes.u8)
 
 @dataclass(frozen=True)
 class Term:
-    """Whole numbers beside a product, which broadcast to its box."""
+    """Integers in the correction for zero points, which broadcast to the product's box."""
 
     view: View
     known: Tensor | None = None
-    """Their content, where it is known before the run."""
+    """Their content if it is a constant."""
     is_zero: bool = False
 
     @staticmethod
@@ -60,17 +60,17 @@ def signed(e: Emitter, x: Expr) -> Expr:
     return e.cast(e.cast(x, dtypes.i32) - 128, dtypes.i8)
 
 
-def widened(e: Emitter, x: Expr, *, less: int = 0) -> Expr:
+def widened(e: Emitter, x: Expr, *, subtracted: int = 0) -> Expr:
     wide = e.cast(x, dtypes.i32)
-    return wide - less if less else wide
+    return wide - subtracted if subtracted else wide
 
 
-def less_product(e: Emitter, total: Expr, x: Expr, y: Expr) -> Expr:
+def minus_product(e: Emitter, total: Expr, x: Expr, y: Expr) -> Expr:
     return total - e.cast(x, dtypes.i32) * y
 
 
 def as_signed(low: Lowering, view: View) -> View:
-    """Unsigned bytes less 128."""
+    """Unsigned bytes minus 128, as signed bytes."""
     tensor = view.storage.tensor
     if tensor is not None:
         where = None if tensor.origin is None else ("signed", tensor.origin)
@@ -96,7 +96,7 @@ def summed(low: Lowering, view: View) -> View:
 
 
 def constant_of(view: View) -> Tensor | None:
-    """What a view shows of a constant."""
+    """The elements of a view of a constant as a tensor; None if it is no constant."""
     tensor, sizes = view.storage.tensor, (*view.shape, *view.strides, view.offset)
     if tensor is None or not all(isinstance(d, int) for d in sizes):
         return None
@@ -117,7 +117,7 @@ def _tensor(dtype: DType, view: View, flat: Callable[[], Array]) -> Tensor:
 
 
 def combined(dtype: DType, fn: Callable[..., Array], *tensors: Tensor) -> Tensor:
-    """A constant that is computed from others, broadcast, when it is needed."""
+    """A constant computed from others by broadcasting, when it is first needed."""
     shape = np.broadcast_shapes(*(t.shape for t in tensors))
 
     def fetch() -> Array:
@@ -129,18 +129,18 @@ def combined(dtype: DType, fn: Callable[..., Array], *tensors: Tensor) -> Tensor
 
 
 class Product:
-    """The exact product of a node, as the body of its epilogue."""
+    """The epilogue of an exact integer product: corrections for zero points, requantization."""
 
     def __init__(self, low: Lowering, shape: tuple[Known, ...], summed: DType = dtypes.i32) -> None:
-        """``summed`` is the type of the sums: i32, or a float in which they are exact."""
+        """``summed`` is the type of the sums: i32, or a float type that represents them exactly."""
         self.low, self.box = low, shape
         self.body = ExpressionBuilder([summed])
         self.result: Handle = ~0
         if summed is not dtypes.i32:
             self.result = apply(self.body, widened, ~0, dtype=dtypes.i32)
 
-    def less(self, amount: Term, factor: Term) -> None:
-        """Take a product of two terms away."""
+    def subtract(self, amount: Term, factor: Term) -> None:
+        """Subtract the product of two terms."""
         if amount.is_zero or factor.is_zero:
             return
         body, (x, y) = self.body, (amount, factor)
@@ -150,10 +150,10 @@ class Product:
             self.result = apply(body, minus, self.result, taken, dtype=dtypes.i32)
             return
         args = [body.operand(self.low.fit(t.view, self.box)) for t in (x, y)]
-        self.result = apply(body, less_product, self.result, *args, dtype=dtypes.i32)
+        self.result = apply(body, minus_product, self.result, *args, dtype=dtypes.i32)
 
     def requantize(self, scales: list[View], zero: View, to: DType) -> None:
-        """acc * (a b / y), the scales being f32 and broadcasting to the box."""
+        """acc * (a b / y) + zero, rounded and saturated; the scales a, b, y are f32 and broadcast to the box."""
         known = [constant_of(v) for v in scales]
         a, b, y = known
         body = self.body
@@ -174,7 +174,7 @@ def _times_real(e: Emitter, x: Expr, factor: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class _Matrices:
-    """The operands of a product of matrices, and the result, all with two axes at least."""
+    """The operands and the result of a matrix product, vectors as matrices of one row or column."""
 
     a: View
     b: View
@@ -194,8 +194,8 @@ class _Matrices:
         low.require(f"{low.node.op_type}: the shapes of the operands do not fit", b.shape[-2], a.shape[-1])
         return _Matrices(a, b, out, is_row, is_column)
 
-    def beside(self, low: Lowering, view: View, *, rows: bool) -> View:
-        """A scale or zero point: one number, a vector along rows or columns, or of full rank."""
+    def quantization_parameter(self, low: Lowering, view: View, *, rows: bool) -> View:
+        """A scale or zero point, which is a scalar, a vector along rows or columns, or of full rank."""
         if view.shape in ((), (1,)):
             return low.reshaped(view, ())
         if len(view.shape) == 1:
@@ -205,12 +205,12 @@ class _Matrices:
             low.require("a vector of scales or zero points does not fit", view.shape[0], self.b.shape[-1])
             return view
         if self.is_row or self.is_column:
-            raise Refused("scales of matrices beside a vector are not compiled")
+            raise Refused("a matrix of scales for a vector is not compiled")
         return view
 
 
 def product(low: Lowering, m: _Matrices, a_zero: View | None, b_zero: View | None) -> tuple[Product, View]:
-    """The product less its zero points, before what follows; and the right operand."""
+    """The epilogue with the corrections for zero points, and the signed right operand."""
     b, depth, offset = m.b, m.a.shape[-1], 0
     if b.dtype is dtypes.u8:
         b, offset = as_signed(low, b), 128
@@ -220,32 +220,31 @@ def product(low: Lowering, m: _Matrices, a_zero: View | None, b_zero: View | Non
     if not left.is_zero:
         last = len(b.shape) - 1
         sums = Term.rows(low, views.permuted(b, [*range(last - 1), last, last - 1]))
-        p.less(left, less_scaled(low, _along_rows(low, sums), q, depth))
+        p.subtract(left, minus_zero_points(low, _along_rows(low, sums), q, depth))
     if not q.is_zero:
-        p.less(q, Term(views.inserted(summed(low, m.a), len(m.a.shape) - 1)))
+        p.subtract(q, Term(views.inserted(summed(low, m.a), len(m.a.shape) - 1)))
     return p, b
 
 
-def zero_point(low: Lowering, view: View | None, less: int) -> Term:
-    """A zero point in i32, less a number."""
+def zero_point(low: Lowering, view: View | None, subtracted: int) -> Term:
+    """A zero point minus a number, in i32."""
     if view is None:
-        return Term.of(low, Tensor.of(np.asarray(-less, np.int32)), is_zero=not less)
+        return Term.of(low, Tensor.of(np.asarray(-subtracted, np.int32)), is_zero=not subtracted)
     known = constant_of(view)
     if known is not None:
-        found = known.numpy().astype(np.int32) - np.int32(less)
+        found = known.numpy().astype(np.int32) - np.int32(subtracted)
         return Term.of(low, Tensor.of(found), is_zero=not found.any())
-    if not less:
+    if not subtracted:
         return Term(view)
     body, out = ExpressionBuilder(), low.temporary(dtypes.i32, view.shape)
     shape = view.shape or (1,)
-    low.loop(shape, body, [
-        (apply(body, widened, body.operand(low.fit(view, shape)), dtype=dtypes.i32, less=less), low.fit(out, shape))
-    ])  # fmt: skip
+    value = apply(body, widened, body.operand(low.fit(view, shape)), dtype=dtypes.i32, subtracted=subtracted)
+    low.loop(shape, body, [(value, low.fit(out, shape))])
     return Term(out)
 
 
 def _along_rows(low: Lowering, term: Term) -> Term:
-    """Numbers for the columns of matrices, one row of them."""
+    """One number per column, as a matrix of one row."""
     known, axis = term.known, len(term.view.shape) - 1
     if known is None:
         return Term(views.inserted(term.view, axis))
@@ -253,8 +252,8 @@ def _along_rows(low: Lowering, term: Term) -> Term:
     return Term.of(low, Tensor(known.dtype, shape, lambda: known.numpy().reshape(shape)))
 
 
-def less_scaled(low: Lowering, sums: Term, zero: Term, depth: Known) -> Term:
-    """Sums of ``depth`` numbers, each less a zero point."""
+def minus_zero_points(low: Lowering, sums: Term, zero: Term, depth: Known) -> Term:
+    """Sums of ``depth`` numbers minus a zero point each: sums - depth * zero."""
     if zero.is_zero:
         return sums
     known, other = sums.known, zero.known
@@ -263,7 +262,7 @@ def less_scaled(low: Lowering, sums: Term, zero: Term, depth: Known) -> Term:
     box = max((v.shape for v in (sums.view, zero.view)), key=len)
     body, out = ExpressionBuilder(), low.temporary(dtypes.i32, box)
     args = [body.operand(low.fit(v, box)) for v in (sums.view, zero.view, low.number(depth))]
-    low.loop(box, body, [(apply(body, less_product, args[0], args[2], args[1], dtype=dtypes.i32), out)])
+    low.loop(box, body, [(apply(body, minus_product, args[0], args[2], args[1], dtype=dtypes.i32), out)])
     return Term(out)
 
 
@@ -281,15 +280,20 @@ def _optional(low: Lowering, v: Value | None) -> View | None:
     return None if v is None else low.view(v)
 
 
-def _beside(low: Lowering, m: _Matrices, v: Value | None, *, rows: bool) -> View | None:
+def _quantization_parameter(low: Lowering, m: _Matrices, v: Value | None, *, rows: bool) -> View | None:
     view = _optional(low, v)
-    return None if view is None else m.beside(low, view, rows=rows)
+    return None if view is None else m.quantization_parameter(low, view, rows=rows)
 
 
 @rule("MatMulInteger")
 def matmul_integer(low: Lowering, node: Node) -> None:
     m = _Matrices.of(low, low.view(low.input(0)), low.view(low.input(1)), low.make(node.output))
-    p, b = product(low, m, _beside(low, m, node.input(2), rows=True), _beside(low, m, node.input(3), rows=False))
+    p, b = product(
+        low,
+        m,
+        _quantization_parameter(low, m, node.input(2), rows=True),
+        _quantization_parameter(low, m, node.input(3), rows=False),
+    )
     _finish(low, m, b, p)
 
 
@@ -297,8 +301,8 @@ def matmul_integer(low: Lowering, node: Node) -> None:
 def qlinear_matmul(low: Lowering, node: Node) -> None:
     m = _Matrices.of(low, low.view(low.input(0)), low.view(low.input(3)), low.make(node.output))
     places: list[Callable[[int], View]] = [
-        lambda i: m.beside(low, low.view(low.input(i)), rows=True),
-        lambda i: m.beside(low, low.view(low.input(i)), rows=False),
+        lambda i: m.quantization_parameter(low, low.view(low.input(i)), rows=True),
+        lambda i: m.quantization_parameter(low, low.view(low.input(i)), rows=False),
     ]
     rows, columns = places
     p, b = product(low, m, rows(2), columns(5))

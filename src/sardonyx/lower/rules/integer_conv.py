@@ -1,8 +1,9 @@
-"""Convolutions of 8-bit integers less their zero points, exactly, in i32.
+"""Exact convolutions of 8-bit integers with zero w_zeros, in i32.
 
 The image is padded with its zero point p, so that the sum over a window of (x - p)(w - q) is  S - p (W - k q) - q X,
-where S, W and X are the sums of x w, of w and of x over the window. X, which is needed only where q is not 0, is a
-convolution with ones. Depthwise convolutions, which have too few products to gain from bytes, are done in f32, exactly.
+where S, W and X are the sums of x w, of w and of x over the window. X is a convolution with ones, and needed only if q
+is not 0. Depthwise convolutions have too few products to gain from integer instructions; they are computed in f32,
+which represents their sums exactly.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from sardonyx.lower.rules.integer import (
     as_signed,
     combined,
     constant_of,
-    less_scaled,
+    minus_zero_points,
     zero_point,
 )
 from sardonyx.lower.rules.reduce import apply, plus
 from sardonyx.lower.sizes import Refused, expressible
 
 EXACT = 1 << 24
-"""Whole numbers that f32 holds."""
+"""f32 represents all integers below this."""
 
 
 def _centred(e: Emitter, x: Expr, zero: Expr) -> Expr:
@@ -46,7 +47,7 @@ def _centred(e: Emitter, x: Expr, zero: Expr) -> Expr:
 
 
 class _Convolution:
-    """A node's exact convolution, as the body of its epilogue."""
+    """An exact convolution: its operands, and the epilogue that corrects for zero w_zeros."""
 
     def __init__(self, low: Lowering, node: Node, x: View, w: View, x_zero: Value | None, w_zero: Value | None) -> None:
         if x.dtype not in BYTES or w.dtype not in BYTES:
@@ -56,33 +57,33 @@ class _Convolution:
         self.zero = self._single(x_zero, x.dtype)
         self.out = low.make(node.output)
         self.terms = expressible(dims.mul(self.w.shape[1], math.prod(self.window.kernel)))
-        points = None if w_zero is None else self.by_filter(low.view(w_zero))
+        w_zeros = None if w_zero is None else self.quantization_parameter(low.view(w_zero))
         self.in_f32 = self.w.shape[1] == 1 and self.groups > 1 and math.prod(self.window.kernel) * 255**2 < EXACT
         if self.in_f32:
             self.product = Product(low, self.out.shape, dtypes.f32)
             self.x = self._as_f32(x, self.zero)
-            points = low.scalar(0, w.dtype) if points is None else points
-            self.w = self._as_f32(self.w, views.inserted(points, 1) if points.shape else points)
+            w_zeros = low.scalar(0, w.dtype) if w_zeros is None else w_zeros
+            self.w = self._as_f32(self.w, views.inserted(w_zeros, 1) if w_zeros.shape else w_zeros)
         else:
             self.product = Product(low, self.out.shape)
-            self._less_zeros(points)
+            self._subtract_zero_points(w_zeros)
 
-    def _less_zeros(self, points: View | None) -> None:
+    def _subtract_zero_points(self, w_zeros: View | None) -> None:
         low, offset = self.low, 128 if self.w.dtype is dtypes.u8 else 0
         if offset:
             self.w = as_signed(low, self.w)
-        p, q = zero_point(low, self.zero, 0), zero_point(low, points, offset)
+        p, q = zero_point(low, self.zero, 0), zero_point(low, w_zeros, offset)
         if not p.is_zero:
             flat = low.reshaped(self.w, (self.w.shape[0], self.terms))
-            self.product.less(p, less_scaled(low, self.across(Term.rows(low, flat)), q, self.terms))
+            self.product.subtract(p, minus_zero_points(low, self.per_filter(Term.rows(low, flat)), q, self.terms))
         if not q.is_zero:
-            self.product.less(q, Term(self.window_sums()))
+            self.product.subtract(q, Term(self.window_sums()))
 
     def _single(self, value: Value | None, dtype: DType) -> View:
         return self.low.scalar(0, dtype) if value is None else self.low.reshaped(self.low.view(value), ())
 
     def _as_f32(self, view: View, zero: View) -> View:
-        """Numbers less their zero point, as reals."""
+        """Integers minus their zero point, in f32."""
         low = self.low
         known, other = constant_of(view), constant_of(zero)
         if known is not None and other is not None:
@@ -92,19 +93,19 @@ class _Convolution:
         low.loop(view.shape, body, [(apply(body, _centred, *args, dtype=dtypes.f32), out)])
         return out
 
-    def by_filter(self, view: View) -> View:
-        """One number, or one for each filter, over batch and image."""
+    def quantization_parameter(self, view: View) -> View:
+        """A scalar, or one number for each filter with axes for the image."""
         if view.shape in ((), (1,)):
             return self.low.reshaped(view, ())
         if len(view.shape) != 1:
-            raise Refused("a scale or zero point of the weights is no vector")
+            raise Refused("a scale or zero point of the weights is not a vector")
         self.low.require("there is not one scale or zero point for each filter", view.shape[0], self.w.shape[0])
         for _ in self.window.kernel:
             view = views.inserted(view, len(view.shape))
         return view
 
-    def across(self, term: Term) -> Term:
-        """A number for each filter over batch and image."""
+    def per_filter(self, term: Term) -> Term:
+        """One number for each filter, with axes for the image."""
         shape = (*term.view.shape, *[1] * len(self.window.kernel))
         known = term.known
         if known is None:
@@ -113,17 +114,17 @@ class _Convolution:
         return Term.of(self.low, Tensor(known.dtype, whole, lambda: known.numpy().reshape(whole)))
 
     def window_sums(self) -> View:
-        """The sum of the image under every window, for each filter's group."""
+        """The sum of the image over every window, for the group of each filter."""
         low, box = self.low, self.out.shape
         shape = [d for d in self.w.shape[1:] if isinstance(d, int)]
         if len(shape) != len(self.w.shape) - 1:
-            raise Refused("only a run tells how many channels the weights have")
+            raise Refused("the number of channels of the weights is not known before the run")
         ones = low.constant(Tensor.of(np.ones([self.groups, *shape], np.int8)))
         sums = low.temporary(dtypes.i32, (box[0], self.groups, *box[2:]))
         self._emit(ones, ExpressionBuilder([dtypes.i32]), ~0, sums)
         filters = expressible(dims.exact_div(box[1], self.groups))
-        spread: tuple[Known, ...] = (box[0], self.groups, filters, *box[2:])
-        each = low.fit(views.inserted(sums, 2), spread)
+        expanded: tuple[Known, ...] = (box[0], self.groups, filters, *box[2:])
+        each = low.fit(views.inserted(sums, 2), expanded)
         return views.selected(each, 1) if self.groups == 1 else low.reshaped(each, box)
 
     def finish(self) -> None:
@@ -157,7 +158,7 @@ def qlinear_conv(low: Lowering, node: Node) -> None:
     if bias is not None:
         operand = p.body.operand(per_channel(low, low.view(bias), c.out.shape))
         p.result = apply(p.body, plus, p.result, operand, dtype=dtypes.i32)
-    scales = [low.reshaped(low.view(low.input(1)), ()), c.by_filter(low.view(low.input(4)))]
+    scales = [low.reshaped(low.view(low.input(1)), ()), c.quantization_parameter(low.view(low.input(4)))]
     scales.append(low.reshaped(low.view(low.input(6)), ()))
     zero = low.reshaped(low.view(low.input(7)), ())
     p.requantize([as_real(low, v) for v in scales], zero, c.out.dtype)

@@ -1,4 +1,4 @@
-"""What hybrid language models carry from token to token: the last inputs of a convolution, the state of attention."""
+"""CausalConvWithState and LinearAttention, which carry a state from token to token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _silu(e: Emitter, x: Expr) -> Expr:
 
 @rule("CausalConvWithState")
 def causal_conv_with_state(low: Lowering, node: Node) -> None:
-    """The carried inputs and the new ones in one row, and a depthwise convolution over it."""
+    """The past inputs and the new ones concatenated, and a depthwise convolution of that."""
     x, w = low.view(low.input(0)), low.view(low.input(1))
     if len(x.shape) != 3 or len(w.shape) != 3 or not isinstance(w.shape[2], int) or w.shape[2] < 1:
         raise Refused("CausalConvWithState: the input is not (batch, channels, length)")
@@ -74,43 +74,47 @@ def linear_attention(low: Lowering, node: Node) -> None:
     heads, key_heads = attrs["q_num_heads"], attrs["kv_num_heads"]
     decay, beta = node.input(4), node.input(5)
     if rule_ not in ("linear", "gated", "delta", "gated_delta") or heads < 1 or key_heads < 1 or heads % key_heads:
-        raise Refused("LinearAttention: the rule of updates, or the number of heads, is not known")
+        raise Refused("LinearAttention: the update rule or the number of heads is not supported")
     if rule_.startswith("gated") != (decay is not None) or rule_.endswith("delta") != (beta is not None):
-        raise Refused("LinearAttention: the rule of updates disagrees with the inputs")
+        raise Refused("LinearAttention: the update rule does not fit the inputs")
     given = [low.view(low.input(i)) for i in range(3)]
     if any(len(v.shape) != 3 or v.dtype is dtypes.f64 for v in given):
         raise Refused("LinearAttention of other than three axes, or in f64, is not compiled")
-    q, k, v = (heads_first(_neighbours(low, x), n) for x, n in zip(given, (heads, key_heads, key_heads), strict=True))
+    q, k, v = (
+        heads_first(_with_contiguous_rows(low, x), n) for x, n in zip(given, (heads, key_heads, key_heads), strict=True)
+    )
     batch, _, tokens, width = q.shape
     fit = "LinearAttention: query, key and value do not fit each other"
     low.require_shape(fit, k.shape, (batch, key_heads, tokens, width))
     low.require_shape(fit, v.shape[:3], k.shape[:3])
     state = (batch, key_heads, width, v.shape[3])
-    past = None if node.input(3) is None else _neighbours(low, low.view(low.input(3)))
+    past = None if node.input(3) is None else _with_contiguous_rows(low, low.view(low.input(3)))
     if past is not None:
         low.require_shape("LinearAttention: past_state has the wrong shape", past.shape, state)
-    fade = None if decay is None else _per_token(low, _faded(low, low.view(decay)), k.shape)
-    rate = None if beta is None else views.selected(_per_token(low, low.view(beta), (*k.shape[:3], 1)), 3)
+    decays = None if decay is None else _per_token(low, _exponentials(low, low.view(decay)), k.shape)
+    betas = None if beta is None else views.selected(_per_token(low, low.view(beta), (*k.shape[:3], 1)), 3)
     out = heads_first(low.make(node.outputs[0]), heads)
     shown = len(node.outputs) > 1 and not node.outputs[1].is_dead
     present = low.make(node.outputs[1]) if shown else low.temporary(dtypes.f32, state)
     assert isinstance(width, int)
     scale = attrs.get("scale", 0.0) or 1 / math.sqrt(width or 1)
-    low.groups.append(LinearAttention((node,), q, k, v, fade, rate, past, out, present, scale))
+    low.groups.append(LinearAttention((node,), q, k, v, decays, betas, past, out, present, scale))
 
 
-def _neighbours(low: Lowering, view: View) -> View:
+def _with_contiguous_rows(low: Lowering, view: View) -> View:
     return view if view.strides[-1] == 1 else _dense(low, view)
 
 
-def _faded(low: Lowering, decay: View) -> View:
+def _exponentials(low: Lowering, decay: View) -> View:
     out, body = low.temporary(dtypes.f32, decay.shape), ExpressionBuilder()
     low.loop(decay.shape, body, [(apply(body, Emitter.exp, body.operand(decay), dtype=dtypes.f32), out)])
     return out
 
 
 def _per_token(low: Lowering, gate: View, shape: tuple[Known, ...]) -> View:
-    """A packed gate, (batch, tokens, heads, or 1, or heads * width), over (batch, heads, tokens, width)."""
+    """A gate (batch, tokens, features), where features are heads, 1 or heads * width, broadcast to (batch, heads,
+    tokens, width).
+    """
     if len(gate.shape) != 3 or not isinstance(gate.shape[2], int) or not isinstance(shape[1], int):
         raise Refused("LinearAttention: a gate is not (batch, tokens, features)")
     return low.fit(heads_first(gate, min(gate.shape[2], shape[1])), shape)

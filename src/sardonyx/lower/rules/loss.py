@@ -1,4 +1,4 @@
-"""Training losses: the log-probability of each target, picked, weighted and reduced."""
+"""Training losses: the log-probability of each target class, gathered, weighted and reduced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.lower.sizes import Refused
 
 
 def _safe(e: Emitter, target: Expr, *, ignored: int | None) -> Expr:
-    """A class to look at: the first for targets that do not count, none for wrong ones."""
+    """The class index to gather: 0 for ignored targets, OUTSIDE for negative ones."""
     target = e.cast(target, dtypes.i64)
     checked = e.where(target < 0, OUTSIDE, target)
     return checked if ignored is None else e.where(e.eq(target, ignored), 0, checked)
@@ -86,7 +86,7 @@ def _weights(low: Lowering, weight: Value | None, x: View, safe: View) -> View:
         return low.scalar(1, x.dtype)
     given = low.view(weight)
     if len(given.shape) != 1:
-        raise Refused("the weights are not a row")
+        raise Refused("the weights are not a vector")
     low.require("one weight for each class", given.shape[0], x.shape[1])
     out = low.temporary(given.dtype, safe.shape)
     low.groups.append(Gather((low.node,), given, safe, 0, out))

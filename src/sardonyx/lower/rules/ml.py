@@ -1,4 +1,4 @@
-"""Features of ai.onnx.ml that are loops and products."""
+"""Binarizer, Imputer and ArrayFeatureExtractor of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sardonyx.ops.ml_scores import ML
 
 
 def _list(low: Lowering, node: Node, name: str, dtype: DType) -> View:
-    """The numbers of an attribute."""
+    """A list attribute as a constant."""
     return low.constant(Tensor.of(np.array(node.attrs.get(name, ()), dtype.numpy)))
 
 
 def _per_feature(low: Lowering, numbers: View, x: View) -> View:
-    """One number for all columns, or one for each."""
+    """One number for all features, or one for each."""
     if not x.shape:
         raise Refused("features need an axis")
     if numbers.shape != (1,):
@@ -35,7 +35,7 @@ def _per_feature(low: Lowering, numbers: View, x: View) -> View:
 
 
 def _as_shaped(low: Lowering, node: Node) -> tuple[View, View]:
-    """The operand and a result of its shape."""
+    """The input, and the output, which has its shape."""
     x, out = low.view(low.input(0)), low.make(node.output)
     low.require_shape(f"{node.op_type}: the stated shape", out.shape, x.shape)
     return x, out

@@ -1,4 +1,4 @@
-"""Operators that only look at the same elements in another way: no groups, unless strides cannot tell."""
+"""Operators that only rearrange elements: views of the input, or a copy if no view can express the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def identity(low: Lowering, node: Node) -> None:
 def dropout(low: Lowering, node: Node) -> None:
     mode = node.input(2)
     if mode is not None and low.facts.content(mode) != [0]:
-        raise Refused("Dropout may drop, in training mode")
+        raise Refused("Dropout in training mode is not compiled")
     x = low.view(low.input(0))
     low.alias(node.outputs[0], x)
     if len(node.outputs) > 1 and not node.outputs[1].is_dead:
@@ -41,7 +41,7 @@ def reshape(low: Lowering, node: Node) -> None:
     if node.op_type == "Unsqueeze" and len({a % len(shape) for a in low.numbers(low.input(1))}) != len(shape) - len(
         x.shape
     ):
-        raise Refused("the axes are not different ones")
+        raise Refused("Unsqueeze: an axis is given twice")
     if node.op_type == "Squeeze":
         gone = sorted(axes_of(_squeezed(low, node, x), len(x.shape)))
         for axis in reversed(gone):
@@ -53,7 +53,7 @@ def reshape(low: Lowering, node: Node) -> None:
 
 
 def _refuse_zeros(low: Lowering, x: View, sizes: Sequence[Known | None]) -> None:
-    """A size that turns out as 0 stands for the input's, so it must not, unless that is what it is."""
+    """Require that computed sizes are not 0: in a Reshape, 0 means the size of the input's axis."""
     for size, own in itertools.zip_longest(sizes, x.shape[: len(sizes)]):
         if isinstance(size, dims.Expr) and size != own:
             low.require_least("Reshape: a size is 0", size, 1)
@@ -108,19 +108,19 @@ def slice_(low: Lowering, node: Node) -> None:
 
 
 def first(start: Known, size: Known, step: int) -> Known:
-    """The index at which a slice begins; any where it is empty."""
+    """The index at which a slice begins; any index if it is empty."""
     if step < 0 and isinstance(start, int) and start >= 0:
         return sub(size, 1) if start >= FAR else minimum(start, sub(size, 1))
     if isinstance(start, int) and start < 0:
         return maximum(add(size, start), 0) if step > 0 else add(size, start)
     if step > 0 and dims.at_least(start, 0):
         return start if start != FAR else size
-    raise DataDependent("where a slice begins is not known before the run")
+    raise DataDependent("the start of a slice is not known before the run")
 
 
 @rule("Tile")
 def tile(low: Lowering, node: Node) -> None:
-    """Every axis as (times, size), copied unless only axes of one element are repeated."""
+    """A copy with every axis as (repeats, size); a broadcast if only axes of one element are repeated."""
     x, times = low.view(low.input(0)), low.sizes(low.input(1))
     if len(times) != len(x.shape):
         raise Refused("repeats must have one count per axis")

@@ -1,4 +1,4 @@
-"""Normalizations: rows less their mean, over their deviation."""
+"""Normalizations: (x - mean) / deviation over rows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _scaled(e: Emitter, x: Expr, inverse: Expr, scale: Expr, bias: Expr | None =
 def _standardize(
     body: ExpressionBuilder, x: Handle, work: DType, epsilon: float
 ) -> tuple[Handle, Handle, Handle, Handle]:
-    """x less its mean, the mean, the reciprocal deviation, and the variance."""
-    middle = mean(body, x, work)
-    centered = apply(body, minus, x, middle, dtype=work)
+    """x - mean, the mean, 1 / sqrt(variance + epsilon), and the variance of each row."""
+    average = mean(body, x, work)
+    centered = apply(body, minus, x, average, dtype=work)
     variance = mean(body, apply(body, square, centered, dtype=work), work)
-    return centered, middle, apply(body, _reciprocal_root, variance, dtype=work, epsilon=epsilon), variance
+    return centered, average, apply(body, _reciprocal_root, variance, dtype=work, epsilon=epsilon), variance
 
 
 @rule("LayerNormalization")
@@ -39,11 +39,11 @@ def layer_normalization(low: Lowering, node: Node) -> None:
     rows = _trailing(low, node, x)
     body, work = rows.body, work_type(x.dtype)
     out = low.make(node.outputs[0])
-    centered, middle, inverse, _ = _standardize(body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5))
+    centered, average, inverse, _ = _standardize(body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5))
     affine = [rows.operand(low.view(v)) for v in node.inputs[1:3] if v is not None]
     y = apply(body, _scaled, centered, inverse, *affine, dtype=out.dtype)
     stores = [(y, rows.full(out))]
-    for value, handle in zip(node.outputs[1:], (middle, inverse), strict=False):
+    for value, handle in zip(node.outputs[1:], (average, inverse), strict=False):
         if not value.is_dead:
             stores.append((handle, rows.row(low.make(value), keepdims=True)))
     rows.store(*stores)
@@ -77,10 +77,10 @@ def instance_normalization(low: Lowering, node: Node) -> None:
 def group_normalization(low: Lowering, node: Node) -> None:
     x, out = low.view(low.input(0)), low.make(node.output)
     if len(x.shape) < 2:
-        raise Refused("there is no axis of channels")
+        raise Refused("GroupNormalization: the input has no axis of channels")
     groups, channels = node.attrs["num_groups"], x.shape[1]
     if not isinstance(channels, int) or groups < 1 or channels % groups:
-        raise Refused("channels are no multiple of num_groups")
+        raise Refused("the channels are not a known multiple of num_groups")
     scale, bias = (_per_channel(low, low.input(i), x) for i in (1, 2))
     sizes = (groups, channels // groups)
     x, out, scale, bias = (views.split(v, 1 - lead, sizes) for v, lead in ((x, 0), (out, 0), (scale, 1), (bias, 1)))
@@ -88,7 +88,7 @@ def group_normalization(low: Lowering, node: Node) -> None:
 
 
 def _affine_rows(low: Lowering, node: Node, x: View, out: View, scale: View, bias: View, lead: int) -> None:
-    """Rows of all but the first axes, normalized, scaled and shifted."""
+    """Normalize over all axes but the first ``lead``, then scale and shift."""
     rows, work = Rows(low, x, range(lead, len(x.shape))), work_type(x.dtype)
     value = rows.body.operand(rows.x)
     centered, _, inverse, _ = _standardize(rows.body, value, work, node.attrs.get("epsilon", 1e-5))
@@ -97,7 +97,7 @@ def _affine_rows(low: Lowering, node: Node, x: View, out: View, scale: View, bia
 
 
 def _per_channel(low: Lowering, value: Value, x: View) -> View:
-    """A vector over axis 1, with axes for those behind it."""
+    """One value per channel, with axes for those after the channels."""
     view = low.view(value)
     if len(x.shape) < 2 or len(view.shape) != 1:
         raise Refused("a vector of one value per channel is needed")
@@ -111,26 +111,26 @@ def _factor(e: Emitter, scale: Expr, variance: Expr, *, epsilon: float) -> Expr:
     return scale / e.sqrt(variance + epsilon)
 
 
-def _moved_and_scaled(e: Emitter, x: Expr, middle: Expr, factor: Expr, bias: Expr) -> Expr:
-    return (x - middle) * factor + bias
+def _shifted_and_scaled(e: Emitter, x: Expr, average: Expr, factor: Expr, bias: Expr) -> Expr:
+    return (x - average) * factor + bias
 
 
 @rule("BatchNormalization")
 def batch_normalization(low: Lowering, node: Node) -> None:
-    """One factor per channel first, then a pass over all elements."""
+    """A loop over channels for scale / sqrt(variance + epsilon), then one over all elements."""
     if node.attrs.get("training_mode", 0):
         _batch_statistics(low, node)
         return
     x, out = low.view(low.input(0)), low.make(node.outputs[0])
-    scale, bias, middle, variance = (_per_channel(low, low.input(i), x) for i in range(1, 5))
-    work = work_type(x.dtype, scale.dtype, middle.dtype)
+    scale, bias, average, variance = (_per_channel(low, low.input(i), x) for i in range(1, 5))
+    work = work_type(x.dtype, scale.dtype, average.dtype)
     factor, body = low.temporary(work, scale.shape), ExpressionBuilder()
     args = (body.operand(scale), body.operand(variance))
     value = apply(body, _factor, *args, dtype=work, epsilon=node.attrs.get("epsilon", 1e-5))
     low.loop(factor.shape, body, [(value, factor)])
     body = ExpressionBuilder()
-    operands = [body.operand(low.fit(v, x.shape)) for v in (x, middle, factor, bias)]
-    low.loop(x.shape, body, [(apply(body, _moved_and_scaled, *operands, dtype=out.dtype), out)])
+    operands = [body.operand(low.fit(v, x.shape)) for v in (x, average, factor, bias)]
+    low.loop(x.shape, body, [(apply(body, _shifted_and_scaled, *operands, dtype=out.dtype), out)])
 
 
 def _running(e: Emitter, before: Expr, now: Expr, *, momentum: float) -> Expr:
@@ -138,17 +138,17 @@ def _running(e: Emitter, before: Expr, now: Expr, *, momentum: float) -> Expr:
 
 
 def _batch_statistics(low: Lowering, node: Node) -> None:
-    """Training: rows are channels, normalized by their own mean and variance, which move the running ones."""
+    """Training mode: each channel is normalized by its own mean and variance, which update the running ones."""
     x, out = low.view(low.input(0)), low.make(node.outputs[0])
     given = [_per_channel(low, low.input(i), x) for i in range(1, 5)]
     rows = Rows(low, x, [i for i in range(len(x.shape)) if i != 1])
     body, work = rows.body, work_type(x.dtype, *(v.dtype for v in given))
-    centered, middle, inverse, variance = _standardize(
+    centered, average, inverse, variance = _standardize(
         body, body.operand(rows.x), work, node.attrs.get("epsilon", 1e-5)
     )
     scale, bias, *before = (rows.operand(v) for v in given)
     stores = [(apply(body, _scaled, centered, inverse, scale, bias, dtype=out.dtype), rows.full(out))]
-    for value, old, now in zip(node.outputs[1:], before, (middle, variance), strict=False):
+    for value, old, now in zip(node.outputs[1:], before, (average, variance), strict=False):
         if not value.is_dead:
             moved = apply(body, _running, old, now, dtype=low.dtype(value), momentum=node.attrs.get("momentum", 0.9))
             stores.append((moved, rows.row(low.make(value), keepdims=False)))

@@ -1,4 +1,4 @@
-"""Images with something around them, and parts of images."""
+"""Pad and CenterCropPad."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pad(low: Lowering, node: Node) -> None:
     before: list[Known] = [0] * rank
     after: list[Known] = [0] * rank
     for axis, b, e in zip(axes, amounts[: len(axes)], amounts[len(axes) :], strict=True):
-        x, before[axis], after[axis] = _cut(low, x, axis, b, e)
+        x, before[axis], after[axis] = _cropped(low, x, axis, b, e)
     if not any((*before, *after)):
         low.alias(node.output, x)
         return
@@ -49,24 +49,27 @@ def pad(low: Lowering, node: Node) -> None:
     low.groups.append(Resample((node,), body.expression([~0]), (), (out,), x, tuple(found)))
 
 
-def _cut(low: Lowering, x: View, axis: int, before: Known, after: Known) -> tuple[View, Known, Known]:
-    """What is left of an axis where pads are negative, and the pads that are not."""
+def _cropped(low: Lowering, x: View, axis: int, before: Known, after: Known) -> tuple[View, Known, Known]:
+    """Crop an axis by its negative pads; returns the view and the pads that are not negative."""
     for amount in (before, after):
         if not isinstance(amount, int):
-            low.require_least("Pad: an amount that follows from sizes is negative", amount, 0)
-    cuts = [-d if isinstance(d, int) and d < 0 else 0 for d in (before, after)]
-    if any(cuts):
-        length = sub(x.shape[axis], sum(cuts))
-        low.require_least("Pad: more is cut off than there is", length, 0)
-        x = views.sliced(x, axis, cuts[0], length)
-    first, last = (0 if cut else d for cut, d in zip(cuts, (before, after), strict=True))
+            low.require_least("Pad: a pad that is computed from sizes is negative", amount, 0)
+    crops = [-d if isinstance(d, int) and d < 0 else 0 for d in (before, after)]
+    if any(crops):
+        length = sub(x.shape[axis], sum(crops))
+        low.require_least("Pad: more is cropped than the axis has", length, 0)
+        x = views.sliced(x, axis, crops[0], length)
+    first, last = (0 if crop else d for crop, d in zip(crops, (before, after), strict=True))
     return x, first, last
 
 
 def surround(
     low: Lowering, x: View, out: View, before: Sequence[Known], after: Sequence[Known], filler: View
 ) -> View:  # fmt: skip
-    """The image in the middle, and around it windows of one number that do not overlap; gives the middle."""
+    """Copy the image into the middle of ``out`` and fill the rest; returns the view of the middle.
+
+    The rest is filled as slices that do not overlap.
+    """
     rest = out
     for axis, (b, e) in enumerate(zip(before, after, strict=True)):
         for start, length in ((0, b), (add(x.shape[axis], b), e)):
@@ -97,7 +100,7 @@ _SOURCES = {"edge": _edge, "wrap": _wrap, "reflect": _reflect}
 
 @rule("CenterCropPad")
 def center_crop_pad(low: Lowering, node: Node) -> None:
-    """The middle of the image, in the middle of zeros."""
+    """The center of the image, padded with zeros on both sides."""
     x, out = low.view(low.input(0)), list(low.shape(low.input(0)))
     axes, sizes = axes_of(node.attrs.get("axes") or range(len(out)), len(out)), low.sizes(low.input(1))
     if len(axes) != len(sizes):

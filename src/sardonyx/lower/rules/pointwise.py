@@ -1,4 +1,4 @@
-"""Operators that are scalar programs, and casts."""
+"""Pointwise operators (those with a scalar program), and casts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.ops import registry
 from sardonyx.ops.pointwise import program_of
 
 MAX_OPERANDS = 32
-"""Operands of one operator: a kernel is written out for all of them."""
+"""Operands of one operator: the kernel is unrolled over them."""
 
 
 @rule(OTHER)
@@ -68,7 +68,7 @@ def _between(e: Emitter, x: Expr, *, low: float | None, high: float | None) -> E
 
 
 def _specialized(low: Lowering, node: Node) -> Program | None:
-    """x to the power of a small constant is a product; constant bounds are part of the program, and no NaN."""
+    """A cheaper program: Pow with exponent 2 or 3 as a product, Clip with its constant bounds as immediates."""
     if not low.dtype(low.input(0)).is_float:
         return None
     if node.op_type == "Pow":
@@ -87,15 +87,16 @@ LARGEST = {"f8e4m3fn": 448.0, "f8e4m3fnuz": 240.0, "f8e5m2": 57344.0, "f8e5m2fnu
 
 
 def saturated(e: Emitter, x: Expr, *, to: DType) -> Expr:
-    """A real in a float type, no larger than its largest number."""
+    """A cast to a narrow float type that saturates at its largest number."""
     top = LARGEST[to.name]
     return e.cast(e.clamp(x, -top, top), to)
 
 
 def as_type(e: Emitter, x: Expr, *, source: DType, to: DType, saturate: bool = True) -> Expr:
-    """ONNX's Cast: reals pass through i32 on their way to narrow integers, wide integers through f64 to halves.
+    """ONNX's Cast: floats go to narrow integers by way of i32, wide integers to narrow floats by way of f64.
 
-    A half is rounded to one here, although values between fused operators are not: a model that casts means it.
+    The input is rounded to its own narrow float type first, although fused operators do not round between them: a Cast
+    in the model asks for the rounding.
     """
     if source.is_float and source.bits < 32 and source.name != "f8e8m0":
         x = e.cast(x, source)
@@ -115,7 +116,7 @@ def as_type(e: Emitter, x: Expr, *, source: DType, to: DType, saturate: bool = T
 
 
 def converted(low: Lowering, source: View, target: View) -> None:
-    """A copy in another type."""
+    """Append a copy in another type."""
     body = ExpressionBuilder()
     program = trace(as_type, (True,), source=source.dtype, to=target.dtype)
     value = body.operand(low.fit(source, target.shape))
@@ -140,7 +141,7 @@ def _as_bits(e: Emitter, x: Expr, *, source: DType, to: DType) -> Expr:
 
 @rule("BitCast")
 def bit_cast(low: Lowering, node: Node) -> None:
-    """A narrow float is widened in registers, which would lose signals of NaN: its bits are copied."""
+    """Narrow floats have a group of their own: a loop would widen them to f32, which changes signalling NaNs."""
     source, to = low.dtype(low.input(0)), low.dtype(node.output)
     if source.bits != to.bits or to is dtypes.bool_ or min(source.bits, to.bits) < 8:
         raise Refused(f"BitCast of {source} to {to} is not compiled")

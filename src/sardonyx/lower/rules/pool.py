@@ -8,7 +8,7 @@ from sardonyx.ir.scalar import Emitter, Expr
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Pool, View, Window
 from sardonyx.lower.lowering import Lowering, rule
-from sardonyx.lower.rules.pool_places import places_of_largest
+from sardonyx.lower.rules.pool_indices import max_pool_indices
 from sardonyx.lower.rules.reduce import Rows, apply, pool_whole
 from sardonyx.lower.rules.window import window_of
 from sardonyx.lower.sizes import Refused, product
@@ -32,7 +32,7 @@ def pool(low: Lowering, node: Node) -> None:
         counted = ends if node.attrs.get("count_include_pad", 0) else None
         low.groups.append(Pool((node,), body.expression([~0]), (), (out,), kind, x, window, counted))
     if len(node.outputs) > 1 and not node.outputs[1].is_dead:
-        places_of_largest(low, node, x, window, out, low.make(node.outputs[1]))
+        max_pool_indices(low, node, x, window, out, low.make(node.outputs[1]))
 
 
 def _exponent(node: Node) -> int:
@@ -53,7 +53,7 @@ def _root(e: Emitter, x: Expr, *, p: int) -> Expr:
 
 @rule("LpPool")
 def lp_pool(low: Lowering, node: Node) -> None:
-    """Powers first, then the sums of windows and their roots."""
+    """A loop for the powers, a sum pool, and the roots in its epilogue."""
     x, p = low.view(low.input(0)), _exponent(node)
     if len(x.shape) < 3 or not x.dtype.is_float or p < 1:
         raise Refused(f"LpPool of power {p} of {x.dtype} is not compiled")
@@ -90,7 +90,7 @@ def _normalized(e: Emitter, squares: Expr, x: Expr, *, bias: float, alpha: float
 
 @rule("LRN")
 def lrn(low: Lowering, node: Node) -> None:
-    """Windows over channels: these are the rows of an image whose columns are the pixels."""
+    """A sum pool over channels: the input as an image (channels, pixels) with windows along the channels."""
     x, get = low.view(low.input(0)), node.attrs.get
     size = get("size", 0)
     if len(x.shape) < 2 or size < 1 or not x.dtype.is_float:

@@ -1,4 +1,4 @@
-"""Between reals and quantized numbers: element by element, by a scale and a zero point."""
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sardonyx.lower.sizes import Refused
 
 
 def requantized(e: Emitter, x: Expr, zero: Expr | None = None, *, to: DType) -> Expr:
-    """A real in units of the scale, rounded half to even, moved to the zero point, in the range of an integer type."""
+    """round(x) + zero, rounded half to even and saturated to an integer type; ``x`` is in units of the scale."""
     rounded = e.round(x)
     low, high = (-(1 << (to.bits - 1)), 1 << (to.bits - 1)) if to.kind == "int" else (0, 1 << to.bits)
     moved = rounded if zero is None else rounded + e.cast(zero, dtypes.f32)
@@ -28,7 +28,7 @@ def requantized(e: Emitter, x: Expr, zero: Expr | None = None, *, to: DType) -> 
 def _quantize(
     e: Emitter, x: Expr, scale: Expr, zero: Expr | None = None, *, work: DType, to: DType, clamp: bool
 ) -> Expr:
-    """Reals are divided in the type ``work``; of what follows, only f64 is not done in f32."""
+    """The division is done in the type ``work``; what follows in f32, or f64 if ``work`` is."""
     ratio = e.cast(x, work) / e.cast(scale, work)
     if work.bits < 32:
         ratio = e.cast(ratio, work)
@@ -51,7 +51,7 @@ def quantize(low: Lowering, node: Node) -> None:
     scale = low.dtype(low.input(1))
     asked = node.attrs.get("precision", 0)
     if asked not in (0, *(t.onnx for t in dtypes.every() if t.is_float)):
-        raise Refused(f"QuantizeLinear: {asked} is no type to compute in")
+        raise Refused(f"QuantizeLinear: precision {asked} is not a float type")
     if asked:
         work = dtypes.of_onnx(asked)
     elif scale.is_float:
@@ -71,7 +71,7 @@ def dequantize(low: Lowering, node: Node) -> None:
 
 
 def _scaled(low: Lowering, node: Node, fn: object, **attributes: object) -> None:
-    """A loop over the elements with the scale and zero point of each."""
+    """Append loops over the elements with their scales and zero points."""
     out = low.make(node.output)
     given = [v for v in (low.input(1), node.input(2)) if v is not None]
     if len(given) == 2 and not _is_single(low, given[0]):
@@ -79,7 +79,7 @@ def _scaled(low: Lowering, node: Node, fn: object, **attributes: object) -> None
             raise Refused(f"{node.op_type}: scale and zero point differ in rank")
         for d, e in zip(low.shape(given[0]), low.shape(given[1]), strict=True):
             low.require(f"{node.op_type}: scale and zero point differ in shape", e, d)
-    for x, y, *factors in _places(low, node, low.view(low.input(0)), out, given):
+    for x, y, *factors in _blocks(low, node, low.view(low.input(0)), out, given):
         body = ExpressionBuilder()
         args = [body.operand(low.fit(v, y.shape)) for v in (x, *factors)]
         low.loop(y.shape, body, [(apply(body, fn, *args, dtype=out.dtype, **attributes), y)])  # type: ignore[arg-type]
@@ -89,8 +89,9 @@ def _is_single(low: Lowering, v: Value) -> bool:
     return low.shape(v) in ((), (1,))
 
 
-def _places(low: Lowering, node: Node, x: View, out: View, given: Sequence[Value]) -> Iterator[list[View]]:
-    """Numbers, results, scales and zero points, of all elements or of the whole blocks and of the rest."""
+def _blocks(low: Lowering, node: Node, x: View, out: View, given: Sequence[Value]) -> Iterator[list[View]]:
+    """Views (x, out, scale, zero point) of equal axes: one for all elements, or one for full blocks and one for the
+    rest."""
     factors = [low.view(v) for v in given]
     if all(_is_single(low, v) for v in given):
         yield [x, out, *(low.reshaped(f, ()) for f in factors)]
@@ -102,7 +103,7 @@ def _places(low: Lowering, node: Node, x: View, out: View, given: Sequence[Value
     if not block:
         for f in factors:
             if len(f.shape) != 1:
-                raise Refused(f"{node.op_type}: the scale is no vector")
+                raise Refused(f"{node.op_type}: the scale is not a vector")
             low.require(f"{node.op_type}: the scale does not fit the axis", f.shape[0], x.shape[axis])
         yield [x, out, *(_vector(f, rank - axis - 1) for f in factors)]
         return

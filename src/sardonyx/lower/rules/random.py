@@ -1,4 +1,4 @@
-"""Random numbers: a place in a stream, and the scalar program that gives number i of it."""
+"""Random numbers: a range of a counter-based stream, and the scalar program that computes number i of it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sardonyx.lower.sizes import Refused, product
 from sardonyx.ops import random
 
 
-def _number(low: Lowering, node: Node, body: ExpressionBuilder, box: Sequence[Known]) -> list[Handle]:
-    """For each element of a box: its number, that of the first, and the seed."""
+def _stream_operands(low: Lowering, node: Node, body: ExpressionBuilder, box: Sequence[Known]) -> list[Handle]:
+    """For each element of a box: its index, the stream position of the first, and the seed."""
     count = product(box)
     words, place = low.constant(Tensor.of(random.stream(node.attrs.get("seed")).words)), low.temporary(dtypes.i64, (2,))
     low.groups.append(RandomStream((node,), words, count, place))
@@ -30,27 +30,27 @@ def _number(low: Lowering, node: Node, body: ExpressionBuilder, box: Sequence[Kn
     return [body.operand(v) for v in (index, first, seed)]
 
 
-def _drawn(low: Lowering, node: Node, fn: Callable[..., Expr], /, **attributes: Any) -> None:
+def _draw(low: Lowering, node: Node, fn: Callable[..., Expr], /, **attributes: Any) -> None:
     out, body = low.make(node.output), ExpressionBuilder()
-    args = _number(low, node, body, out.shape)
+    args = _stream_operands(low, node, body, out.shape)
     work = random.work_of(out.dtype)
     low.loop(out.shape, body, [(apply(body, fn, *args, dtype=out.dtype, work=work, **attributes), out)])
 
 
 @rule("RandomNormal", "RandomNormalLike")
 def random_normal(low: Lowering, node: Node) -> None:
-    _drawn(low, node, random.normal, mean=node.attrs.get("mean", 0.0), scale=node.attrs.get("scale", 1.0))
+    _draw(low, node, random.normal, mean=node.attrs.get("mean", 0.0), scale=node.attrs.get("scale", 1.0))
 
 
 @rule("RandomUniform", "RandomUniformLike")
 def random_uniform(low: Lowering, node: Node) -> None:
-    _drawn(low, node, random.uniform, low=node.attrs.get("low", 0.0), high=node.attrs.get("high", 1.0))
+    _draw(low, node, random.uniform, low=node.attrs.get("low", 0.0), high=node.attrs.get("high", 1.0))
 
 
 @rule("Bernoulli")
 def bernoulli(low: Lowering, node: Node) -> None:
     p, out, body = low.view(low.input(0)), low.make(node.output), ExpressionBuilder()
-    args = [*_number(low, node, body, out.shape), body.operand(p)]
+    args = [*_stream_operands(low, node, body, out.shape), body.operand(p)]
     value = apply(body, random.flag, *args, dtype=out.dtype, work=random.work_of(p.dtype), to=out.dtype)
     low.loop(out.shape, body, [(value, out)])
 
@@ -62,7 +62,7 @@ def multinomial(low: Lowering, node: Node) -> None:
         raise Refused("Multinomial needs [batch, classes]")
     low.require_least("Multinomial: there are no classes", x.shape[1], 1)
     box = (*out.shape, x.shape[1])
-    args = [*_number(low, node, body, box), body.operand(low.fit(views.inserted(x, 1), box))]
+    args = [*_stream_operands(low, node, body, box), body.operand(low.fit(views.inserted(x, 1), box))]
     found = body.reduce("argmax", apply(body, random.gumbel, *args, dtype=dtypes.f64), dtypes.i64)
     if out.dtype is not dtypes.i64:
         found = apply(body, as_type, found, dtype=out.dtype, source=dtypes.i64, to=out.dtype)

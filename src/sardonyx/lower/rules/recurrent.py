@@ -1,4 +1,4 @@
-"""Recurrent layers: the inputs of all steps meet their weights in one product, a recurrence does the rest."""
+"""RNN, GRU and LSTM: one contraction projects the inputs of all steps, a ``Recurrence`` does the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_type
 from sardonyx.lower.groups import Recurrence, Stage, View
 from sardonyx.lower.lowering import Lowering, rule
-from sardonyx.lower.rules.contract import contraction
+from sardonyx.lower.rules.matmul import contraction
 from sardonyx.lower.rules.reduce import apply, plus
 from sardonyx.lower.sizes import Refused, mul
 from sardonyx.ops.gates import Gate, gates_of
@@ -27,7 +27,7 @@ Cell = Callable[[Sequence[Gate], "Operands"], tuple[Stage, ...]]
 
 @dataclass(frozen=True)
 class Operands:
-    """Handles of what the expression of a stage may use (``Stage``)."""
+    """The numbers and the type of the operands of a stage's expression (``Stage``)."""
 
     gates: int
     states: int
@@ -37,7 +37,8 @@ class Operands:
     def body(
         self, sums: int, kept: int = 0
     ) -> tuple[ExpressionBuilder, list[Handle], list[Handle], list[Handle], list[Handle]]:
-        """A body, and its inputs, sums, states and what comes after them: constants, then what was kept."""
+        """A builder, and the handles of its inputs, products, states, and constants followed by ``kept`` earlier
+        results."""
         counts = (self.gates, sums, self.states, self.constants + kept)
         handles = [~i for i in range(sum(counts))]
         groups = [[handles.pop(0) for _ in range(n)] for n in counts]
@@ -66,14 +67,14 @@ def _gate(e: Emitter, x: Expr, s: Expr, *, f: Gate) -> Expr:
 
 @rule("GRU")
 def gru(low: Lowering, node: Node) -> None:
-    resets_late = bool(node.attrs.get("linear_before_reset", 0))
+    resets_after_product = bool(node.attrs.get("linear_before_reset", 0))
     layer = _Layer(low, node, 3, ("Sigmoid", "Tanh"))
-    own = layer.block(layer.b, 5) if resets_late and layer.b is not None else None
-    cell = _late if resets_late else _early
-    layer.run(cell, layer.bias([True, True, not resets_late]), 1, () if own is None else (own,))
+    own = layer.block(layer.b, 5) if resets_after_product and layer.b is not None else None
+    cell = _reset_after_product if resets_after_product else _reset_before_product
+    layer.run(cell, layer.bias([True, True, not resets_after_product]), 1, () if own is None else (own,))
 
 
-def _late(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:
+def _reset_after_product(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:
     body, x, s, (h,), bias = given.body(3)
     args = [x[0], s[0], x[1], s[1], x[2], s[2], h, *bias]
     return (
@@ -81,8 +82,8 @@ def _late(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:
     )
 
 
-def _early(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:
-    """The reset gate is needed in full before the hidden gate is summed."""
+def _reset_before_product(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:
+    """Two stages: the reset gate of all units is needed before the product of the hidden gate."""
     body, x, s, (h,), _ = given.body(2)
     update = apply(body, _gate, x[0], s[0], dtype=given.dtype, f=gates[0])
     reset = apply(body, _reset, x[1], s[1], h, dtype=given.dtype, f=gates[0])
@@ -115,7 +116,7 @@ def _mixed(e: Emitter, x: Expr, s: Expr, z: Expr, h: Expr, *, g: Gate) -> Expr:
 def lstm(low: Lowering, node: Node) -> None:
     layer = _Layer(low, node, 4, ("Sigmoid", "Tanh", "Tanh"))
     is_coupled = bool(node.attrs.get("input_forget", 0))
-    peepholes = layer.given(7, "P", (layer.ways, 3 * layer.hidden))
+    peepholes = layer.given(7, "P", (layer.directions, 3 * layer.hidden))
     constants = () if peepholes is None else tuple(layer.block(peepholes, i) for i in range(3))
 
     def cell(gates: Sequence[Gate], given: Operands) -> tuple[Stage, ...]:
@@ -142,11 +143,11 @@ def _output(e: Emitter, x: Expr, s: Expr, c: Expr, p: Expr | None = None, *, f: 
     return f(e, x + s if p is None else x + s + p * c) * last(e, c)
 
 
-# -- what they have in common
+# -- shared by all layers
 
 
 class _Layer:
-    """The operands of a recurrent layer, as views whose units are neighbours."""
+    """The operands of a recurrent layer, as views with stride 1 along the units."""
 
     def __init__(self, low: Lowering, node: Node, gates: int, names: tuple[str, ...]) -> None:
         self.low, self.node, self.gates = low, node, gates
@@ -154,7 +155,7 @@ class _Layer:
         backward = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(direction)
         if backward is None:
             raise Refused(f"direction {direction!r} is unknown")
-        self.backward, self.ways = backward, len(backward)
+        self.backward, self.directions = backward, len(backward)
         self.is_batch_first = bool(node.attrs.get("layout", 0))
         self.x = low.view(low.input(0))
         self.dtype = work_type(self.x.dtype)
@@ -166,15 +167,15 @@ class _Layer:
             raise Refused("hidden_size differs from R")
         height = self.gates * self.hidden
         self.w, self.r = low.view(low.input(1)), low.view(low.input(2))
-        self._fits("W", self.w, (self.ways, height, self.x.shape[2]))
-        self._fits("R", self.r, (self.ways, height, self.hidden))
-        self.b = self.given(3, "B", (self.ways, 2 * height))
+        self._fits("W", self.w, (self.directions, height, self.x.shape[2]))
+        self._fits("R", self.r, (self.directions, height, self.hidden))
+        self.b = self.given(3, "B", (self.directions, 2 * height))
         attrs, each = node.attrs, len(names)
-        said = attrs.get("activations") or names * self.ways
+        activations = attrs.get("activations") or names * self.directions
         try:
             found = gates_of(
-                node.op_type, said[: self.ways] if each == 1 else said,
-                attrs.get("activation_alpha"), attrs.get("activation_beta"), each * self.ways, attrs.get("clip"),
+                node.op_type, activations[: self.directions] if each == 1 else activations,
+                attrs.get("activation_alpha"), attrs.get("activation_beta"), each * self.directions, attrs.get("clip"),
             )  # fmt: skip
         except InvalidArgument as why:
             raise Refused(str(why)) from None
@@ -193,9 +194,9 @@ class _Layer:
             return None
         view = self.low.view(value)
         self._fits(what, view, shape)
-        return self._with_neighbours(view)
+        return self._with_contiguous_units(view)
 
-    def _with_neighbours(self, view: View) -> View:
+    def _with_contiguous_units(self, view: View) -> View:
         if view.strides[-1] == 1 or view.shape[-1] == 1:
             return view
         dense = self.low.temporary(view.dtype, view.shape)
@@ -203,19 +204,20 @@ class _Layer:
         return dense
 
     def block(self, view: View, i: int) -> View:
-        """Part ``i`` of an operand that has one for each gate: (directions, units)."""
+        """Gate ``i`` of an operand that stacks gates: (directions, units)."""
         return views.sliced(view, 1, i * self.hidden, self.hidden)
 
     def bias(self, with_recurrent: Sequence[bool]) -> View | None:
-        """What is added to the projected inputs: (directions, gates * units), the two biases of some gates in one."""
+        """The bias of the projected inputs, (directions, gates * units); for some gates with the recurrent bias
+        added."""
         if self.b is None:
             return None
         value, height = self.node.input(3), self.gates * self.hidden
         keeps = np.repeat(np.array(with_recurrent), self.hidden)
         if value is not None and value.is_const:
-            both = value.numpy().astype(self.dtype.numpy).reshape(self.ways, 2, height)
+            both = value.numpy().astype(self.dtype.numpy).reshape(self.directions, 2, height)
             return self.low.constant(Tensor.of(both[:, 0] + np.where(keeps, both[:, 1], 0)))
-        out, body = self.low.temporary(self.dtype, (self.ways, height)), ExpressionBuilder()
+        out, body = self.low.temporary(self.dtype, (self.directions, height)), ExpressionBuilder()
         own, recurrent = (views.sliced(self.b, 1, i * height, height) for i in range(2))
         factor = self.low.fit(self.low.constant(Tensor.of(keeps.astype(self.dtype.numpy))), out.shape)
         args = [body.operand(v) for v in (own, recurrent, factor)]
@@ -227,20 +229,22 @@ class _Layer:
         _, steps, batch, _, hidden = x.shape
         initial = []
         for i in range(states):
-            shape = (batch, self.ways, hidden) if self.is_batch_first else (self.ways, batch, hidden)
+            shape = (batch, self.directions, hidden) if self.is_batch_first else (self.directions, batch, hidden)
             view = self.given(5 + i, "an initial state", shape)
             initial.append(view if view is None or not self.is_batch_first else views.permuted(view, (1, 0, 2)))
         lengths = self.given(4, "sequence_lens", (batch,))
         wanted = [*self.node.outputs, *[None] * 3][: 1 + states]
         y, *finals = (None if v is None or v.is_dead else self.low.make(v) for v in wanted)
         if y is not None:
-            self._fits("Y", y, (batch, steps, self.ways, hidden) if outer[0] else (steps, self.ways, batch, hidden))
+            self._fits(
+                "Y", y, (batch, steps, self.directions, hidden) if outer[0] else (steps, self.directions, batch, hidden)
+            )
             y = views.permuted(y, (2, 1, 0, 3) if self.is_batch_first else (1, 0, 2, 3))
         finals = [v if v is None or not self.is_batch_first else views.permuted(v, (1, 0, 2)) for v in finals]
         operands = Operands(self.gates, states, len(constants), self.dtype)
         cells = [cell(functions, operands) for functions in self.functions]
         r = views.split(self.r, 1, (self.gates, self.hidden))
-        ranges = [(0, self.ways)] if cells[0] == cells[-1] else [(way, 1) for way in range(self.ways)]
+        ranges = [(0, self.directions)] if cells[0] == cells[-1] else [(i, 1) for i in range(self.directions)]
 
         for first, count in ranges:
 
@@ -257,9 +261,9 @@ class _Layer:
             )  # fmt: skip
 
     def _projected(self, bias: View | None) -> View:
-        """Inputs times their weights, for all directions at once: (directions, steps, batch, gates, units)."""
+        """The inputs times their weights, for all directions at once: (directions, steps, batch, gates, units)."""
         low, (first, second, width) = self.low, self.x.shape
-        height = self.ways * self.gates * self.hidden
+        height = self.directions * self.gates * self.hidden
         rows = low.reshaped(self.x, (mul(first, second), width))
         weights = views.permuted(low.reshaped(self.w, (height, width)), (1, 0))
         out = low.temporary(self.dtype, (mul(first, second), height))
@@ -269,7 +273,7 @@ class _Layer:
             operand = body.operand(low.fit(low.reshaped(bias, (height,)), out.shape))
             result = apply(body, plus, result, operand, dtype=self.dtype)
         contraction(low, rows, weights, body, result, out)
-        view = views.split(views.split(out, 1, (self.ways, self.gates, self.hidden)), 0, (first, second))
+        view = views.split(views.split(out, 1, (self.directions, self.gates, self.hidden)), 0, (first, second))
         return views.permuted(view, (2, 1, 0, 3, 4) if self.is_batch_first else (2, 0, 1, 3, 4))
 
 

@@ -1,4 +1,4 @@
-"""Reductions, softmax, and where the largest lies."""
+"""Reductions, ArgMax, global pooling, Hardmax and Softmax."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INFINITY = float("inf")
 
 
 class Rows:
-    """A tensor whose given axes come last, to be reduced; there is always one."""
+    """A loop over a tensor whose reduced axes come last. Without axes to reduce, an axis of one element is added."""
 
     def __init__(self, low: Lowering, x: View, axes: Sequence[int]) -> None:
         self.low, self.rank = low, len(x.shape)
@@ -32,12 +32,12 @@ class Rows:
         self.reduced = max(len(self.axes), 1)
 
     def full(self, view: View) -> View:
-        """A view of the tensor's shape, in the order of this box."""
+        """A view of the tensor's shape, permuted to the axes of this loop."""
         view = views.permuted(view, [*self.kept, *self.axes])
         return view if self.axes else views.inserted(view, self.rank)
 
     def row(self, view: View, *, keepdims: bool) -> View:
-        """The view of a result with one number per row."""
+        """The view of a result per row, without the reduced axes."""
         for axis in reversed(self.axes) if keepdims else ():
             view = views.selected(view, axis)
         return view
@@ -79,7 +79,7 @@ def mean(body: ExpressionBuilder, x: Handle, work: DType) -> Handle:
     return apply(body, divide, body.reduce("sum", x, work), body.count(work), dtype=work)
 
 
-# Reduce operators, each from the elements of a row (in the type to compute in) to one number
+# Reductions of a row's elements, which are in the type ``work``
 
 
 def _mean(body: ExpressionBuilder, x: Handle, work: DType, out: DType) -> Handle:
@@ -120,12 +120,13 @@ def _log_sum_exp(body: ExpressionBuilder, x: Handle, work: DType, out: DType) ->
     return apply(body, _log_plus, total, shift, dtype=out)
 
 
-def _plain(kind: str) -> Callable[[ExpressionBuilder, Handle, DType, DType], Handle]:
+def _reduce_by(kind: str) -> Callable[[ExpressionBuilder, Handle, DType, DType], Handle]:
     return lambda body, x, work, out: body.reduce(kind, x, out)
 
 
 _REDUCTIONS = {
-    "ReduceSum": _plain("sum"), "ReduceProd": _plain("prod"), "ReduceMax": _plain("max"), "ReduceMin": _plain("min"),
+    "ReduceSum": _reduce_by("sum"), "ReduceProd": _reduce_by("prod"),
+    "ReduceMax": _reduce_by("max"), "ReduceMin": _reduce_by("min"),
     "ReduceMean": _mean, "ReduceL1": _l1, "ReduceL2": _l2, "ReduceSumSquare": _sum_square, "ReduceLogSum": _log_sum,
     "ReduceLogSumExp": _log_sum_exp,
 }  # fmt: skip
@@ -178,8 +179,8 @@ def global_pool(low: Lowering, node: Node) -> None:
 
 
 def pool_whole(low: Lowering, x: View, out: View, *, is_mean: bool) -> None:
-    """One window that is the whole image."""
-    rows, pool = Rows(low, x, range(2, len(x.shape))), _mean if is_mean else _plain("max")
+    """Pooling with a window that is the whole image: a reduction."""
+    rows, pool = Rows(low, x, range(2, len(x.shape))), _mean if is_mean else _reduce_by("max")
     result = pool(rows.body, rows.body.operand(rows.x), work_type(x.dtype), x.dtype)
     rows.store((result, rows.row(out, keepdims=True)))
 
@@ -190,7 +191,7 @@ def _equals(e: Emitter, x: Expr, y: Expr, *, to: DType) -> Expr:
 
 @rule("Hardmax")
 def hardmax(low: Lowering, node: Node) -> None:
-    """One where the index is that of the first maximum."""
+    """1 at the index of the first maximum, else 0."""
     x = low.view(low.input(0))
     axis = axis_of(node.attrs.get("axis", -1), len(x.shape))
     rows, out = Rows(low, x, [axis]), low.make(node.output)
@@ -202,16 +203,16 @@ def hardmax(low: Lowering, node: Node) -> None:
 
 @rule("Softmax", "LogSoftmax")
 def softmax(low: Lowering, node: Node) -> None:
-    """The sum is at least 1, so its reciprocal loses nothing.
+    """exp(x - max) is multiplied with the reciprocal of the sum, which is at least 1.
 
-    In a narrow type every step of ONNX's function body rounds: the exponentials, their sum, the quotient.
+    In a narrow type, every step of ONNX's function body rounds: the exponentials, their sum, the quotient.
     """
     x = low.view(low.input(0))
     rows, out = Rows(low, x, [node.attrs.get("axis", -1)]), low.make(node.output)
     body, work = rows.body, work_type(x.dtype)
     value = body.operand(rows.x)
     shifted = apply(body, minus, value, body.reduce("max", value, work, is_loose=True), dtype=work)
-    exps = apply(body, Emitter.exp, shifted, dtype=work)  # their sum is NaN where one number is
+    exps = apply(body, Emitter.exp, shifted, dtype=work)  # NaN in a row reaches the result through their sum
     if node.op_type == "Softmax" and work is not out.dtype:
         exps = apply(body, _rounded, exps, dtype=out.dtype, to=out.dtype)
         total = apply(body, _rounded, body.reduce("sum", exps, work), dtype=out.dtype, to=out.dtype)

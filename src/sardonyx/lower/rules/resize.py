@@ -1,4 +1,4 @@
-"""Resize: along each axis a short weighted sum, whose places and weights follow from the sizes."""
+"""Resize: a separable filter whose taps and weights follow from the sizes."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ from sardonyx.lower.expression_builder import ExpressionBuilder, Handle, work_ty
 from sardonyx.lower.groups import Resample, View
 from sardonyx.lower.lowering import Lowering, axes_of, rule
 from sardonyx.lower.rules.reduce import apply
-from sardonyx.lower.rules.resize_axes import CROP, Axis, Style, along, outside
+from sardonyx.lower.rules.resize_axes import CROP, Axis, ResizeOptions, along, outside
 from sardonyx.lower.rules.tables import Number, table
 from sardonyx.lower.sizes import Refused
 from sardonyx.ops.precision import integer_range
 
-MAX_COLOURS = 7
-"""Numbers of a pixel below which vectors do not lie along them."""
+MAX_INNERMOST_CHANNELS = 7
+"""NHWC images with at most so many channels are transposed to NCHW, since vectors along the channels would be empty."""
 
 
 @rule("Resize")
 def resize(low: Lowering, node: Node) -> None:
-    x, style = low.view(low.input(0)), Style.of(node, low.dtype(low.input(0)))
-    axes = _axes(low, node, x, style)
+    x, options = low.view(low.input(0)), ResizeOptions.of(node, low.dtype(low.input(0)))
+    axes = _axes(low, node, x, options)
     if not axes:
         low.alias(node.output, x)
         return
     for axis in axes.values():
         low.require_least("Resize: an empty image cannot grow", axis.size, 1)
-    x = x if style.mode == "nearest" else _planes(low, x, max(axes))
-    out, found = low.make(node.output), [(i, along(low, axis, style)) for i, axis in sorted(axes.items())]
-    if style.mode == "nearest":
+    x = x if options.mode == "nearest" else _as_nchw(low, x, max(axes))
+    out, found = low.make(node.output), [(i, along(low, axis, options)) for i, axis in sorted(axes.items())]
+    if options.mode == "nearest":
         body = ExpressionBuilder([work_type(x.dtype) if x.dtype.is_float else x.dtype])
     else:
-        body = ExpressionBuilder([style.work])
+        body = ExpressionBuilder([options.work])
     result: Handle = ~0
-    if style.transform == CROP:
-        result = _extrapolated(low, node, body, axes, style, out)
-    if style.mode != "nearest" and not x.dtype.is_float:
+    if options.transform == CROP:
+        result = _extrapolated(low, node, body, axes, options, out)
+    if options.mode != "nearest" and not x.dtype.is_float:
         low_end, high_end = integer_range(np.dtype(x.dtype.numpy))
         result = apply(body, _saturated, result, dtype=x.dtype, low=low_end, high=high_end, to=x.dtype)
     expression = body.expression([result])
     low.groups.append(Resample((node,), expression, tuple(body.views), (out,), x, tuple(found)))
 
 
-def _planes(low: Lowering, x: View, inner: int) -> View:
-    """An image whose pixels lie together, colour by colour: each is read several times, and then in vectors."""
+def _as_nchw(low: Lowering, x: View, inner: int) -> View:
+    """An NHWC image of few channels, copied to NCHW: each element is read several times, then in full vectors."""
     first = next((i for i, s in enumerate(x.strides) if s == 1 and x.shape[i] != 1), inner)
     size = x.shape[first]
-    if first == inner or not isinstance(size, int) or size > MAX_COLOURS:
+    if first == inner or not isinstance(size, int) or size > MAX_INNERMOST_CHANNELS:
         return x
     order = [*(i for i in range(len(x.shape)) if i != inner), inner]
     dense = low.temporary(x.dtype, [x.shape[i] for i in order])
@@ -63,13 +63,13 @@ def _planes(low: Lowering, x: View, inner: int) -> View:
     return views.permuted(dense, [order.index(i) for i in range(len(order))])
 
 
-def _axes(low: Lowering, node: Node, x: View, style: Style) -> dict[int, Axis]:
-    """The axes that change."""
+def _axes(low: Lowering, node: Node, x: View, options: ResizeOptions) -> dict[int, Axis]:
+    """The axes that are resized."""
     rank, shape = len(x.shape), low.shape(node.output)
     chosen = axes_of(node.attrs.get("axes") or range(rank), rank)
     scales = _scales(low, node, x, chosen)
     found: dict[int, Axis] = {}
-    roi = low.view(low.input(1)) if style.transform == CROP and node.input(1) is not None else None
+    roi = low.view(low.input(1)) if options.transform == CROP and node.input(1) is not None else None
     if roi is not None and roi.shape not in ((0,), (2 * len(chosen),)):
         raise Refused("Resize: roi needs two values per axis")
     for i, (a, scale) in enumerate(zip(chosen, scales, strict=True)):
@@ -77,7 +77,7 @@ def _axes(low: Lowering, node: Node, x: View, style: Style) -> dict[int, Axis]:
         if roi is not None and roi.shape != (0,):
             ends = _ends(roi, i, len(chosen))
             axis = replace(axis, roi=ends) if ends != (0.0, 1.0) else axis
-        if style.transform == CROP and axis.roi is None:
+        if options.transform == CROP and axis.roi is None:
             axis = replace(axis, roi=(0.0, 1.0))
         same = axis.roi in (None, (0.0, 1.0)) and (scale is None or abs(scale - 1) < 1e-6)
         if not same or axis.size != axis.output:
@@ -94,7 +94,7 @@ def _ends(roi: View, i: int, count: int) -> tuple[Number, Number]:
 
 
 def _scales(low: Lowering, node: Node, x: View, chosen: Sequence[int]) -> list[float | None]:
-    """One scale for each axis, None where it is the ratio of the sizes."""
+    """The scale of each axis; None if it is the ratio of the sizes."""
     sizes, scales = node.input(3), node.input(2)
     if sizes is not None and low.shape(sizes) != (0,):
         known = low.sizes(sizes)
@@ -104,7 +104,7 @@ def _scales(low: Lowering, node: Node, x: View, chosen: Sequence[int]) -> list[f
         pairs = [(s, x.shape[a]) for s, a in zip(known, chosen, strict=True)]
         ratios = [s / n for s, n in pairs if isinstance(s, int) and isinstance(n, int) and n]
         if len(ratios) < len(pairs):
-            raise Refused("Resize that keeps the ratio of unknown sizes is not compiled")
+            raise Refused("Resize that keeps the aspect ratio of sizes that are not constant is not compiled")
         return [min(ratios) if policy == "not_larger" else max(ratios)] * len(chosen)
     if scales is None:
         raise Refused("Resize: there are neither scales nor sizes")
@@ -124,13 +124,13 @@ def _unless(e: Emitter, x: Expr, *outside: Expr, value: float) -> Expr:
 
 
 def _extrapolated(
-    low: Lowering, node: Node, body: ExpressionBuilder, axes: dict[int, Axis], style: Style, out: View
+    low: Lowering, node: Node, body: ExpressionBuilder, axes: dict[int, Axis], options: ResizeOptions, out: View
 ) -> Handle:  # fmt: skip
-    """The result where all places are inside the image, and a given value elsewhere."""
+    """The result if all coordinates are inside the image, else ``extrapolation_value``."""
     masks: list[Handle] = []
     for i, axis in axes.items():
         given = axis.scale is not None
-        mask = table(low, (axis.output,), outside, *axis.numbers, dtype=dtypes.bool_, style=style, given=given)
+        mask = table(low, (axis.output,), outside, *axis.numbers, dtype=dtypes.bool_, options=options, given=given)
         for _ in out.shape[i + 1 :]:
             mask = views.inserted(mask, len(mask.shape))
         masks.append(body.operand(low.fit(mask, out.shape)))

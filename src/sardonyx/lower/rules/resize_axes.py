@@ -1,4 +1,4 @@
-"""What Resize reads along an axis: places and weights, as programs, and the tables of them."""
+"""Taps and weights of Resize along one axis: scalar programs, and the tables that they fill."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from sardonyx.lower.rules.tables import Number, table, tabulated
 from sardonyx.lower.sizes import Refused, expressible, maximum, mul
 
 MAX_FACTOR = 8
-"""Up to which the phases of a whole factor are written out."""
+"""The largest integer factor for which a polyphase filter is used instead of tables."""
 CROP = "tf_crop_and_resize"
-_EVEN = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn", "half_pixel_symmetric")
-"""Transformations under which, for a whole factor, one element further is one element further everywhere."""
+_SHIFT_INVARIANT = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn", "half_pixel_symmetric")
+"""Transformations that are shift-invariant for an integer factor: ``factor`` outputs further is one input further."""
 _RADIUS = {"nearest": 0, "linear": 1, "cubic": 2}
 
 
 @dataclass(frozen=True)
-class Style:
-    """What a node says of all its axes."""
+class ResizeOptions:
+    """The attributes of a Resize node."""
 
     mode: str
     transform: str
     rounding: str
     a: float
     antialias: bool
-    excludes: bool
-    """Elements that the image does not have count for nothing; otherwise they are the nearest that it has."""
+    exclude_outside: bool
+    """Taps outside of the image have weight 0; otherwise they read the nearest element."""
     work: DType
 
     @staticmethod
-    def of(node: Node, dtype: DType) -> Style:
+    def of(node: Node, dtype: DType) -> ResizeOptions:
         get = node.attrs.get
         mode = str(get("mode", "nearest"))
         if mode not in _RADIUS or (mode == "nearest" and get("antialias", 0)):
             raise Refused(f"Resize of mode {mode!r} is not compiled")
         if mode != "nearest" and (dtype is dtypes.bool_ or (dtype.is_integer and dtype.bits == 64)):
             raise Refused(f"Resize of {dtype} by weights is not compiled")
-        return Style(
+        return ResizeOptions(
             mode,
             str(get("coordinate_transformation_mode", "half_pixel")),
             str(get("nearest_mode", "round_prefer_floor")),
@@ -63,13 +63,13 @@ class Style:
 
     @property
     def precision(self) -> DType:
-        """Of places: where rounding decides, f32 makes ties fall as they do in other engines."""
+        """The type of coordinates: with f32, ties are rounded as in other engines."""
         return dtypes.f32 if self.mode == "nearest" or self.transform == CROP else dtypes.f64
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of ``size`` elements that becomes one of ``output``; without a scale, it is their ratio."""
+    """An axis of ``size`` elements resized to ``output``; without a scale, the scale is their ratio."""
 
     size: Known
     output: Known
@@ -83,32 +83,35 @@ class Axis:
 
     @property
     def factor(self) -> int | None:
-        """How many times as long the result is, if that is a whole number and all that matters."""
+        """The integer factor of an axis that is enlarged by one, without a region of interest; else None."""
         found = dims.exact_div(self.output, self.size)
         exact = isinstance(found, int) and self.scale in (None, found) and self.roi is None
         return found if exact and isinstance(found, int) else None
 
-    def taps(self, style: Style) -> Known:
-        """How many elements count for a position at most."""
-        radius = _RADIUS[style.mode]
-        if not style.antialias:
+    def taps(self, options: ResizeOptions) -> Known:
+        """The largest number of taps of a position."""
+        radius = _RADIUS[options.mode]
+        if not options.antialias:
             return max(2 * radius, 1)
         if self.scale is not None:
             return 2 * math.ceil(radius / min(self.scale, 1.0))
-        spread = dims.neg(dims.floordiv(mul(-radius, self.size), self.output))
-        return mul(2, maximum(radius, expressible(spread)))
+        widened = dims.neg(dims.floordiv(mul(-radius, self.size), self.output))
+        return mul(2, maximum(radius, expressible(widened)))
 
 
-# -- scalar programs of a position and the numbers of its axis
+# -- scalar programs of an output position and the numbers of its axis
 
 
-def _place(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: bool) -> tuple[Expr, Expr, Expr]:
-    """Where a position lies on the axis, the axis' size, and the scale; ``given`` says whether numbers have a scale."""
+def _coordinate(
+    e: Emitter, position: Expr, *numbers: Expr, options: ResizeOptions, given: bool
+) -> tuple[Expr, Expr, Expr]:
+    """The input coordinate of an output position, the axis' size, and the scale; ``given``: ``numbers`` have a
+    scale."""
     size, output, *rest = numbers
     ratio = rest.pop(0) if given else e.cast(output, dtypes.f64) / e.cast(size, dtypes.f64)
-    x, n, m, scale = (e.cast(v, style.precision) for v in (position, size, output, ratio))
+    x, n, m, scale = (e.cast(v, options.precision) for v in (position, size, output, ratio))
     width, half = scale * n, (x + 0.5) / scale - 0.5
-    transform = style.transform
+    transform = options.transform
     if transform == "half_pixel":
         return half, n, scale
     if transform == "pytorch_half_pixel":
@@ -122,96 +125,104 @@ def _place(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: bool
     if transform == "align_corners":
         return e.where(e.ne(width, 1), x * (n - 1) / (width - 1), 0), n, scale
     if transform == CROP:
-        start, stop = (e.cast(v, style.precision) for v in rest)
+        start, stop = (e.cast(v, options.precision) for v in rest)
         span = (stop - start) * (n - 1)
         return start * (n - 1) + e.where(e.ne(width, 1), x * span / (width - 1), span / 2), n, scale
     raise Refused(f"Resize: coordinate_transformation_mode {transform!r} is not known")
 
 
-def _nearest(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
-    """What a division leaves within 1e-6 of a half counts as one."""
-    at, n, _ = _place(e, position, *numbers, style=style, given=given)
+def _nearest(e: Emitter, position: Expr, *numbers: Expr, options: ResizeOptions, given: bool) -> Expr:
+    """The nearest input index. Fractions within 1e-6 of 0.5 count as ties, since the division rounds."""
+    at, n, _ = _coordinate(e, position, *numbers, options=options, given=given)
     floor = e.floor(at)
-    if style.rounding == "round_prefer_floor":
+    if options.rounding == "round_prefer_floor":
         at = e.where(at - floor - 0.5 > 1e-6, floor + 1, floor)
-    elif style.rounding == "round_prefer_ceil":
+    elif options.rounding == "round_prefer_ceil":
         at = e.where(at - floor - 0.5 >= -1e-6, floor + 1, floor)
-    elif style.rounding in ("floor", "ceil"):
-        at = floor if style.rounding == "floor" else e.ceil(at)
+    elif options.rounding in ("floor", "ceil"):
+        at = floor if options.rounding == "floor" else e.ceil(at)
     else:
-        raise Refused(f"Resize: nearest_mode {style.rounding!r} is not known")
+        raise Refused(f"Resize: nearest_mode {options.rounding!r} is not known")
     return e.cast(e.clamp(at, 0, n - 1), dtypes.i64)
 
 
-def _first(e: Emitter, position: Expr, taps: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
-    """The first of the elements around a place."""
-    at, n, _ = _place(e, position, *numbers, style=style, given=given)
-    count = e.cast(taps, style.precision)
+def _first(e: Emitter, position: Expr, taps: Expr, *numbers: Expr, options: ResizeOptions, given: bool) -> Expr:
+    """The index of the first tap."""
+    at, n, _ = _coordinate(e, position, *numbers, options=options, given=given)
+    count = e.cast(taps, options.precision)
     return e.cast(e.clamp(e.floor(at) + 1 - count / 2, 1 - count, n - 1), dtypes.i64)
 
 
-def _weight(e: Emitter, tap: Expr, position: Expr, taps: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
-    at, n, scale = _place(e, position, *numbers, style=style, given=given)
+def _weight(
+    e: Emitter, tap: Expr, position: Expr, taps: Expr, *numbers: Expr, options: ResizeOptions, given: bool
+) -> Expr:
+    at, n, scale = _coordinate(e, position, *numbers, options=options, given=given)
     floor = e.floor(at)
-    ahead = e.cast(tap, style.precision) + 1 - e.cast(taps, style.precision) / 2
+    ahead = e.cast(tap, options.precision) + 1 - e.cast(taps, options.precision) / 2
     far = ahead - (at - floor)
-    far = e.abs(far * e.minimum(scale, 1) if style.antialias else far)
-    weight = e.clamp(1 - far, 0, 1) if style.mode == "linear" else keys(e, far, style.a)
-    if style.excludes:
+    far = e.abs(far * e.minimum(scale, 1) if options.antialias else far)
+    weight = e.clamp(1 - far, 0, 1) if options.mode == "linear" else keys(e, far, options.a)
+    if options.exclude_outside:
         element = floor + ahead
         weight = e.where((element >= 0) & (element < n), weight, 0)
-    return e.cast(weight, style.work)
+    return e.cast(weight, options.work)
 
 
 def keys(e: Emitter, far: Expr, a: float) -> Expr:
-    """Keys' cubic convolution kernel, of a distance."""
+    """Keys' cubic convolution kernel at a distance."""
     near = ((a + 2) * far - (a + 3)) * far * far + 1
     return e.where(far <= 1, near, e.where(far < 2, ((a * far - 5 * a) * far + 8 * a) * far - 4 * a, 0))
 
 
-def outside(e: Emitter, position: Expr, *numbers: Expr, style: Style, given: bool) -> Expr:
-    at, n, _ = _place(e, position, *numbers, style=style, given=given)
+def outside(e: Emitter, position: Expr, *numbers: Expr, options: ResizeOptions, given: bool) -> Expr:
+    at, n, _ = _coordinate(e, position, *numbers, options=options, given=given)
     return (at < 0) | (at > n - 1)
 
 
-# -- tables of them
+# -- tables and filters
 
 
-def along(low: Lowering, axis: Axis, style: Style) -> TapTable | PolyphaseFilter:
+def along(low: Lowering, axis: Axis, options: ResizeOptions) -> TapTable | PolyphaseFilter:
     factor = axis.factor
-    if factor is not None and 1 < factor <= MAX_FACTOR and style.transform in _EVEN and not style.excludes:
-        found = phases(factor, replace(style, antialias=False))
+    if (
+        factor is not None
+        and 1 < factor <= MAX_FACTOR
+        and options.transform in _SHIFT_INVARIANT
+        and not options.exclude_outside
+    ):
+        found = polyphase_filter(factor, replace(options, antialias=False))
         if found is not None:
             return found
     numbers, given = axis.numbers, axis.scale is not None
-    if style.mode == "nearest":
+    if options.mode == "nearest":
         return TapTable(
-            table(low, (axis.output,), _nearest, *numbers, dtype=dtypes.i64, style=style, given=given), None
+            table(low, (axis.output,), _nearest, *numbers, dtype=dtypes.i64, options=options, given=given), None
         )
-    taps = axis.taps(style)
-    firsts = table(low, (axis.output,), _first, taps, *numbers, dtype=dtypes.i64, style=style, given=given)
-    weights = table(low, (taps, axis.output), _weight, taps, *numbers, dtype=style.work, style=style, given=given)
-    return TapTable(firsts, _shares(low, weights) if style.antialias or style.excludes else weights)
+    taps = axis.taps(options)
+    firsts = table(low, (axis.output,), _first, taps, *numbers, dtype=dtypes.i64, options=options, given=given)
+    weights = table(low, (taps, axis.output), _weight, taps, *numbers, dtype=options.work, options=options, given=given)
+    return TapTable(firsts, _normalized(low, weights) if options.antialias or options.exclude_outside else weights)
 
 
 @lru_cache(maxsize=64)
-def phases(factor: int, style: Style) -> PolyphaseFilter | None:
-    """The rule behind the tables of an axis that becomes a whole number of times as long, if there is one."""
+def polyphase_filter(factor: int, options: ResizeOptions) -> PolyphaseFilter | None:
+    """The polyphase filter of an axis that is enlarged by an integer factor; None if its taps or weights are not
+    periodic."""
     size, middle = 32, 16 * factor
-    taps, length = Axis(size, size * factor, None).taps(style), size * factor
+    taps, length = Axis(size, size * factor, None).taps(options), size * factor
     assert isinstance(taps, int)
-    numbers = (size, length) if style.mode == "nearest" else (taps, size, length)
+    numbers = (size, length) if options.mode == "nearest" else (taps, size, length)
     find = trace(
-        _nearest if style.mode == "nearest" else _first, (True,) * (1 + len(numbers)), style=style, given=False
+        _nearest if options.mode == "nearest" else _first, (True,) * (1 + len(numbers)), options=options, given=False
     )
     found = tabulated(find, (length,), numbers, dtypes.i64)
     place, phase = np.divmod(np.arange(length), factor)
     firsts = found[middle : middle + factor] - 16
     if (found != np.clip(place + firsts[phase], 1 - taps, size - 1)).any():
         return None
-    if style.mode == "nearest":
+    if options.mode == "nearest":
         return PolyphaseFilter(factor, tuple(firsts.tolist()), None)
-    weigh = trace(_weight, (True,) * (2 + len(numbers)), style=style, given=False)
+    weigh = trace(_weight, (True,) * (2 + len(numbers)), options=options, given=False)
     weights = tabulated(weigh, (taps, length), numbers, dtypes.f64)
     one = weights[:, middle : middle + factor]
     if np.abs(weights - one[:, phase]).max() > 1e-6:
@@ -219,12 +230,12 @@ def phases(factor: int, style: Style) -> PolyphaseFilter | None:
     return PolyphaseFilter(factor, tuple(firsts.tolist()), tuple(map(tuple, one.T.tolist())))
 
 
-def _part(e: Emitter, x: Expr, total: Expr) -> Expr:
+def _over_total(e: Emitter, x: Expr, total: Expr) -> Expr:
     return x / e.where(e.eq(total, 0), 1, total)
 
 
-def _shares(low: Lowering, weights: View) -> View:
-    """Weights such that those of a position sum to 1."""
+def _normalized(low: Lowering, weights: View) -> View:
+    """Weights normalized so that those of a position sum to 1."""
     known = weights.storage.tensor
     if known is not None:
         w = known.numpy()
@@ -233,5 +244,5 @@ def _shares(low: Lowering, weights: View) -> View:
     rows = Rows(low, weights, [0])
     value, out = rows.body.operand(rows.x), low.temporary(weights.dtype, weights.shape)
     total = rows.body.reduce("sum", value, weights.dtype)
-    rows.store((apply(rows.body, _part, value, total, dtype=weights.dtype), rows.full(out)))
+    rows.store((apply(rows.body, _over_total, value, total, dtype=weights.dtype), rows.full(out)))
     return out

@@ -1,4 +1,4 @@
-"""Regions of interest."""
+"""RoiAlign and MaxRoiPool."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def max_roi_pool(low: Lowering, node: Node) -> None:
 def _emit(low: Lowering, node: Node, rois: View, batches: View, kind: str, shift: float, ratio: int) -> None:
     x, out = low.view(low.input(0)), low.make(node.output)
     if len(x.shape) != 4 or not x.dtype.is_float or not rois.dtype.is_float:
-        raise Refused(f"{node.op_type}: the image is not of four axes and reals")
+        raise Refused(f"{node.op_type}: the image does not have four axes, or is not of floats")
     low.require(f"{node.op_type}: there is not one image for each region", batches.shape[0], rois.shape[0])
     expression, scale = (
         ExpressionBuilder([work_type(x.dtype)]).expression([~0]),

@@ -1,4 +1,4 @@
-"""Elements put where indices say."""
+"""Scatter operators."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sardonyx.lower import views
 from sardonyx.lower.expression_builder import ExpressionBuilder
 from sardonyx.lower.groups import Scatter, View
 from sardonyx.lower.lowering import Lowering, axis_of, rule
-from sardonyx.lower.rules.assign import assign
-from sardonyx.lower.rules.gather import OUTSIDE, columns_of, flat_index, reaches
+from sardonyx.lower.rules.gather import OUTSIDE, columns_of, flat_index, require_within
+from sardonyx.lower.rules.slice_assign import assign_slice
 from sardonyx.lower.sizes import Refused, product, sub
 
 
@@ -25,7 +25,7 @@ def _reduction(low: Lowering, node: Node) -> str:
 
 
 def _along(view: View, axis: int) -> View:
-    """A view that stands still along an axis."""
+    """A view with stride 0 along an axis."""
     return View(view.storage, view.shape, (*view.strides[:axis], 0, *view.strides[axis + 1 :]), view.offset)
 
 
@@ -33,8 +33,8 @@ def _along(view: View, axis: int) -> View:
 def scatter_elements(low: Lowering, node: Node) -> None:
     data, indices, updates = (low.view(low.input(i)) for i in range(3))
     axis, reduction = axis_of(node.attrs.get("axis", 0), len(data.shape)), _reduction(low, node)
-    reaches(low, data, indices, axis)
-    same(low, updates, indices.shape)
+    require_within(low, data, indices, axis)
+    require_update_shape(low, updates, indices.shape)
     out = low.make(node.output)
     places = View(out.storage, indices.shape, _along(out, axis).strides)
     low.groups.append(
@@ -42,8 +42,8 @@ def scatter_elements(low: Lowering, node: Node) -> None:
     )
 
 
-def same(low: Lowering, view: View, shape: tuple[Known, ...]) -> None:
-    """That updates have the shape that indices and data make."""
+def require_update_shape(low: Lowering, view: View, shape: tuple[Known, ...]) -> None:
+    """Require the shape of the updates."""
     if len(view.shape) != len(shape):
         raise Refused(f"{low.node.op_type}: the updates do not have the rank of what they replace")
     for size, whole in zip(view.shape, shape, strict=True):
@@ -52,16 +52,16 @@ def same(low: Lowering, view: View, shape: tuple[Known, ...]) -> None:
 
 @rule("ScatterND")
 def scatter_nd(low: Lowering, node: Node) -> None:
-    """The indexed axes as one."""
+    """A Scatter along the indexed axes merged into one, or copies if the indices are a box."""
     data, indices, updates = (low.view(low.input(i)) for i in range(3))
     if not indices.shape:
         raise Refused("ScatterND: the indices have no axes")
     columns, reduction = columns_of(low, indices, indices.shape[-1], data), _reduction(low, node)
     sizes, rest, outer = data.shape[: len(columns)], data.shape[len(columns) :], indices.shape[:-1]
     box = (*outer, *rest)
-    same(low, updates, box)
+    require_update_shape(low, updates, box)
     out = low.make(node.output)
-    if reduction == "none" and assign(low, data, indices, updates, out):
+    if reduction == "none" and assign_slice(low, data, indices, updates, out):
         return
     index = flat_index(low, columns, sizes, outer)
     for size in rest:
@@ -78,10 +78,10 @@ def _position(e: Emitter, start: Expr, step: Expr, room: Expr, *, circular: bool
 
 @rule("TensorScatter")
 def tensor_scatter(low: Lowering, node: Node) -> None:
-    """Updates from a position of their own on for each entry of the batch."""
+    """A Scatter along ``axis``: the updates of each batch entry begin at a position of its own."""
     past, update, starts = low.view(low.input(0)), low.view(low.input(1)), node.input(2)
     axis = axis_of(node.attrs.get("axis", -2), len(past.shape))
-    reaches(low, past, update, axis)
+    require_within(low, past, update, axis)
     if axis == 0:
         raise Refused("TensorScatter along the batch")
     for i, (size, whole) in enumerate(zip(update.shape, past.shape, strict=True)):

@@ -1,4 +1,4 @@
-"""Fourier transforms, and windows."""
+"""DFT, STFT, MelWeightMatrix and window functions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def dft(low: Lowering, node: Node) -> None:
 
 @rule("STFT")
 def stft(low: Lowering, node: Node) -> None:
-    """Frames are rows that overlap: a view of the signal."""
+    """A transform of frames, which are an overlapping view of the signal."""
     signal, out, window = low.view(low.input(0)), low.make(node.output), node.input(2)
     signal = views.inserted(signal, 2) if len(signal.shape) == 2 else signal
     if len(signal.shape) != 3 or signal.shape[2] not in ((1,) if node.attrs.get("onesided", 1) else (1, 2)):
@@ -81,7 +81,7 @@ def _number(size: Known, what: str) -> int:
 
 
 def _transform(low: Lowering, x: View, out: View, length: int, sign: int, window: View | None) -> None:
-    """Rows (.., points, parts) to rows (.., bins, 2)."""
+    """Transform rows (.., points, parts) to rows (.., bins, 2)."""
     *rest, points, parts = x.shape
     bins = _number(out.shape[-2], "the number of frequencies")
     work, scale = work_type(out.dtype), 1 / length if sign > 0 else 1.0
@@ -99,12 +99,12 @@ def _transform(low: Lowering, x: View, out: View, length: int, sign: int, window
     sizes = found.shape[2:]
     split = views.split(found, 0, tuple(rest)) if rest else views.selected(found, 0)
     target = views.split(out, len(rest), sizes)
-    turned = views.permuted(split, (*range(len(rest)), *range(len(rest) + 1, len(split.shape)), len(rest)))
-    converted(low, turned, target)
+    interleaved = views.permuted(split, (*range(len(rest)), *range(len(rest) + 1, len(split.shape)), len(rest)))
+    converted(low, interleaved, target)
 
 
 def _windowed(low: Lowering, table: View, window: View, parts: int) -> View:
-    """A matrix whose rows are weighted by the window's points: a constant where that is one."""
+    """A DFT matrix whose rows are multiplied with the window; a constant if the window is one."""
     given, tensor = window.storage.tensor, table.storage.tensor
     assert tensor is not None
     if given is not None and views.is_whole(window):
@@ -118,7 +118,7 @@ def _windowed(low: Lowering, table: View, window: View, parts: int) -> View:
 
 
 def _product(low: Lowering, rows: View, table: View, out: View) -> None:
-    """Rows times a matrix, into an output whose last two axes are its columns."""
+    """Multiply rows with a matrix, into an output whose last two axes are the matrix' columns."""
     shape = (*out.shape[:-2], table.shape[1])
     flat = views.reshaped(out, shape)
     target = low.temporary(out.dtype, shape) if flat is None else flat
@@ -128,7 +128,7 @@ def _product(low: Lowering, rows: View, table: View, out: View) -> None:
 
 
 def _from_half(low: Lowering, x: View, out: View, length: int) -> None:
-    """The real signal whose spectrum begins with the given frequencies, (.., bins, parts) to (.., length, 1)."""
+    """The inverse transform of a one-sided spectrum, (.., bins, parts) to (.., length, 1)."""
     *rest, bins, parts = x.shape
     work = work_type(out.dtype)
     assert isinstance(bins, int) and isinstance(parts, int)
@@ -146,32 +146,32 @@ def _from_half(low: Lowering, x: View, out: View, length: int) -> None:
         _fill(low, views.sliced(here, at, start, end - start), views.sliced(first, at, start, end - start))
         _fill(low, views.sliced(here, at, end, length - back - end), None)
         source, target = views.sliced(first, at, 1, back), views.sliced(here, at, length - 1, back, -1)
-        _fill(low, target, source, is_flipped=part == 1)
+        _fill(low, target, source, is_negated=part == 1)
     rows = low.reshaped(whole, (product(rest), 2, length))
     found = views.selected(Fourier(low, work, 1).transform(rows, 1 / length), 1)
     split = views.split(found, 0, tuple(rest)) if rest else views.selected(found, 0)
     converted(low, split, views.split(views.selected(out, at + 1), at, found.shape[1:]))
 
 
-def _fill(low: Lowering, target: View, source: View | None, *, is_flipped: bool = False) -> None:
-    """Copy, perhaps with the other sign, or write zeros."""
+def _fill(low: Lowering, target: View, source: View | None, *, is_negated: bool = False) -> None:
+    """Copy, negated if ``is_negated``, or write zeros."""
     if 0 in target.shape:
         return
     if source is None:
         low.copy(low.scalar(0, target.dtype), target)
         return
     body = ExpressionBuilder()
-    value = apply(body, _signed, body.operand(source), dtype=target.dtype, is_flipped=is_flipped, to=target.dtype)
+    value = apply(body, _signed, body.operand(source), dtype=target.dtype, is_negated=is_negated, to=target.dtype)
     low.loop(target.shape, body, [(value, target)])
 
 
-def _signed(e: Emitter, x: Expr, *, is_flipped: bool, to: dtypes.DType) -> Expr:
-    return e.cast(-x if is_flipped else x, to)
+def _signed(e: Emitter, x: Expr, *, is_negated: bool, to: dtypes.DType) -> Expr:
+    return e.cast(-x if is_negated else x, to)
 
 
 @rule("MelWeightMatrix")
 def mel_weight_matrix(low: Lowering, node: Node) -> None:
-    """A constant, once its inputs are known."""
+    """A constant; its inputs must be known."""
     given = [low.input(i) for i in range(5)]
     for value in given:
         if not value.is_const:

@@ -1,4 +1,4 @@
-"""Small tensors of numbers, one for each index: constants where sizes are known, or made by a loop in each run."""
+"""Small tables computed from their indices: constants if the sizes are known, else filled by a loop in each run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Number: TypeAlias = "Known | float | View"
 """A size, a real constant, or a single element in memory."""
 Array = np.ndarray[Any, Any]
 MAX_ELEMENTS = 1 << 20
-"""Of a table that is kept as a constant."""
+"""The largest table that is stored as a constant."""
 
 
 def table(
     low: Lowering, shape: Sequence[Known], fn: Callable[..., Expr], *numbers: Number, dtype: DType, **attributes: object
 ) -> View:
-    """``fn(emitter, *index, *numbers, **attributes)`` at every index of a shape."""
+    """A table with ``fn(emitter, *index, *numbers, **attributes)`` at every index of ``shape``."""
     program = trace(fn, (True,) * (len(shape) + len(numbers)), **attributes)
     sizes = tuple(d for d in shape if isinstance(d, int))
     known = tuple(x for x in numbers if isinstance(x, (int, float)))
@@ -44,7 +44,7 @@ def table(
 
 
 def tabulated(program: Program, shape: Sequence[int], numbers: Sequence[float], dtype: DType) -> Array:
-    """A program at every index of a shape, by numpy."""
+    """The table of a program, computed by numpy."""
     index = np.meshgrid(*map(np.arange, shape), indexing="ij", sparse=True)
     given = (np.asarray(x, np.int64 if isinstance(x, int) else np.float64) for x in numbers)
     return np.broadcast_to(run_numpy(program, *index, *given), shape).astype(dtype.numpy)

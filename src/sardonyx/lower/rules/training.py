@@ -1,4 +1,4 @@
-"""One step of an optimizer: a loop for each tensor, after the step's rate is known."""
+"""Training optimizers: the learning rate of the step, then a loop for each tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.ops.training import TRAINING
 _Scalar = Callable[..., Expr]
 
 
-def _regular(e: Emitter, x: Expr, gradient: Expr, *, norm: float) -> Expr:
+def _regularized(e: Emitter, x: Expr, gradient: Expr, *, norm: float) -> Expr:
     return x * norm + gradient if norm else gradient
 
 
@@ -29,7 +29,9 @@ def _squares_added(e: Emitter, gradient: Expr, history: Expr) -> Expr:
     return history + gradient * gradient
 
 
-def _descended(e: Emitter, x: Expr, rate: Expr, direction: Expr, history: Expr, *, epsilon: float, post: float) -> Expr:
+def _scaled_step(
+    e: Emitter, x: Expr, rate: Expr, direction: Expr, history: Expr, *, epsilon: float, post: float
+) -> Expr:
     y = x - e.cast(rate, x) * direction / (e.sqrt(history) + epsilon)
     return y * (1 - post) if post else y
 
@@ -41,10 +43,10 @@ def adagrad(low: Lowering, node: Node) -> None:
     for (x, gradient, history), (new_x, new_history) in _each(low, node, 3):
         body, work = ExpressionBuilder(), work_type(x.dtype)
         at = body.operand(x)
-        g = apply(body, _regular, at, body.operand(gradient), dtype=work, norm=attrs.get("norm_coefficient", 0.0))
+        g = apply(body, _regularized, at, body.operand(gradient), dtype=work, norm=attrs.get("norm_coefficient", 0.0))
         h = apply(body, _squares_added, g, body.operand(history), dtype=work)
         args = (at, body.operand(low.fit(rate, x.shape)), g, h)
-        y = apply(body, _descended, *args, dtype=x.dtype, epsilon=attrs.get("epsilon", 1e-6), post=0.0)
+        y = apply(body, _scaled_step, *args, dtype=x.dtype, epsilon=attrs.get("epsilon", 1e-6), post=0.0)
         low.loop(x.shape, body, [(y, new_x), (h, new_history)])
 
 
@@ -68,23 +70,25 @@ def adam(low: Lowering, node: Node) -> None:
     alpha, beta = attrs.get("alpha", 0.9), attrs.get("beta", 0.999)
     epsilon, post = attrs.get("epsilon", 1e-6), attrs.get("norm_coefficient_post", 0.0)
     rate = _rate(low, node, _adam_rate, alpha=alpha, beta=beta)
-    for (x, gradient, speed, history), (new_x, new_speed, new_history) in _each(low, node, 4):
+    for (x, gradient, velocity, history), (new_x, new_velocity, new_history) in _each(low, node, 4):
         body, work = ExpressionBuilder(), work_type(x.dtype)
         at = body.operand(x)
-        g = apply(body, _regular, at, body.operand(gradient), dtype=work, norm=attrs.get("norm_coefficient", 0.0))
-        v = apply(body, _mixed, body.operand(speed), g, dtype=work, keep=alpha)
+        g = apply(body, _regularized, at, body.operand(gradient), dtype=work, norm=attrs.get("norm_coefficient", 0.0))
+        v = apply(body, _mixed, body.operand(velocity), g, dtype=work, keep=alpha)
         h = apply(body, _mixed_squares, body.operand(history), g, dtype=work, keep=beta)
         args = (at, body.operand(low.fit(rate, x.shape)), v, h)
-        y = apply(body, _descended, *args, dtype=x.dtype, epsilon=epsilon, post=post)
-        low.loop(x.shape, body, [(y, new_x), (v, new_speed), (h, new_history)])
+        y = apply(body, _scaled_step, *args, dtype=x.dtype, epsilon=epsilon, post=post)
+        low.loop(x.shape, body, [(y, new_x), (v, new_velocity), (h, new_history)])
 
 
-def _sped(e: Emitter, speed: Expr, gradient: Expr, t: Expr, *, alpha: float, beta: float) -> Expr:
-    return speed * alpha + e.where(t > 0, gradient * beta, gradient)
+def _new_velocity(e: Emitter, velocity: Expr, gradient: Expr, t: Expr, *, alpha: float, beta: float) -> Expr:
+    return velocity * alpha + e.where(t > 0, gradient * beta, gradient)
 
 
-def _moved(e: Emitter, x: Expr, r: Expr, gradient: Expr, speed: Expr, *, alpha: float, nesterov: bool) -> Expr:
-    return x - e.cast(r, x) * (gradient + speed * alpha if nesterov else speed)
+def _momentum_step(
+    e: Emitter, x: Expr, r: Expr, gradient: Expr, velocity: Expr, *, alpha: float, nesterov: bool
+) -> Expr:
+    return x - e.cast(r, x) * (gradient + velocity * alpha if nesterov else velocity)
 
 
 @rule("Momentum", domain=TRAINING)
@@ -93,20 +97,20 @@ def momentum(low: Lowering, node: Node) -> None:
     if attrs.get("mode") not in ("standard", "nesterov"):
         raise Refused("the mode is neither standard nor nesterov")
     rate, count = low.view(low.input(0)), low.view(low.input(1))
-    for (x, gradient, speed), (new_x, new_speed) in _each(low, node, 3):
+    for (x, gradient, velocity), (new_x, new_velocity) in _each(low, node, 3):
         body, work = ExpressionBuilder(), work_type(x.dtype)
         at = body.operand(x)
-        g = apply(body, _regular, at, body.operand(gradient), dtype=work, norm=attrs["norm_coefficient"])
-        old, before = body.operand(speed), body.operand(low.fit(count, x.shape))
-        v = apply(body, _sped, old, g, before, dtype=work, alpha=attrs["alpha"], beta=attrs["beta"])
+        g = apply(body, _regularized, at, body.operand(gradient), dtype=work, norm=attrs["norm_coefficient"])
+        old, before = body.operand(velocity), body.operand(low.fit(count, x.shape))
+        v = apply(body, _new_velocity, old, g, before, dtype=work, alpha=attrs["alpha"], beta=attrs["beta"])
         args = (at, body.operand(low.fit(rate, x.shape)), g, v)
         nesterov = attrs["mode"] == "nesterov"
-        y = apply(body, _moved, *args, dtype=x.dtype, alpha=attrs["alpha"], nesterov=nesterov)
-        low.loop(x.shape, body, [(y, new_x), (v, new_speed)])
+        y = apply(body, _momentum_step, *args, dtype=x.dtype, alpha=attrs["alpha"], nesterov=nesterov)
+        low.loop(x.shape, body, [(y, new_x), (v, new_velocity)])
 
 
 def _rate(low: Lowering, node: Node, fn: _Scalar, **attributes: float) -> View:
-    """The rate of this step, from the learning rate and the number of steps before."""
+    """The learning rate of this step, from the given rate and the number of steps so far."""
     r, t = low.view(low.input(0)), low.view(low.input(1))
     rate, body = low.temporary(dtypes.f64, (1,)), ExpressionBuilder()
     args = [body.operand(low.fit(v, (1,))) for v in (r, t)]
@@ -115,7 +119,7 @@ def _rate(low: Lowering, node: Node, fn: _Scalar, **attributes: float) -> View:
 
 
 def _each(low: Lowering, node: Node, groups: int) -> list[tuple[list[View], list[View]]]:
-    """For each tensor: itself, its gradient and its states, and where the new tensor and states go."""
+    """For each tensor: views of it, its gradient and its states, and of the new tensor and states."""
     count, left = divmod(len(node.inputs) - 2, groups)
     if left or len(node.outputs) != count * (groups - 1):
         raise Refused("the inputs do not come in equal groups")

@@ -1,4 +1,4 @@
-"""Forests of ai.onnx.ml."""
+"""Tree ensembles of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sardonyx.ops.ml_tree import AGGREGATES, Model, from_branches, from_nodes
 MODES = ("le", "lt", "ge", "gt", "eq", "ne")
 COMBINED = {"SUM": "sum", "AVERAGE": "mean", "MIN": "min", "MAX": "max"}
 MAX_WEIGHTS = 1 << 22
-"""Leaves times targets, up to which weights are kept as a matrix."""
+"""The largest dense matrix of weights, leaves times targets."""
 
 
 @rule("TreeEnsemble", domain=ML)

@@ -1,4 +1,4 @@
-"""What MaxPool took, back where it was."""
+"""MaxUnpool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.lower.sizes import Refused, add, mul, product, sub
 
 @rule("MaxUnpool")
 def max_unpool(low: Lowering, node: Node) -> None:
-    """Zeros, with values put where indices say; around that more zeros, if a larger result is asked for."""
+    """A scatter of the values into zeros, padded with zeros if ``output_shape`` is larger."""
     x, indices, rank = low.view(low.input(0)), low.view(low.input(1)), len(low.shape(low.input(0))) - 2
     kernel, strides = per_axis(node, "kernel_shape", rank), per_axis(node, "strides", rank)
     before, after = pads_of(node, rank)

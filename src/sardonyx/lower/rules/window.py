@@ -1,4 +1,4 @@
-"""Windows that slide over images, as convolutions and poolings spell them."""
+"""The windows of convolution and pooling nodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sardonyx.lower.sizes import Refused, add, expressible, maximum, mul, sub
 
 MAX_AXES = 3
 MAX_TAPS = 1 << 14
-"""Elements of a window, for each of which a kernel keeps a place."""
+"""The largest window: kernels have an entry for each of its elements."""
 
 
 def window_of(
     low: Lowering, node: Node, sizes: Sequence[Known], out: Sequence[Known], kernel: Sequence[int]
 ) -> tuple[Window, tuple[Known, ...]]:
-    """The window of a node over an image of these sizes, and the pads behind the image."""
+    """The window of a node over an image of these sizes, and the pads after the image."""
     what, rank = node.op_type, len(sizes)
     if rank > MAX_AXES or len(kernel) != rank:
         raise Refused(f"{what} of {len(kernel)} taps over {rank} axes is not compiled")
@@ -49,7 +49,7 @@ def window_of(
 
 
 def pads_of(node: Node, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The pads before and behind the image that a node without automatic ones states."""
+    """The pads before and after the image from the attribute ``pads``."""
     pads = (node.attrs.get("pads") if node.attrs.get("auto_pad", "NOTSET") != "VALID" else None) or [0] * (2 * rank)
     if len(pads) != 2 * rank or min(pads) < 0:
         raise Refused(f"{node.op_type}: the pads are not two numbers of at least 0 for each axis")

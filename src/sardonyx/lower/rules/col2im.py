@@ -1,7 +1,7 @@
-"""Columns of blocks summed back into the image they came from.
+"""Col2Im by stride phases.
 
-Pixels whose indices leave the same rest when divided by the stride are covered by the same taps of neighbouring blocks:
-each such phase is a sum of windows.
+Pixels with the same index modulo the stride are covered by the same taps of neighbouring blocks, so that each phase of
+the image is a sum of shifted windows of the blocks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sardonyx.lower.rules.window import pads_of, per_axis
 from sardonyx.lower.sizes import Refused
 
 
-def _sum(e: Emitter, *parts: Expr) -> Expr:
-    return reduce(lambda a, b: a + b, parts)
+def _sum(e: Emitter, *blocks_view: Expr) -> Expr:
+    return reduce(lambda a, b: a + b, blocks_view)
 
 
 @rule("Col2Im")
@@ -41,10 +41,10 @@ def col2im(low: Lowering, node: Node) -> None:
     blocks = [(n + b + a - r) // s + 1 for n, b, a, r, s in zip(image, before, after, reach, strides, strict=True)]
     channels = dims.exact_div(x.shape[1], taps)
     if min(blocks) < 1 or channels is None:
-        raise Refused("Col2Im: the channels are no multiple of the block, or no block fits the image")
+        raise Refused("Col2Im: the channels are not a multiple of the block, or no block fits into the image")
     low.require("Col2Im: the number of blocks does not fit the image", x.shape[2], math.prod(blocks))
     out = low.make(node.output)
-    parts = views.split(views.split(x, 2, blocks), 1, (channels, *block))
+    blocks_view = views.split(views.split(x, 2, blocks), 1, (channels, *block))
     for place in product(*map(range, strides)):
         axes = [_starts(*axis) for axis in zip(place, block, strides, dilations, before, strict=True)]
         target = out
@@ -55,30 +55,31 @@ def col2im(low: Lowering, node: Node) -> None:
         if not all(axes):
             low.copy(low.scalar(0, out.dtype), target)
             continue
-        _phase(low, parts, target, axes, blocks)
+        _phase(low, blocks_view, target, axes, blocks)
 
 
 def _starts(place: int, kernel: int, stride: int, dilation: int, pad: int) -> dict[int, int]:
-    """The taps that cover pixels ``place``, ``place + stride`` ..., and of which block each first does."""
+    """The taps that cover pixels ``place``, ``place + stride`` ..., each with the block that covers the first of
+    them."""
     at = {tap: place + pad - tap * dilation for tap in range(kernel)}
     return {tap: i // stride for tap, i in at.items() if i % stride == 0}
 
 
-def _phase(low: Lowering, parts: View, target: View, axes: list[dict[int, int]], blocks: list[int]) -> None:
-    """One sum of windows of the blocks, with zeros around them as far as windows reach."""
+def _phase(low: Lowering, blocks_view: View, target: View, axes: list[dict[int, int]], blocks: list[int]) -> None:
+    """Lower one phase: a sum of windows of the blocks, which are padded with zeros as far as the windows reach."""
     rank = len(axes)
     lengths = [d for d in target.shape[2:] if isinstance(d, int)]
     front = [max(0, -min(a.values())) for a in axes]
-    behind = [max(0, max(a.values()) + n - d) for a, n, d in zip(axes, lengths, blocks, strict=True)]
+    back = [max(0, max(a.values()) + n - d) for a, n, d in zip(axes, lengths, blocks, strict=True)]
     lead = [0] * (2 + rank)
-    if any((*front, *behind)):
-        room = [d + b + e for d, b, e in zip(blocks, front, behind, strict=True)]
-        whole = low.temporary(parts.dtype, (*parts.shape[: 2 + rank], *room))
-        surround(low, parts, whole, [*lead, *front], [*lead, *behind], low.scalar(0, parts.dtype))
-        parts = whole
+    if any((*front, *back)):
+        room = [d + b + e for d, b, e in zip(blocks, front, back, strict=True)]
+        whole = low.temporary(blocks_view.dtype, (*blocks_view.shape[: 2 + rank], *room))
+        surround(low, blocks_view, whole, [*lead, *front], [*lead, *back], low.scalar(0, blocks_view.dtype))
+        blocks_view = whole
     body, args = ExpressionBuilder(), []
     for taps in product(*axes):
-        view = parts
+        view = blocks_view
         for i, tap in enumerate(taps):
             view = views.sliced(view, 2 + rank + i, axes[i][tap] + front[i], lengths[i])
         for i in reversed(range(rank)):

@@ -33,7 +33,7 @@ def matmul(low: Lowering, node: Node) -> None:
 
 
 def _integers(low: Lowering, a: View, b: View, c: View | None, out: View) -> None:
-    """Sums that wrap, of which c may be a part: a loop over all pairs."""
+    """a b + c with wrapping integer sums: a loop with a reduction over k."""
     body, lead, (m, n), k = ExpressionBuilder(), len(out.shape) - 2, out.shape[-2:], a.shape[-1]
     rows = views.inserted(a, lead + 1, n)
     columns = views.inserted(views.permuted(b, (*range(lead), lead + 1, lead)), lead, m)
@@ -48,7 +48,7 @@ def _integers(low: Lowering, a: View, b: View, c: View | None, out: View) -> Non
 
 
 def contraction(low: Lowering, a: View, b: View, body: ExpressionBuilder, result: Handle, out: View) -> None:
-    """Where every matrix of a batch meets the same ``b``, the batch is more rows of one product."""
+    """Append a contraction. Batch axes along which ``b`` is broadcast are merged into the rows."""
     while len(a.shape) > 2 and b.strides[-3] == 0 and all(views.is_mergeable(v, len(v.shape) - 3) for v in (a, out)):
         a, out = (views.merged(v, len(v.shape) - 3) for v in (a, out))
         b = views.selected(b, len(b.shape) - 3)

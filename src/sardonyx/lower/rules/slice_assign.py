@@ -1,6 +1,6 @@
-"""Assignment to a slice, as exporters spell it: a ScatterND whose indices are the constant grid of a box.
+"""Assignment to a slice: a ScatterND whose constant indices enumerate a box of the data.
 
-The update is copied into its window, and the data around it.
+Exporters write ``x[a:b, c:d] = y`` so. It becomes copies: of the updates into the box, and of the data around it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from sardonyx.lower.lowering import Lowering
 from sardonyx.lower.sizes import add, sub
 
 MAX_ELEMENTS = 1 << 20
-"""Of indices that are looked at."""
+"""Elements of indices up to which they are examined."""
 
 
 def box_of(indices: np.ndarray[Any, Any]) -> list[tuple[int, int | None]] | None:
-    """For each indexed axis where the box begins, and which axis of the indices counts along it; None for no box."""
+    """For each indexed axis, the start of the box and the axis of ``indices`` that runs along it; None if it is no
+    box."""
     *outer, depth = indices.shape
     found: list[tuple[int, int | None]] = []
     for column in (indices[..., j] for j in range(depth)):
@@ -37,8 +38,8 @@ def box_of(indices: np.ndarray[Any, Any]) -> list[tuple[int, int | None]] | None
     return found if sorted(used) == [k for k, n in enumerate(outer) if n > 1] else None
 
 
-def assign(low: Lowering, data: View, indices: View, updates: View, out: View) -> bool:
-    """Copy what a box of indices says; False where they are not one."""
+def assign_slice(low: Lowering, data: View, indices: View, updates: View, out: View) -> bool:
+    """Lower a ScatterND to copies if its indices are a box; returns whether they are."""
     tensor = indices.storage.tensor
     if tensor is None or not views.is_whole(indices) or not 0 < tensor.size <= MAX_ELEMENTS:
         return False

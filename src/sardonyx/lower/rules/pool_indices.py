@@ -1,4 +1,4 @@
-"""Where the largest of each window lies: taps are windows of the padded image, compared with it one by one."""
+"""The Indices output of MaxPool: the maximum of each window is compared with its taps, one by one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from sardonyx.lower.sizes import product as product_of
 from sardonyx.ops.precision import integer_range
 
 Offsets = tuple[tuple[int, ...], ...]
-"""How far each tap is from the first along each axis."""
+"""The offset of each tap from the first along each axis."""
 
 
-def places_of_largest(low: Lowering, node: Node, x: View, window: Window, largest: View, out: View) -> None:
-    """Where, in the memory of a dense image, the first of the elements lies that is the largest of each window."""
+def max_pool_indices(low: Lowering, node: Node, x: View, window: Window, largest: View, out: View) -> None:
+    """Lower the index, in the dense image, of the first element of each window that equals the window's maximum."""
     rank, box, sizes = len(window.kernel), out.shape, x.shape[2:]
     if math.prod(window.kernel) > MAX_OPERANDS:
-        raise Refused(f"MaxPool: where the largest of more than {MAX_OPERANDS} lies is not compiled")
+        raise Refused(f"MaxPool: indices for windows of more than {MAX_OPERANDS} elements are not compiled")
     offsets = tuple(tuple(t * d for t, d in zip(tap, window.dilations, strict=True))
                     for tap in product(*map(range, window.kernel)))  # fmt: skip
     seen, is_padded = _padded(low, x, window, box[2:])
@@ -44,12 +44,12 @@ def places_of_largest(low: Lowering, node: Node, x: View, window: Window, larges
     body = ExpressionBuilder()
     taps = [_seen(seen, at, window.strides, box) for at in offsets]
     args = [body.operand(low.fit(v, box)) for v in (largest, *taps, *numbers)]
-    place = apply(body, _place, *args, dtype=dtypes.i64, offsets=offsets, rank=rank)
+    place = apply(body, _index, *args, dtype=dtypes.i64, offsets=offsets, rank=rank)
     low.loop(box, body, [(place, out)])
 
 
 def _padded(low: Lowering, x: View, window: Window, out: Sequence[Known]) -> tuple[View, bool]:
-    """The image with the lowest number around it, as far as windows reach, and whether that is anywhere."""
+    """The image padded with the lowest number as far as windows reach, and whether there is any padding."""
     after: list[Known] = [0, 0]
     axes = zip(out, x.shape[2:], window.kernel, window.strides, window.dilations, window.pads, strict=True)
     for n, size, k, s, d, pad in axes:
@@ -71,7 +71,7 @@ def _seen(x: View, offset: Sequence[int], strides: Sequence[int], box: Sequence[
 
 
 def _first(low: Lowering, axis: int, window: Window, box: Sequence[Known]) -> View:
-    """Where windows begin along an axis of the image."""
+    """The first index of each window along an axis of the image."""
     view = low.temporary(dtypes.i64, (box[2 + axis],))
     start = sub(0, window.pads[axis])
     low.groups.append(Fill((low.node,), view, start=start, step=window.strides[axis]))
@@ -81,14 +81,16 @@ def _first(low: Lowering, axis: int, window: Window, box: Sequence[Known]) -> Vi
 
 
 def _steps(sizes: Sequence[Known], *, is_column_major: bool) -> tuple[Known, ...]:
-    """How much an element along each axis adds to a place."""
+    """The stride of each axis in the index."""
     if is_column_major:
         return tuple(product_of(sizes[:axis]) for axis in range(len(sizes)))
     return tuple(product_of(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
-def _place(e: Emitter, largest: Expr, *operands: Expr, offsets: Offsets, rank: int) -> Expr:
-    """NaN is the largest; what is padding is not looked at, where sizes are given. A window of padding alone: -1."""
+def _index(e: Emitter, largest: Expr, *operands: Expr, offsets: Offsets, rank: int) -> Expr:
+    """The index of the first tap that equals the maximum, NaN being the largest. With ``sizes``, padding is skipped; a
+    window of padding alone gives -1.
+    """
     taps, (plane, *rest) = operands[: len(offsets)], operands[len(offsets) :]
     firsts, steps, sizes = rest[:rank], rest[rank : 2 * rank], rest[2 * rank :]
     is_nan, found = e.isnan(largest), plane - 1

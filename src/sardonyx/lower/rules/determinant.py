@@ -14,11 +14,11 @@ from sardonyx.lower.rules.reduce import apply
 from sardonyx.lower.sizes import Refused
 
 MAX_ROWS = 4
-"""Determinants up to here are written out."""
+"""Larger matrices are not compiled."""
 
 
 def _determinant(e: Emitter, *elements: Expr) -> Expr:
-    """By the first row: each element times the determinant of what is neither in its row nor in its column."""
+    """Laplace expansion along the first row."""
     n = math.isqrt(len(elements))
     if n == 1:
         return elements[0]
@@ -36,7 +36,7 @@ def det(low: Lowering, node: Node) -> None:
     x, out, body = low.view(low.input(0)), low.make(node.output), ExpressionBuilder()
     n = x.shape[-1] if len(x.shape) > 1 else None
     if not isinstance(n, int) or not 0 < n <= MAX_ROWS or x.shape[-2] != n:
-        raise Refused(f"Det of more than {MAX_ROWS} rows, or of no square, is not compiled")
+        raise Refused(f"Det of more than {MAX_ROWS} rows, or of a matrix that is not square, is not compiled")
     rows = (views.selected(x, len(x.shape) - 2, i) for i in range(n))
     args = [body.operand(views.selected(row, len(row.shape) - 1, i)) for row in rows for i in range(n)]
     work = work_type(out.dtype)
