@@ -145,13 +145,13 @@ def run_once(session: Any, run: Run, entry: str, watch: Watch) -> list[Any]:
             name: v.copy() if v is run.feeds[name] and isinstance(v, np.ndarray) else v for name, v in feeds.items()
         }
     before = {name: v.copy() for name, v in feeds.items() if isinstance(v, np.ndarray)}
-    is_plain = all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUST" for v in feeds.values())
+    are_numeric = all(isinstance(v, np.ndarray) and v.dtype.kind not in "OUST" for v in feeds.values())
     results: list[Any] | None = None
-    if entry == "values" and is_plain:
+    if entry == "values" and are_numeric:
         values = {name: sardonyx.OrtValue.ortvalue_from_numpy(v) for name, v in feeds.items()}
         made = watch.run(lambda o: session.run_with_ort_values(None, values, o))
         results = [v.numpy() for v in made] if all(v.is_tensor() for v in made) else None
-    elif entry == "binding" and is_plain:
+    elif entry == "binding" and are_numeric:
         binding = session.io_binding()
         for name, value in feeds.items():
             binding.bind_cpu_input(name, value)
@@ -159,7 +159,7 @@ def run_once(session: Any, run: Run, entry: str, watch: Watch) -> list[Any]:
             binding.bind_output(output.name)
         watch.run(lambda o: session.run_with_iobinding(binding, o))
         results = fetched(session, binding)
-    elif entry == "preallocated" and is_plain:
+    elif entry == "preallocated" and are_numeric:
         return bound(session, feeds, run.layouts.get("*outputs", "exact"), watch)
     if results is None:
         results = list(watch.run(lambda o: session.run(None, feeds, o)))

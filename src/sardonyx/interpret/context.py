@@ -79,8 +79,8 @@ class RunContext:
         self.deadline = budget.deadline if self.deadline is None else min(self.deadline, budget.deadline)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing has been asked of the run so far but its results."""
+    def is_unobserved(self) -> bool:
+        """Whether the run is not profiled, has no deadline and was not cancelled: nothing but its results is asked."""
         return self.record is None and self.deadline is None and not self._stop
 
     def watch(self, words: Any, i: int) -> None:

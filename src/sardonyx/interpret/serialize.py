@@ -41,13 +41,13 @@ def _function(step: Step) -> tuple[str, str, dict[str, Any]]:
     module, name = getattr(kernel, "__module__", ""), getattr(kernel, "__name__", "")
     if not module.startswith(MEANINGS) or getattr(import_module(module), name, None) is not kernel:
         raise NotSerializable(f"{step.node.label} is not run by a function of ours alone")
-    if not all(map(_is_plain, attrs.values())):
-        raise NotSerializable(f"{step.node.label} has an attribute that is not plain")
+    if not all(map(_is_serializable, attrs.values())):
+        raise NotSerializable(f"{step.node.label} has an attribute that cannot be serialized")
     return module, name, attrs
 
 
-def _is_plain(value: Any) -> bool:
-    return type(value) in PLAIN or (type(value) in (list, tuple) and all(map(_is_plain, value)))
+def _is_serializable(value: Any) -> bool:
+    return type(value) in PLAIN or (type(value) in (list, tuple) and all(map(_is_serializable, value)))
 
 
 class DeserializedProgram(Program):

@@ -51,8 +51,8 @@ class Chain:
     @property
     def again(self) -> Again | None:
         """Runs all links without a context, where each of them can and every result is of its own making."""
-        is_plain = len(set(self.gives)) == len(self.gives) and all(i >= self.inputs for i in self.gives)
-        return self._run_again if is_plain and all(step.run_again is not None for step in self._steps) else None
+        is_distinct = len(set(self.gives)) == len(self.gives) and all(i >= self.inputs for i in self.gives)
+        return self._run_again if is_distinct and all(step.run_again is not None for step in self._steps) else None
 
     def _run_again(self, args: Sequence[Any]) -> Sequence[Any] | None:
         frame = list(args)

@@ -50,12 +50,12 @@ def _check(name: str, t: ValueType | None) -> Check:
 
 
 class _TensorCheck:
-    __slots__ = ("accepted", "declared", "dtype", "fixed", "is_plain", "name", "numpy", "rank")
+    __slots__ = ("accepted", "declared", "dtype", "fixed", "is_numeric", "name", "numpy", "rank")
 
     def __init__(self, name: str, t: TensorType) -> None:
         self.name, self.dtype, self.declared = name, t.dtype, t
         self.numpy = t.dtype.numpy
-        self.is_plain = t.dtype is not dtypes.string
+        self.is_numeric = t.dtype is not dtypes.string
         self.rank = t.rank
         self.accepted: tuple[int, ...] | None = None
         """The shape that was last found to fit."""
@@ -63,7 +63,7 @@ class _TensorCheck:
 
     def checked(self, given: Any) -> Array:
         """A bound method is called in two thirds of the time of an object with ``__call__``."""
-        if type(given) is np.ndarray and given.dtype is self.numpy and self.is_plain:
+        if type(given) is np.ndarray and given.dtype is self.numpy and self.is_numeric:
             array = given
         else:
             array = self._converted(given)

@@ -144,12 +144,12 @@ def hoist_products(graph: Graph, log: Log) -> None:
 
 def _row(node: Node, own: set[Value]) -> Node | None:
     """The Gather of a row that a node multiplies with a constant, where what it is a row of is not of the body."""
-    is_plain = node.op_type == "MatMul" or (
+    is_matmul = node.op_type == "MatMul" or (
         node.op_type == "Gemm"
         and not any(int(attribute(node, name)) for name in ("transA", "transB"))
         and all(float(attribute(node, name)) == 1.0 for name in ("alpha", "beta"))
     )
-    if node.domain or not is_plain:
+    if node.domain or not is_matmul:
         return None
     row, w = node.inputs[:2]
     gather = None if row is None else row.producer

@@ -45,12 +45,12 @@ class Slab:
 
     def put_back(self, start: int, end: int) -> None:
         before = [gap for gap in self.gaps if gap[1] <= start]
-        behind = [gap for gap in self.gaps if gap[0] >= end]
+        after = [gap for gap in self.gaps if gap[0] >= end]
         if before and before[-1][1] == start:
             start = before.pop()[0]
-        if behind and behind[0][0] == end:
-            end = behind.pop(0)[1]
-        self.gaps = [*before, (start, end), *behind]
+        if after and after[0][0] == end:
+            end = after.pop(0)[1]
+        self.gaps = [*before, (start, end), *after]
         self.pages.release(start, min(end, self._untouched))
 
 

@@ -156,8 +156,8 @@ def _pack(
     content = np.ascontiguousarray(content).reshape(-1)
     made = aligned(elements, dtype)
     found = np.zeros(flags, np.int32)
-    beside = {"flags": found} if "flags" in kernel.params else {}
-    Launch(kernel, {**numbers, **beside, "x": content[first:], "y": made}, at=at)()
+    flag_args = {"flags": found} if "flags" in kernel.params else {}
+    Launch(kernel, {**numbers, **flag_args, "x": content[first:], "y": made}, at=at)()
     return made, not found.any()
 
 

@@ -213,7 +213,7 @@ class CpuExecutable:
             for a in results:
                 objects[at] = id(a)
                 at += 1
-            if shape.trial is not None and shape.is_quick and (context is None or context.is_plain):
+            if shape.trial is not None and shape.is_quick and (context is None or context.is_unobserved):
                 self._execute_tried(frame, shape, shape.trial)
             elif context is not None:
                 self._execute_watched(frame, shape, context)

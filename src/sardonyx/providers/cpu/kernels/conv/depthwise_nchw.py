@@ -43,7 +43,7 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 
 MAX_TILED_TAPS, HEIGHTS = 25, (7, 4)
 """Taps up to which several rows of outputs are accumulated at once, and how many rows: halved 224-pixel images have a
-multiple of 7. Two vectors per row are 14 registers of accumulators, beside up to 7 of weights.
+multiple of 7. Two vectors per row are 14 registers of accumulators, next to up to 7 of weights.
 """
 UNROLLED = 8
 """Taps of a row up to which they are unrolled."""

@@ -14,7 +14,7 @@ in scratch. Meanwhile the lines that the next tile of outputs reads are prefetch
 plane, block, chunk of filters); a thread whose next chunk has the same block reuses it. Blocks depend on sizes and
 caches, chunks on sizes only. Pointwise windows are left to ``conv.pointwise_nchw``.
 
-Window sizes are run-time numbers: tap offsets are looked up in a table, which costs little beside the products of a
+Window sizes are run-time numbers: tap offsets are looked up in a table, which is cheap next to the products of a
 tile, and one kernel serves all windows.
 """
 

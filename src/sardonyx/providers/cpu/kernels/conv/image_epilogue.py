@@ -24,14 +24,14 @@ MICRO_TILE = HALF * PANEL
 
 
 def packed_params(epilogue: Epilogue) -> Params:
-    """Those of an epilogue, and of the image that it writes for the next convolution."""
+    """The parameters of an epilogue, and of the packed image that it writes for the next convolution."""
     image = {"image": (bf16,), **layout_params("image")} if packs_image(epilogue) else {}
     terms = {f"{name}_term": i64 for name, x in epilogue.names if x.columns == PACKED}
     return {**image, **epilogue.params, **terms}
 
 
 def packs_image(epilogue: Epilogue) -> bool:
-    """Whether results are written for the next convolution."""
+    """Whether a result is packed for the convolution that reads it."""
     return any(y.columns == PACKED for y in epilogue.outputs)
 
 
@@ -108,7 +108,7 @@ class ImageEpilogue(BoundEpilogue):
                     filters(i).store(0, self.staging.load(i * HALF, HALF), mask=mask)
 
     def _sixteen(self, name: str, x: Val, first: Val) -> Iterator[tuple[Val, Val, Callable[[Val], Buf]]]:
-        """For 16 filters at a time: where they are in the square, how many there are, and where each begins."""
+        """For 16 filters at a time: their column in the micro-tile, how many exist, and the address of each."""
         k, pixel = self.k, self._at[name].at(x * self._number(name, "row"))
         with k.loop(0, PANEL, HALF) as at:
             start = pixel.at((first + at) * self._number(name, "col"))

@@ -47,16 +47,16 @@ from sardonyx.providers.cpu.language.values import Buf, Tile, Val, f32, i64
 GROUP = 10
 """Most micro-tiles of a group: their sums and a K-block of weights fit into an L1 of 48 KiB."""
 LINES = 2 * HALF
-"""Of the weights of a step, for each term."""
+"""Cache lines of the weights of a step, for each term."""
 FETCHED = 4
-"""Lines of the next run of weights, for each term, that a step of one square fetches into L2, at least: the squares of
-a group fetch all of them. With one term, further groups of a thread do not, if weights are few enough to have stayed
-there, unless what follows is long."""
+"""Lines of the next K-block of weights that a step of one micro-tile prefetches into L2 for each term, at least; the
+micro-tiles of a group prefetch all of them. With one term, the later groups of a thread prefetch nothing if the weights
+are few enough to be in L2 still."""
 NEAR_NBYTES = 512 * 1024
-"""Of weights that stay in L2: all chips with tiles have 2 MiB."""
+"""Bytes of weights that stay in L2: all chips with AMX have 2 MiB."""
 ENTRY = 8
-"""Words that are kept about a tile: where its pixels begin, image, z, y, x, and how many there are; and where its
-pixels begin in a second image."""
+"""Words of a tile in the table: offset of its first pixel, image, z, y, x, number of pixels, and the offset of its
+first pixel in a second image."""
 
 _TAPS = tuple(f"{what}_{axis}" for what in ("kernel", "dilation", "stride", "out", "phase") for axis in "zyx")
 _NUMBERS = (
@@ -67,8 +67,8 @@ _SECOND = tuple(f"second_{what}" for what in ("b", "block", "z", "y", "x", "bloc
 
 
 def convolution_params(epilogue: Epilogue, *, has_second: bool = False) -> Params:
-    """All but images and weights. A second image, of which windows see single pixels, is ``second`` the first; its
-    distances are those from window to window.
+    """All parameters but images and weights. ``has_second``: the convolution also adds a pointwise one of a second
+    image, whose strides are those from window to window.
     """
     numbers = (*_NUMBERS, *_TAPS, *(_SECOND if has_second else ()))
     return {**dict.fromkeys(numbers, i64), **packed_params(epilogue)}
@@ -76,21 +76,21 @@ def convolution_params(epilogue: Epilogue, *, has_second: bool = False) -> Param
 
 @dataclass(frozen=True)
 class TileFormat:
-    """What images and weights are made of."""
+    """The number format of images and weights, and its tile registers and scratch memory."""
 
     block: int
-    """Numbers of a tile's row."""
+    """Elements of a tile row."""
     terms: int
     """bf16 terms of the packed image that is written."""
     number_nbytes: int
     step_nbytes: int
-    """Of weights, for 32 filters."""
+    """Bytes of the weights of a step and 32 filters."""
     spare: int = 1
     """Micro-tiles of scratch memory for the sums of a K-block."""
     tiles: int = TILES
-    """That are used."""
+    """Tile registers that are used."""
     own: int = 0
-    """Columns of 32 filters, or a quarter of what there is, that a thread does itself where pixels are shared out."""
+    """Work items of a thread's share that no other thread steals, at most, where pixels are divided among threads."""
 
 
 def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_of: Callable[..., TileConv]) -> None:
@@ -107,8 +107,8 @@ def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_o
     columns = ceil_div(filters, PANEL)
     if packs_image(epilogue):
         zero_padding(k, memory["image"], memory, "image", batch)
-    # Two runs of squares for each thread, if there are as many; groups of one size, and as many for each thread. Pixels
-    # are shared out, as they are in the layers before and after, unless to read all weights costs more.
+    # At least two groups for each thread, if there are enough tiles; groups have equal sizes and threads equally many.
+    # Threads divide the pixels, as in the layers before and after, unless reading all weights costs more.
     fair = count * columns // (k.threads * 2)
     groups = ceil_div(count, k.max(k.min(fair, GROUP), 1))
     channels = (blocks * ceil_div(wide, fmt.block) + _second_blocks(k, memory)) * fmt.block
@@ -122,10 +122,10 @@ def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_o
     distances = k.scratch(i64)
     plane_rows = k.opaque(number(memory, "pitch_z") // k.max(number(memory, "pitch_y"), 1))
     grid = PixelTiles(k, memory, distances.at(ceil_div(steps, 8) * 8), lines, length, per_line, high, each, plane_rows)
-    _measure(k, memory, distances, blocks, wide, fmt.block)
+    _fill_distances(k, memory, distances, blocks, wide, fmt.block)
     work = work_of(k, tiles, memory, distances, grid, steps, epilogue, fmt)
     known, first = k.var(-1), k.var(-1)
-    # Who helps another thread has to fetch the pixels of a group from that one's cache first.
+    # A thread that steals a group has to fetch its pixels from another core's cache, so the first few are not stolen.
     own = k.select(is_split, k.min(groups * columns // (k.threads * 4), fmt.own), 0)
     with k.share(k.select(count > 0, groups * columns, 0), own) as at:
         column, group = at % columns, at // columns
@@ -147,8 +147,8 @@ def convolve(k: Kernel, memory: Any, epilogue: Epilogue, fmt: TileFormat, work_o
     tiles.release()
 
 
-def _measure(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size: int) -> None:
-    """How far the pixels of each step are from those of the first."""
+def _fill_distances(k: Kernel, memory: Any, to: Buf, blocks: Val, wide: Val, block_size: int) -> None:
+    """Store how far the pixels of each step are from those of the first step, in elements."""
 
     def n(name: str) -> Val:
         return number(memory, name)
@@ -174,7 +174,7 @@ def _second_blocks(k: Kernel, memory: Any) -> Val:
 
 @dataclass(frozen=True)
 class PixelTiles:
-    """The tiles of a group: where they lie and which pixels they are."""
+    """The tiles of a group, in a table: which pixels they have, and where these are in the packed image."""
 
     k: Kernel
     memory: Any
@@ -188,7 +188,7 @@ class PixelTiles:
     """Rows from plane to plane."""
 
     def locate(self, top: Val, rows: Val) -> None:
-        """Fill in the tiles from ``top`` on."""
+        """Fill the table with ``rows`` tiles from tile ``top`` on."""
         k = self.k
         pitch_z, pitch_y = number(self.memory, "pitch_z"), number(self.memory, "pitch_y")
         within = top % self.each
@@ -221,7 +221,7 @@ class PixelTiles:
         return [self.table.load(tile * ENTRY + i) for i in range(6)]
 
     def second(self, tile: Val) -> Val:
-        """Where its pixels begin in a second image."""
+        """The offset of a tile's first pixel in the second image."""
         return self.table.load(tile * ENTRY + 6)
 
     @contextmanager
@@ -286,13 +286,13 @@ class TileConv:
         return self.k.select(self.steps <= number(self.memory, "k_block"), r & 1, r) * MICRO_TILE
 
     def locate(self, rows: Val) -> None:
-        """Learn more of the ``rows`` tiles of a group, which the grid has located."""
+        """Called once for the ``rows`` tiles of a group, after ``PixelTiles.locate``."""
 
     def micro_tiles(self, rows: Val, column: Val, step: Val, many: Val, fetched: Val, is_last: Val) -> None:
         """Multiply a K-block for the micro-tiles of a group; after the last one, apply the epilogue."""
         k = self.k
         with k.loop(0, rows + k.cast(is_last, i64)) as r:
-            if self.fmt.terms > 1:  # of one term there are too few products to wait for it
+            if self.fmt.terms > 1:  # with one term, the products are too few to cover a prefetch
                 with k.when(is_last & (r + 1 < rows)):
                     self.fetch(r + 1, column)
             with k.either(r < rows) as (more, none):

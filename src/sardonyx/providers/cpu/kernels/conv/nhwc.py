@@ -331,8 +331,8 @@ def conv_nhwc(
                             if not planes:
                                 with k.when((taps > 1) & ~is_later & (tile + 1 < bottom)):
                                     _fetch(source, block, row + high, high, channels)
-                        beside = zeros if is_padded else None
-                        pixels = TilePixels(source.at(c), beside, block, row, high, apart if is_high else None)
+                        padding = zeros if is_padded else None
+                        pixels = TilePixels(source.at(c), padding, block, row, high, apart if is_high else None)
                         has_next = is_high and shape.vectors > 1  # a panel of one vector is the only one, and in cache
                         ahead = following.at((tile - top) * many * deep * pace) if has_next else None
                         found = _tile(k, pixels, these, tap, many, deep, dtype, shape, ahead, pace)

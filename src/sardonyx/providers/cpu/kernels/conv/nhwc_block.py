@@ -37,8 +37,8 @@ def is_inside(geometry: WindowGeometry) -> bool:
     for i in range(3):
         reach = (window.kernel[i] - 1) * window.dilations[i]
         last = dims.add(dims.mul(dims.sub(geometry.size[i], 1), window.strides[i]), reach)
-        behind = dims.known(dims.sub(dims.sub(geometry.x.shape[2 + i], 1), last))
-        if window.pads[i] != 0 or not (isinstance(behind, int) and behind >= 0):
+        left = dims.known(dims.sub(dims.sub(geometry.x.shape[2 + i], 1), last))
+        if window.pads[i] != 0 or not (isinstance(left, int) and left >= 0):
             return False
     return True
 

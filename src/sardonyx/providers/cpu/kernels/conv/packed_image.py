@@ -14,8 +14,8 @@ sets.
 numbers, cut into tile rows of 32. Three channels and seven taps are a single tile. The last tile of a span reads on
 into the next pixels, where the weights are zero.
 
-Padding is zeros in front of and behind rows and planes; the padding behind a row is that in front of the next.
-Channels beyond the last are zero.
+Padding is zeros before and after rows and planes; the padding after a row is also that before the next one. Channels
+beyond the last are zero.
 
 **Representable range.** Numbers that terms cannot represent (``split.bf16``) are encoded so that every sum that
 contains them is NaN, which is how a convolution finds them: their first term is NaN, and the others hold their bits.
@@ -60,7 +60,7 @@ class PackedImageLayout:
     compact: int = 0
     """Numbers from pixel to pixel in the compact layout; 0: channel-blocked."""
     overrun: int = OVERRUN
-    """Pixels behind the end at which a tile row may begin."""
+    """Pixels after the end at which a tile row may still begin."""
     block: int = BLOCK
     """Channels of a block."""
 
@@ -126,7 +126,7 @@ class PackedImageLayout:
         return not any((*self.front, *self.back))
 
     def spans(self, kernel: int, dilation: int) -> tuple[int, int]:
-        """How many spans of numbers the taps of a row see of a block, and how long they are."""
+        """How many contiguous spans of a channel block a row of taps reads, and their length."""
         if not self.compact:
             return kernel, self.block
         return (1, (kernel - 1) * self.compact + self.channels) if dilation == 1 else (kernel, self.channels)
@@ -158,10 +158,10 @@ class PackedImageLayout:
 
 @dataclass(frozen=True)
 class PackedImageMatrix(Matrix):
-    """An image in terms as operand of an epilogue: rows are pixels, and ``column`` is the distance of 32 channels."""
+    """A packed image as an epilogue operand: rows are pixels, ``column`` is the stride between channel blocks."""
 
     term: Known
-    """From term to term."""
+    """The stride between terms."""
 
     @staticmethod
     def of_image(storage: Storage, layout: PackedImageLayout) -> PackedImageMatrix:
@@ -175,10 +175,9 @@ class PackedImageMatrix(Matrix):
 def most_compact(
     layout: PackedImageLayout, windows: Iterable[tuple[Sequence[int], Sequence[int]]]
 ) -> PackedImageLayout:
-    """The layout with pixels as compact as the kernels and dilations that read it like best.
+    """The layout, compact or not, whose windows (kernel sizes and dilations) read the fewest tiles.
 
-    That is by the number of tiles. Among equals padding of up to a third of the channels is welcome, since fewer rows
-    of tiles then lie in two cache lines each.
+    Among equals, channels padded by up to a third are preferred: fewer tile rows then straddle two cache lines.
     """
     n, seen = layout.channels, list(windows)
     units = [-(-n // g) * g for g in (BLOCK, 16, 8, 4)] if n > 2 else [n]
@@ -189,7 +188,7 @@ def most_compact(
 
 
 def window_tiles(layout: PackedImageLayout, kernel: Sequence[int], dilations: Sequence[int]) -> int:
-    """Tiles of sixteen pixels that a window sees."""
+    """Tiles that one window of 16 output pixels reads."""
     spans, wide = layout.spans(kernel[2], dilations[2])
     return layout.blocks * kernel[0] * kernel[1] * spans * -(-wide // layout.block)
 
@@ -228,9 +227,9 @@ def decode_terms(k: Kernel, pixel: Buf, term: Val, terms: int, lanes: int) -> Va
 
 
 def zero_padding(k: Kernel, y: Buf, memory: Any, name: str, batch: Val) -> None:
-    """Fill what is not image with zeros, if there is any, and, where that must be clean, what tiles reach over the end.
+    """Zero the padding and, if the layout asks for it, the tail that tiles read beyond the end.
 
-    A thread takes what is around some rows, in all planes: most of it, it reads itself in the next step.
+    A thread zeroes the padding around some rows, of all channel blocks; it reads most of that itself in the next step.
     """
     nothing = k.zeros(u16 if y.dtype is bf16 else y.dtype, 64 // y.dtype.itemsize)
 

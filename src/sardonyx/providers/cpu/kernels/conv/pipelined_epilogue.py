@@ -28,12 +28,11 @@ from sardonyx.providers.cpu.kernels.split.bf16 import HALF, PANEL
 from sardonyx.providers.cpu.language.dsl import Kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Tile, Val, i64
 
-MOST = {False: 16, True: 4}
-"""Most pixels of a step, for a cheap epilogue and for an expensive one, which is much code."""
+MAX_PACE = {False: 16, True: 4}
+"""Pixels that a step finishes, at most: of a cheap epilogue, and of an expensive one, whose code is long."""
 HEAD, SLOTS = 8, 2 * HALF
-"""Words of a tile in the table: those before its pixels, the first being how many exist, and those for each thing that
-is known of them. Pixels are written 16 at a time, however few a row has, and the next row's go over what is too much.
-"""
+"""Words of a tile in the table: a head, whose first word is the number of existing pixels, and the slots of each column
+of offsets. Slots are stored 16 at a time; the next image row overwrites those beyond the end of a row."""
 
 
 def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
@@ -50,12 +49,12 @@ def pace_of(epilogue: Epilogue, steps: int, *, is_full: bool) -> int:
             x.columns == PACKED or (x.columns == UNIT and x.is_row_invariant) for _, x in epilogue.names
         )
     least = -(-HALF // max(steps, 1))
-    return min(1 << (least - 1).bit_length(), MOST[epilogue.is_expensive]) if is_apart else 0
+    return min(1 << (least - 1).bit_length(), MAX_PACE[epilogue.is_expensive]) if is_apart else 0
 
 
 def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
-    """Whether what has one number for a filter in a row of pixels has the same in all rows of an image, and so in a
-    tile. Of a batch that is taken for the planes of one image it has others in each.
+    """Whether operands with one value per filter are the same in all rows of an image, and so in all pixels of a tile.
+    If the batch is the depth of one image (``layout.long_rows``), they may differ from plane to plane.
     """
     names = [name for name, x in epilogue.names if x.is_row_invariant and x.columns == UNIT]
     return all(args[f"{name}_batch{axis}"] == 0 for name in names for axis in (1, 2))
@@ -63,19 +62,19 @@ def is_one_for_images(epilogue: Epilogue, args: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Places:
-    """What is known at compile time of the table of pixel offsets."""
+    """The compile-time layout of the table of pixel offsets."""
 
     words: tuple[int | None, ...]
-    """Of each operand and result: which of the table's, those that lie alike having the same. None: what is one for all
-    images."""
+    """For each operand and result, its column of offsets; those of equal strides share one. None: it is the same for
+    all pixels."""
     is_dense: bool
     """All pixels of a tile exist."""
     is_line: bool
-    """They follow each other in all that has a word for each of them, a block apart."""
+    """Pixels are one channel block apart in every operand and result: the offset of the first is enough."""
 
     @staticmethod
     def of(epilogue: Epilogue, args: Mapping[str, Any], *, is_full: bool) -> Places:
-        """For a convolution's arguments."""
+        """The layout for a convolution's arguments."""
         found: list[tuple[Any, ...]] = []
         words: list[int | None] = []
         is_even = is_full
@@ -99,7 +98,7 @@ class Places:
 
     @property
     def tile_words(self) -> int:
-        """How many pixels exist; of each which it is, and where it lies, or where the first does."""
+        """Words of a tile: the head, and for each pixel its index in the tile and its offsets."""
         return HEAD if self.is_line else HEAD + SLOTS * (self.many + (not self.is_dense))
 
 
@@ -124,7 +123,8 @@ class PipelinedPixels:
         """Filters that are finished at a time."""
         self._table = table
         self._count, self._tile, self._slot, self._column = (k.var(0) for _ in range(4))
-        """Pixels that are left, all of a square's or none; and which square it is."""
+        """The pixels of the micro-tile that are not finished (all or none), its entry in the table, the offset of its
+        sums, and its column of filters."""
 
     def locate(self, rows: Val) -> None:
         """Write the table of a group of ``rows`` tiles."""
@@ -146,7 +146,7 @@ class PipelinedPixels:
         return found.get()
 
     def _counted(self, place: list[Val], x: Val) -> dict[int, tuple[Val, Val]]:
-        """By words: where the pixel lies that is at ``x`` of an image's row, and how far the next is from there."""
+        """For each column of offsets: the offset of pixel ``x`` of an image row, and the stride to the next pixel."""
         counted = {}
         for name, _, word in self.names:
             if word is not None and word not in counted:
@@ -156,7 +156,7 @@ class PipelinedPixels:
         return counted
 
     def _write(self, to: Buf, first: Val, place: list[Val], x: Val) -> None:
-        """Pixels ``first`` and on of a tile are those of an image's row from ``x`` on."""
+        """Store the offsets of an image row from pixel ``x`` on, which is pixel ``first`` of a tile."""
         k, lanes = self.k, HALF // 2
         counted = self._counted(place, x)
         if not self.places.is_dense:
@@ -167,7 +167,7 @@ class PipelinedPixels:
             to.store(word * SLOTS + lanes, values + step * lanes)
 
     def start(self, tile: Val, slot: Val, column: Val) -> None:
-        """The sums of a tile and 32 filters are complete, at element ``slot``."""
+        """Begin the epilogue of a tile and 32 filters, whose sums are complete at element ``slot``."""
         start = tile * self.places.tile_words
         for var, value in (
             (self._tile, start), (self._count, self._table.load(start)), (self._slot, slot), (self._column, column),
@@ -175,17 +175,17 @@ class PipelinedPixels:
             var.set(value)
 
     def pipelined_steps(self, many: Val) -> Val:
-        """How many of ``many`` steps finish as many pixels as the kernel is written for."""
+        """How many of ``many`` steps finish a full ``pace`` of pixels."""
         k, ready = self.k, self.k.min(many, self._count.get() >> (self.pace.bit_length() - 1))
         return ready if self.is_full else k.select(self.filters - self._column.get() * PANEL >= PANEL, ready, 0)
 
     def step_actions(self) -> Callable[[Val], list[Callable[[], None]]]:
-        """Gives what one of those steps has to do, pixel by pixel."""
+        """For a step: the actions, one for each pixel, that are interleaved with its products."""
         pixel = self._pixel()
         return lambda step: [partial(pixel, step * self.pace, i) for i in range(self.pace)]
 
     def drain(self, steps: Operand = 0) -> None:
-        """Finish what is left after ``steps`` steps have finished theirs."""
+        """Finish the pixels that are left after ``steps`` pipelined steps."""
         k, begin = self.k, self.k.value(steps, i64) * self.pace
         with k.when(begin < self._count.get()):
             if self.is_full:
@@ -204,7 +204,7 @@ class PipelinedPixels:
         """Returns a function that finishes a pixel and 32 filters."""
         slot, column = self.grid.sums.at(self._slot.get()), self._column.get()
         tiles = [Tile(column * PANEL + at, self.width, None) for at in range(0, PANEL, self.width)]
-        # A tile is of one image, and what is held is the same in all of it.
+        # A tile belongs to one image, in which held operands are the same for all pixels.
         self.finish.places = {name: self._first(word) for name, _, word in self.names}
         held = [self.finish.of_columns(t) for t in tiles]
         starts = {word: column * self._panel_stride(name, x) for name, x, word in self.names}
@@ -223,7 +223,7 @@ class PipelinedPixels:
         return pixel
 
     def _panel_stride(self, name: str, x: Access) -> Operand:
-        """How far 32 filters are from the next."""
+        """The stride from 32 filters to the next 32."""
         if x.columns == PACKED:
             return number(self.memory, f"{name}_col")
         return PANEL if x.columns == UNIT else 0

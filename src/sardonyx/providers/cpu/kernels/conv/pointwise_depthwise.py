@@ -45,7 +45,7 @@ from sardonyx.providers.cpu.machine.isa import Isa
 from sardonyx.providers.cpu.program.steps import Ref, Step, Target
 
 MAX_DEPTH = 160
-"""Input channels up to which the saved memory traffic matters beside the products."""
+"""Input channels up to which the saved memory traffic matters compared with the products."""
 MAX_RECOMPUTED = 12
 """Products that may be computed twice, on average for each intermediate element."""
 MIN_WORK_ITEMS, MIN_ROWS = 3, 4

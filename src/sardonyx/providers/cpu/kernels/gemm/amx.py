@@ -88,10 +88,10 @@ from sardonyx.providers.cpu.program.constants import identity
 from sardonyx.providers.cpu.program.steps import Step, Target
 
 TERMS = {"medium": 1, "high": 2, "highest": 3}
-"""How many terms a precision takes."""
+"""bf16 terms by precision."""
 
-WHOLE = {bf16: 1, f16: 2}
-"""How many hold every number of a narrow type."""
+EXACT_TERMS = {bf16: 1, f16: 2}
+"""bf16 terms that represent a narrow type exactly."""
 
 KC_STEPS = {1: 6, 2: 6, 3: 8}
 """Steps of a K-block, by terms. With one term, this K-block and the next fit into half of L1. With three, each K-block
@@ -102,7 +102,8 @@ PIPELINED_KC_STEPS = 12
 L2."""
 
 PAIR_ROWS = 8
-"""Rows whose sums products of pairs hold: 16 of the vector registers, and two of B; A is spread from memory."""
+"""Rows of a micro-tile with bf16 pair instructions: 16 vector registers of sums and two of B; A is broadcast from
+memory."""
 
 LEAST_ROWS = {1: 1, 2: 8, 3: 40}
 """Rows from which AMX is faster than f32 multiply-adds. Few rows are limited by memory, where one term reads half the
@@ -138,11 +139,11 @@ def gemm_amx(
     *, terms: int, a_dtype: DType | None, b_dtype: DType | None, panels: DType | None, epilogue: Epilogue,
     schedule: Schedule, **memory: Any,
 ) -> None:  # fmt: skip
-    """The products of a batch. ``a_dtype`` is None where A is there in tiles alone, as it was packed on; ``b_dtype``
-    for a constant, which is plain besides, and there in tiles or, of type ``panels``, in panels.
+    """A batch of products. ``a_dtype`` is None if only the packed A exists, because its producer packed it. ``b_dtype``
+    is None for a constant B, which is representable; it is prepacked into tiles, or into panels of type ``panels``.
     """
     tiles = Tiles(k) if k.isa.amx else None
-    # The rows of A that there are, where they fill one tile at most.
+    # Tiles of A have as many rows as there are, up to 16.
     if tiles is not None:
         tiles.configure(k.select(m <= HALF, k.max(m, 1), HALF), short=(*SUMS, A), count=TILES)
     axes = epilogue.batch_axes
@@ -151,12 +152,12 @@ def gemm_amx(
     ahead = None if panels is None else Ahead(k, memory["b"], depth, steps, k_block)
     scratch = k.scratch(f32, 0 if ahead is None else split_ahead.scratch_nbytes(k_block))
     done = PipelinedEpilogue(k, scratch, m, n) if is_pipelined(schedule, epilogue, k.isa) else None
-    has_more = done is not None or ahead is not None  # between products, so that halves share a loop
+    is_interleaved = done is not None or ahead is not None  # with products, so both halves of a micro-tile share a loop
     count = batch_count(k, memory, axes)
     macros = MacroTiles(k, done, row_panels, column_panels, macro_rows, macro_columns, count=count)
 
     def panel_of(macro: Val) -> Val:
-        """The element of B in panels that a group begins with."""
+        """The offset in B's panels of a macro-tile's first column panel."""
         batch = batch_indices(k, memory, macro // column_panels // macros.each_product, axes)
         places = (index * number(memory, f"b_batch{i}") for i, index in enumerate(batch))
         return sum(places, macro % column_panels * depth * PANEL)
@@ -190,7 +191,7 @@ def gemm_amx(
                 with k.when(r < rows):
                     if tiles is None:
                         product.add_pairs(*micro_tile, here.step, here.many, slot)
-                    elif has_more:
+                    elif is_interleaved:
                         for half in range(2):
                             fetch(r, half)
                         product.add(here, r, slot)
@@ -201,7 +202,7 @@ def gemm_amx(
                     with k.when(is_last & (r > 0)):
                         finish.half(scratch, macro.slot(r - 1, c), row + r - 1, 1, here.column, m)
                 with k.when(r < rows):
-                    if tiles is not None and not has_more:
+                    if tiles is not None and not is_interleaved:
                         fetch(r, 1)
                         product.add_lower(here, r, slot)
                     if is_last is not None:
@@ -215,9 +216,9 @@ def gemm_amx(
         with k.loop(0, k.max(steps, 1), k_block) as step, k.loop(0, columns) as c:
             split = None if ahead is None else ahead.turn(step, c)
             here, is_last = _KBlock(row, column + c, step, k.min(k_block, steps - step), split), step + k_block >= steps
-            if tiles is None or has_more:
+            if tiles is None or is_interleaved:
                 micro_tiles(here, c, is_last)
-            else:  # loops of their own: what is between the products of two halves, these do not hide
+            else:  # separate loops: nothing hides a branch between the products of two halves
                 with k.either(product.has_fixed_prefetch) as (fixed, other):
                     with fixed, k.either(is_last) as (last, before):
                         with before:
@@ -232,27 +233,28 @@ def gemm_amx(
 
 @dataclass(frozen=True)
 class _KBlock:
-    """Some steps of a group's products with a column panel."""
+    """A K-block of the products of a macro-tile's rows with one column panel."""
 
     row: Val
-    """The group's first row panel."""
+    """The macro-tile's first row panel."""
     column: Val
     step: Val
     many: Val
     split: Buf | None
-    """The K-block of B in tiles, where it is split ahead of its products."""
+    """The K-block of B, if it is split into terms ahead of its products (``gemm.split_ahead``)."""
     has_fixed_prefetch: bool = False
-    """Rows are known to be so many that each step fetches no more lines than it is written with."""
+    """There are enough rows that each step prefetches exactly the lines it is unrolled for."""
 
 
 class _Product:
     """One matrix product inside the kernel."""
 
     between: Callable[[Val], None] | None = None
+    """Called between steps: finishes so many rows of the macro-tile before."""
     stride: Val
     """Steps from this K-block of B to the next one that is read."""
     lines: Val
-    """Of that, for each term and step: the halves of a group's squares fetch all of them."""
+    """Lines of the next K-block that a step of half a micro-tile prefetches for each term: a macro-tile fetches all."""
 
     def __init__(
         self, k: Kernel, tiles: Tiles | None, scratch: Buf, memory: Any, batch: list[Val], m: Val, n: Val, depth: Val,
@@ -262,7 +264,7 @@ class _Product:
         self.terms, self.schedule = terms, schedule
         self.m, self.n, self.depth, self.steps, self.is_short = m, n, depth, steps, m <= HALF
         self.at = {name: matrix_at(memory, name, batch) for name in memory if isinstance(memory[name], Buf)}
-        self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
+        self.pace = k.const(HALF)  # rows that a step finishes, so that the steps of a macro-tile finish the one before
         for many, rows in ((2, 8), (4, 4), (8, 2), (16, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
@@ -363,14 +365,15 @@ class _Product:
         between, ahead = self.between, self.ahead
         assert self.tiles is not None
 
-        def weave(unroll: int) -> None:
+        def between_steps(unroll: int) -> None:
             if ahead is not None:
                 ahead.advance(unroll)
             if between is not None:
                 between(self.pace * unroll)
 
+        interleaved = None if between is None and ahead is None else between_steps
         multiply(
-            self.tiles, a, b, steps, self.terms, self.schedule, None if between is None and ahead is None else weave,
+            self.tiles, a, b, steps, self.terms, self.schedule, interleaved,
             is_short=is_short, is_a_non_temporal=not is_short, fetched=fetched, lines=lines,
         )  # fmt: skip
 
@@ -379,13 +382,13 @@ class _Product:
 
 
 def is_pipelined(schedule: Schedule, epilogue: Epilogue, isa: Isa) -> bool:
-    """Whether a group is finished between the products of the next, which is of the same matrix."""
+    """Whether the epilogue of a macro-tile is interleaved with the products of the next one of the same matrix."""
     return (schedule.is_pipelined or epilogue.is_expensive) and epilogue.batch_axes == 0 and isa.amx
 
 
 def term_count(precision: str, *dtypes: DType) -> int:
-    """As many terms as the precision asks for, or as hold every number of these types."""
-    return min(TERMS[precision], max(WHOLE.get(dtype, 3) for dtype in dtypes))
+    """bf16 terms of an operand: as many as the precision asks for, or as represent these types exactly."""
+    return min(TERMS[precision], max(EXACT_TERMS.get(dtype, 3) for dtype in dtypes))
 
 
 def terms_for(p: Problem, target: Target) -> int | None:

@@ -27,14 +27,14 @@ COLUMNS = 8
 
 @dataclass(frozen=True)
 class Blocking:
-    """How many row and column panels are worked on at a time."""
+    """Row and column panels of a macro-tile."""
 
     rows: int
     columns: int
 
     @staticmethod
     def of(nbytes: int, k: Known, isa: Isa) -> Blocking:
-        """For numbers that take ``nbytes`` each."""
+        """For operands of ``nbytes`` bytes an element."""
         if not isinstance(k, int):
             return Blocking(4, COLUMNS)
         fitting = isa.l2_nbytes // 2 // (max(k, 1) * PANEL * nbytes)
@@ -109,36 +109,37 @@ class MacroTile:
 
 
 class MacroTiles:
-    """The groups that a thread takes, one after the other: two runs of squares for each, if there are as many."""
+    """The macro-tiles that a thread takes, one after the other: at least two for each thread, if there are enough."""
 
     def __init__(
         self, k: Kernel, done: PipelinedEpilogue | None, row_panels: Val, column_panels: Val, macro_rows: Val,
         macro_columns: Val, *, count: Val | int = 1, spare: int = 1,
     ) -> None:  # fmt: skip
-        """Of ``count`` products. ``spare`` squares of scratch memory lie in front of the sums. Without ``done``, who
-        multiplies a group finishes it, too.
+        """Of ``count`` products. In scratch memory, ``spare`` micro-tiles precede the sums. ``done``: the pipelined
+        epilogue; without it, the caller applies the epilogue to each macro-tile itself.
         """
         self.k, self.done, self.row_panels, self.column_panels = k, done, row_panels, column_panels
         fair = row_panels * column_panels * count // (k.threads * 2)
         self.each_product = ceil_div(row_panels, k.max(k.min(macro_rows, fair), 1))
-        """MacroTiles of rows, of one size."""
+        """Macro-tiles along the rows of a product, of equal size."""
         self.rows, self.columns = ceil_div(row_panels, k.max(self.each_product, 1)), macro_columns
         self.total = self.each_product * column_panels * count
-        self._runs, self._base = TileScheduler(k, self.total), k.var(k.const(spare * MICRO_TILE))
+        self._scheduler, self._base = TileScheduler(k, self.total), k.var(k.const(spare * MICRO_TILE))
         self._other = (self.rows * macro_columns + 2 * spare) * MICRO_TILE
 
     @contextmanager
     def each(self, jump: Callable[[Val], None] | None = None) -> Iterator[MacroTile]:
-        """Around what is done with a group; ``jump`` is told of one that does not follow the one before.
+        """A loop over this thread's macro-tiles. ``jump`` is called with the number of one that does not follow the one
+        before.
 
-        The last turn may be for what is left to finish alone, and has no columns then.
+        With a pipelined epilogue, a last iteration without columns may finish the macro-tile before.
         """
         k, done = self.k, self.done
         at, last, more = k.var(-1), k.var(-1), k.var(k.cast(self.total > 0, i64))
         with k.loop_while(lambda: more.get().ne(0) if done is None else more.get().ne(0) | done.is_open()):
             with k.when((at.get() >= last.get()) & more.get().ne(0)):
                 expected = at.get()
-                for var, value in zip((at, last), self._runs.take(), strict=True):
+                for var, value in zip((at, last), self._scheduler.take(), strict=True):
                     var.set(value)
                 more.set(last.get())
                 if jump is not None:

@@ -125,7 +125,7 @@ class _Block:
             self.y.store(i * self.y_row + j, self.x.load(i * self.x_row + j * self.x_col))
 
     def _transpose(self, i: Val, j: Val) -> None:
-        """A square of vectors: after log2(side) rounds of interleaving, columns are rows."""
+        """Transpose ``side`` vectors of ``side`` elements by log2(side) rounds of interleaving."""
         side = self.side
         vectors = [self.x.load((j + c) * self.x_col + i, side) for c in range(side)]
         low = [n // 2 + n % 2 * side for n in range(side)]

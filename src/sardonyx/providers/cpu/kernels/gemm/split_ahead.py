@@ -72,7 +72,7 @@ class Ahead:
     def enter(self, panel: Val, columns: Val, following: Val, is_followed: Val, halves: Val) -> None:
         """A group of ``columns`` panels comes, of whose rows ``halves`` halves meet each run.
 
-        It begins at element ``panel`` of B, and the one behind it, if there is one, at ``following``.
+        It begins at element ``panel`` of B, and the next one, if there is one, at ``following``.
         """
         self.panel, self.columns, self.following, self.is_followed = panel, columns, following, is_followed
         self.halves = halves

@@ -178,7 +178,7 @@ def split_terms(k: Kernel, v: Val, terms: int, worst: Var | None = None) -> list
 
 
 def vnni_pairs(even: Val, odd: Val) -> Val:
-    """What ``split_terms`` gives for two rows of B, as a line of a tile: beside a term there are zeros."""
+    """The terms of two rows of B (``split_terms``) as a tile row, in which each term is paired with a zero."""
     return (even >> 16) | odd
 
 
