@@ -269,14 +269,24 @@ class Kernel:
         return self.intrinsic(name, [x, y], x.dtype, x.lanes, over=[x])
 
     def fma(self, a: Operand, b: Operand, c: Operand) -> Val:
-        """a * b + c, rounded once."""
+        """a * b + c, rounded once on every chip: for elementary functions, which compute rounding errors with it.
+
+        Chips without the instruction emulate it (``soft_fma``), which is slow; sums of products use ``multiply_add``.
+        """
         lead = next(x for x in (a, b, c) if isinstance(x, (Val, Var)))
         lanes = max(x.lanes if isinstance(x, (Val, Var)) else 1 for x in (a, b, c))
         args = [self.value(x, lead.dtype, lanes) for x in (a, b, c)]
         if self.isa.is_baseline:
-            fused: Val = _plain().fma(self, *args)
+            fused: Val = _soft_fma().fma(self, *args)
             return fused
         return self.intrinsic("llvm.fma", args, lead.dtype, lanes, over=args[:1])
+
+    def multiply_add(self, a: Val, b: Val, total: Val | Var) -> Val:
+        """a * b + total, for sums of products: an FMA if the chip has one, else a product and a sum, each rounded."""
+        if self.isa.is_baseline or not total.dtype.is_float:
+            summed: Val = total + a * b
+            return summed
+        return self.fma(a, b, total)
 
     def sqrt(self, v: Val) -> Val:
         return self._unary("llvm.sqrt", v)
@@ -301,7 +311,7 @@ class Kernel:
 
     def _rounded(self, how: str, v: Val) -> Val:
         if self.isa.is_baseline:
-            found: Val = getattr(_plain(), how)(self, v)
+            found: Val = getattr(_soft_fma(), how)(self, v)
             return found
         return self._unary(f"llvm.{how}", v)
 
@@ -594,7 +604,7 @@ class Kernel:
         return self.b.asm(code, constraints, result, args)
 
 
-def _plain() -> Any:
+def _soft_fma() -> Any:
     """Imported only for chips without FMA."""
     from sardonyx.providers.cpu.language import soft_fma
 

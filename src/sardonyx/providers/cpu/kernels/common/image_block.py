@@ -355,11 +355,6 @@ class _TwoPhaseRow:
             targets[0].store(half, source.load(half * 2))
 
 
-def fma(k: Kernel, a: Val, b: Val, c: Val) -> Val:
-    """a * b + c, rounded once where the machine can."""
-    return c + a * b if k.isa.is_baseline else k.fma(a, b, c)
-
-
 def broadcast_weights(k: Kernel, w: Buf, count: int, lanes: int) -> Iterator[Val]:
     """Neighbouring weights, each broadcast to all lanes.
 

@@ -29,7 +29,6 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     ScratchLayout,
     broadcast_weights,
     ceil_div,
-    fma,
     layout_params,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, number, of_known
@@ -253,7 +252,9 @@ class _FilterSums:
                         seen = [at.load(ahead + j * lanes, lanes) for j in range(width)]
                         for ty, out in uses:
                             weight = weights[(tz * taps.kernel[1] + ty) * taps.kernel[2] + tx]
-                            found[out] = [fma(k, weight, v, sums) for sums, v in zip(found[out], seen, strict=True)]
+                            found[out] = [
+                                k.multiply_add(weight, v, sums) for sums, v in zip(found[out], seen, strict=True)
+                            ]
         return found
 
     def vectors(self, widths: tuple[int, ...]) -> None:
@@ -278,5 +279,5 @@ class _FilterSums:
             for t, (phase, ahead) in enumerate(self.config.taps.phase_offsets(2)[:inner]):
                 offset, weight = here + (block.plane * phase + ahead), k.splat(self.w.load(i + t), lanes)
                 for sums, at in zip(found, starts, strict=True):
-                    sums.set(fma(k, weight, at.load(offset, lanes), sums.get()))
+                    sums.set(k.multiply_add(weight, at.load(offset, lanes), sums.get()))
         return [sums.get() for sums in found]

@@ -12,7 +12,6 @@ from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import fma
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem
 from sardonyx.providers.cpu.kernels.common.nhwc_window import (
     NhwcWindow,
@@ -78,4 +77,4 @@ class DepthwiseWindow(SlidingWindow):
 
     def add(self, total: Val, seen: Val, weight: Val | None) -> Val:
         assert weight is not None
-        return fma(self.k, weight, seen, total)
+        return self.k.multiply_add(weight, seen, total)

@@ -39,7 +39,6 @@ from sardonyx.providers.cpu.kernels.common.image_block import (
     ScratchLayout,
     broadcast_weights,
     ceil_div,
-    fma,
     layout_params,
 )
 from sardonyx.providers.cpu.kernels.common.matrices import number, of_known
@@ -318,6 +317,6 @@ class _KBlock:
 
     def _multiply_add(self, sums: list[list[Val]], singles: Iterator[Val], vectors: list[Val]) -> list[list[Val]]:
         return [
-            [fma(self.k, w, v, x) for x, v in zip(row, vectors, strict=True)]
+            [self.k.multiply_add(w, v, x) for x, v in zip(row, vectors, strict=True)]
             for row, w in zip(sums, singles, strict=True)
         ]

@@ -8,7 +8,7 @@ from sardonyx.dtypes import DType
 from sardonyx.ir import dims
 from sardonyx.ir.dims import Known
 from sardonyx.lower.groups import Convolution
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, broadcast_weights, ceil_div, fma
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, broadcast_weights, ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import Matrix, Problem, of_known
 from sardonyx.providers.cpu.kernels.common.window import Taps
 from sardonyx.providers.cpu.kernels.gemm.pack import packed_b
@@ -92,7 +92,7 @@ class Accumulators:
                 self.total, broadcast_weights(k, weights.at(term * self.rows), self.rows, lanes), strict=True
             ):
                 for sums, value in zip(row, vectors, strict=True):
-                    sums.set(fma(k, w, value, sums.get()))
+                    sums.set(k.multiply_add(w, value, sums.get()))
             if copy is not None:
                 pixels.prefetch(term * distance + width * lanes + LINE)
                 for j, value in enumerate(vectors):

@@ -390,7 +390,7 @@ def _tile(
             for row, element in zip(sums, channels.read(p, here), strict=True):
                 v = k.splat(element, lanes)
                 for total, y in zip(row, columns, strict=True):
-                    total.set(k.fma(v, y, total) if not k.isa.is_baseline else total + v * y)
+                    total.set(k.multiply_add(v, y, total))
 
     with k.loop(0, taps) as t:
         tap, b = first + t, run.at(t * length * nr)

@@ -33,7 +33,7 @@ from sardonyx.ir.dims import Known
 from sardonyx.ir.tensor import Tensor
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma, odd_lines
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, odd_lines
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv.filter_tile import Accumulators, FilterTile, filter_chunks
@@ -349,7 +349,7 @@ class _Block:
                         at_y, at_x = self.top * 2 + y + tap_y - pad_y, self.left * 2 + x + tap_x - pad_x
                         with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
                             value = image.load(at_y * number(memory, "x_y") + at_x)
-                            total.set(fma(k, value, w, total.get()))
+                            total.set(k.multiply_add(value, w, total.get()))
             self.out.store(r * self.pitch + y * self.length + x, total.get())
 
 

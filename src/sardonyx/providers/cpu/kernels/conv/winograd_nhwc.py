@@ -18,7 +18,7 @@ from typing import Any
 from sardonyx.ir import dims
 from sardonyx.lower.groups import Convolution
 from sardonyx.providers.cpu.kernels.common.epilogue import BoundEpilogue, Epilogue
-from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div, fma
+from sardonyx.providers.cpu.kernels.common.image_block import LINE, ceil_div
 from sardonyx.providers.cpu.kernels.common.matrices import number
 from sardonyx.providers.cpu.kernels.common.window import WindowGeometry, geometry_params, sizes
 from sardonyx.providers.cpu.kernels.conv import winograd_nchw
@@ -289,5 +289,5 @@ class _Block:
                         at_y, at_x = y * 2 + down + tap_y - pad_y, x * 2 + i + tap_x - pad_x
                         with k.when((at_y >= 0) & (at_y < in_y) & (at_x >= 0) & (at_x < in_x)):
                             place = at_y * number(memory, "x_y") + at_x * number(memory, "x_x") + c
-                            total.set(fma(k, k.splat(self.x.load(place), lanes), w, total.get()))
+                            total.set(k.multiply_add(k.splat(self.x.load(place), lanes), w, total.get()))
             self.out.store((down * 2 * PIECE + i) * self.nr + j, total.get())

@@ -238,13 +238,12 @@ def micro_kernel(
     """
     lanes = lanes_of(k.lanes, dtype)
     sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in a]
-    is_fused = dtype.is_float and not k.isa.is_baseline
 
     def step(b: Buf, elements: list[Val]) -> None:
         columns = [b.load(j * lanes, lanes) for j in range(shape.vectors)]
         for row, x in zip(sums, elements, strict=True):
             for total, y in zip(row, columns, strict=True):
-                total.set(k.fma(x, y, total) if is_fused else total + x * y)
+                total.set(k.multiply_add(x, y, total))
 
     nr = shape.vectors * lanes
     whole = k.const(0)

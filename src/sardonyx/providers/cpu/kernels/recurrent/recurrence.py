@@ -346,7 +346,7 @@ class _Emitter:
     def _tile_products(self, source: list[Buf], weights: list[Buf], to: Buf, vectors: int) -> None:
         k, units, dtype = self.k, self.buffers["units"], self.config.dtype
         lanes, width, chains = self.shape.lanes, self.shape.units, self.shape.chains
-        has_fma = not k.isa.is_baseline
+
         places = [(g, v * lanes) for g in range(len(weights)) for v in range(vectors)]
         zero = k.zeros(dtype, lanes)
         sums = [[[k.var(zero) for _ in range(chains)] for _ in places] for _ in source]
@@ -356,7 +356,7 @@ class _Emitter:
             for row, elements in zip(sums, source, strict=True):
                 x = k.splat(elements.load(j), lanes)
                 for chain_sums, w in zip(row, columns, strict=True):
-                    chain_sums[chain].set(k.fma(x, w, chain_sums[chain]) if has_fma else chain_sums[chain] + x * w)
+                    chain_sums[chain].set(k.multiply_add(x, w, chain_sums[chain]))
 
         whole = units - units % chains
         with k.loop(0, whole, chains) as j:
