@@ -1,4 +1,4 @@
-"""The kernels, by family. Each family turns a group into steps (``select`` says which); ``common`` is what they share.
+"""The kernels, by family. Each family turns groups into steps (``select`` says which); ``common`` is what they share.
 
-Imports ``program`` and what is below it, never the runtime or a layout pass.
+Kernels import ``program`` and what is below it, never the runtime or a layout pass.
 """
