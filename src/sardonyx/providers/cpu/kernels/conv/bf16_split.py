@@ -14,8 +14,8 @@ with three terms, starts at zero and is added to them (``split.deferred_accumula
 **f32 fallback.** A number out of the representable range makes every sum that contains it NaN, and so does an overflow
 between terms: a micro-tile with such a sum is recomputed in f32 from the numbers that the terms encode. One term
 represents every bf16 number. But in the compact layout the last tile of a span reads on into other pixels, whose
-infinities and NaN must not count. Some images have flags that tell that there are none; otherwise every micro-tile is
-looked at.
+infinities and NaN must not count. Some images have flags that say that there are none; otherwise every micro-tile is
+checked.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from sardonyx.providers.cpu.language.dsl import Kernel, Params, kernel
 from sardonyx.providers.cpu.language.values import Buf, Operand, Val, bf16, f32, i32, i64
 
 OWN = 2
-"""With one term: columns of 32 filters that a thread does not give to others, which would have to fetch its pixels."""
+"""With one term: work items of a thread that are never stolen: another thread would have to fetch their pixels."""
 
 
 def _params(
@@ -109,7 +109,7 @@ def conv_amx(
 
 @dataclass(frozen=True)
 class _KBlock:
-    """Some steps of a column of 32 filters."""
+    """A K-block of one column of 32 filters."""
 
     column: Val
     step: Val
@@ -133,7 +133,7 @@ class _Bf16Conv(TileConv):
     is_single: bool
     is_non_temporal: bool
     odd: Val | None
-    """Whether one of the flags is up, if there are any."""
+    """Whether a flag of the image is set; False without flags."""
 
     @property
     def is_full(self) -> bool:
@@ -217,7 +217,7 @@ class _Bf16Conv(TileConv):
         return pipelined
 
     def _resident_steps(self, r: Val, k_block: _KBlock) -> Val:
-        """The same with weights that are in tiles: all steps have, or none where pixels are too few."""
+        """The same with weights that stay in tile registers: all steps finish pixels, or none if pixels are too few."""
         k, pixels = self.k, self.pixels
         assert pixels is not None
         if k_block.fetched is not None:
@@ -268,7 +268,7 @@ class _Bf16Conv(TileConv):
                     self._by_fetching(replace(k_block, halves=halves), partial(self._loop, r, among=among))
 
     def _by_fetching(self, k_block: _KBlock, products: Callable[[_KBlock], None]) -> None:
-        """With a loop that fetches, and one that does not; there is but one where much else is in it."""
+        """Two loops, one that prefetches and one that does not; only the first if the loop is long anyway."""
         assert k_block.fetched is not None
         if self.terms > 1 or self.epilogue.is_expensive:
             products(replace(k_block, fetched=self.k.max(k_block.fetched, FETCHED)))
@@ -331,7 +331,7 @@ class _Bf16Conv(TileConv):
         return found
 
     def _among(self, many: Val) -> Callable[[Val], list[Callable[[], None]]]:
-        """What each of ``many`` steps adds of the sums of the previous K-block."""
+        """The rows of the previous K-block's sums that each of ``many`` steps adds."""
         if self.accumulator is None:
             return lambda _: []
         some = partial(self.accumulator.advance, rows_per_step(self.k, many))

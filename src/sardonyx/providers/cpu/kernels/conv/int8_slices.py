@@ -208,7 +208,7 @@ class _Int8Conv(TileConv):
                 self._recompute(image, at, column, slot.at(i * PANEL))
 
     def _recompute(self, image: Val, at: list[Val], panel: Val, to: Buf) -> None:
-        """The sums of one pixel of the result and 32 filters, from the numbers themselves."""
+        """The sums of one output pixel and 32 filters, in f32 from the unsplit operands."""
         k, memory = self.k, self.memory
         n = {name: number(memory, name) for name in memory if isinstance(memory[name], Val)}
         k_block, totals = n["k_block"], [k.var(k.zeros(f32, HALF)) for _ in range(2)]

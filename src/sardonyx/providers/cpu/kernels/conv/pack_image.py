@@ -1,6 +1,6 @@
 """Packs an image for AMX convolutions: split into bf16 terms, padded, row by row (``conv.packed_image``).
 
-NHWC sources are split as they lie. NCHW sources are transposed, sixteen pixels at a time, or interleaved where
+NHWC sources are split without moving channels. NCHW sources are transposed, sixteen pixels at a time, or interleaved if
 channels are few.
 """
 
@@ -48,8 +48,8 @@ def pack_image(
     k: Kernel, x: Buf, y: Buf, batch: Val, blocks: Val,
     *, source: DType, terms: int, order: str, few: int, is_flagged: bool, **memory: Any,
 ) -> None:  # fmt: skip
-    """y = x in terms. ``few`` is the number of channels, up to 16 that lie close together; else 0. ``is_flagged``: each
-    row gets a flag, which is 0 where all its numbers, in one term, are finite.
+    """y = x in terms. ``few`` is the number of channels in the compact layout, up to 16; else 0. ``is_flagged``: each
+    row gets a flag, which is 0 if all its numbers, in one term, are finite.
     """
     zero_padding(k, y, memory, "y", batch)
     size_z, size_y = (number(memory, f"y_size_{a}") for a in "zy")
@@ -87,10 +87,10 @@ class _Row:
         self.pixel, self.term = number(memory, "y_x"), number(memory, "y_term")
         self.room = number(memory, "y_room") - first
         self.largest = k.var(k.zeros(u32, HALF))
-        """Of all numbers, without their signs, the largest bits in each lane."""
+        """The largest magnitude so far in each lane, as bits."""
 
     def pixels(self, vectors: int) -> None:
-        """Channels follow each other: one vector of them, or two."""
+        """Adjacent channels: one vector of them, or two."""
         k, words = self.k, self.y.as_type(u16)
         masks = [k.mask(self.channels - self.first - i * HALF, HALF) for i in range(vectors)]
         source, there = self.x.at(self.first * self.x_c), k.mask(self.room, vectors * HALF)
@@ -103,7 +103,7 @@ class _Row:
                 words.store(i * self.pixel + self.term * term, upper, there)
 
     def transposed(self) -> None:
-        """Sixteen pixels at a time, from vectors of them for each channel."""
+        """Sixteen pixels at a time: a vector of pixels for each channel is transposed."""
         k, words = self.k, self.y.as_type(u32)
         local, staging = k.local(u32, self.terms * HALF * HALF), k.local(u32, HALF * HALF)
         there = k.mask(self.room // 2, HALF)
@@ -152,7 +152,7 @@ class _Row:
         return self._seen(local.load(0, HALF))
 
     def _seen(self, v: Val) -> list[Val]:
-        """The terms of some numbers, the first of which is looked at."""
+        """The terms of some numbers; the magnitude of the first term is recorded for the row's flag."""
         heads = encode_terms(self.k, v, self.terms)
         if self.is_flagged:
             self.largest.set(self.k.max(self.largest.get(), heads[0] & MAGNITUDE))
@@ -167,8 +167,9 @@ def _pairs(even: Sequence[Val], odd: Sequence[Val]) -> list[Val]:
 
 
 def packing_step(source: View, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage, Storage | None]:
-    """The step that splits an image, over (batch, channels, z, y, x), what it writes, and flags of its rows. One term
-    has these where pixels lie close, of which a tile's row may see more than a window does.
+    """The step that packs an image, over (batch, channels, z, y, x), its result, and the flags of its rows.
+
+    Only compact images of one term have flags: their tile rows read more pixels than a window does.
     """
     made, few = Storage("temporary", bf16, layout.elements), layout.channels if 0 < layout.compact <= HALF else 0
     flags, rows = None, dims.known(dims.product((layout.batch, *layout.size[:2])))

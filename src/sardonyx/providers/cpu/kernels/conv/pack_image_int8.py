@@ -41,7 +41,7 @@ SOURCE = ("x_b", "x_z", "x_y", "x_x", "channels", "size_z", "size_y", "size_x", 
 
 
 class _Source:
-    """An image of f32 numbers; the channels of a pixel follow each other."""
+    """An NHWC image of f32 numbers."""
 
     def __init__(self, k: Kernel, x: Buf, memory: Any) -> None:
         self.k, self.x = k, x
@@ -56,7 +56,7 @@ class _Source:
         return self.x.at(image * self.b + line // self.size_y * self.z + line % self.size_y * self.y)
 
     def vectors(self, at: Buf, pixels: Val, do: Callable[[Val], None]) -> None:
-        """Do something with all numbers of pixels, a vector at a time; those that are not there are zero."""
+        """Call ``do`` with all numbers of pixels, a vector at a time; lanes without a number are zero."""
         k = self.k
         with k.either(self.pixel.eq(self.channels)) as (close, apart):
             with close:
@@ -73,7 +73,7 @@ def _magnitude_params() -> Params:
 
 @kernel(_magnitude_params)
 def image_magnitudes(k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, **memory: Any) -> None:
-    """The largest number of each stretch, as bits, the sum of the others' sizes, and how many are not zero."""
+    """For each stretch: its largest magnitude, as bits, the sum of the other magnitudes, and how many are not zero."""
     source = _Source(k, x, memory)
     with k.share(source.batch * source.lines * source.stretches) as at:
         found, first, line = Magnitudes(k), at % source.stretches * STRETCH, at // source.stretches
@@ -94,7 +94,7 @@ def pack_image_int8_slices(
     k: Kernel, x: Buf, largest: Buf, sizes: Buf, counts: Buf, y: Buf, scales: Buf, fourth: Buf, flags: Buf, blocks: Val,
     more: Val, *, first: DType, **memory: Any,
 ) -> None:  # fmt: skip
-    """y, scales, long and flags = the slices of images; fourth ones, in a third of the room, from ``more`` on."""
+    """y, scales, long and flags = the slices of images; fourth slices are stored from ``more`` on."""
     source = _Source(k, x, memory)
     zero_padding(k, y, memory, "y", source.batch)
     names = ("b", "z", "y", "x", "plane", "over", "used")
@@ -132,8 +132,8 @@ def pack_image_int8_slices(
 
 
 def _known(k: Kernel, source: _Source, image: Val, largest: Buf, sizes: Buf, counts: Buf) -> tuple[Val, Val, Val]:
-    """The largest number of an image, as bits; how many times the mean of the others' sizes it is; and whether some
-    stretch is dark that is not all zero.
+    """The largest magnitude of an image, as bits; its ratio to the mean of the other magnitudes; and whether a stretch
+    that is not all zero is dark.
     """
     each = source.lines * source.stretches
     top, least = k.var(k.zeros(u32, HALF)), k.var(k.const(_INFINITE, u32, HALF))
@@ -214,7 +214,7 @@ def source_args(source: View) -> dict[str, Known]:
 
 
 def packing_steps(source: View, layout: PackedImageLayout, nodes: Any, first: DType) -> tuple[list[Step], SlicedImage]:
-    """The steps that make slices of an image, over (batch, channels, z, y, x), and what they write."""
+    """The steps that pack an image, over (batch, channels, z, y, x), into int8 slices, and their result."""
     batch, stretches = layout.batch, dims.ceildiv(layout.size[2], STRETCH)
     each = of_known(dims.product((batch, *layout.size[:2], stretches)))
     largest, sizes, counts = (Storage("temporary", dtype, each) for dtype in (u32, f32, f32))

@@ -28,7 +28,7 @@ from sardonyx.providers.cpu.program.steps import Ref, Step
 SAVED, LINE = 16, 8
 """Cycles of a step of a micro-tile, at least, and of a copied line."""
 NO_PHASES: dict[str, Known] = dict.fromkeys(("phase_z", "phase_y", "phase_x"), 0)
-"""The distances of phases where there are none."""
+"""The phase strides of an image that is not decomposed."""
 
 _NUMBERS = (
     "x_b", "x_block", "x_y", "x_x", "y_b", "y_block", "y_plane", "y_y", "batch", "blocks", "rows", "columns",
@@ -42,14 +42,14 @@ def _params() -> Params:
 
 @kernel(_params)
 def split_stride_phases(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
-    """y = the phases of x, ``seen`` pixels of which windows see along each axis."""
+    """y = the stride phases of x, of which windows read ``seen`` pixels along each axis."""
 
     def n(name: str) -> Val:
         return number(memory, name)
 
     phases, source, target = n("phases_y") * n("phases_x"), x.as_type(u16), y.as_type(u16)
     each = n("batch") * n("blocks") * phases
-    # Rows are shared out as they were where the image was written.
+    # Threads divide the rows as the step that wrote the image did.
     with k.share(n("rows") * each) as at:
         row, plane = at // each, at % each
         phase, block, image = plane % phases, plane // phases % n("blocks"), plane // phases // n("blocks")
@@ -64,7 +64,7 @@ def split_stride_phases(k: Kernel, x: Buf, y: Buf, **memory: Any) -> None:
 
 @dataclass(frozen=True)
 class StridePhases:
-    """The phases of an image that windows see."""
+    """The stride phases of a packed image."""
 
     image: PackedImageLayout
     """Phases are blocks of it."""
@@ -106,7 +106,7 @@ class StridePhases:
         return fewer * steps * -(-filters // PANEL) * SAVED > self.image.blocks * rows * columns * LINE
 
     def strides_of(self) -> dict[str, Known]:
-        """As ``PackedImageLayout.strides``, with blocks of all phases; and the distances of phases."""
+        """As ``PackedImageLayout.strides``, a block having all its phases; and the strides between phases."""
         found = self.image.strides()
         plane = found["plane"]
         across = dims.mul(plane, self.counts[1])
@@ -114,7 +114,7 @@ class StridePhases:
         return found | {"block": of_known(dims.mul(across, self.counts[0]))} | NO_PHASES | strides_by_axis
 
     def step(self, source: Ref, layout: PackedImageLayout, nodes: Any) -> tuple[Step, Storage]:
-        """What makes the phases of an image whose first window begins at ``source``, and what it writes."""
+        """The step that decomposes an image whose first window begins at ``source``, and its result."""
         made, (rows, columns) = Storage("temporary", bf16, self.image.elements), self.image.size[1:]
         x, y = layout.strides(), self.strides_of()
         args: dict[str, Ref | Known | float] = {
