@@ -31,19 +31,19 @@ def any_flag_set(k: Kernel, memory: Any, names: Iterable[str] = ("a_flags", "b_f
 
 @dataclass(frozen=True)
 class F32Fallback:
-    """Squares of one matrix product inside a kernel."""
+    """The fallback of one matrix product inside a kernel."""
 
     k: Kernel
     memory: Any
     at: dict[str, Buf]
-    """The operands of this product, by name: ``a_source`` and ``b_source`` only where they are there as they were."""
+    """The operands of this product, by name: ``a_source`` and ``b_source`` only if they exist unpacked."""
     m: Val
     n: Val
     depth: Val
     steps: Val
     terms: int
     is_in_panels: bool
-    """B is there as numbers, in panels."""
+    """B exists as f32 panels."""
 
     def recompute_flagged(self, sums: Buf, row: Val, column: Val) -> None:
         """Recompute the sums of a micro-tile if one of its flags is set."""

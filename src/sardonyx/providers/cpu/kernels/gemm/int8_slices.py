@@ -139,7 +139,7 @@ class _Product:
         self.accumulator = SliceAccumulator(
             k, scratch.as_type(i32), scratch, lambda at, r: memory["a_scales"].load(at + r), scales
         )
-        self.pace = k.const(HALF)  # rows to finish in a step, so that a group has as many as the next has steps
+        self.pace = k.const(HALF)  # rows that a step finishes, so that the steps of a macro-tile finish the one before
         for many, rows in ((1, 4), (2, 2), (4, 1)):
             self.pace = k.select(steps >= many, rows, self.pace)
 
@@ -155,10 +155,10 @@ class _Product:
         turn: Val,
         lines: Val,
     ) -> None:
-        """Add a run to the sums of 16 rows and a side of 32 columns.
+        """Add a K-block to the sums of 16 rows and one side of 32 columns.
 
-        ``stride`` bytes on lies the run of B that comes next; each side of a group's halves, of which this is the
-        ``turn``-th, fetches ``lines`` lines of it for each step.
+        The next K-block of B is ``stride`` bytes further. Each side of each half micro-tile of a macro-tile, numbered by
+        ``turn``, prefetches ``lines`` lines of it in each step.
         """
         k, accumulator = self.k, self.accumulator
         many, number = k.min(self.k_block, self.steps - step), step // self.k_block

@@ -37,7 +37,7 @@ from sardonyx.providers.cpu.program.steps import Packed, Ref, Step
 Array = np.ndarray[Any, Any]
 
 ROWS, COLUMNS, ANY = "rows", "columns", "any"
-"""Along which axis of a matrix neighbours in memory are neighbours."""
+"""The axis of a matrix along which elements are adjacent in memory."""
 ROW_BLOCK = 16
 """Rows of A that are copied at a time."""
 NUMPY_NBYTES = 1 << 18
@@ -146,7 +146,7 @@ def panels_elements(p: Problem, nr: int) -> Known:
 
 
 def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], Matrix]:
-    """B in panels of ``nr`` columns, with the steps that bring it there at every run: none for a constant."""
+    """B in panels of ``nr`` columns, and the steps that pack it in every run: none for a constant, it is prepacked."""
 
     def spec(axes: int) -> Spec:
         return pack_panels(source=p.b.dtype, target=target, unit=unit_axis(p.b), nr=nr, axes=axes)
@@ -157,9 +157,9 @@ def packed_b(p: Problem, target: DType, nr: int, isa: Isa) -> tuple[list[Step], 
 def packed_b_by(
     p: Problem, spec_of: Callable[[int], Spec], target: DType, each: Known, nr: int, isa: Isa
 ) -> tuple[list[Step], Matrix]:
-    """B as a kernel lays it out: for a number of batch axes, ``spec_of`` gives one like ``pack_panels``.
+    """B as packed by the kernel that ``spec_of`` returns for a number of batch axes (such as ``pack_panels``).
 
-    ``each`` are the elements of one matrix, and ``nr`` those of a row of a panel.
+    ``each``: packed elements of one matrix; ``nr``: columns of a panel.
     """
     b = p.b
     shared = [d for d, s in zip(p.batch, b.batch, strict=True) if s != 0]
@@ -200,7 +200,7 @@ def packed_b_by(
 
 
 def numpy_panels(x: Array, y: Array) -> None:
-    """What ``pack_panels`` does, by numpy: [...][rows][columns] to [...][columns / NR][rows][NR], which is zero."""
+    """``pack_panels`` in numpy: [...][rows][columns] to [...][columns / NR][rows][NR], zero beyond the columns."""
     (rows, columns), nr = x.shape[-2:], y.shape[-1]
     whole = columns // nr
     y[..., :whole, :, :] = x[..., : whole * nr].reshape(*x.shape[:-2], rows, whole, nr).swapaxes(-2, -3)
@@ -209,7 +209,7 @@ def numpy_panels(x: Array, y: Array) -> None:
 
 
 def packed_a(p: Problem, target: DType) -> tuple[list[Step], Matrix]:
-    """A with neighbours along k in the type of the sums: as it is, or copied."""
+    """A contiguous along k and of the accumulator's type: the operand itself, or a copy and the step that makes it."""
     a = p.a
     if (a.column == 1 or p.k == 1) and a.dtype is target:
         return [], a

@@ -6,7 +6,7 @@ while one is multiplied with the row panels of a macro-tile, the next is split i
 step, on vector units that tile products leave idle.
 
 The terms are bit-identical to those of ``split.bf16``. Where k ends within a step, the last row is repeated: the zeros
-of A cancel it. Numbers out of range are looked for when the constant is packed.
+of A cancel it. The representable range is checked when the constant is packed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ APART = 33 * LINE_NBYTES // bf16.itemsize
 
 
 def scratch_nbytes(k_block: _Number) -> _Number:
-    """Of two K-blocks."""
+    """Scratch bytes of two K-blocks."""
     return k_block * (2 * step_elements(TERMS) * bf16.itemsize) + PAGE_NBYTES
 
 
@@ -70,7 +70,7 @@ class Ahead:
         self._aim(panel, self.k.const(0), self.steps)
 
     def enter(self, panel: Val, columns: Val, following: Val, is_followed: Val, halves: Val) -> None:
-        """A group of ``columns`` panels comes, of whose rows ``halves`` halves meet each run.
+        """Enter a macro-tile of ``columns`` panels, whose K-blocks are multiplied with ``halves`` half row panels.
 
         It begins at element ``panel`` of B, and the next one, if there is one, at ``following``.
         """
@@ -100,7 +100,7 @@ class Ahead:
             var.set(value)
 
     def advance(self, steps: int) -> None:
-        """Split what is the share of ``steps`` steps of products."""
+        """Split the lines that are due in ``steps`` steps of products."""
         self._split_until(self.k.min(self._pair.get() + self._pace.get() * steps, self._stop.get()))
 
     def _split_until(self, stop: Val) -> None:
@@ -125,7 +125,7 @@ class Ahead:
 
 
 def panels(p: Problem, isa: Isa) -> Matrix:
-    """A constant B in panels, as multiply-adds have it; ``Unrepresentable`` if terms do not carry its numbers."""
+    """A constant B in the f32 panels of ``gemm.vector``; ``Unrepresentable`` if bf16 terms cannot represent it."""
     tensor = p.weight
     assert tensor is not None
     _, b = packed_b(p, p.b.dtype, PANEL, isa)

@@ -47,7 +47,7 @@ MIN_KC = 32
 PREFETCH_DISTANCE, LANE_PREFETCH_DISTANCE = 64, 16
 """Prefetch distance along k, into L1, where rows are few and B is read once."""
 CHAINS = 8
-"""Independent sums that store_sums two multiply-add units of latency 4 busy."""
+"""Independent sums that keep two multiply-add units of latency 4 busy."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class MicroTileShape:
     rows: int
     vectors: int
     by_lane: bool
-    """Elements of A are loaded as vectors and multiplied lane by lane, as NEON can; otherwise they are repeated."""
+    """Elements of A are loaded as vectors and multiplied lane by lane, as NEON can; otherwise they are broadcast."""
 
     @staticmethod
     def of(isa: Isa, dtype: DType, n: Known) -> MicroTileShape:
@@ -74,9 +74,9 @@ class MicroTileShape:
 
     @staticmethod
     def fitted(isa: Isa, dtype: DType, n: int, most: int = 4, *, is_matrix: bool = False) -> MicroTileShape:
-        """As many vectors, up to ``most``, as leave the fewest lanes without a column, and of those the most where
-        registers are many: sums of few rows load least. In products of matrices three vectors come first: six rows
-        leave some of the usual 128 or 256 to a low tile, eight do not, and a run takes 24 KiB of L1.
+        """As many vectors, up to ``most``, as leave the fewest lanes without a column; among equals the most vectors if
+        there are 32 registers, because few rows load least. Matrix products (``is_matrix``) prefer three vectors: eight
+        rows divide the usual 128 or 256, six do not, and a K-block takes 24 KiB of L1.
         """
         usual, filled = MicroTileShape.of(isa, dtype, n), -(-n // lanes_of(isa.lanes, dtype))
         if usual.by_lane or filled <= 2:
@@ -88,7 +88,7 @@ class MicroTileShape:
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """The tile heights that have a loop of their own; others take the next one, their last row repeated.
+        """The tile heights that have a loop of their own; others take the next larger one and repeat their last row.
 
         Below ``CHAINS`` sums the latency of additions is the limit, and fewer rows take as long.
         """
@@ -97,7 +97,7 @@ class MicroTileShape:
 
     @property
     def low(self) -> MicroTileShape:
-        """For few rows: less code."""
+        """The same with fewer rows, for products of few rows: less code."""
         return replace(self, rows=self.heights[-2])
 
     @property
@@ -123,16 +123,16 @@ def lanes_of(lanes: int, dtype: DType) -> int:
 
 
 class RowBlocking:
-    """The grid of work of a product: blocks of row tiles by panels of B, in bands of rows."""
+    """The grid of a product: blocks of row tiles by panels of B, ordered in row blocks."""
 
     def __init__(
         self, k: Kernel, m: Val, panels: Val, count: Val, rows: int, most: int, row_nbytes: Val, panel_nbytes: Val,
         row_block_nbytes: Val,
     ) -> None:  # fmt: skip
-        """``count`` products of ``m`` rows of ``row_nbytes``, of which a band takes ``row_block_nbytes``.
+        """``count`` products of ``m`` rows of ``row_nbytes`` bytes; a row block takes ``row_block_nbytes``.
 
-        A block has up to ``most`` tiles of ``rows`` rows. Panels that fit into as much themselves are all used for one
-        block after the other: a thread then has rows to itself, and what follows finds them in its core's cache.
+        A block has up to ``most`` tiles of ``rows`` rows. If all panels fit into ``row_block_nbytes`` too, a row block
+        is one block: a thread then has rows of its own, which the next step finds in its core's cache.
         """
         self.k, self.panels = k, panels
         self.tiles = (m + (rows - 1)) // rows
@@ -140,18 +140,18 @@ class RowBlocking:
         self.blocks = k.max((self.tiles + (most - 1)) // most, k.min((self.tiles + 1) // 2, wanted))
         block_nbytes = row_nbytes * k.max(m // k.max(self.blocks, 1), 1)
         many = k.select(panels * panel_nbytes <= row_block_nbytes, 1, row_block_nbytes // k.max(block_nbytes, 1))
-        self.band = k.min(k.max(many, 1), k.max(self.blocks, 1))
+        self.row_block = k.min(k.max(many, 1), k.max(self.blocks, 1))
         self.count = count * panels * self.blocks
 
     @contextmanager
     def share(self) -> Iterator[tuple[Val, Val, Val, Val]]:
         """This thread's blocks: which product, which panel, the first row tile and the one after the last."""
-        k, panels, blocks, band = self.k, self.panels, self.blocks, self.band
+        k, panels, blocks, row_block = self.k, self.panels, self.blocks, self.row_block
         with k.share(self.count) as at:
             index, rest = at // (panels * blocks), at % (panels * blocks)
-            first = rest // (band * panels) * band
-            within = rest % (band * panels)
-            height = k.min(band, blocks - first)
+            first = rest // (row_block * panels) * row_block
+            within = rest % (row_block * panels)
+            height = k.min(row_block, blocks - first)
             panel, block = within // height, first + within % height
             yield index, panel, block * self.tiles // blocks, (block + 1) * self.tiles // blocks
 
@@ -233,8 +233,8 @@ def micro_kernel(
     k: Kernel, a: list[Buf], b: Buf, length: Val, dtype: DType, shape: MicroTileShape,
     ahead: Buf | None = None, pace: Val | None = None, *, is_near: bool = False,
 ) -> list[list[Var]]:  # fmt: skip
-    """The sums of one run: rows of A by a panel. What is at ``ahead`` is fetched into L2 meanwhile, ``pace`` per k; a
-    panel that is not ``is_near``, in L1, is fetched itself where nothing is ahead.
+    """The sums of one K-block: rows of A times a panel of B. Meanwhile ``pace`` elements for each k are prefetched into
+    L2 from ``ahead`` on; without ``ahead``, the panel itself is prefetched unless it ``is_near``, in L1.
     """
     lanes = lanes_of(k.lanes, dtype)
     sums = [[k.var(k.zeros(dtype, lanes)) for _ in range(shape.vectors)] for _ in a]
@@ -249,7 +249,7 @@ def micro_kernel(
     whole = k.const(0)
 
     def fetch(p: Val, further: Val, i: int = 0) -> None:
-        """What term ``p + i`` brings near, of several from ``p`` on; ``further``: so far ahead."""
+        """Prefetch for element ``p + i`` along k; ``further`` is the offset from ``ahead``."""
         if ahead is None and not is_near:
             for line in range(0, nr, LINE_NBYTES * 8 // b.dtype.bits):
                 b.prefetch(
@@ -293,7 +293,7 @@ def store_sums(found: list[list[Var]], into: Buf, pitch: Val | int | None = None
 
 
 def add_previous(k: Kernel, found: list[list[Var]], sums: Buf, is_later: Val, pitch: Val | int | None = None) -> None:
-    """Add the sums of the runs before to those of a run, in registers."""
+    """Add the stored sums of earlier K-blocks, if there are any, to those of a K-block in registers."""
     with k.when(is_later):
         for at, total in _places(found, pitch):
             total.set(sums.load(at, total.lanes) + total)

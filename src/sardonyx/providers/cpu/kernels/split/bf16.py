@@ -152,7 +152,7 @@ class _Tile:
                 words.store(pair * HALF + term * TILE, vnni_pairs(even, odd))
 
     def _stage(self, line_stride: int, k_stride: int) -> None:
-        """Bring the tile into order first, number by number."""
+        """Copy the tile into contiguous staging memory first, element by element."""
         k, x, local = self.k, self.x, self.k.local(f32, TILE)
         with k.loop(0, self.lines) as i, k.loop(0, self.deep) as j:
             local.store(i * line_stride + j * k_stride, x.load(i * self.x_line + j * self.x_k))
@@ -162,7 +162,7 @@ class _Tile:
 def split_terms(k: Kernel, v: Val, terms: int, worst: Var | None = None) -> list[Val]:
     """The bits of f32 numbers whose upper halves are the terms, halves rounded away from zero.
 
-    ``worst`` keeps what ``is_representable`` wants to know.
+    ``worst`` accumulates what ``is_representable`` checks.
     """
     found = []
     if worst is not None:
@@ -260,8 +260,8 @@ def with_packed_outputs(
     target: Target,
     in_tiles: Callable[[_Output, PackedOperand], _Output],
 ) -> tuple[tuple[_Output, ...], Expression]:
-    """The outputs and their expression, with the packed form of those that are packed for a reader, and the unpacked
-    form where somebody needs it.
+    """The outputs and their expression, with the packed form of those that are packed for their consumer, and the
+    unpacked form of those that have other readers too.
     """
     made: list[_Output] = []
     results: list[int] = []
@@ -309,7 +309,7 @@ class _Source:
     depth: Known
     sizes: tuple[Known, ...]
     strides: tuple[Known, ...]
-    """Of the batch axes; those with stride 0 are split once."""
+    """The sizes of the batch axes; an axis of stride 0 is packed once."""
     layout: str
     terms: int
 

@@ -37,23 +37,23 @@ TILES = 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """How the innermost loop is written; none of it changes a result."""
+    """How the innermost loop is unrolled and what it prefetches; results do not depend on it."""
 
     unroll: int = 1
-    """Steps written out."""
+    """Steps that are unrolled."""
     ahead_a: int = 0
     ahead_b: int = 0
-    """Steps by which an operand is fetched into L1 before it is loaded; 0 leaves that to the chip."""
+    """Steps by which an operand is prefetched into L1 before it is loaded; 0: by the hardware prefetcher only."""
     is_pipelined: bool = True
     """The epilogue is pipelined even if it is cheap."""
     fetched: int = 4
     """Cache lines of the next K-block of B that a step prefetches for each term, at least."""
     level: int = 2
-    """The cache that they are fetched into."""
+    """The cache level that they are prefetched into."""
     short_ahead: int = 8
-    """KiB by which B is fetched ahead of at most 16 rows, which wait for memory."""
+    """KiB by which B is prefetched in products of at most 16 rows, which are limited by memory."""
     short_level: int = 2
-    """The cache that it is fetched into."""
+    """The cache level that it is prefetched into."""
 
 
 SCHEDULES = {1: Schedule(is_pipelined=False, level=1), 2: Schedule(), 3: Schedule()}
@@ -67,9 +67,9 @@ def multiply(
 ) -> None:  # fmt: skip
     """Add the products of ``steps`` steps to the two tiles of sums.
 
-    ``between`` writes what else a few steps do; ``fetched`` is what they fetch for later, ``lines`` for each step
-    and term, or exactly as many as the schedule says: to ask in each step whether there are more takes its time.
-    ``is_short``: these are all the rows there are. ``is_a_non_temporal``: A is not kept in L1.
+    ``between`` emits other work after every few steps. Steps prefetch from ``fetched`` on, ``lines`` lines for each
+    step and term; without ``lines`` the fixed number of the schedule, which needs no loop. ``is_short``: at most 16 rows
+    are multiplied. ``is_a_non_temporal``: loads of A bypass L1.
     """
     k, size = tiles.k, step_elements(terms)
     start = k.const(0)
@@ -106,7 +106,7 @@ def multiply(
 def _fetches(
     operands: dict[int, Buf], unroll: int, terms: int, schedule: Schedule, is_short: bool, ahead: Buf | None
 ) -> list[tuple[Buf, int]]:
-    """The lines that ``unroll`` steps always fetch, each with the cache it goes to."""
+    """The lines that ``unroll`` steps always prefetch, each with its cache level."""
     size, found = step_elements(terms), []
     if is_short:
         ahead, stop = operands[B].at(schedule.short_ahead * 1024 // 2), unroll * size if schedule.short_ahead else 0
@@ -155,10 +155,10 @@ class Dot:
 
 
 def events(terms: int, unroll: int, halves: int = 2) -> Iterator[Load | Dot]:
-    """Loads and products of ``unroll`` steps, in the order in which they are written.
+    """Loads and products of ``unroll`` steps, in the order in which they are emitted.
 
-    Each pair of terms begins at the half of the columns where the one before has ended, so that one tile is there. With
-    one of the ``halves``, the left is multiplied alone.
+    Each pair of terms begins with the half of the columns where the pair before ended, so that one tile is loaded
+    already. With one of the ``halves``, only the left half is multiplied.
     """
     holds: dict[int, int] = {}
     for step in range(unroll):

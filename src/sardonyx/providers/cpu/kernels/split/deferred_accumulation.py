@@ -24,7 +24,7 @@ class DeferredAccumulation:
         self.k, self._row, self._slot = k, k.var(HALF), k.var(0)
 
     def _open(self, slot: Val) -> None:
-        """Begin with the sums just stored, which are added to element ``slot`` on."""
+        """Begin with the sums just stored, which are added to the totals from element ``slot`` on."""
         self._row.set(0)
         self._slot.set(slot)
 

@@ -55,7 +55,7 @@ def multiply(
 
 
 def multiply_fourth(tiles: Tiles, a: Buf, b: Buf, stride: Operand = ROW_NBYTES) -> None:
-    """The product of a multiply_fourth slice of A with the first of B, in the round that has its weight."""
+    """The product of a fourth slice of A with the first of B, in the round that has its weight."""
     tiles.load(A, a, stride)
     tiles.load(B, b)
     tiles.dot_bytes(SUMS[SLICES % 2], A, B, i8, i8)
@@ -67,7 +67,7 @@ class SliceAccumulator(DeferredAccumulation):
     """
 
     def __init__(self, k: Kernel, levels: Buf, sums: Buf, left: Callable[[Val, Val], Val], right: Buf) -> None:
-        """``left`` tells the scale of a row, from where the scales of A are said to begin; ``right`` has those of B."""
+        """``left`` returns the scale of a row of A, given the offset of its scales; ``right`` has the scales of B."""
         super().__init__(k)
         self.levels, self.sums, self.left, self.right = levels, sums, left, right
         self._rows_at, self._columns_at, self._is_first = (k.var(0) for _ in range(3))

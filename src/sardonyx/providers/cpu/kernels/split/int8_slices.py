@@ -54,7 +54,7 @@ MAX_CREST = 12.0
 """Most that a number of B may exceed the root mean square of its K-block. (Normal numbers have 4, trained ones up to
 10.)"""
 MAX_ROW_RATIO = 16.0
-"""Times by which a constant's rows may be smaller than their root mean square."""
+"""The factor by which a constant's row may be smaller than the root mean square of its rows."""
 
 _TOP = {i8: 127.49 * 65536, u8: 255.49 * 65536}
 """The largest number of a K-block in units of its last slice, by the type of leading slices."""
@@ -79,28 +79,27 @@ class Scale:
     """Slices the numbers of a K-block, or of one in each lane, given the bits of its largest number."""
 
     def __init__(self, k: Kernel, largest: Val, first: DType = i8) -> None:
-        """First slices may have no sign, and one bit more, where no number is negative."""
+        """``first``: the type of leading slices, unsigned if no number is negative."""
         self.k = k
         size = k.bitcast(k.select(largest.eq(0) | has_no_scale(largest), 0x3F80_0000, largest), f32)
         self.unit = size * (1 / _TOP[first])
         self.inverse = 1.0 / self.unit
         self.value = k.select(largest.eq(0), 0.0, self.unit * 65536.0)
-        """Of a first slice of 1."""
+        """The value of a leading slice of 1."""
 
     def words(self, v: Val, *, has_fourth: bool = False) -> Val:
-        """The slices of numbers as the bytes of 32-bit words, the last in the lowest: three, or a fourth of what these
-        leave.
+        """The slices of numbers as the bytes of 32-bit words, the last slice in the lowest byte: three slices, or four.
 
-        Numbers are divided to the last bit: what the inverse is off by, all numbers of a run would have in common.
+        The quotient is correctly rounded: an error of the inverse would be common to all numbers of a K-block.
         """
         k, lanes = self.k, v.lanes
         unit, inverse = (x if x.lanes == lanes else k.splat(x, lanes) for x in (self.unit, self.inverse))
         about = v * inverse
-        load_column = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
-        last, half = k.to_i32(load_column), 0x8080
+        rounded = k.rint(k.fma(k.fma(-about, unit, v), inverse, about))
+        last, half = k.to_i32(rounded), 0x8080
         if has_fourth:
-            last, half = (last << 8) + k.to_i32(k.rint(k.fma(-load_column, unit, v) * inverse * 256.0)), 0x80_8080
-        return (last + half) ^ half  # bytes with signs: from 128 on, one carries over to the byte before
+            last, half = (last << 8) + k.to_i32(k.rint(k.fma(-rounded, unit, v) * inverse * 256.0)), 0x80_8080
+        return (last + half) ^ half  # signed bytes: one of 128 or more carries into the byte above
 
     def slices(self, v: Val) -> list[Val]:
         """Three, in the low bytes of 32-bit words, the first slice first."""
@@ -110,7 +109,7 @@ class Scale:
     def step(self, numbers: Sequence[Val], *, has_fourth: bool = False) -> list[Val]:
         """The slices of 64 numbers, 16 in a vector, as vectors of 64 bytes, the first slice first.
 
-        Bytes are brought together by shuffles: they take 16 cycles and three stores; 26 and twelve, one by one.
+        Bytes are gathered by shuffles, with three stores instead of twelve.
         """
         k = self.k
         words = [k.bitcast(self.words(v, has_fourth=has_fourth), u8).shuffle(_BY_BYTE) for v in numbers]
@@ -130,15 +129,15 @@ _BY_BYTE = [16 * lane + 4 * i + byte for lane in range(4) for byte in range(4) f
 
 
 def _keep_largest(k: Kernel, largest: Var, v: Val) -> None:
-    """Of each lane, the largest number so far, as bits."""
+    """Update the largest magnitude of each lane, as bits."""
     largest.set(k.max(largest.get(), k.bitcast(v, u32) & _ABS))
 
 
 class Magnitudes:
-    """The largest of many numbers, and the sizes of the others, a vector at a time. Zeros are slices, and do not count.
+    """The largest of many magnitudes, and the sum of the others, a vector at a time. Zeros are not counted.
 
-    Lanes sum apart, and only those that have the largest take it away again: the sums of the others do not round at its
-    size.
+    Lanes are summed separately, and only the lane with the largest magnitude subtracts it: the sums of the others do
+    not round at its size.
     """
 
     def __init__(self, k: Kernel) -> None:
@@ -157,18 +156,18 @@ class Magnitudes:
 
     @property
     def count(self) -> Val:
-        """Of numbers that are not zero."""
+        """How many numbers are not zero."""
         return self._counts.get().sum()
 
     @property
     def others(self) -> Val:
-        """The sum of the other sizes. Where several are largest, one of each lane is left out."""
+        """The sum of the other magnitudes. If several are largest, one of each lane is left out."""
         k, sums, top = self.k, self._sums.get(), self.k.splat(self.top, HALF)
         return k.select(self._largest.get().eq(top), sums - k.bitcast(top, f32), sums).sum()
 
 
 def peak_to_mean(k: Kernel, top: Val, others: Val, count: Val) -> Val:
-    """How many times the mean of the others' sizes the largest of ``count`` numbers is, if there are others."""
+    """The ratio of the largest of ``count`` magnitudes to the mean of the others, if there are others."""
     return k.select(others > 0.0, k.bitcast(top, f32) * count / others, 0.0)
 
 
@@ -226,10 +225,10 @@ def _put_row(k: Kernel, row: Buf, places: Sequence[Buf], deep: Val, scale: Scale
         for index, bits in enumerate(scale.step(numbers, has_fourth=has_fourth)):
             places[index].as_type(u8).store(s * (TILE * (SLICES if index < SLICES else 1)), bits)
 
-    load_column = deep // STEP
-    with k.loop(0, load_column) as s:
+    whole_steps = deep // STEP
+    with k.loop(0, whole_steps) as s:
         put(s, [None] * (STEP // HALF))
-    with k.loop(load_column, ceil_div(deep, STEP)) as s:
+    with k.loop(whole_steps, ceil_div(deep, STEP)) as s:
         put(s, [k.mask(deep - s * STEP - j, HALF) for j in range(0, STEP, HALF)])
 
 
@@ -345,12 +344,12 @@ def sliced_rows(p: Problem, target: Target) -> tuple[list[Step], SlicedRows]:
 
 
 def slices_refusal(tensor: Any) -> object:
-    """By what a constant that is not kept in slices is known."""
+    """The key of a constant that cannot be represented in slices."""
     return ("slices_refusal", identity(tensor))
 
 
 def sliced_constant(p: Problem, isa: Isa) -> Storage:
-    """B in slices; ``Unrepresentable`` if its numbers are not of one kind."""
+    """B in slices; ``Unrepresentable`` if its magnitudes differ too much."""
     tensor, b = p.weight, p.b
     assert tensor is not None
     depth, n = int(p.k), int(p.n)
@@ -370,7 +369,7 @@ def packed_nbytes(depth: int, n: int, k_block: int) -> int:
 def packing_of(
     tensor: Tensor, first: int, row: int, column: int, depth: int, n: int, isa: Isa, *, refused: object
 ) -> Packing:
-    """Of a constant whose elements lie ``row`` and ``column`` apart, in slices."""
+    """The slices of a constant with the strides ``row`` and ``column``."""
     k_block = block_steps(depth)
     numbers = {"x_k": row, "x_column": column, "n": n, "depth": depth, "k_block": k_block}
     flags = -(-n // PANEL) * 2 * -(-depth // (STEP * k_block))
@@ -380,7 +379,7 @@ def packing_of(
 
 
 def make_slices(packing: Packing) -> Array:
-    """The slices; ``Unrepresentable`` if the numbers are not of one kind."""
+    """The slices; ``Unrepresentable`` if magnitudes differ too much."""
     numbers, content = packing.numbers, np.ascontiguousarray(packing.tensor.peek()).reshape(-1)[packing.first :]
     shape, strides = (numbers["depth"], numbers["n"]), (numbers["x_k"] * 4, numbers["x_column"] * 4)
     if not _has_even_rows(np.lib.stride_tricks.as_strided(content, shape, strides, writeable=False)):
@@ -389,7 +388,7 @@ def make_slices(packing: Packing) -> Array:
 
 
 def _has_even_rows(b: Array) -> bool:
-    """Whether rows of a constant are of about one size, or zero."""
+    """Whether the rows of a constant have similar magnitudes, or are zero."""
     with np.errstate(all="ignore"):
         squares = np.einsum("kn,kn->k", b, b)
         return bool(np.all((squares == 0) | (squares * MAX_ROW_RATIO**2 >= squares.mean())))
