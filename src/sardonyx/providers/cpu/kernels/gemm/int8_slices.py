@@ -157,7 +157,7 @@ class _Product:
     ) -> None:
         """Add a K-block to the sums of 16 rows and one side of 32 columns.
 
-        The next K-block of B is ``stride`` bytes further. Each side of each half micro-tile of a macro-tile, numbered by
+        The next K-block of B is ``stride`` bytes further. Each side of each half micro-tile, numbered by
         ``turn``, prefetches ``lines`` lines of it in each step.
         """
         k, accumulator = self.k, self.accumulator

@@ -68,8 +68,8 @@ def multiply(
     """Add the products of ``steps`` steps to the two tiles of sums.
 
     ``between`` emits other work after every few steps. Steps prefetch from ``fetched`` on, ``lines`` lines for each
-    step and term; without ``lines`` the fixed number of the schedule, which needs no loop. ``is_short``: at most 16 rows
-    are multiplied. ``is_a_non_temporal``: loads of A bypass L1.
+    step and term; without ``lines`` the fixed number of the schedule, which needs no loop. ``is_short``: at most 16
+    rows are multiplied. ``is_a_non_temporal``: loads of A bypass L1.
     """
     k, size = tiles.k, step_elements(terms)
     start = k.const(0)
