@@ -82,6 +82,12 @@ def _weights(*tensors: tuple[str, Any]) -> Callable[[onnx.ModelProto], None]:
     return lambda model: model.graph.initializer.extend([to_tensor(a, n) for n, a in tensors])
 
 
+def _unstated(model: onnx.ModelProto) -> None:
+    """Inputs of any rank."""
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")
+
+
 text(
     "empty batch of pools and convolutions",
     """g (float[n,32,14,14] x) => (y) {
@@ -100,6 +106,31 @@ text(
     edit=_weights(("w", f32(64, 64))),
 )
 text("empty batch of a softmax", "g (float[n,k] x) => (y) { y = Softmax(x) }", {"x": f32(0, 5)}, {"x": f32(5, 0)})
+text(
+    "convolution of nothing by single elements",
+    "g (float[2,4,n] x) => (y, s) { y, s = CausalConvWithState(x, w) }",
+    {"x": f32(2, 4, 0)},
+    {"x": f32(2, 4, 3)},
+    edit=_weights(("w", f32(4, 1, 1))),
+    opset=27,
+)
+text(
+    "trees of leaves alone, and no feature",
+    """g (float[n,f] x) => (y) { y = ai.onnx.ml.TreeEnsembleRegressor<n_targets=2, aggregate_function="MIN",
+        nodes_treeids=[0,1], nodes_nodeids=[0,0], nodes_featureids=[0,4], nodes_values=[-0.8,-1.9],
+        nodes_modes=["LEAF","LEAF"], nodes_truenodeids=[0,0], nodes_falsenodeids=[0,0], target_treeids=[0,1],
+        target_nodeids=[0,0], target_ids=[1,0], target_weights=[0.6,-0.8]>(x) }""",
+    *({"x": f32(3, n)} for n in (0, 2)),
+    edit=_unstated,
+)
+text(
+    "trees of two billion targets",
+    """g (float[n,2] x) => (y) { y = ai.onnx.ml.TreeEnsembleRegressor<n_targets=2147483648, base_values=[1.0],
+        nodes_treeids=[0], nodes_nodeids=[0], nodes_featureids=[0], nodes_values=[0.5], nodes_modes=["LEAF"],
+        nodes_truenodeids=[0], nodes_falsenodeids=[0], target_treeids=[0], target_nodeids=[0], target_ids=[1],
+        target_weights=[0.6]>(x) }""",
+    {"x": f32(3, 2)},
+)
 
 # -- stated shapes that are not so
 

@@ -144,6 +144,13 @@ EXPLAINED: tuple[Explanation, ...] = (
         model_has=(b"MatMul", b"Gemm", b"Conv"),
         precisions=("medium",),
     ),
+    Explanation(
+        "ai.onnx.ml.TreeEnsembleClassifier",
+        "np.float32(nan), expected np.float32(0.0)",
+        (),
+        "of a single score, onnxruntime's PROBIT writes the first column alone, and leaves in the other what was there",
+        model_has=(b"PROBIT",),
+    ),
     Explanation("MaxPool", " elements", (), NO_CROP, node=_is_sparse),
     Explanation("LpPool", " elements", (), NO_CROP, node=_is_sparse),
     Explanation(

@@ -80,15 +80,16 @@ class Forest:
             at, tree, level = self.child[at[inner]].reshape(-1), np.repeat(tree[inner], 2), level + 1
         return depth
 
-    def trees_of_leaves(self) -> Array:
-        """The tree that each leaf is in; 0 for one that no tree reaches."""
+    def trees_of_leaves(self) -> Array | None:
+        """The tree that each leaf is in, 0 for one that no tree reaches; None where a leaf is reached in two ways."""
         children, found = self.child.reshape(-1, 2), np.zeros(self.leaves, np.int64)
-        at, tree = self.roots, np.arange(len(self.roots))
+        at, tree, ways = self.roots, np.arange(len(self.roots)), np.zeros(self.leaves, np.int64)
         while len(at):
             inner = at >= self.leaves
             found[at[~inner]] = tree[~inner]
+            np.add.at(ways, at[~inner], 1)
             at, tree = children[at[inner]].reshape(-1), np.repeat(tree[inner], 2)
-        return found
+        return None if (ways > 1).any() else found
 
     def walk(self, x: Array) -> Array:
         """The leaf that each row reaches in each tree, as (trees, rows)."""
@@ -165,15 +166,15 @@ class Weights:
                 seen[row, target] = True
         return out, seen
 
-    def certain(self, forest: Forest) -> Array:
-        """Which targets get a weight from every row: those that all leaves of some tree weigh."""
+    def reach_every_target(self, forest: Forest) -> bool:
+        """Whether every row is certain to get a weight for every target: for each, all leaves of some tree have one."""
         trees = forest.trees_of_leaves()
+        if trees is None:
+            return False
         pairs = np.unique(np.stack([self.leaf, self.target]), axis=1)
-        shape = len(forest.roots), self.targets
-        weighed = np.bincount(trees[pairs[0]] * self.targets + pairs[1], minlength=shape[0] * shape[1])
-        leaves = np.bincount(trees, minlength=shape[0])
-        found: Array = (weighed[: shape[0] * shape[1]].reshape(shape) == leaves[:, None]).any(axis=0)
-        return found
+        weighed, count = np.unique(np.stack([trees[pairs[0]], pairs[1]]), axis=1, return_counts=True)
+        leaves = np.bincount(trees, minlength=len(forest.roots))
+        return len(np.unique(weighed[1, count == leaves[weighed[0]]])) == self.targets
 
     def _table(self, ufunc: np.ufunc, initial: float, dtype: Any) -> tuple[Array, Array]:
         key = (ufunc, np.dtype(dtype))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import sardonyx
+from sardonyx import errors
 from sardonyx.lower import interpret
 from sardonyx.lower.build import lower
 from sardonyx.model.load import load
@@ -124,3 +126,50 @@ def test_comparisons_of_several_kinds_keep_their_meaning() -> None:
     attributes["nodes_modes"][branches[0]] = "BRANCH_GT"
     session = sardonyx.InferenceSession(model("TreeEnsembleRegressor", attributes, ["y"]))
     assert set(session.explain().counts()) == {"reference"}
+
+
+def leaves(weights: dict[int, float], **more: Any) -> dict[str, Any]:
+    """A tree of a leaf alone for each target and its weight, in the form of TreeEnsembleRegressor."""
+    count = len(weights)
+    lists = {name: [0] * count for name in ("nodeids", "featureids", "truenodeids", "falsenodeids")}
+    nodes = {**lists, "treeids": [*range(count)], "modes": ["LEAF"] * count, "values": [0.5] * count}
+    of_targets = {"treeids": [*range(count)], "nodeids": [0] * count, "ids": [*weights], "weights": [*weights.values()]}
+    found = {f"nodes_{k}": v for k, v in nodes.items()} | {f"target_{k}": v for k, v in of_targets.items()}
+    return {**found, "n_targets": count, **more}
+
+
+@pytest.mark.parametrize("features", [0, 1])
+@pytest.mark.parametrize("aggregate", ["SUM", "MIN"])
+def test_trees_without_branches_read_no_feature(aggregate: str, features: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_CHECK_ADDRESSES", "1")
+    loaded = onnx.load_from_string(
+        model("TreeEnsembleRegressor", leaves({1: 0.5, 0: -2.0}, aggregate_function=aggregate), ["y"])
+    )
+    loaded.graph.input[0].type.tensor_type.ClearField("shape")
+    session = sardonyx.InferenceSession(loaded.SerializeToString())
+    (got,) = session.run(None, {"x": np.zeros((3, features), np.float32)})
+    np.testing.assert_array_equal(got, [[-2.0, 0.5]] * 3)
+
+
+def test_targets_that_no_leaf_weighs_take_no_memory() -> None:
+    attributes = leaves({0: 1.0, 1: 2.0}, n_targets=2**31, base_values=[1.0])
+    session = sardonyx.InferenceSession(model("TreeEnsembleRegressor", attributes, ["y"]))
+    with pytest.raises(errors.SardonyxError):
+        session.run(None, {"x": rows(1)})
+
+
+def test_trees_that_share_a_leaf_may_miss_a_target() -> None:
+    """Both trees reach leaf 1; in the first, it leads past target 0."""
+    node = helper.make_node(
+        "TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", aggregate_function=2, n_targets=2, tree_roots=[0, 1],
+        nodes_featureids=[0, 0], nodes_modes=helper.make_tensor("m", TensorProto.UINT8, [2], [0, 0]),
+        nodes_splits=helper.make_tensor("s", TensorProto.FLOAT, [2], [0.0, 1.0]), nodes_truenodeids=[0, 1],
+        nodes_falsenodeids=[1, 2], nodes_trueleafs=[1, 1], nodes_falseleafs=[1, 1], leaf_targetids=[0, 1, 1],
+        leaf_weights=helper.make_tensor("w", TensorProto.FLOAT, [3], [3.0, 4.0, 5.0]),
+    )  # fmt: skip
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 5)]
+    written = helper.make_model(helper.make_graph([node], "g", [x], [y]), ir_version=10, opset_imports=opsets)
+    (got,) = sardonyx.InferenceSession(written.SerializeToString()).run(None, {"x": np.array([[-1], [0.5], [2]], "f")})
+    np.testing.assert_array_equal(got, [[3, 4], [0, 4], [0, 4]])

@@ -49,7 +49,8 @@ def _forest(
         forest, held = model(attrs)
     except (SardonyxError, LookupError, ValueError, TypeError, OverflowError) as why:
         raise Refused(f"the forest is not valid: {why}") from None
-    if len(x.shape) != 2 or not isinstance(x.shape[1], int) or x.shape[1] < forest.features:
+    # The kernel tests feature 0 at leaves, too: a leaf is its own child.
+    if len(x.shape) != 2 or not isinstance(x.shape[1], int) or x.shape[1] < max(forest.features, 1):
         raise Refused("the input is not known to have the features that the trees test")
     if len(forest.modes) > 1 or forest.sets:
         raise Refused("a forest whose nodes compare in several ways is not compiled")
@@ -57,7 +58,7 @@ def _forest(
     low.require_shape(f"{node.op_type}: the stated shape", out.shape, (x.shape[0], held.targets))
     if out.dtype.bits < 32 or (out.dtype.bits == 64) != (x.dtype.bits == 64 and x.dtype.is_float):
         raise Refused(f"sums of {x.dtype} scores in {out.dtype} are not compiled")
-    if combine not in COMBINED or (combine in ("MIN", "MAX") and not held.certain(forest).all()):
+    if combine not in COMBINED or (combine in ("MIN", "MAX") and not held.reach_every_target(forest)):
         raise Refused(f"{combine} of targets that some rows do not reach is not compiled")
     if not len(forest.roots) or forest.leaves * held.targets > MAX_WEIGHTS:
         raise Refused("a forest without trees, or with very many leaves, is not compiled")

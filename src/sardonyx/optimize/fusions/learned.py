@@ -118,7 +118,7 @@ def reaches_all(attrs: dict[str, Any]) -> bool:
         forest, held = from_nodes(attrs)
     except (SardonyxError, LookupError, ValueError, TypeError, OverflowError):
         return False
-    return bool(held.certain(forest).all())
+    return held.reach_every_target(forest)
 
 
 def based(op: Builder, found: Any, attrs: dict[str, Any]) -> Any:
